@@ -1,7 +1,8 @@
 """Connections of a server: how many, how long each may take to say what it wants, and how long to take the answer.
 
 A client that sends nothing, half a header or half a body, or does not read what it asked for, is closed. Where there are as
-many connections as there may be, a new one takes the place of the one that has waited longest without a request.
+many connections as there may be, a new one takes the place of the one that has been without a request for longest, and for a
+second at least: a request may have come that is not read yet. Where there is none, the new one is refused.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import logging
 import resource
 import time
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,13 +24,15 @@ from rewardlab.serving.limits import Limits
 
 LOG = logging.getLogger("uvicorn.error")
 SWEEP_S = 0.25  # between two looks at all connections
-OTHER_FILES = 64  # that a server opens beside its connections, at least
+IDLE_S = 1.0  # so long without a request, before a connection makes room for a new one
+MAX_REFUSED = 1024  # refused connections whose request is waited for; those beyond are closed at once
+OTHER_FILES = MAX_REFUSED + 1024  # that a server opens beside its connections
 # Why a connection was closed -> what a client hears of it.
 REASONS = {
     "header": (408, "no request came in time; send its header within {header_seconds:g} s"),
     "body": (408, "the body came too slowly; send {body_rate:,} bytes a second or more"),
     "reader": (0, ""),  # nobody reads what it would be told
-    "displaced": (408, "other connections have requests, and this one had none"),
+    "displaced": (0, ""),  # as any server closes an unused connection
     "many": (503, "too many connections; close some, or try again in 2 s"),
 }
 
@@ -43,62 +46,93 @@ class ConnectionCounts:
 
 
 def fitting_limits(limits: Limits) -> Limits:
-    """Return the limits with no more connections than the process may open files, whose number is raised as far as it may."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.connections + OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    """Return the limits with no more connections than the process may open files, whose number is raised as far as it may.
+    Three quarters of few files are for connections."""
+    with contextlib.suppress(OSError, ValueError):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = max(1, soft - min(OTHER_FILES, soft // 4))
+    if soft == resource.RLIM_INFINITY or most >= limits.connections:
         return limits
-    most = max(1, soft - max(OTHER_FILES, soft // 4))
     LOG.warning("the process may open %d files: at most %d connections are taken (ulimit -n)", soft, most)
     return replace(limits, connections=most)
 
 
 class ConnectionGuard:
-    """All connections of a server, and a sweep over them."""
+    """All connections of a server, and a sweep over them.
+
+    ``clock`` are the seconds in which the event loop turned: what a client sent while it stood still is not late.
+    """
 
     def __init__(self, limits: Limits, counts: ConnectionCounts) -> None:
-        self.limits, self.counts = limits, counts
+        self.limits, self.counts, self.clock = limits, counts, 0.0
         self._connections: dict[BoundedConnection, None] = {}  # in the order in which they came
+        self._refused: dict[BoundedConnection, float] = {}  # and when
         self._by_address: Counter[str] = Counter()
+        self._idle: defaultdict[str | None, deque[BoundedConnection]] | None = None  # by address, and all; of this sweep
         self._timer: asyncio.TimerHandle | None = None
+        self._last_sweep = 0.0
 
     def add(self, connection: BoundedConnection) -> None:
-        """Take a connection, in the place of another one if need be, or close it."""
+        """Take a connection, in the place of another one if need be, or refuse it."""
         address = connection.address
         if self._by_address[address] >= self.limits.address_connections:
-            others = [other for other in self._connections if other.address == address]
-        elif len(self._connections) >= self.limits.connections:
-            others = list(self._connections)
+            has_room = self._displace(address)
         else:
-            others = []
-        self._connections[connection] = None
-        self._by_address[address] += 1
+            has_room = len(self._connections) < self.limits.connections or self._displace(None)
         self.counts.num_open += 1
-        if others:
-            idle = next((other for other in others if other.is_without_request), None)
-            (idle or connection).close("displaced" if idle else "many")
+        if has_room:
+            self._connections[connection] = None
+            self._by_address[address] += 1
+        else:
+            self._refused[connection] = self.clock
+            if len(self._refused) > MAX_REFUSED:
+                connection.close("many")
         if self._timer is None:
+            self._last_sweep = time.monotonic()
             self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     def remove(self, connection: BoundedConnection) -> None:
-        if connection in self._connections:
+        if self._refused.pop(connection, None) is not None:
+            self.counts.num_open -= 1
+        elif connection in self._connections:
             del self._connections[connection]
             self.counts.num_open -= 1
             self._by_address[connection.address] -= 1
             if not self._by_address[connection.address]:
                 del self._by_address[connection.address]
 
+    def is_refused(self, connection: BoundedConnection) -> bool:
+        return connection in self._refused
+
+    def _displace(self, address: str | None) -> bool:
+        """Close the connection of an address, or of all, that has been without a request for longest; return whether there
+        was one."""
+        if self._idle is None:  # all are looked at once in a sweep, however many come
+            self._idle = defaultdict(deque)
+            idle = [(seconds, other) for other in self._connections if (seconds := other.idle_seconds()) >= IDLE_S]
+            for _, other in sorted(idle, key=lambda pair: -pair[0]):
+                self._idle[other.address].append(other)
+                self._idle[None].append(other)
+        while self._idle[address]:
+            other = self._idle[address].popleft()
+            if other.idle_seconds() >= IDLE_S:
+                other.close("displaced")
+                return True
+        return False
+
     def _sweep(self) -> None:
         now = time.monotonic()
+        self.clock += min(now - self._last_sweep, 2 * SWEEP_S)
+        self._last_sweep, self._idle = now, None
         for connection in list(self._connections):
-            if reason := connection.overdue(now, self.limits):
+            if reason := connection.overdue(self.limits):
                 connection.close(reason)
-        self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep) if self._connections else None
+        for connection in [one for one, since in self._refused.items() if self.clock - since >= IDLE_S]:
+            connection.close("many")
+        any_left = self._connections or self._refused
+        self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep) if any_left else None
 
 
 class BoundedConnection(H11Protocol):
@@ -110,7 +144,7 @@ class BoundedConnection(H11Protocol):
         super().__init__(*args, **options)
         self.address = ""
         self._phase: tuple[str, int] = ("", 0)
-        self._since, self._received, self._unread = time.monotonic(), 0, 0
+        self._since, self._received, self._unread = self.guard.clock, 0, 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -124,13 +158,15 @@ class BoundedConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        if self.guard.is_refused(self):  # now, as data that is not read would take the sentence with it
+            self.close("many")
+            return
         self._received += len(data)
         super().data_received(data)
 
-    @property
-    def is_without_request(self) -> bool:
-        """Whether neither a request nor its answer is on the way."""
-        return not self.transport.is_closing() and self._phase_now()[0] == "header"
+    def idle_seconds(self) -> float:
+        """Return for how long neither a request nor its answer has been on the way."""
+        return self.guard.clock - self._since if self._look() == "header" else 0.0
 
     def _phase_now(self) -> tuple[str, int]:
         """Return what the connection waits for, and the number of the request that it is about."""
@@ -141,14 +177,19 @@ class BoundedConnection(H11Protocol):
             return "header", number
         return ("body" if self.conn.their_state is h11.SEND_BODY else "answer"), number
 
-    def overdue(self, now: float, limits: Limits) -> str:
-        """Return which of :data:`REASONS` there is to close the connection; "" for none."""
+    def _look(self) -> str:
+        """Return what the connection waits for; since when is :attr:`_since`."""
         phase, unread = self._phase_now(), self.transport.get_write_buffer_size()
         if phase != self._phase or (phase[0] == "reader" and unread != self._unread):
-            self._phase, self._since, self._received = phase, now, 0
+            self._phase, self._since, self._received = phase, self.guard.clock, 0
         self._unread = unread
+        return phase[0]
+
+    def overdue(self, limits: Limits) -> str:
+        """Return which of :data:`REASONS` there is to close the connection; "" for none."""
+        phase, now = self._look(), self.guard.clock
         seconds, allowed = now - self._since, limits.header_seconds
-        match phase[0]:
+        match phase:
             case "header":
                 return "header" if seconds > allowed else ""
             case "body" if self.flow.read_paused:  # it is we who read no further
@@ -173,7 +214,7 @@ class BoundedConnection(H11Protocol):
         sentence = sentence.format(header_seconds=limits.header_seconds, body_rate=int(limits.body_rate))
         # An unused connection is closed without a word, as every server does: a client that is about to send a request
         # on it would take the sentence for the answer.
-        if reason != "displaced" and (reason != "header" or self._received or self.cycle is None):
+        if sentence and (reason != "header" or self._received or self.cycle is None):
             self.transport.write(_answer(code, sentence))
         self.transport.close()
 
@@ -190,4 +231,4 @@ def bounded_connections(limits: Limits, counts: ConnectionCounts) -> dict[str, A
     """Return uvicorn's options for a server whose connections are held to ``limits``, and counted."""
     limits = fitting_limits(limits)
     protocol = type("Connection", (BoundedConnection,), {"guard": ConnectionGuard(limits, counts)})
-    return {"http": protocol, "ws": "none", "h11_max_incomplete_event_size": limits.header_bytes}
+    return {"http": protocol, "ws": "none", "h11_max_incomplete_event_size": limits.header_bytes, "backlog": limits.connections}

@@ -41,8 +41,8 @@ class Limits:
     completions: int = _bound(64, "completions of a chat (n)")
     key_comparisons: int = _bound(262_144, "comparisons that all requests of a key ask for at a time")
     held_bytes: int = _bound(256_000_000, "bytes of bodies and media that all requests hold at a time")
-    connections: int = _bound(4096, "connections that are open at a time")
-    address_connections: int = _bound(2048, "connections from one address that are open at a time")
+    connections: int = _bound(16_384, "connections that are open at a time")
+    address_connections: int = _bound(16_384, "connections from one address; as many as connections unless set")
     header_bytes: int = _bound(65_536, "bytes of a header")
     header_seconds: float = _bound(10.0, "seconds in which a header has to come, and again the body's first bytes")
     body_rate: float = _bound(20_000.0, "bytes of a body that have to come each second, over header_seconds")
@@ -61,6 +61,8 @@ class Limits:
             if name in given:
                 raise ConfigError(f"--limit {name} is given twice; give it once")
             given[name] = _number(setting, text, whole=kinds[name] == "int")
+        if "connections" in given:
+            given.setdefault("address_connections", given["connections"])
         return replace(Limits(), **given)
 
     @staticmethod

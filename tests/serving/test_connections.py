@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +25,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.connections import ConnectionCounts, bounded_connections
+from rewardlab.serving.connections import ConnectionCounts, bounded_connections, fitting_limits
 from rewardlab.serving.limits import Limits
 from rewardlab.types import Message
 from tests.support.servers import running
@@ -74,6 +76,16 @@ def rest(connection: socket.socket) -> bytes:
     return data
 
 
+GET = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+BLOCK = GET.replace(b"/ ", b"/block ", 1)
+
+
+async def block(request: Request) -> Response:
+    """The event loop stands still, as where it has much to do."""
+    time.sleep(1.0)
+    return Response()
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: loc", (POST % 5000) + b"{" * 2000])
 def test_who_stops_halfway_is_closed(server: tuple[str, ConnectionCounts], connect: Connect, sent: bytes) -> None:
     """With 408 and what was expected; others are answered meanwhile, and /metrics counts it."""
@@ -120,16 +132,17 @@ def test_a_connection_is_used_again_and_again(server: tuple[str, ConnectionCount
     assert not counts.closed
 
 
-def test_a_new_connection_takes_the_place_of_an_idle_one(server: tuple[str, ConnectionCounts], connect: Connect) -> None:
-    """As many as there may be, all without a request: who comes with one is answered at once."""
-    url, counts = server
-    idle = [connect(url, b"GET /") for _ in range(8)]
-    begun = time.monotonic()
-    assert httpx.get(f"{url}/health").status_code == 200
-    assert time.monotonic() - begun < 5
-    assert counts.closed["displaced"] >= 1
-    for connection in idle:
-        rest(connection)
+def test_a_new_connection_takes_the_place_of_an_idle_one(connect: Connect) -> None:
+    """As many as there may be, all without a request for a while: who comes with one is answered at once."""
+    limits, counts = Limits(connections=8, address_connections=8), ConnectionCounts()
+    with running(Starlette(routes=[Route("/block", block)]), **bounded_connections(limits, counts)) as url:
+        idle = [connect(url, b"GET /") for _ in range(8)]
+        time.sleep(1.6)
+        begun = time.monotonic()
+        assert httpx.get(url).status_code == 404
+        assert time.monotonic() - begun < 5
+        assert counts.closed == {"displaced": 1}
+        assert rest(idle[0]) == b""
 
 
 def test_too_many_requests_at_a_time(connect: Connect) -> None:
@@ -142,12 +155,84 @@ def test_too_many_requests_at_a_time(connect: Connect) -> None:
     limits, counts = Limits(connections=3, address_connections=3), ConnectionCounts()
     with running(Starlette(routes=[Route("/", wait)]), **bounded_connections(limits, counts)) as url:
         busy = [connect(url, b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n") for _ in range(3)]
-        time.sleep(0.3)
         answer = rest(connect(url))
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert b"Retry-After: 2\r\n" in answer
         assert [rest(connection).startswith(b"HTTP/1.1 200") for connection in busy] == [True] * 3
     assert counts.closed == {"many": 1}
+
+
+def test_a_burst_of_requests_is_answered(connect: Connect) -> None:
+    """Connections that are accepted all at once, their requests unread, do not push each other out: each has its answer, or
+    is refused with a sentence."""
+
+    async def wait(request: Request) -> Response:
+        await asyncio.sleep(0.5)
+        return Response()
+
+    limits, counts = Limits(connections=64, address_connections=64), ConnectionCounts()
+    app = Starlette(routes=[Route("/", wait), Route("/block", block)])
+    with running(app, **bounded_connections(limits, counts)) as url:
+        blocker = connect(url, BLOCK)
+        burst = [connect(url, GET) for _ in range(200)]
+        statuses = Counter(rest(connection)[:13] for connection in burst)
+        assert blocker.recv(100).startswith(b"HTTP/1.1 200 ")
+    assert set(statuses) == {b"HTTP/1.1 200 ", b"HTTP/1.1 503 "}
+    assert statuses[b"HTTP/1.1 200 "] >= 63
+    assert counts.closed == {"many": statuses[b"HTTP/1.1 503 "]}
+
+
+def test_as_many_samples_as_a_step_sends(connect: Connect) -> None:
+    """2,560 responses, each alone and from one address, of which none is answered before all are there."""
+    if fitting_limits(Limits()).connections < 2 * 2560:
+        pytest.skip("the process may open too few files for both sides")
+    num, all_there = itertools.count(1), asyncio.Event()
+
+    async def wait(request: Request) -> Response:
+        if next(num) == 2560:
+            all_there.set()
+        await all_there.wait()
+        return Response()
+
+    counts = ConnectionCounts()
+    with running(Starlette(routes=[Route("/", wait)]), **bounded_connections(Limits(), counts)) as url:
+        burst = [connect(url, GET) for _ in range(2560)]
+        assert all(connection.recv(100).startswith(b"HTTP/1.1 200 ") for connection in burst)
+    assert not counts.closed
+
+
+def test_a_header_is_not_late_because_the_server_is(connect: Connect) -> None:
+    """What is sent in time while the server does something else is read when it is done."""
+    app, counts = Starlette(routes=[Route("/block", block)]), ConnectionCounts()
+    with running(app, **bounded_connections(LIMITS, counts)) as url:
+        late = connect(url)
+        time.sleep(0.1)
+        connect(url, BLOCK)
+        time.sleep(0.1)
+        late.sendall(GET)
+        assert rest(late).startswith(b"HTTP/1.1 404 ")
+
+
+def test_who_has_been_idle_for_longest_makes_room(connect: Connect) -> None:
+    """Not who came first, and was answered since then."""
+
+    async def answer(request: Request) -> Response:
+        return Response()
+
+    limits, counts = Limits(connections=4, address_connections=4), ConnectionCounts()
+    with running(Starlette(routes=[Route("/", answer)]), **bounded_connections(limits, counts)) as url:
+        in_use = connect(url)
+        time.sleep(0.1)
+        idle = [connect(url) for _ in range(3)]
+        time.sleep(2)
+        request = GET.replace(b"Connection: close\r\n", b"")
+        in_use.sendall(request)
+        assert in_use.recv(1000).startswith(b"HTTP/1.1 200 ")
+        assert rest(connect(url, GET)).startswith(b"HTTP/1.1 200 ")
+        assert counts.closed == {"displaced": 1}
+        in_use.sendall(request)
+        assert in_use.recv(1000).startswith(b"HTTP/1.1 200 ")
+        assert rest(idle[0]) == b""
 
 
 def test_who_reads_nothing_is_closed(connect: Connect) -> None:
