@@ -42,6 +42,7 @@ def evenly(files: Sequence[Path], number: int) -> list[Path]:
 
 
 MAX_FRAMES = 100_000  # nearly an hour
+ROUNDED_PX = 64  # to a multiple of which decoders round the sides of a frame, at most
 SIDE_PX = 448  # of the longer side, at most: 32 frames of 1080p would be some 100 MB, and more tokens than a judge reads
 
 
@@ -72,7 +73,7 @@ def frames_of_video(
     try:
         import av  # an FFmpeg; only videos need it
     except ImportError as error:
-        raise ConfigError(f"videos are decoded by PyAV, which is missing ({error}): pip install 'rewardlab[video]'") from error
+        raise _without_av(error) from error
 
     name = where or (str(video) if isinstance(video, Path) else "video")
     form = _container(video, name) if isinstance(video, bytes) else None
@@ -94,8 +95,30 @@ def frames_of_video(
                 if n in places
             ]
     except (av.FFmpegError, IndexError, OSError) as error:
-        raise MediaError(f"{name}: not a readable video ({error}); re-encode it, or give a folder of its frames") from error
+        raise _unreadable(name, error) from error
     return tuple(frames)
+
+
+def _without_av(error: Exception) -> ConfigError:
+    return ConfigError(f"videos are decoded by PyAV, which is missing ({error}): pip install 'rewardlab[video]'")
+
+
+def _unreadable(name: str, error: Exception) -> MediaError:
+    return MediaError(f"{name}: not a readable video ({error}); re-encode it, or give a folder of its frames")
+
+
+def video_pixels(video: bytes, where: str, *, most_pixels: int) -> int:
+    """Return how many pixels a frame has at most by the header, ``most_pixels`` where it does not say. Raises MediaError where
+    these are more, and for what is no video."""
+    try:
+        import av
+    except ImportError as error:
+        raise _without_av(error) from error
+    try:
+        with av.open(io.BytesIO(video), format=_container(video, where)) as container:
+            return _Work(DecodingBounds(pixels=most_pixels), where).declared_pixels(container.streams.video[0])
+    except (av.FFmpegError, IndexError) as error:
+        raise _unreadable(where, error) from error
 
 
 def describe_frames(number: int, policy: QwenFrames | None) -> str:
@@ -132,20 +155,33 @@ class _Work:
 
     def frames(self, container: Any) -> Iterator[Any]:
         """Yield the frames. Raises MediaError at a bound."""
+        stream = container.streams.video[0]
+        declared, most_pixels = f"{stream.width}x{stream.height}", self._bounds.pixels
         if math.isfinite(self._bounds.seconds):
-            container.streams.video[0].codec_context.thread_count = 1  # else others decode, and their seconds are not counted
+            stream.codec_context.thread_count = 1  # else others decode, and their seconds are not counted
+            most_pixels = self.declared_pixels(stream)  # so much memory was kept for it
         for n, frame in enumerate(container.decode(video=0)):
-            self._check(frame)
+            self._check_size(frame.width, frame.height)
+            if frame.width * frame.height > most_pixels:
+                size = f"{frame.width}x{frame.height}"
+                raise MediaError(f"{self._name}: has frames of {size} px, and its header says {declared}; re-encode it")
+            self._check_work()
             if n >= MAX_FRAMES:
                 raise MediaError(f"{self._name}: more than {MAX_FRAMES:,} frames; cut the video first")
             yield frame
 
-    def _check(self, frame: Any) -> None:
-        if frame.width * frame.height > self._bounds.pixels:
+    def declared_pixels(self, stream: Any) -> int:
+        """Return how many pixels a frame has by the header of its stream, its sides rounded up as decoders do."""
+        self._check_size(stream.width, stream.height)
+        return math.prod(-(-side // ROUNDED_PX) * ROUNDED_PX for side in (stream.width, stream.height)) or self._bounds.pixels
+
+    def _check_size(self, width: int, height: int) -> None:
+        if width * height > self._bounds.pixels:
             raise MediaError(
-                f"{self._name}: frames of {frame.width}x{frame.height} px are more than {self._bounds.pixels:,}; "
-                "resize them first"
+                f"{self._name}: frames of {width}x{height} px are more than {self._bounds.pixels:,}; resize them first"
             )
+
+    def _check_work(self) -> None:
         if time.thread_time() > self._end:
             raise MediaError(
                 f"{self._name}: takes more than {self._bounds.seconds:g} s to decode; cut it, or send its frames as images"

@@ -32,9 +32,10 @@ class Limits:
     images: int = _bound(16, "images of one question or chat")
     pixels: int = _bound(50_000_000, "pixels of an image")
     frame_pixels: int = _bound(9_000_000, "pixels of a frame of a video")
-    video_seconds: float = _bound(20.0, "seconds of one processor that decoding a video takes")
+    video_seconds: float = _bound(120.0, "seconds of one processor that decoding a video takes")
     decoding_bytes: int = _bound(
-        512_000_000, "bytes of memory for what is decoded at a time, and again for encoded images that wait for it"
+        400_000_000,
+        "bytes of memory for images that are decoded at a time, as many for images that wait for it, and the same for videos",
     )
     comparisons: int = _bound(65_536, "comparisons that one request asks for")
     samples: int = _bound(262_144, "votes that all comparisons of a request take")

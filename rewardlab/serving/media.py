@@ -92,11 +92,9 @@ class Media:
         return self._bytes(reference, where, MAX_VIDEO_BYTES if video else MAX_IMAGE_BYTES)
 
     def frames(
-        self, reference: str, num_frames: int, number: int = 0, is_stopped: Callable[[], bool] = lambda: False
+        self, data: bytes, num_frames: int, where: str, is_stopped: Callable[[], bool] = lambda: False
     ) -> tuple[bytes, ...]:
-        """Return frames of the video of a reference. Raises MediaError."""
-        where = f"video {number}"
-        data = self.read(reference, where, video=True)
+        """Return frames of a video that :meth:`read` gives. Raises MediaError."""
         return frames_of_video(data, num_frames, where=where, bounds=self._video_bounds(is_stopped))
 
     def plain(self, data: bytes, where: str, kept_pixels: int | None = None) -> bytes:

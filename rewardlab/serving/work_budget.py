@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from fastapi.concurrency import run_in_threadpool
 
 T = TypeVar("T")
+IsStopped = Callable[[], bool]  # whether nobody waits for the work any more
 
 
 class WorkBudget:
@@ -79,7 +80,7 @@ class Room:
             self._budget.give_back(self.num_bytes)
 
 
-async def run_in_thread(work: Callable[[Callable[[], bool]], T], *rooms: Room) -> T:
+async def run_in_thread(work: Callable[[IsStopped], T], *rooms: Room) -> T:
     """Return what ``work`` returns, run in a thread. It can find out whether its caller has gone.
 
     A thread cannot be cancelled: where its caller is, it runs on. Until it has ended the ``rooms`` are in use, and it counts as
@@ -103,7 +104,7 @@ async def run_in_thread(work: Callable[[Callable[[], bool]], T], *rooms: Room) -
         stopped.set()
 
 
-def _unless_stopped(work: Callable[[Callable[[], bool]], T], stopped: threading.Event) -> T:
+def _unless_stopped(work: Callable[[IsStopped], T], stopped: threading.Event) -> T:
     if stopped.is_set():  # the caller went while the work waited for a thread
         raise asyncio.CancelledError
     return work(stopped.is_set)

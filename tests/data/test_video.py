@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
+from PIL import Image
 
 from rewardlab.benchmarks import videorewardbench
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.images import decode_image
-from rewardlab.data.video import DecodingBounds, frames_of_video
+from rewardlab.data.video import DecodingBounds, frames_of_video, video_pixels
 from rewardlab.errors import DataError, MediaError
 from tests.support.videos import film
 
@@ -37,6 +40,30 @@ def test_a_video_has_bounds(tmp_path: Path) -> None:
     asked = iter([False] * 5)
     with pytest.raises(MediaError, match="nobody waits"):
         frames_of_video(video, 2, bounds=DecodingBounds(is_stopped=lambda: next(asked, True)))
+
+
+def test_frames_larger_than_a_header_says(tmp_path: Path) -> None:
+    """A server keeps memory by the header: larger frames are refused. What is too large by its header is not decoded."""
+
+    def motion_jpeg(*sides: int) -> bytes:
+        with av.open(str(tmp_path / "a.avi"), "w") as container:
+            stream = container.add_stream("mjpeg", rate=10)
+            stream.width, stream.height, stream.pix_fmt = sides[0], sides[0], "yuvj420p"
+            for n, side in enumerate(sides):
+                buffer = io.BytesIO()
+                Image.new("RGB", (side, side)).save(buffer, format="JPEG")
+                packet = av.Packet(buffer.getvalue())
+                packet.stream, packet.pts, packet.dts = stream, n, n
+                container.mux(packet)
+        return (tmp_path / "a.avi").read_bytes()
+
+    growing = motion_jpeg(32, 32, 200)
+    assert video_pixels(growing, "video 0", most_pixels=9_000_000) == 64 * 64
+    assert len(frames_of_video(growing, 3)) == 3
+    with pytest.raises(MediaError, match="frames of 200x200 px, and its header says 32x32"):
+        frames_of_video(growing, 3, bounds=DecodingBounds(20.0))
+    with pytest.raises(MediaError, match="200x200 px are more than 30,000"):
+        video_pixels(motion_jpeg(200), "video 0", most_pixels=30_000)
 
 
 def test_what_is_no_video(tmp_path: Path) -> None:

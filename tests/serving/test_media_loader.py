@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
 import io
 import json
@@ -37,7 +38,7 @@ from tests.support.servers import running
 
 class CountedMedia(Media):
     """Counts how many images and videos are decoded at a time, and how many bytes of images were read and are not yet decoded;
-    ``data`` is what every image reference stands for, if given."""
+    ``data`` is what every reference stands for, if given."""
 
     def __init__(self, data: bytes | None = None) -> None:
         super().__init__()
@@ -99,13 +100,13 @@ def test_encoded_images_are_held_within_a_budget() -> None:
 
 
 @pytest.mark.parametrize("kind", ["images", "frames"])
-def test_who_leaves_a_thread_behind_leaves_its_room_taken(kind: str) -> None:
+def test_who_leaves_a_thread_behind_leaves_its_room_taken(kind: str, short_video: bytes) -> None:
     """Ten that are cancelled while a thread decodes: never two threads at a time, and then there is room."""
-    media, url = CountedMedia(), to_data_url(png((100, 100)))
+    media = CountedMedia(png((100, 100)) if kind == "images" else short_video)
 
     async def main() -> None:
         loader = MediaLoader(media, Limits(decoding_bytes=8 * 100 * 100))
-        load = partial(loader.images, [url]) if kind == "images" else partial(loader.frames, url, 8)
+        load = partial(loader.images, ["upload:x"]) if kind == "images" else partial(loader.frames, "upload:x", 8)
         for _ in range(10):
             task = asyncio.create_task(load())
             await asyncio.sleep(0.01)
@@ -117,6 +118,38 @@ def test_who_leaves_a_thread_behind_leaves_its_room_taken(kind: str) -> None:
 
     asyncio.run(main())
     assert media.most == 1
+
+
+@pytest.mark.parametrize(("room", "most"), [(400_000, 2), (400_000_000, 4)])
+def test_videos_take_what_their_size_needs(room: int, most: int, short_video: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of eight small ones as many at a time as fit, and as there may be; a picture waits for none of them."""
+    monkeypatch.setattr("rewardlab.serving.media_loader.MAX_VIDEOS", 4)
+    released, media = threading.Event(), CountedMedia()
+    url = "data:video/mp4;base64," + base64.b64encode(short_video).decode()
+
+    def wait(*args: Any) -> tuple[bytes, ...]:
+        with media.lock:
+            media.now += 1
+        released.wait(5)
+        return ()
+
+    monkeypatch.setattr(media, "frames", wait)
+
+    async def main() -> None:
+        loader = MediaLoader(media, Limits(decoding_bytes=room))
+        videos = [asyncio.create_task(loader.frames(url, 8)) for _ in range(8)]
+        async with asyncio.timeout(3):
+            while media.now < most:
+                await asyncio.sleep(0.005)
+        try:
+            async with asyncio.timeout(2):
+                await loader.images([to_data_url(png())])
+            assert media.now == most
+        finally:
+            released.set()
+            await asyncio.gather(*videos)
+
+    asyncio.run(main())
 
 
 def test_a_thread_that_fails_for_nobody(caplog: pytest.LogCaptureFixture) -> None:
@@ -219,6 +252,11 @@ def test_a_long_address_is_not_looked_at() -> None:
     assert time.process_time() - begun < 0.5
 
 
+@pytest.fixture(scope="module")
+def short_video(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return film(tmp_path_factory.mktemp("video") / "a.mp4", 3).read_bytes()
+
+
 @pytest.fixture
 def video(tmp_path: Path) -> bytes:
     return film(tmp_path / "a.mp4", 3000).read_bytes()
@@ -253,6 +291,11 @@ def test_a_video_of_too_much_work(video: bytes) -> None:
         image = httpx.post(f"{url}/v1/uploads", content=png(), timeout=30)
         assert httpx.post(f"{url}/v1/judge", content=json.dumps(body), timeout=30).status_code == 422
     assert (answer.status_code, "takes more than 0.001 s" in answer.text, image.status_code) == (422, True, 200)
+
+
+def test_minutes_of_video_are_taken() -> None:
+    """Both passes over three minutes of 1080p, at 30 frames a second and 10 ms of one processor a frame, fit by default."""
+    assert Limits().video_seconds >= 2 * 3 * 60 * 30 * 0.010
 
 
 def test_uploads_are_stored_as_they_are() -> None:
