@@ -60,19 +60,15 @@ def fitting_limits(limits: Limits) -> Limits:
 
 
 class ConnectionGuard:
-    """All connections of a server, and a sweep over them.
-
-    ``clock`` are the seconds in which the event loop turned: what a client sent while it stood still is not late.
-    """
+    """All connections of a server, and a sweep over them; ``clock`` is the time of the last one."""
 
     def __init__(self, limits: Limits, counts: ConnectionCounts) -> None:
-        self.limits, self.counts, self.clock = limits, counts, 0.0
+        self.limits, self.counts, self.clock = limits, counts, time.monotonic()
         self._connections: dict[BoundedConnection, None] = {}  # in the order in which they came
         self._refused: dict[BoundedConnection, float] = {}  # and when
         self._by_address: Counter[str] = Counter()
         self._idle: defaultdict[str | None, deque[BoundedConnection]] | None = None  # by address, and all; of this sweep
         self._timer: asyncio.TimerHandle | None = None
-        self._last_sweep = 0.0
 
     def add(self, connection: BoundedConnection) -> None:
         """Take a connection, in the place of another one if need be, or refuse it."""
@@ -90,7 +86,6 @@ class ConnectionGuard:
             if len(self._refused) > MAX_REFUSED:
                 connection.close("many")
         if self._timer is None:
-            self._last_sweep = time.monotonic()
             self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     def remove(self, connection: BoundedConnection) -> None:
@@ -123,9 +118,7 @@ class ConnectionGuard:
         return False
 
     def _sweep(self) -> None:
-        now = time.monotonic()
-        self.clock += min(now - self._last_sweep, 2 * SWEEP_S)
-        self._last_sweep, self._idle = now, None
+        self.clock, self._idle = time.monotonic(), None
         for connection in list(self._connections):
             if reason := connection.overdue(self.limits):
                 connection.close(reason)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import resource
 import socket
 import subprocess
 import sys
@@ -24,8 +25,9 @@ from starlette.routing import Route
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.serving import connections
 from rewardlab.serving.app import create_app
-from rewardlab.serving.connections import ConnectionCounts, bounded_connections, fitting_limits
+from rewardlab.serving.connections import ConnectionCounts, bounded_connections
 from rewardlab.serving.limits import Limits
 from rewardlab.types import Message
 from tests.support.servers import running
@@ -77,13 +79,6 @@ def rest(connection: socket.socket) -> bytes:
 
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-BLOCK = GET.replace(b"/ ", b"/block ", 1)
-
-
-async def block(request: Request) -> Response:
-    """The event loop stands still, as where it has much to do."""
-    time.sleep(1.0)
-    return Response()
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: loc", (POST % 5000) + b"{" * 2000])
@@ -135,7 +130,7 @@ def test_a_connection_is_used_again_and_again(server: tuple[str, ConnectionCount
 def test_a_new_connection_takes_the_place_of_an_idle_one(connect: Connect) -> None:
     """As many as there may be, all without a request for a while: who comes with one is answered at once."""
     limits, counts = Limits(connections=8, address_connections=8), ConnectionCounts()
-    with running(Starlette(routes=[Route("/block", block)]), **bounded_connections(limits, counts)) as url:
+    with running(Starlette(), **bounded_connections(limits, counts)) as url:
         idle = [connect(url, b"GET /") for _ in range(8)]
         time.sleep(1.6)
         begun = time.monotonic()
@@ -162,29 +157,24 @@ def test_too_many_requests_at_a_time(connect: Connect) -> None:
     assert counts.closed == {"many": 1}
 
 
-def test_a_burst_of_requests_is_answered(connect: Connect) -> None:
-    """Connections that are accepted all at once, their requests unread, do not push each other out: each has its answer, or
-    is refused with a sentence."""
-
-    async def wait(request: Request) -> Response:
-        await asyncio.sleep(0.5)
-        return Response()
-
+def test_a_burst_of_requests_is_answered(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections that come all at once, before the first request, do not push each other out: each has its answer, or is
+    refused with a sentence."""
+    monkeypatch.setattr(connections, "IDLE_S", 20.0)  # on a slow machine too
     limits, counts = Limits(connections=64, address_connections=64), ConnectionCounts()
-    app = Starlette(routes=[Route("/", wait), Route("/block", block)])
-    with running(app, **bounded_connections(limits, counts)) as url:
-        blocker = connect(url, BLOCK)
-        burst = [connect(url, GET) for _ in range(200)]
-        statuses = Counter(rest(connection)[:13] for connection in burst)
-        assert blocker.recv(100).startswith(b"HTTP/1.1 200 ")
-    assert set(statuses) == {b"HTTP/1.1 200 ", b"HTTP/1.1 503 "}
-    assert statuses[b"HTTP/1.1 200 "] >= 63
-    assert counts.closed == {"many": statuses[b"HTTP/1.1 503 "]}
+    with running(Starlette(), **bounded_connections(limits, counts)) as url:
+        burst = [connect(url) for _ in range(200)]
+        time.sleep(0.2)
+        for connection in burst:
+            connection.sendall(GET)
+        answers = [rest(connection)[:13] for connection in burst]
+    assert answers == [b"HTTP/1.1 404 "] * 64 + [b"HTTP/1.1 503 "] * 136
+    assert counts.closed == {"many": 136}
 
 
 def test_as_many_samples_as_a_step_sends(connect: Connect) -> None:
     """2,560 responses, each alone and from one address, of which none is answered before all are there."""
-    if fitting_limits(Limits()).connections < 2 * 2560:
+    if 0 < resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 6000:
         pytest.skip("the process may open too few files for both sides")
     num, all_there = itertools.count(1), asyncio.Event()
 
@@ -199,18 +189,6 @@ def test_as_many_samples_as_a_step_sends(connect: Connect) -> None:
         burst = [connect(url, GET) for _ in range(2560)]
         assert all(connection.recv(100).startswith(b"HTTP/1.1 200 ") for connection in burst)
     assert not counts.closed
-
-
-def test_a_header_is_not_late_because_the_server_is(connect: Connect) -> None:
-    """What is sent in time while the server does something else is read when it is done."""
-    app, counts = Starlette(routes=[Route("/block", block)]), ConnectionCounts()
-    with running(app, **bounded_connections(LIMITS, counts)) as url:
-        late = connect(url)
-        time.sleep(0.1)
-        connect(url, BLOCK)
-        time.sleep(0.1)
-        late.sendall(GET)
-        assert rest(late).startswith(b"HTTP/1.1 404 ")
 
 
 def test_who_has_been_idle_for_longest_makes_room(connect: Connect) -> None:
