@@ -47,10 +47,12 @@ class GroupRewards:
 
 
 def start_plan(strategy: str, num: int, budget: int | None) -> tuple[Plan, list[Match]]:
-    """Return the plan of a strategy for ``num`` responses, and its first round. Raise ConfigError for an unknown strategy and a
-    budget that does not suffice."""
+    """Return the plan of a strategy for ``num`` responses, and its first round; it plays :func:`most_matches` at most. Raise
+    ConfigError for an unknown strategy and a budget that does not suffice."""
     if strategy not in STRATEGIES:
         raise ConfigError(f"unknown strategy {strategy!r}; expected one of {', '.join(STRATEGIES)}")
+    if strategy == "knockout" and budget is None:
+        budget = most_matches(strategy, num)
     try:
         plan = PLANS[STRATEGIES[strategy]](num, budget)
         return plan, next(plan)
@@ -59,12 +61,13 @@ def start_plan(strategy: str, num: int, budget: int | None) -> tuple[Plan, list[
 
 
 def most_matches(strategy: str, num: int, budget: int | None = None) -> int:
-    """Return how many matches a strategy of :data:`STRATEGIES` plays among ``num`` responses, at most."""
-    every_pair = num * (num - 1) // 2
+    """Return how many matches a strategy of :data:`STRATEGIES` plays among ``num`` responses, at most: of a knockout and
+    Bradley-Terry the budget, by default two each."""
+    every_pair, budget = num * (num - 1) // 2, 2 * num if budget is None else budget
     if strategy == "bradley_terry":
-        return max(num, 2 * num if budget is None else budget)
-    if strategy == "knockout":  # both sides of an undecided match go on
-        return every_pair if budget is None else min(every_pair, budget)
+        return max(num, budget)
+    if strategy == "knockout":  # num - 1 where all are decided; both sides of an undecided match go on
+        return min(every_pair, budget)
     return every_pair if strategy == "all_pairs" else num
 
 

@@ -107,7 +107,9 @@ class RewardsRequest(RequestBase):
         "all_pairs", description="which comparisons are made; anchor: each response against ``anchor``"
     )
     anchor: str | None = Field(None, max_length=MAX_CHARS, description="a response to beat, for the strategy anchor")
-    budget: int | None = Field(None, ge=1, le=1024, description="most comparisons, for bradley_terry and knockout")
+    budget: int | None = Field(
+        None, ge=1, le=1024, description="most comparisons, for bradley_terry and knockout (default: two for each response)"
+    )
 
     model_config = ConfigDict(
         extra="forbid",
