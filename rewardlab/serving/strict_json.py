@@ -19,12 +19,7 @@ def parse_json(body: bytes, limits: Limits) -> Any:
     JSON, or half of a surrogate pair, which is no character; JSONDecodeError for what is no JSON."""
     check_size(len(body), limits)
     # Counted before anything is built: a value of two bytes takes fifty in memory.
-    if (number := sum(map(body.count, (b",", b"[", b"{")))) > limits.json_values:
-        raise HTTPException(
-            413,
-            f"the request has {number:,} commas and opening brackets; this server takes at most {limits.json_values:,} "
-            "(its --limit json_values): send less at a time",
-        )
+    _check_number(sum(map(body.count, (b",", b"[", b"{"))), limits)
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -41,6 +36,15 @@ def check_size(number: int, limits: Limits) -> None:
             413,
             f"the request is larger than {limits.json_bytes:,} bytes, the most of this server (its --limit json_bytes): "
             "upload its images first, or resize them",
+        )
+
+
+def _check_number(number: int, limits: Limits) -> None:
+    if number > limits.json_values:
+        raise HTTPException(
+            413,
+            f"the request has {number:,} commas and opening brackets; this server takes at most {limits.json_values:,} "
+            "(its --limit json_values): send less at a time",
         )
 
 
@@ -72,13 +76,17 @@ def _too_deep(limits: Limits) -> HTTPException:
 
 
 def _check_values(value: Any, limits: Limits, *, has_surrogates: bool) -> None:
-    """Raise HTTPException for a value that is too deep, a text that is too long, and half of a surrogate pair."""
+    """Raise HTTPException for a value that is too deep, a text that is too long, half of a surrogate pair, and labels with too
+    many values."""
+    number = 0  # in labels: an escaped comma (\u002c) is none in the body
     stack = [(value, 1, "")]  # with the innermost key that says what a text is
     while stack:
         value, depth, key = stack.pop()
         if isinstance(value, str):
             _check_text(value, limits, is_media=key in MEDIA_KEYS or key in LABEL_KEYS, has_surrogates=has_surrogates)
             if key in LABEL_KEYS and value.lstrip().startswith("{"):
+                _check_number(number := number + sum(map(value.count, ",[{")), limits)
+                has_surrogates = has_surrogates or "\\" in value  # an escaped backslash hides them in the body
                 stack.append((_label(value), depth, "label's"))
         elif isinstance(value, list | dict):
             if depth > limits.json_depth:

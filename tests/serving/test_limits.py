@@ -127,11 +127,21 @@ def test_bytes_that_are_no_json(client: httpx.Client, name: str, path: str) -> N
         assert any(word in answer.text for word in ("UTF-8", "surrogate", "beyond what a number"))
 
 
-def test_half_a_character_in_a_label(client: httpx.Client) -> None:
-    """JSON within JSON is read as strictly."""
-    body = {"prompt": "q", "response": "r", "label": '{"anchor": "\\ud800"}'}
-    answer = client.post("/slime", json=body)
+@pytest.mark.parametrize("backslash", [r"\\", r"\u005c"])
+def test_half_a_character_in_a_label(client: httpx.Client, backslash: str) -> None:
+    """JSON within JSON is read as strictly, however its backslash is written."""
+    body = r'{"prompt": "q", "response": "r", "label": "{\"anchor\": \"BACKSLASHud800\"}"}'.replace("BACKSLASH", backslash)
+    answer = client.post("/slime", content=body, headers=JSON)
     assert (answer.status_code, "surrogate" in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize("comma", [",", r"\u002c"])
+def test_values_of_a_label_are_counted(client: httpx.Client, comma: str) -> None:
+    """However its commas are written, and over all labels of a body."""
+    label = r'"{\"more\": [' + f"0{comma}" * 90_000 + '0]}"'
+    body = '{"query": ["a", "b", "c"], "labels": [' + ", ".join([label] * 3) + "]}"
+    answer = client.post("/get_reward", content=body, headers=JSON)
+    assert (answer.status_code, "commas and opening brackets" in answer.text) == (413, True)
 
 
 def test_a_byte_order_mark_is_no_fault(client: httpx.Client) -> None:
@@ -181,8 +191,8 @@ def test_json_is_read_fast() -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_most_matches_of_a_strategy(strategy: str) -> None:
-    """No plan plays more, even where no match is decided."""
-    for num in range(2, 9):
+    """No plan plays more, even where no match is decided; one that does not compare every two plays two each at most."""
+    for num in (*range(2, 9), 16, 32):
         plan, matches = start_plan(strategy, num, None)
         played = len(matches)
         try:
@@ -192,6 +202,7 @@ def test_most_matches_of_a_strategy(strategy: str) -> None:
         except StopIteration:
             pass
         assert played <= most_matches(strategy, num)
+        assert strategy == "all_pairs" or most_matches(strategy, num) <= 2 * num
     assert most_matches("knockout", 100, 120) == 120
     assert most_matches("bradley_terry", 4, 50) == 50
 
