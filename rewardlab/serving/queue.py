@@ -22,6 +22,7 @@ from typing import Any
 from rewardlab.errors import DataError, InputError
 from rewardlab.judging.judge import Judge
 from rewardlab.serving.auth import Keys
+from rewardlab.serving.batch_call import BatchCall
 from rewardlab.serving.batch_planner import BatchPlanner
 from rewardlab.serving.batch_times import BatchTimes
 from rewardlab.serving.engine_thread import EngineThread
@@ -264,22 +265,24 @@ class JudgeQueue:
                 continue
             start, end = loop.time(), self._expected_end(batch)
             self._ends.append(end)
+            call = BatchCall(self.judge, self.probability_judge)
             try:
                 async with asyncio.timeout(self.engine_timeout_s):
-                    results = await thread.run(partial(self._run, [entry.job for entry in batch]))
+                    results = await thread.run(partial(call.run, [entry.job for entry in batch]))
                 self._learn(batch, results, loop.time() - start)
                 for entry, result in zip(batch, results, strict=True):
                     self._settle(entry, result)
                 self.failing = all(_engine_failed(entry.job, result) for entry, result in zip(batch, results, strict=True))
                 await self._await_next({entry.tenant for entry in batch}, loop.time() - start)
             except TimeoutError:
-                # The thread cannot be stopped: it is left behind, and another one calls the engine from now on.
+                # A call cannot be stopped: its thread is left behind, and another one calls the engine from now on.
                 thread.close()
                 thread = EngineThread()
                 self._fail_batch(batch, f"the engine gave no answer within {self.engine_timeout_s:g} s")
             except Exception as error:  # a result that is none: the thread goes on, and nobody waits for ever
                 self._fail_batch(batch, f"the engine's answer cannot be read ({error!r})")
             finally:
+                call.is_abandoned = True
                 self._last_call = loop.time()
                 self._histograms.add_batch(sum(entry.job.num_sequences for entry in batch), self._last_call - start)
                 self._running.difference_update(batch)
@@ -335,24 +338,6 @@ class JudgeQueue:
                 with contextlib.suppress(Exception):  # it may be down in any way; then it stays failing
                     await asyncio.get_running_loop().run_in_executor(None, self.judge.check)
                     self.failing = False
-
-    def _run(self, jobs: Sequence[Job]) -> list[Any]:
-        """Return results or exceptions, from the engine's thread. A call that fails is tried again in halves, until what the
-        engine fails at is alone; not where there is no engine to try it with."""
-        try:
-            return jobs[0].run(jobs, self.judge, self.probability_judge)
-        except Exception as error:  # the boundary: an engine may fail in any way, and each request gets the error
-            if len(jobs) == 1 or not (isinstance(error, InputError) or self._is_there()):
-                return [error] * len(jobs)
-        half = len(jobs) // 2
-        return self._run(jobs[:half]) + self._run(jobs[half:])
-
-    def _is_there(self) -> bool:
-        try:
-            self.judge.check()
-        except Exception:  # the boundary: it may be down in any way
-            return False
-        return True
 
     def _settle(self, entry: Entry, result: Any) -> None:
         if isinstance(result, Exception):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,10 @@ from rewardlab.samplers.base import UNREADABLE, SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.context_length import ContextLength
-from rewardlab.serving.errors import ContextLengthError
-from rewardlab.types import FinishReason, Message, Part
+from rewardlab.serving.errors import ContextLengthError, EngineFailedError
+from rewardlab.serving.jobs import JudgeJob
+from rewardlab.serving.queue import JudgeQueue
+from rewardlab.types import BOTH_ORDERS, FinishReason, Judgment, Message, Part, PreferencePair
 from tests.support.servers import running
 
 CONTEXT = 8192  # of the checkpoint
@@ -106,3 +110,40 @@ def test_counting_takes_no_longer_than_the_context(tiny_checkpoint: Path) -> Non
     with pytest.raises(ContextLengthError, match="at most 100"):
         context.check(["word " * 1_000_000])
     context.check(["word"] * 10)
+
+
+class SlowAndBroken:
+    """An engine that takes a while to fail."""
+
+    name, sees = "engine", True
+
+    def __init__(self) -> None:
+        self.num_calls = 0
+
+    def check(self) -> None:
+        pass
+
+    def compare_many(self, pairs: Sequence[PreferencePair], **options: Any) -> list[Judgment]:
+        self.num_calls += 1
+        time.sleep(0.1)
+        raise RuntimeError("out of memory")
+
+
+def test_a_batch_that_nobody_waits_for_is_tried_no_further() -> None:
+    """After the engine's time is up the call that runs is the last one of its batch."""
+    engine = SlowAndBroken()
+
+    async def main() -> None:
+        queue = JudgeQueue(engine, engine_timeout_s=0.25, recheck_s=60)  # type: ignore[arg-type]
+        queue.start()
+        pairs = [PreferencePair("p", f"Which {n}?", ("a", "b"), None) for n in range(16)]
+        results = await asyncio.gather(
+            *(queue.submit(JudgeJob(pair, BOTH_ORDERS, 1, 0)) for pair in pairs), return_exceptions=True
+        )
+        assert {type(result) for result in results} == {EngineFailedError}
+        num_calls = engine.num_calls
+        await asyncio.sleep(1)
+        assert engine.num_calls <= num_calls + 1
+        await queue.stop(0)
+
+    asyncio.run(main())
