@@ -23,7 +23,7 @@ from rewardlab.serving.work_budget import IsStopped, WorkBudget, run_in_thread
 T = TypeVar("T")
 FRAMES_HELD = 20  # a decoder keeps up to 16 frames for those that come, and one is being shown
 FRAME_BYTES = 2  # a pixel of such a frame, about
-MAX_VIDEOS = max(1, min(16, os.cpu_count() or 1))  # that are decoded at a time: more would take the threads of all else
+VIDEOS_AT_A_TIME = max(1, min(16, os.cpu_count() or 1))  # that are decoded at a time: more would take the threads of all else
 
 
 class MediaLoader:
@@ -76,9 +76,10 @@ class MediaLoader:
         return image
 
     def _video_bytes(self, data: bytes, where: str) -> int:
-        """Return about how many bytes decoding a video takes, at least so many that there are :data:`MAX_VIDEOS` at a time."""
+        """Return about how many bytes decoding a video takes, at least so many that no more than
+        :data:`VIDEOS_AT_A_TIME` fit."""
         num_bytes = FRAMES_HELD * FRAME_BYTES * video_pixels(data, where, most_pixels=self._limits.frame_pixels)
-        return max(num_bytes, self._limits.decoding_bytes // MAX_VIDEOS)
+        return max(num_bytes, self._limits.decoding_bytes // VIDEOS_AT_A_TIME)
 
 
 class _Budgets:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -18,7 +19,7 @@ from rewardlab.serving.admission import begin_comparisons
 from rewardlab.serving.connections import ConnectionCounts
 from rewardlab.serving.context_length import ContextLength
 from rewardlab.serving.conversations import Sample
-from rewardlab.serving.errors import NoVerdictError
+from rewardlab.serving.errors import DeadlineExceededError, NoVerdictError
 from rewardlab.serving.gather import gather_bounded
 from rewardlab.serving.group_buffer import GroupBuffer
 from rewardlab.serving.groups import group_rewards
@@ -143,41 +144,62 @@ class JudgeService:
         self.admit(sum(number for number, _ in sizes), sum(number * votes for number, votes in sizes))
 
     async def _group_rewards(self, samples: list[Sample]) -> list[float]:
-        first, images = samples[0], await self.images(samples[0].images)
+        first = samples[0]
         anchor = [] if first.anchor is None else [first.anchor]
         responses = (*(sample.response for sample in samples), *anchor)
-        group = Candidates("samples", first.question, responses, images)
-        return all_rewards(await self.compare_group(group, "anchor" if anchor else ""))
+        result = await self.compare_responses(
+            "samples", first.question, responses, first.images, strategy="anchor" if anchor else ""
+        )
+        return all_rewards(result)
+
+    async def compare_responses(
+        self,
+        name: str,
+        question: str,
+        responses: tuple[str, ...],
+        references: Sequence[str],
+        *,
+        strategy: str = "",
+        budget: int | None = None,
+    ) -> GroupRewards:
+        """Return the rewards of a group whose images are ``references``, by the server's own rules where no ``strategy`` is
+        given. ``name`` is the id of the group. Raises as :meth:`compare_group` and :meth:`images` do."""
+        options = replace(self.rules.voting, deadline=_after(self.rules.timeout_s))
+        async with _loaded_by(options):
+            images = await self.images(references)
+        return await self.compare_group(Candidates(name, question, responses, images), strategy, budget, options)
 
     async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
         """Return the images of a question. Raises MediaError, LimitError for too many."""
         self.limits.check_images(len(references))
         return await self.media.images(references)
 
-    async def images_and_frames(self, request: RequestBase) -> tuple[bytes, ...]:
-        """Return the images of a request, then the frames of its videos. Raises MediaError."""
-        images = await self.images(request.images)
-        for n, video in enumerate(request.videos):
-            images += await self.media.frames(video, request.frames, n)
+    async def images_and_frames(self, request: RequestBase, options: VotingOptions) -> tuple[bytes, ...]:
+        """Return the images of a request, then the frames of its videos. Raises MediaError, and DeadlineExceededError where
+        they are not loaded by the deadline."""
+        async with _loaded_by(options):
+            images = await self.images(request.images)
+            for n, video in enumerate(request.videos):
+                images += await self.media.frames(video, request.frames, n)
         return images
 
-    async def _pair(self, request: JudgeRequest) -> PreferencePair:
+    async def _pair(self, request: JudgeRequest, options: VotingOptions) -> PreferencePair:
         await self.check_context(request.question, *request.responses)
-        images = await self.images_and_frames(request)
+        images = await self.images_and_frames(request, options)
         return validate(PreferencePair("request", request.question, request.responses, None, images), where="request")
 
     async def judge_pair(self, request: JudgeRequest, *, waits_for_room: bool = False) -> JudgeResponse:
         """Return the judgment of a pair. Where it ``waits_for_room``, a full queue is waited for. Raises InputError,
         OverloadedError, DeadlineExceededError, EngineFailedError."""
         options = _voting_options(request, ORDERS[request.orders], waits_for_room=waits_for_room)
-        pair, start = await self._pair(request), time.perf_counter()
+        pair, start = await self._pair(request, options), time.perf_counter()
         judgment = await self.collector.collect(pair, options)
         return judge_response(judgment, self.judge, time.perf_counter() - start)
 
     async def judge_live(self, request: JudgeRequest) -> AsyncIterator[VoteResult | JudgeResponse]:
         """Yield the votes as they come, a round of all orders at a time, then the judgment. Raises as judge_pair does."""
         options = _voting_options(request, ORDERS[request.orders])
-        pair, start = await self._pair(request), time.perf_counter()
+        pair, start = await self._pair(request, options), time.perf_counter()
         judgment, num_sent = None, 0
         async for judgment in self.collector.rounds(pair, options):
             for vote in judgment.votes[num_sent:]:
@@ -189,22 +211,18 @@ class JudgeService:
     async def rewards(self, request: RewardsRequest, *, waits_for_room: bool = False) -> RewardsResponse:
         """Return the rewards of a group, of which every match was judged. Raises as judge_pair does."""
         options = _voting_options(request, waits_for_room=waits_for_room)
-        images, start = await self.images_and_frames(request), time.perf_counter()
+        images, start = await self.images_and_frames(request, options), time.perf_counter()
         responses = (*request.responses, *([request.anchor] if request.anchor is not None else []))
         group = Candidates("request", request.question, responses, images)
         result = await self.compare_group(group, request.strategy, request.budget, options)
         return rewards_response(result, self.judge, len(request.responses), time.perf_counter() - start)
 
-    async def compare_group(
-        self, group: Candidates, strategy: str = "", budget: int | None = None, options: VotingOptions | None = None
-    ) -> GroupRewards:
-        """Return the rewards of a group, by the server's own rules where nothing else is given.
+    async def compare_group(self, group: Candidates, strategy: str, budget: int | None, options: VotingOptions) -> GroupRewards:
+        """Return the rewards of a group, on the server's own plan where ``strategy`` is "".
 
         Equal or empty responses are compared as they are: policies write such. A group is let in as a whole: what the queue has
         no room for waits.
         """
-        if options is None:
-            options = replace(self.rules.voting, deadline=_after(self.rules.timeout_s))
         by_length = sorted(group.responses, key=len)
         await self.check_context(group.question, by_length[0], by_length[-1])  # the longest is compared with one at least
         if not options.waits_for_room:
@@ -248,6 +266,18 @@ def _voting_options(
         _after(request.timeout_s),
         waits_for_room,
     )
+
+
+@asynccontextmanager
+async def _loaded_by(options: VotingOptions) -> AsyncIterator[None]:
+    """Raise DeadlineExceededError where the deadline passes within the context, in which media are loaded."""
+    try:
+        async with asyncio.timeout_at(options.deadline) as timeout:
+            yield
+    except TimeoutError as error:
+        if not timeout.expired():
+            raise
+        raise DeadlineExceededError("the images and videos were not decoded by the deadline of the request") from error
 
 
 def _after(seconds: float) -> float:

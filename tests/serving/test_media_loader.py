@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from rewardlab.serving.errors import OverloadedError
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.serving.media_loader import MediaLoader, processor_pixels
+from rewardlab.serving.service import GroupRules
 from rewardlab.serving.work_budget import WorkBudget, run_in_thread
 from rewardlab.types import Message
 from tests.data.test_video import film
@@ -123,7 +125,7 @@ def test_who_leaves_a_thread_behind_leaves_its_room_taken(kind: str, short_video
 @pytest.mark.parametrize(("room", "most"), [(400_000, 2), (400_000_000, 4)])
 def test_videos_take_what_their_size_needs(room: int, most: int, short_video: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of eight small ones as many at a time as fit, and as there may be; a picture waits for none of them."""
-    monkeypatch.setattr("rewardlab.serving.media_loader.MAX_VIDEOS", 4)
+    monkeypatch.setattr("rewardlab.serving.media_loader.VIDEOS_AT_A_TIME", 4)
     released, media = threading.Event(), CountedMedia()
     url = "data:video/mp4;base64," + base64.b64encode(short_video).decode()
 
@@ -291,6 +293,29 @@ def test_a_video_of_too_much_work(video: bytes) -> None:
         image = httpx.post(f"{url}/v1/uploads", content=png(), timeout=30)
         assert httpx.post(f"{url}/v1/judge", content=json.dumps(body), timeout=30).status_code == 422
     assert (answer.status_code, "takes more than 0.001 s" in answer.text, image.status_code) == (422, True, 200)
+
+
+def test_a_deadline_holds_for_media(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second for what takes longer to decode is a 504 after a second, natively, line by line and for a framework's group."""
+    released, media, url = threading.Event(), Media(), to_data_url(png())
+    monkeypatch.setattr(media, "plain", lambda *_: (released.wait(6), png())[1])
+    common = {"images": [url], "timeout_s": 1, "question": "q", "responses": ["a", "b"]}
+    group = {"query": {"text": "Which?", "image": url}, "documents": ["a", "b"]}
+    bodies = {"/v1/judge": common, "/v1/rewards": common, "/v1/judge/live": common, "/rerank": group}
+
+    def post(path: str) -> tuple[str, float]:
+        begun = time.monotonic()
+        return httpx.post(url_of + path, json=bodies[path], timeout=30).text, time.monotonic() - begun
+
+    app = create_app(judge(), media=media, rules=GroupRules(timeout_s=1.0))
+    with running(app) as url_of, ThreadPoolExecutor(4) as pool:
+        try:
+            for text, seconds in pool.map(post, bodies):
+                assert "toolate" in text
+                assert "not decoded by the deadline" in text
+                assert seconds < 5
+        finally:
+            released.set()
 
 
 def test_minutes_of_video_are_taken() -> None:

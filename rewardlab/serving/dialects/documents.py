@@ -8,7 +8,6 @@ from rewardlab.errors import DataError
 from rewardlab.serving.conversations import Sample, read_content
 from rewardlab.serving.schemas import MAX_RESPONSES, JsonObject
 from rewardlab.serving.service import JudgeService, all_rewards
-from rewardlab.types import Candidates
 
 Document = str | JsonObject
 MATCHES_PER_DOCUMENT = 2  # at most, of a knockout
@@ -56,5 +55,7 @@ async def document_scores(service: JudgeService, samples: Sequence[Sample]) -> l
     budget = MATCHES_PER_DOCUMENT * len(samples)
     service.admit(budget, 2 * service.rules.voting.votes * budget)
     responses = tuple(sample.response for sample in samples)
-    group = Candidates("documents", first.question, responses, await service.images(first.images))
-    return [(reward + 1) / 2 for reward in all_rewards(await service.compare_group(group, "knockout", budget))]
+    result = await service.compare_responses(
+        "documents", first.question, responses, first.images, strategy="knockout", budget=budget
+    )
+    return [(reward + 1) / 2 for reward in all_rewards(result)]

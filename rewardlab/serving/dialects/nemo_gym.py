@@ -17,7 +17,6 @@ from rewardlab.serving.dialects.nemo_gym_metrics import aggregate_metrics
 from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import JsonObject
 from rewardlab.serving.service import JudgeService, all_rewards
-from rewardlab.types import Candidates
 
 
 class CompareRequest(BaseModel):
@@ -146,8 +145,8 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
         service.admit_group(len(request.response_objs))
         question, references = read_conversation(request.conversation_history)
         responses = tuple(_output_text(response) for response in request.response_objs)
-        group = Candidates("compare", _with_principle(question, request.principle), responses, await service.images(references))
-        result = await service.compare_group(group)
+        question = _with_principle(question, request.principle)
+        result = await service.compare_responses("compare", question, responses, references)
         rewards, comparisons = all_rewards(result), [_comparison(match) for match in result.matches]
         scores = [score for row in comparisons for score in (row.score_1, row.score_2) if score is not None]
         metrics = {
