@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 from rewardlab.serving.batch_times import BatchTimes
 from rewardlab.serving.fair_queue import Entry, FairQueue
-from rewardlab.serving.jobs import Job
+from rewardlab.serving.jobs import Job, family_of
 
 ACTIVE_S = 10.0  # for so long after its last job a tenant is thought to come again
 
@@ -17,7 +17,8 @@ class BatchPlanner:
 
     A batch is as large as the shortest deadline among the waiting allows: half of that time, so that who comes while it runs
     is in time with the next one. While several tenants ask it takes at most twice as long as a single job does, unless that
-    would halve the engine's rate. A job that cannot be done in time is not begun.
+    would halve the engine's rate. Long prompts have batches of their own, of fewer sequences. A job that cannot be done in
+    time is not begun.
     """
 
     def __init__(self, waiting: FairQueue, times: BatchTimes, *, max_sequences: int, mix_seeds: bool) -> None:
@@ -49,7 +50,7 @@ class BatchPlanner:
             if self._is_late(entry, size, now):
                 self._waiting.remove(entry)
                 late.append(entry)
-            elif not batch or self._times.safe(type(entry.job), total + num) <= min(time_left, entry.deadline - now):
+            elif not batch or self._times.safe(family_of(entry.job), total + num) <= min(time_left, entry.deadline - now):
                 self._waiting.take(entry)
                 batch.append(entry)
                 total, time_left = total + num, min(time_left, entry.deadline - now)
@@ -60,7 +61,7 @@ class BatchPlanner:
     def seconds_until_done(self, entry: Entry, now: float) -> float:
         """Return the seconds after the running calls within which a job that is not yet in the queue is done: the calls before
         it as they are on average, its own one safely."""
-        family, num = type(entry.job), entry.job.num_sequences
+        family, num = family_of(entry.job), entry.job.num_sequences
         size = self._size(entry.job, now)
         ahead = self._waiting.sequences_before(entry.tenant, entry.rank, num)
         calls_before = int(ahead // size) * self._times.expected(family, size)
@@ -71,11 +72,11 @@ class BatchPlanner:
         one for who is nearly late would make the others late."""
         waiting, num = self._waiting.sequences, entry.job.num_sequences
         planned = max(num, size) if waiting > size else num
-        return not entry.is_trial and self._times.safe(type(entry.job), planned) > entry.deadline - now
+        return not entry.is_trial and self._times.safe(family_of(entry.job), planned) > entry.deadline - now
 
     def _size(self, job: Job, now: float) -> int:
         """Return the sequences that a batch of such jobs may have now, one job at least."""
-        family, most = type(job), self._max_sequences
+        family, most = family_of(job), max(1, self._max_sequences >> job.length_class)
         size = self._times.size_within(family, self._shortest_s / 2, most)
         asking = {tenant for tenant, then in self._last_asked.items() if now - then < ACTIVE_S}
         if len(asking | self._waiting.tenants) > 1:

@@ -159,7 +159,7 @@ class BoundedConnection(H11Protocol):
 
     def idle_seconds(self) -> float:
         """Return for how long neither a request nor its answer has been on the way."""
-        return self.guard.clock - self._since if self._look() == "header" else 0.0
+        return self.guard.clock - self._since if self._look() in ("header", "idle") else 0.0
 
     def _phase_now(self) -> tuple[str, int]:
         """Return what the connection waits for, and the number of the request that it is about."""
@@ -167,7 +167,8 @@ class BoundedConnection(H11Protocol):
         if self.transport.is_closing() or self.transport.get_write_buffer_size():
             return "reader", number
         if self.cycle is None or self.cycle.response_complete:
-            return "header", number
+            # Between two requests uvicorn closes a connection by itself (timeout_keep_alive).
+            return ("header" if self.cycle is None or self.conn.trailing_data[0] else "idle"), number
         return ("body" if self.conn.their_state is h11.SEND_BODY else "answer"), number
 
     def _look(self) -> str:
@@ -205,9 +206,8 @@ class BoundedConnection(H11Protocol):
             return
         limits = self.guard.limits
         sentence = sentence.format(header_seconds=limits.header_seconds, body_rate=int(limits.body_rate))
-        # An unused connection is closed without a word, as every server does: a client that is about to send a request
-        # on it would take the sentence for the answer.
-        if sentence and (reason != "header" or self._received or self.cycle is None):
+        # Without a word where a client may be about to send a request: it would take the sentence for its answer.
+        if sentence:
             self.transport.write(_answer(code, sentence))
         self.transport.close()
 
@@ -224,4 +224,10 @@ def bounded_connections(limits: Limits, counts: ConnectionCounts) -> dict[str, A
     """Return uvicorn's options for a server whose connections are held to ``limits``, and counted."""
     limits = fitting_limits(limits)
     protocol = type("Connection", (BoundedConnection,), {"guard": ConnectionGuard(limits, counts)})
-    return {"http": protocol, "ws": "none", "h11_max_incomplete_event_size": limits.header_bytes, "backlog": limits.connections}
+    return {
+        "http": protocol,
+        "ws": "none",
+        "h11_max_incomplete_event_size": limits.header_bytes,
+        "backlog": limits.connections,
+        "timeout_keep_alive": limits.idle_seconds,
+    }

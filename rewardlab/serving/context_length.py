@@ -13,6 +13,7 @@ from rewardlab.judging.spec import local_checkpoint
 from rewardlab.serving.errors import ContextLengthError
 
 CHARACTERS_PER_TOKEN = 32  # so many of a text are counted for each token that fits: the rest would not make it fit
+PIECE = 20_000  # characters
 
 
 class ContextLength:
@@ -49,7 +50,10 @@ class ContextLength:
 
     def _count_text(self, text: str) -> int:
         part = text[: CHARACTERS_PER_TOKEN * self.max_tokens]
-        return len(self._tokenizer.encode(part, add_special_tokens=False).ids)
+        pieces = [part[start : start + PIECE] for start in range(0, len(part), PIECE)]
+        # A batch is counted without the lock of Python, a single text with it: everybody else would wait.
+        encoded = self._tokenizer.encode_batch(pieces, add_special_tokens=False)
+        return max(0, sum(map(len, encoded)) - len(pieces) + 1)  # a cut may make one token into two
 
 
 def _max_tokens(config: dict[str, Any]) -> int:

@@ -13,6 +13,7 @@ from rewardlab.samplers.base import UNREADABLE, Sampler, SamplingParams
 from rewardlab.types import Completion, FinishReason, Judgment, Message, Order, PreferencePair, VerdictStatus, Vote
 from rewardlab.verdicts.votes import both_orders_or_none, in_order
 
+ORDINARY_CHARACTERS = 4096  # of a prompt that is judged together with any other such
 FAILED = (VerdictStatus.ERROR, VerdictStatus.TIMEOUT)
 
 
@@ -43,6 +44,11 @@ class Job(Protocol):
     @property
     def num_sequences(self) -> int:
         """Samples that it takes."""
+        ...
+
+    @property
+    def length_class(self) -> int:
+        """Return 0 for texts of an ordinary length, one more for each doubling: a batch is as long as its longest."""
         ...
 
     @property
@@ -93,8 +99,12 @@ class JudgeJob:
         return len(self.orders) * self.num_votes
 
     @property
+    def length_class(self) -> int:
+        return _length_class([self.pair.question, *self.pair.responses])
+
+    @property
     def kind(self) -> Hashable:
-        return ("pair", self.num_votes, self.by_probability)
+        return ("pair", self.num_votes, self.by_probability, self.length_class)
 
     def key(self) -> str:
         options = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.by_probability))
@@ -137,8 +147,12 @@ class ChatJob:
         return self.params.num_samples
 
     @property
+    def length_class(self) -> int:
+        return _length_class(part.text for message in self.prompt for part in message.parts)
+
+    @property
     def kind(self) -> Hashable:
-        return ("chat", replace(self.params, seed=0))
+        return ("chat", replace(self.params, seed=0), self.length_class)
 
     @property
     def seed(self) -> int:
@@ -172,6 +186,15 @@ class ChatJob:
 
     def statuses(self, result: list[Completion]) -> Iterable[str]:
         return ()
+
+
+def family_of(job: Job) -> Hashable:
+    """Return what jobs have in common whose calls take alike long."""
+    return type(job), job.length_class
+
+
+def _length_class(texts: Iterable[str]) -> int:
+    return (sum(map(len, texts)) // ORDINARY_CHARACTERS).bit_length()
 
 
 def _num_tokens(completions: Iterable[Completion]) -> int:

@@ -46,6 +46,7 @@ class Limits:
     address_connections: int = _bound(16_384, "connections from one address; as many as connections unless set")
     header_bytes: int = _bound(65_536, "bytes of a header")
     header_seconds: float = _bound(10.0, "seconds in which a header has to come, and again the body's first bytes")
+    idle_seconds: int = _bound(75, "seconds that a connection is kept between two requests")
     body_rate: float = _bound(20_000.0, "bytes of a body that have to come each second, over header_seconds")
     reader_seconds: float = _bound(30.0, "seconds in which a client takes some more of an answer")
 

@@ -29,7 +29,7 @@ from rewardlab.serving.engine_thread import EngineThread
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
 from rewardlab.serving.fair_queue import Entry, FairQueue
 from rewardlab.serving.histograms import ServingHistograms
-from rewardlab.serving.jobs import Job, JudgeEngine, is_refusal
+from rewardlab.serving.jobs import Job, JudgeEngine, family_of, is_refusal
 from rewardlab.serving.request_context import TENANT
 from rewardlab.serving.request_log import record_job
 
@@ -319,7 +319,7 @@ class JudgeQueue:
 
     def _expected_end(self, batch: Sequence[Entry]) -> float:
         total = sum(entry.job.num_sequences for entry in batch)
-        return asyncio.get_running_loop().time() + self._times.expected(type(batch[0].job), total)
+        return asyncio.get_running_loop().time() + self._times.expected(family_of(batch[0].job), total)
 
     def _learn(self, batch: Sequence[Entry], results: Sequence[Any], seconds: float) -> None:
         """Remember how long a good call took, and charge its tokens."""
@@ -328,7 +328,7 @@ class JudgeQueue:
         for entry, result in good:
             self._keys.charge(entry.tenant, tokens=entry.job.num_tokens(result))
         if len(good) == len(batch) and not all(entry.job.is_lost(result) for entry, result in good):
-            self._times.record(type(batch[0].job), sum(entry.job.num_sequences for entry in batch), seconds)
+            self._times.record(family_of(batch[0].job), sum(entry.job.num_sequences for entry in batch), seconds)
 
     async def _watch(self) -> None:
         """Check a failing engine even where no request comes, as behind a balancer that heeds /ready."""

@@ -7,17 +7,21 @@ CPU seconds of 20,000 characters against those of 2,500: linear is 8 times, quad
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from rewardlab.benchmarks.field.rules import proxy_grm_credit, r1_reward_credit
 from rewardlab.curation.decontaminate import is_refusal_text
 from rewardlab.curation.quality import leaks_label
+from rewardlab.data.images import from_data_url
 from rewardlab.data.media_mentions import mentions_media
 from rewardlab.data.texts import opening_of, words_of
-from rewardlab.errors import DataError
+from rewardlab.data.urls import AllowedUrls
+from rewardlab.errors import DataError, MediaError
 from rewardlab.prompts import load_template
 from rewardlab.prompts.listwise import read_choice, read_rating
 from rewardlab.prompts.sanitize import sanitize, without_tokens
@@ -26,7 +30,10 @@ from rewardlab.rewards.consistency import read_consistency
 from rewardlab.rewards.steps import judgment_steps, step_ends
 from rewardlab.rewards.verifiable.extraction import Contract, extract, solution_of
 from rewardlab.serving.conversations import split_sequence, strip_markup
-from rewardlab.types import Completion, FinishReason
+from rewardlab.serving.jobs import is_refusal
+from rewardlab.serving.limits import Limits
+from rewardlab.serving.strict_json import parse_json
+from rewardlab.types import Choice, Completion, FinishReason
 from rewardlab.verdicts.formats import READERS
 from rewardlab.verdicts.other_formats import other_format
 from rewardlab.verdicts.parse import follows_format, reasoning_of
@@ -40,6 +47,13 @@ def _split(text: str) -> Any:
     try:
         return split_sequence(text)
     except DataError:
+        return None
+
+
+def _data_url(text: str) -> Any:
+    try:
+        return from_data_url(f"data:image/png;base64,{text}")
+    except MediaError:
         return None
 
 
@@ -72,6 +86,12 @@ FUNCTIONS: dict[str, Callable[[str], Any]] = {
     "is_refusal_text": is_refusal_text,
     "strip_markup": strip_markup,
     "split_sequence": _split,
+    "r1_reward_credit": lambda text: r1_reward_credit(text, Choice.FIRST),
+    "proxy_grm_credit": lambda text: proxy_grm_credit(text, Choice.FIRST),
+    "allowed_url": lambda text: AllowedUrls(["http://host/"]).allows(f"http://host/{text}"),
+    "data_url": _data_url,
+    "parse_json": lambda text: parse_json(json.dumps({"label": "{" + text, "text": text}).encode(), Limits()),
+    "is_refusal": lambda text: is_refusal([text]),
 }
 CHARACTERS = " \n\t\u2028<>[](){}\\$*_#.!…?,;:-–=\"'`“01aA猫。"
 MARKS = (

@@ -31,7 +31,9 @@ from rewardlab.serving.limits import Limits
 from rewardlab.types import Message
 from tests.support.servers import running
 
-LIMITS = Limits(header_seconds=0.5, reader_seconds=0.5, connections=8, address_connections=8, header_bytes=16_000)
+LIMITS = Limits(
+    header_seconds=0.5, reader_seconds=0.5, connections=8, address_connections=8, header_bytes=16_000, idle_seconds=2
+)
 BODY = json.dumps({"question": "Which?", "responses": ["a", "b"]}).encode()
 POST = b"POST /v1/judge HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
 
@@ -80,6 +82,16 @@ def rest(connection: socket.socket) -> bytes:
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
+def one(connection: socket.socket) -> bytes:
+    """The answer of one request to /v1/judge, header and body."""
+    data = b""
+    while not data.endswith(b"}"):
+        piece = connection.recv(65536)
+        assert piece, data
+        data += piece
+    return data
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: loc", (POST % 5000) + b"{" * 2000])
 def test_who_stops_halfway_is_closed(server: tuple[str, ConnectionCounts], connect: Connect, sent: bytes) -> None:
     """With 408 and what was expected; others are answered meanwhile, and /metrics counts it."""
@@ -104,7 +116,7 @@ def test_a_body_that_keeps_coming_is_read(server: tuple[str, ConnectionCounts], 
     for start in range(0, len(body), 4000):
         connection.sendall(body[start : start + 4000])
         time.sleep(0.04)
-    assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+    assert one(connection).startswith(b"HTTP/1.1 200")
     assert not counts.closed
 
 
@@ -116,13 +128,20 @@ def test_a_burst_buys_no_rest(server: tuple[str, ConnectionCounts], connect: Con
     assert counts.closed == {"body": 1}
 
 
-def test_a_connection_is_used_again_and_again(server: tuple[str, ConnectionCounts]) -> None:
-    """Its header has the whole time each time; a pause between requests is the keep-alive's matter."""
+def test_a_connection_is_used_again_and_again(server: tuple[str, ConnectionCounts], connect: Connect) -> None:
+    """Each header has the whole time; a pause between requests may be longer, and ends without a word that a client could
+    take for an answer."""
     url, counts = server
-    with httpx.Client(base_url=url) as client:
-        for _ in range(4):
-            assert client.post("/v1/judge", content=BODY, headers={"Content-Type": "application/json"}).status_code == 200
-            time.sleep(0.2)
+    connection, request = connect(url), (POST % len(BODY)) + BODY
+    for pause in (0.2, 1.0, 0.1):
+        connection.sendall(request)
+        assert one(connection).startswith(b"HTTP/1.1 200")
+        time.sleep(pause)
+    for part in (request[:20], request[20:]):
+        connection.sendall(part)
+        time.sleep(0.3)
+    assert one(connection).startswith(b"HTTP/1.1 200")
+    assert rest(connection) == b""
     assert not counts.closed
 
 

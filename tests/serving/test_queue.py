@@ -135,6 +135,23 @@ def test_a_batch_has_a_size() -> None:
     assert [len(call) for call in run(body, max_sequences=4).calls] == [2, 2, 1]
 
 
+def test_a_long_prompt_keeps_nobody_waiting() -> None:
+    """It is judged by itself: in a batch every prompt is as long as the longest, and takes as long."""
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        engine.gate.clear()
+        asked = [asyncio.create_task(queue.submit(judge_job("busy")))]
+        await settle()
+        names = ["a", "long " * 4000, "b", "also long " * 2000, "c", "longer " * 4000, "longer still " * 2100]
+        asked += [asyncio.create_task(queue.submit(judge_job(name))) for name in names]
+        await settle()
+        engine.gate.set()
+        await asyncio.gather(*asked)
+
+    calls = [[name[:12] for name in call] for call in run(body, max_sequences=32).calls]
+    assert calls == [["busy"], ["a", "b", "c"], ["long long lo", "also long al"], ["longer longe", "longer still"]]
+
+
 def test_priorities_and_deadlines() -> None:
     """The lower number goes first; what waited too long is not asked at all."""
 

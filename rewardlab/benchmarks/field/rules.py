@@ -77,14 +77,18 @@ def official_credit(text: str, better: Choice) -> Credit:
     return OUT if number is None else float(number != _number(better.swap()))
 
 
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+def _between_tags(text: str) -> str | None:
+    """Return what ``<answer>(.*?)</answer>`` finds first, None where nothing; in time that grows with the length alone."""
+    _, opened, rest = text.partition("<answer>")
+    inside, closed, _ = rest.partition("</answer>")
+    return inside if opened and closed else None
 
 
 def r1_reward_credit(text: str, better: Choice) -> Credit:
     """The first is named by a number that equals 1 between the tags; whatever else is there names the second."""
-    match = _ANSWER.search(text)
+    inside = _between_tags(text)
     try:
-        is_first = match is not None and float(match[1]) == 1
+        is_first = inside is not None and float(inside) == 1
     except ValueError:
         is_first = False
     return float(is_first == (better is Choice.FIRST))
@@ -92,8 +96,8 @@ def r1_reward_credit(text: str, better: Choice) -> Credit:
 
 def proxy_grm_credit(text: str, better: Choice) -> Credit:
     """A 1 without a 2, or a 2 without a 1, in the tags; else the last 1 or 2 of the whole text, whatever it counts."""
-    match = _ANSWER.search(text)
-    named = {digit for digit in "12" if match is not None and digit in match[1]}
+    inside = _between_tags(text) or ""
+    named = {digit for digit in "12" if digit in inside}
     digits = [named.pop()] if len(named) == 1 else re.findall("[12]", text)[-1:]
     return float(digits == [str(_number(better))])
 
