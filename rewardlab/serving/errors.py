@@ -86,6 +86,7 @@ _STATUSES: dict[type[Exception], tuple[str, int]] = {
 REQUEST_ERRORS: tuple[type[Exception], ...] = (InputError, *_STATUSES)
 
 
+MAX_DETAILS = 10  # errors of one body that are listed
 # Status in the body where the HTTP status alone is known.
 _STATUSES_BY_CODE = {400: "malformed", 401: "key", 404: "path", 405: "method", 413: "toolarge", 422: "input", 429: "overloaded"}
 _OPENAI_PATH = re.compile(r"/v1/(?:chat|completions|responses|embeddings|models|moderations|files|batches)(?:/|$)")
@@ -136,12 +137,14 @@ async def failed_request(request: Request, error: Exception) -> JSONResponse:
 
 
 async def invalid_request(request: Request, error: Exception) -> JSONResponse:
-    """Answer a body that does not fit its schema, without the input: it may be large, and the client has it."""
+    """Answer a body that does not fit its schema, with the first :data:`MAX_DETAILS` of its errors, and without the input: both
+    may be large, and the client has it."""
     assert isinstance(error, RequestValidationError)
-    items = error.errors()
+    num_errors, items = len(error.errors()), error.errors()[:MAX_DETAILS]
     detail = [{"loc": list(map(str, item["loc"])), "msg": item["msg"], "type": item["type"]} for item in items]
     names = [str(item.get("ctx", {}).get("param") or ".".join(map(str, item["loc"][1:]))) for item in items]
     sentence = "; ".join(f"{name or 'body'}: {item['msg']}" for name, item in zip(names[:3], items, strict=False))
+    sentence += f"; and {num_errors - 3:,} more" if num_errors > 3 else ""
     if items[0]["loc"] == ("body",) and not request.headers.get("content-type", "").startswith("application/json"):
         sentence = "the body is not declared as JSON; send the header Content-Type: application/json"
     return error_response(request.url.path, 422, sentence, status="input", param=names[0] or None, detail=detail)

@@ -78,9 +78,11 @@ class Media:
             data = self.plain(data, "upload")
         return self._uploads.add(data)
 
-    def uploaded(self, name: str) -> bytes:
-        """Return what was uploaded under an id. Raises MediaError where nothing is there."""
-        return self._bytes(f"upload:{name}", "upload", MAX_VIDEO_BYTES)
+    def uploaded(self, name: str) -> Path:
+        """Return the file of what was uploaded under an id. Raises MediaError where nothing is there."""
+        if (path := self._uploads.path(name)) is None:
+            raise _no_upload(name)
+        return path
 
     def image(self, reference: str, number: int = 0) -> bytes:
         """Return the image of a reference, as :func:`plain_image` gives it. Raises MediaError."""
@@ -116,7 +118,7 @@ class Media:
         kind, _, rest = reference.partition(":")
         if kind == "upload":
             if (data := self._uploads.get(rest)) is None:
-                raise MediaError(f"upload {rest[:40]!r} is not here (never sent, or displaced by newer ones); send it again")
+                raise _no_upload(rest)
             return data
         if kind == "data":
             return from_data_url(reference, where=where, max_bytes=max_bytes)
@@ -138,3 +140,7 @@ class Media:
         if data is None:
             raise MediaError(f"{where}: media:{name[:80]} is no file of the server's folder of at most {max_bytes:,} bytes")
         return data
+
+
+def _no_upload(name: str) -> MediaError:
+    return MediaError(f"upload {name[:40]!r} is not here (never sent, or displaced by newer ones); send it again")

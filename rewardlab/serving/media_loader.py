@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 from fastapi.concurrency import run_in_threadpool
@@ -59,8 +60,8 @@ class MediaLoader:
         async with budgets.decoded.taken(num_bytes) as room:
             return await run_in_thread(lambda is_stopped: self.media.upload(data, video=video, is_stopped=is_stopped), room)
 
-    async def uploaded(self, name: str) -> bytes:
-        """Return an upload by its id. Raises MediaError."""
+    async def uploaded(self, name: str) -> Path:
+        """Return the file of an upload by its id. Raises MediaError."""
         return await run_in_threadpool(self.media.uploaded, name)
 
     async def _image(self, reference: str, where: str) -> bytes:

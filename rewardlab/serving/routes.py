@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import TypeVar
 
 from fastapi import APIRouter, HTTPException, Request
-from fastapi.responses import Response, StreamingResponse
+from fastapi.responses import FileResponse, Response, StreamingResponse
 
 from rewardlab.errors import MediaError
 from rewardlab.serving.conversations import Sample
@@ -118,10 +118,11 @@ def api_routes(service: JudgeService) -> APIRouter:
     async def uploaded(name: str) -> Response:
         """Return what this key has uploaded under an id; 404 where nothing is there."""
         try:
-            data = await service.media.uploaded(name)
+            path = await service.media.uploaded(name)
         except MediaError as error:
             raise HTTPException(404, str(error)) from error
-        return Response(data, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"})
+        # In pieces: those who do not read theirs hold no more than one each.
+        return FileResponse(path, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"})
 
     if service.peers:
 

@@ -138,8 +138,7 @@ class JudgeService:
         begin_comparisons(comparisons)
 
     def admit_requests(self, requests: Sequence[JudgeRequest | RewardsRequest]) -> None:
-        """Count the comparisons of a batch. Raises as :meth:`admit` does, and LimitError for a batch that is too long."""
-        self.limits.check_items(len(requests), "parts of a batch")
+        """Count the comparisons of a batch. Raises as :meth:`admit` does."""
         sizes = [_size(request) for request in requests]
         self.admit(sum(number for number, _ in sizes), sum(number * votes for number, votes in sizes))
 

@@ -63,15 +63,19 @@ class UploadStore:
                 (place / sizes.popitem(last=False)[0]).unlink(missing_ok=True)
         return name
 
-    def get(self, name: str) -> bytes | None:
-        """Return what the tenant of this request has stored under an id; None where there is nothing."""
+    def path(self, name: str) -> Path | None:
+        """Return the file that the tenant of this request has stored under an id; None where there is nothing."""
         path = self._place() / name
         if not _ID.fullmatch(name) or not _touch(path):
             return None
         with self._lock, contextlib.suppress(KeyError):
             self._known(path.parent).move_to_end(name)
+        return path
+
+    def get(self, name: str) -> bytes | None:
+        """Return what the tenant of this request has stored under an id; None where there is nothing."""
         try:
-            return path.read_bytes()
+            return path.read_bytes() if (path := self.path(name)) else None
         except OSError:  # it was just dropped
             return None
 

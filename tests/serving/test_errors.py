@@ -101,6 +101,18 @@ def test_the_cure_is_named(client: httpx.Client) -> None:
     assert "Content-Type: application/json" in untyped.json()["error"]
 
 
+def test_a_batch_of_many_faults(client: httpx.Client) -> None:
+    """Its length is checked before its parts are, and of their errors the first few are listed."""
+    long = client.post(
+        "/v1/judge/batch", content="[" + ",".join(["{}"] * 1100) + "]", headers={**GOOD, "Content-Type": "application/json"}
+    )
+    assert (long.status_code, len(long.content) < 1000) == (422, True)
+    assert "1,100 parts of a batch" in long.json()["error"]
+    wrong = client.post("/v1/judge/batch", json=[{}] * 20, headers=GOOD).json()
+    assert len(wrong["detail"]) == 10
+    assert wrong["error"].endswith("; and 37 more")
+
+
 def test_as_the_openai_package_reads_them(url: str) -> None:
     """Its exceptions have the sentence, the word, the type and the field."""
     api = openai.OpenAI(base_url=f"{url}/v1", api_key="alpha", max_retries=0)

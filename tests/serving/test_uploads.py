@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import resource
+import socket
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
+from PIL import Image
 
 from rewardlab.data.images import to_data_url
 from rewardlab.judging.judge import GenerativeJudge
@@ -35,6 +43,27 @@ def test_one_id_however_it_is_sent(client: httpx.Client) -> None:
     body = {"question": "Do you see it?", "responses": ANSWERS[:2]}
     upload, inline = (client.post("/v1/judge", json=body | {"images": [one]}) for one in (f"upload:{bare}", to_data_url(png())))
     assert upload.json()["outcome"] == inline.json()["outcome"] == "response_1"
+
+
+def test_an_upload_is_sent_in_pieces(client: httpx.Client) -> None:
+    """Those who ask for theirs and do not read it hold none of it in the server's memory."""
+    noise = np.random.default_rng(0).integers(0, 256, (2000, 2400, 3), dtype=np.uint8)
+    data = io.BytesIO()
+    Image.fromarray(noise).save(data, format="PNG", compress_level=0)
+    name = client.post("/v1/uploads", content=data.getvalue()).json()["id"]
+    assert client.get(f"/v1/uploads/{name}").content == data.getvalue()
+    before = _resident_bytes()
+    with contextlib.ExitStack() as stack:
+        for _ in range(30):
+            connection = stack.enter_context(socket.create_connection((client.base_url.host, client.base_url.port or 80)))
+            connection.sendall(f"GET /v1/uploads/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            assert connection.recv(9) == b"HTTP/1.1 "
+        time.sleep(0.3)
+        assert _resident_bytes() - before < 10 * len(data.getvalue())
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def test_a_video_in_a_form_is_known_by_its_name(client: httpx.Client) -> None:
