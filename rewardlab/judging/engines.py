@@ -155,6 +155,7 @@ def open_generative_judge(
         max_tokens=max_tokens,
         spec=str(parsed) if parsed.engine == OPENAI else spec,  # with its address: logs of two endpoints are not one
         request=options.identity if parsed.engine == OPENAI else "",
+        engine_args=engine_args,
     )
 
 

@@ -61,6 +61,7 @@ class ModelJudge(ABC):
 
     spec: str
     temperature: float
+    engine_args: str = ""
 
     @property
     @abstractmethod
@@ -152,11 +153,13 @@ class GenerativeJudge(ModelJudge):
         max_tokens: int = 1024,
         spec: str | None = None,
         request: str = "",
+        engine_args: str = "",
     ) -> None:
-        """``request`` is what else decides its answers (:attr:`rewardlab.samplers.request_options.RequestOptions.identity`)."""
+        """``request`` is what else decides its answers (:attr:`rewardlab.samplers.request_options.RequestOptions.identity`).
+        ``engine_args`` are the options that its engine was opened with."""
         self.sampler, self.template = sampler, template
         self.temperature, self.top_p, self.max_tokens = temperature, top_p, max_tokens
-        self.spec, self.request = spec or sampler.name, request
+        self.spec, self.request, self.engine_args = spec or sampler.name, request, engine_args
 
     @property
     def name(self) -> str:
@@ -192,7 +195,13 @@ class GenerativeJudge(ModelJudge):
 
     def greedy(self) -> Self:
         return type(self)(
-            self.sampler, self.template, temperature=0.0, max_tokens=self.max_tokens, spec=self.spec, request=self.request
+            self.sampler,
+            self.template,
+            temperature=0.0,
+            max_tokens=self.max_tokens,
+            spec=self.spec,
+            request=self.request,
+            engine_args=self.engine_args,
         )
 
     def compare_many(

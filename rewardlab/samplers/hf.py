@@ -16,6 +16,7 @@ import torch
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError
 from rewardlab.models.attention import ATTENTIONS
+from rewardlab.models.context import max_positions
 from rewardlab.models.families import end_token_ids, left_pad, vision_token_ids
 from rewardlab.models.loading import load_model
 from rewardlab.prompts.sanitize import without_tokens
@@ -138,7 +139,7 @@ class HFSampler:
     ) -> None:
         self.model, self.processor, self.batch_size, self.hot = model, processor, batch_size, hot
         self._name, self._isolates = name, isolates
-        self._max_tokens = getattr(model.config.get_text_config(), "max_position_embeddings", None) or math.inf
+        self._max_tokens = max_positions(model.config.get_text_config().to_dict()) or math.inf
         self._suppressed, self._ends = vision_token_ids(model.config), end_token_ids(model)
 
     @staticmethod

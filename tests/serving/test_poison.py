@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import copy
+import json
+import shutil
 import time
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +19,18 @@ import pytest
 
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.models.loading import load_config_of
+from rewardlab.prompts import load_template
 from rewardlab.samplers.base import UNREADABLE, SamplingParams
 from rewardlab.samplers.hf import HFSampler
+from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.context_length import ContextLength
 from rewardlab.serving.errors import ContextLengthError, EngineFailedError
 from rewardlab.serving.jobs import JudgeJob
 from rewardlab.serving.queue import JudgeQueue
+from rewardlab.serving.request_context import TENANT
+from rewardlab.training.run.preflight import context_of
 from rewardlab.types import BOTH_ORDERS, FinishReason, Judgment, Message, Part, PreferencePair
 from tests.support.servers import running
 
@@ -147,3 +157,69 @@ def test_a_batch_that_nobody_waits_for_is_tried_no_further() -> None:
         await queue.stop(0)
 
     asyncio.run(main())
+
+
+def test_counts_are_kept_for_each_tenant_and_not_the_texts(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second look by the same key is no second count, one by another key is; a thousand long texts leave little behind."""
+    context = ContextLength(tiny_checkpoint, 100)
+    counted, tokenizer = list[str](), context._tokenizer
+
+    class Counted:
+        def encode_batch(self, texts: list[str], **options: Any) -> Any:
+            counted.extend(texts)
+            return tokenizer.encode_batch([text[:10] for text in texts], **options)
+
+    monkeypatch.setattr(context, "_tokenizer", Counted())
+
+    def check(tenant: str) -> None:
+        TENANT.set(tenant)
+        context.check(["word"])
+
+    for tenant in ("", "a", "a", "b"):
+        contextvars.copy_context().run(check, tenant)
+    assert counted == ["word"] * 3
+    counted.clear()
+    tracemalloc.start()
+    for n in range(2000):
+        context.check([f"{n} {'x' * 10_000}"])
+        counted.clear()
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1_000_000
+
+
+def yarn_copy(checkpoint: Path, folder: Path) -> Path:
+    """Return a copy that reads four times as far, as Qwen documents it."""
+    scaled = shutil.copytree(checkpoint, folder / "yarn")
+    config = json.loads((scaled / "config.json").read_text())
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": CONTEXT}
+    config.get("text_config", config)["rope_scaling"] = scaling
+    (scaled / "config.json").write_text(json.dumps(config))
+    return scaled
+
+
+def test_the_context_with_rope_scaling(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """At the door, and by the config that the sampler and a training run read."""
+    scaled = yarn_copy(tiny_checkpoint, tmp_path)
+    words = load_template("plain")
+
+    def context(engine_args: str = "", checkpoint: Path = scaled) -> ContextLength | None:
+        return ContextLength.of(
+            GenerativeJudge(ScriptedSampler(lambda *_: ""), words, spec=f"vllm:{checkpoint}", engine_args=engine_args)
+        )
+
+    found, plain = context(), context("--dtype bfloat16", tiny_checkpoint)
+    assert found is not None
+    assert plain is not None
+    assert (found.max_tokens, plain.max_tokens, context_of(str(scaled))) == (4 * CONTEXT, CONTEXT, 4 * CONTEXT)
+    for options in ("--max-model-len 100000", "--max_model_len=100000", "--hf-overrides '{}'", "--hf-overrides.rope_scaling x"):
+        assert context(options) is None
+
+
+def test_the_sampler_with_rope_scaling(judge: GenerativeJudge, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """What the server lets in the sampler reads."""
+    assert isinstance(judge.sampler, HFSampler)
+    model = copy.copy(judge.sampler.model)
+    model.config = load_config_of(str(yarn_copy(tiny_checkpoint, tmp_path)))
+    assert HFSampler(model, judge.sampler.processor)._max_tokens == 4 * CONTEXT
+    assert HFSampler(judge.sampler.model, judge.sampler.processor)._max_tokens == CONTEXT

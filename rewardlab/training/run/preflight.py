@@ -19,6 +19,7 @@ from rewardlab.data.pair_table import fingerprint_of, light_pairs, pair_facts, s
 from rewardlab.data.rows import media_of
 from rewardlab.errors import DataError
 from rewardlab.models.attention import check_attention
+from rewardlab.models.context import max_positions
 from rewardlab.models.loading import load_config_of, load_processor, set_pixels
 from rewardlab.processes import is_main, num_processes, process_index
 from rewardlab.prompts import Template, build_messages
@@ -44,8 +45,7 @@ def processor_of(config: TrainConfig) -> Any:
 
 def context_of(model: str) -> int | None:
     """Return how many tokens a checkpoint (of an adapter, its base) allows, if it says. Raise CheckpointError."""
-    limit = getattr(load_config_of(model).get_text_config(), "max_position_embeddings", None)
-    return int(limit) if limit else None
+    return max_positions(load_config_of(model).get_text_config().to_dict())
 
 
 def drop_too_long(
