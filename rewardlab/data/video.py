@@ -42,6 +42,7 @@ def evenly(files: Sequence[Path], number: int) -> list[Path]:
 
 
 MAX_FRAMES = 100_000  # nearly an hour
+DECODER_PX = 1_000_000  # a decoder counts the edges around a frame too
 ROUNDED_PX = 64  # to a multiple of which decoders round the sides of a frame, at most
 SIDE_PX = 448  # of the longer side, at most: 32 frames of 1080p would be some 100 MB, and more tokens than a judge reads
 
@@ -160,6 +161,8 @@ class _Work:
         if math.isfinite(self._bounds.seconds):
             stream.codec_context.thread_count = 1  # else others decode, and their seconds are not counted
             most_pixels = self.declared_pixels(stream)  # so much memory was kept for it
+            # A decoder holds several frames before the first comes out: it has to refuse what is much larger by itself.
+            stream.codec_context.options = {"max_pixels": str(most_pixels + DECODER_PX)}
         for n, frame in enumerate(container.decode(video=0)):
             self._check_size(frame.width, frame.height)
             if frame.width * frame.height > most_pixels:

@@ -62,6 +62,8 @@ def test_frames_larger_than_a_header_says(tmp_path: Path) -> None:
     assert len(frames_of_video(growing, 3)) == 3
     with pytest.raises(MediaError, match="frames of 200x200 px, and its header says 32x32"):
         frames_of_video(growing, 3, bounds=DecodingBounds(20.0))
+    with pytest.raises(MediaError, match="not a readable video"):  # the decoder itself refuses what is much larger
+        frames_of_video(motion_jpeg(32, 32, 2000), 3, bounds=DecodingBounds(20.0))
     with pytest.raises(MediaError, match="200x200 px are more than 30,000"):
         video_pixels(motion_jpeg(200), "video 0", most_pixels=30_000)
 
