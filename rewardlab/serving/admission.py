@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
+from typing import Any, ParamSpec, TypeVar
 
 from fastapi import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rewardlab.serving.errors import OverloadedError
+from rewardlab.serving.errors import OverloadedError, RequestTooLargeError
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.request_context import TENANT
 
+P = ParamSpec("P")
+T = TypeVar("T")
+K = TypeVar("K")
 RETRY_S = 2  # seconds after which there may be room
 
 
@@ -25,19 +31,38 @@ class Admission:
         self.limits, self._are_keys = limits, are_keys
         self.num_bytes = 0
         self._bytes: Counter[str] = Counter()  # by tenant
+        self._images: Counter[tuple[str, int]] = Counter()  # how often an image is held, by tenant and identity
         self._comparisons: Counter[str] = Counter()
 
     def open(self, tenant: str) -> Share:
         """Return what a new request holds: nothing yet."""
         return Share(self, tenant)
 
-    def take_bytes(self, tenant: str, number: int) -> None:
-        """Hold more bytes, or raise OverloadedError."""
-        free = self.limits.held_bytes - self.num_bytes
-        if number > free or (self._are_keys() and self._bytes[tenant] + number > free):
-            raise OverloadedError(RETRY_S, "other requests hold as many bytes as this server does (its --limit held_bytes)")
+    def take_bytes(self, tenant: str, number: int, held: int) -> None:
+        """Hold more bytes for work that holds ``held`` of them. Raises OverloadedError where others leave no room, and
+        RequestTooLargeError where there would not be enough without them."""
+        if not self._fits(number, self._bytes[tenant], self.num_bytes):
+            most = self.limits.held_bytes
+            if not self._fits(number, held, held):
+                half = ", half of them for one key" if self._are_keys() else ""
+                raise RequestTooLargeError(
+                    f"the body and images of a request have {held + number:,} bytes or more; the server holds {most:,} "
+                    f"(its --limit held_bytes{half}): send less at a time, or smaller images"
+                )
+            raise OverloadedError(RETRY_S, f"other requests hold most of {most:,} bytes (this server's --limit held_bytes)")
         self.num_bytes += number
         self._bytes[tenant] += number
+
+    def _fits(self, number: int, of_tenant: int, of_all: int) -> bool:
+        free = self.limits.held_bytes - of_all
+        return number <= free and not (self._are_keys() and of_tenant + number > free)
+
+    def take_image(self, tenant: str, image: bytes, held: int) -> None:
+        """Hold an image: its bytes, unless the tenant holds it already. Raises as :meth:`take_bytes` does."""
+        place = tenant, id(image)
+        if not self._images[place]:
+            self.take_bytes(tenant, len(image), held)
+        self._images[place] += 1
 
     def take_comparisons(self, tenant: str, number: int) -> None:
         """Begin more comparisons, or raise OverloadedError."""
@@ -49,40 +74,103 @@ class Admission:
             )
         self._comparisons[tenant] += number
 
-    def release(self, tenant: str, num_bytes: int, comparisons: int) -> None:
+    def release(self, tenant: str, num_bytes: int, images: Iterable[bytes], comparisons: int) -> None:
+        """Give back bytes, images and comparisons."""
+        for image in images:
+            self._images[tenant, id(image)] -= 1
+            num_bytes += 0 if self._images[tenant, id(image)] else len(image)
+            _drop_zero(self._images, (tenant, id(image)))
         self.num_bytes -= num_bytes
         self._bytes[tenant] -= num_bytes
         self._comparisons[tenant] -= comparisons
-        for counter in (self._bytes, self._comparisons):
-            if not counter[tenant]:
-                del counter[tenant]
+        _drop_zero(self._bytes, tenant)
+        _drop_zero(self._comparisons, tenant)
+
+
+def _drop_zero(counter: Counter[K], key: K) -> None:
+    if not counter[key]:
+        del counter[key]
 
 
 class Share:
-    """What one request, or the work for a group of them, holds until it ends. What a released one takes is not counted: nobody
-    would release it."""
+    """What a request, a part of a ``request``, or the work for a group of them holds until it ends. What a released one takes
+    is not counted: nobody would release it."""
 
-    def __init__(self, admission: Admission, tenant: str) -> None:
-        self.admission, self.tenant = admission, tenant
-        self.num_bytes = self.comparisons = 0
+    def __init__(self, admission: Admission, tenant: str, request: Share | None = None) -> None:
+        self.admission, self.tenant, self.request = admission, tenant, request
+        self.parts_holding: set[Share] = set()
+        self.parts_wait, self.part_ended = asyncio.Lock(), asyncio.Event()
+        self._num_bytes = self._comparisons = 0
+        self._images: dict[int, bytes] = {}  # by identity, which an image keeps while it is here
         self._is_released = False
 
+    def part(self) -> Share:
+        """Return the share of a part of this request."""
+        return Share(self.admission, self.tenant, self.request or self)
+
     def take_bytes(self, number: int) -> None:
-        """Hold more bytes. Raises OverloadedError where there is no room."""
+        """Hold more bytes. Raises as :meth:`Admission.take_bytes` does."""
         if not self._is_released:
-            self.admission.take_bytes(self.tenant, number)
-            self.num_bytes += number
+            self.admission.take_bytes(self.tenant, number, self._held())
+            self._num_bytes += number
+            self._note()
+
+    def take_image(self, image: bytes) -> None:
+        """Hold an image, which counts once however often it is held. Raises as :meth:`Admission.take_bytes` does."""
+        if not self._is_released and id(image) not in self._images:
+            self.admission.take_image(self.tenant, image, self._held())
+            self._images[id(image)] = image
+            self._note()
 
     def take_comparisons(self, number: int) -> None:
         """Begin more comparisons. Raises OverloadedError where there is no room."""
         if not self._is_released:
             self.admission.take_comparisons(self.tenant, number)
-            self.comparisons += number
+            self._comparisons += number
+
+    async def load(self, load: Callable[[], Awaitable[T]]) -> T:
+        """Return what ``load`` returns, which holds what it loads. Where other parts of the request leave no room, wait for
+        them, holding nothing meanwhile."""
+        if (request := self.request) is None:
+            return await load()
+        with contextlib.suppress(OverloadedError):
+            return await self._attempt(load)
+        async with request.parts_wait:
+            while True:
+                request.part_ended.clear()
+                try:
+                    return await self._attempt(load)
+                except OverloadedError:
+                    if not request.parts_holding:
+                        raise
+                await request.part_ended.wait()
+
+    async def _attempt(self, load: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await load()
+        except OverloadedError:
+            self._give_back()
+            raise
 
     def release(self) -> None:
-        self.admission.release(self.tenant, self.num_bytes, self.comparisons)
-        self.num_bytes = self.comparisons = 0
         self._is_released = True
+        self._give_back()
+
+    def _give_back(self) -> None:
+        self.admission.release(self.tenant, self._num_bytes, self._images.values(), self._comparisons)
+        self._num_bytes = self._comparisons = 0
+        self._images.clear()
+        if self.request:
+            self.request.parts_holding.discard(self)
+            self.request.part_ended.set()
+
+    def _held(self) -> int:
+        """Return the bytes of the request itself and of this part: what other parts hold will be free."""
+        return (self.request._held() if self.request else 0) + self._num_bytes + sum(map(len, self._images.values()))
+
+    def _note(self) -> None:
+        if self.request:
+            self.request.parts_holding.add(self)
 
 
 SHARE: ContextVar[Share | None] = ContextVar("SHARE", default=None)  # of the request that is being answered
@@ -94,6 +182,18 @@ def hold_bytes(number: int) -> None:
         share.take_bytes(number)
 
 
+def hold_image(image: bytes) -> None:
+    """Count an image as the request's, once; outside of one there is nothing to count."""
+    if share := SHARE.get():
+        share.take_image(image)
+
+
+async def load_held(load: Callable[[], Awaitable[T]]) -> T:
+    """Load what is held as :meth:`Share.load` does; outside of a request there is nothing to wait for."""
+    share = SHARE.get()
+    return await (share.load(load) if share else load())
+
+
 def begin_comparisons(number: int) -> None:
     """Count more comparisons as the request's; outside of one there is nothing to count."""
     if share := SHARE.get():
@@ -103,16 +203,32 @@ def begin_comparisons(number: int) -> None:
 @contextlib.contextmanager
 def separate_share() -> Iterator[None]:
     """Count what is held and begun within it by itself: the work for a group does not end with the request that began it."""
-    if (share := SHARE.get()) is None:
+    share = SHARE.get()
+    with _using(share and share.admission.open(share.tenant)):
         yield
-        return
-    separate = share.admission.open(share.tenant)
-    token = SHARE.set(separate)
+
+
+def as_part(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Return a call that releases what it holds when it ends, though the request it is a part of goes on."""
+
+    @functools.wraps(call)
+    async def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+        share = SHARE.get()
+        with _using(share and share.part()):
+            return await call(*args, **kwargs)
+
+    return wrapped
+
+
+@contextlib.contextmanager
+def _using(share: Share | None) -> Iterator[None]:
+    token = SHARE.set(share)
     try:
         yield
     finally:
         SHARE.reset(token)
-        separate.release()
+        if share:
+            share.release()
 
 
 class BodyLimit:
@@ -135,6 +251,8 @@ class BodyLimit:
                 raise HTTPException(413, f"the request is larger than {most:,} bytes; upload its images first, or resize them")
             try:
                 share.take_bytes(len(message.get("body", b"")))
+            except RequestTooLargeError as error:
+                raise HTTPException(413, str(error)) from error
             except OverloadedError as error:  # what reads a body passes on this kind alone
                 headers = {"Retry-After": str(error.retry_after_s)}
                 raise HTTPException(429, str(error), headers=headers) from error

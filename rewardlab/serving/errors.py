@@ -27,6 +27,10 @@ class OverloadedError(Exception):
         self.retry_after_s = retry_after_s
 
 
+class RequestTooLargeError(Exception):
+    """A request, or a part of one, holds more than the server does when it has nothing else: to send it again is no use."""
+
+
 class DeadlineExceededError(Exception):
     """The deadline passed before the request was judged, or would have."""
 
@@ -73,6 +77,7 @@ class NoVerdictError(Exception):
 # Exception -> ``status`` in the body, HTTP status.
 _STATUSES: dict[type[Exception], tuple[str, int]] = {
     OverloadedError: ("overloaded", 429),
+    RequestTooLargeError: ("toolarge", 413),
     DeadlineExceededError: ("toolate", 504),
     GroupTimeoutError: ("alone", 408),
     ContextLengthError: ("context_length_exceeded", 400),

@@ -52,8 +52,8 @@ class Limits:
 
     @staticmethod
     def of(settings: Iterable[str]) -> Limits:
-        """Return the limits with some changed: ``NAME=NUMBER`` each. Raise ConfigError for another name or number, and for
-        a name that is given twice."""
+        """Return the limits with some changed: ``NAME=NUMBER`` each. Raise ConfigError for another name or number, for a
+        name that is given twice, and for a request that could never be let in."""
         kinds, given = {one.name: one.type for one in fields(Limits)}, dict[str, Any]()
         for setting in settings:
             name, _, text = setting.partition("=")
@@ -65,7 +65,15 @@ class Limits:
             given[name] = _number(setting, text, whole=kinds[name] == "int")
         if "connections" in given:
             given.setdefault("address_connections", given["connections"])
-        return replace(Limits(), **given)
+        limits = replace(Limits(), **given)
+        for whole, least, what in (
+            ("key_comparisons", limits.comparisons, "comparisons, those of one request"),
+            ("held_bytes", 2 * limits.body_bytes, "twice body_bytes, for a key alone holds half"),
+            ("held_bytes", 2 * limits.json_bytes, "twice json_bytes, for a key alone holds half"),
+        ):
+            if getattr(limits, whole) < least:
+                raise ConfigError(f"--limit {whole} is {getattr(limits, whole):,}; expected {least:,} or more ({what})")
+        return limits
 
     @staticmethod
     def described() -> list[tuple[str, float, str]]:

@@ -16,7 +16,7 @@ from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES
 from rewardlab.data.video import video_pixels
 from rewardlab.judging.judge import ModelJudge
 from rewardlab.judging.spec import local_checkpoint
-from rewardlab.serving.admission import hold_bytes
+from rewardlab.serving.admission import hold_bytes, hold_image
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.serving.work_budget import IsStopped, WorkBudget, run_in_thread
@@ -73,7 +73,7 @@ class MediaLoader:
             return self.media.plain(data, where, self._kept_pixels)
 
         image = await self._images.load(_most_bytes(reference, MAX_IMAGE_BYTES), read, decode)
-        hold_bytes(len(image))
+        hold_image(image)
         return image
 
     def _video_bytes(self, data: bytes, where: str) -> int:

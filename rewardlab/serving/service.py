@@ -15,7 +15,7 @@ from rewardlab.data.rows import validate
 from rewardlab.judging.group_rewards import GroupRewards, most_matches
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
-from rewardlab.serving.admission import begin_comparisons
+from rewardlab.serving.admission import as_part, begin_comparisons, load_held
 from rewardlab.serving.connections import ConnectionCounts
 from rewardlab.serving.context_length import ContextLength
 from rewardlab.serving.conversations import Sample
@@ -142,6 +142,7 @@ class JudgeService:
         sizes = [_size(request) for request in requests]
         self.admit(sum(number for number, _ in sizes), sum(number * votes for number, votes in sizes))
 
+    @as_part
     async def _group_rewards(self, samples: list[Sample]) -> list[float]:
         first = samples[0]
         anchor = [] if first.anchor is None else [first.anchor]
@@ -171,22 +172,28 @@ class JudgeService:
     async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
         """Return the images of a question. Raises MediaError, LimitError for too many."""
         self.limits.check_images(len(references))
-        return await self.media.images(references)
+        return await load_held(partial(self.media.images, references))
 
     async def images_and_frames(self, request: RequestBase, options: VotingOptions) -> tuple[bytes, ...]:
         """Return the images of a request, then the frames of its videos. Raises MediaError, and DeadlineExceededError where
         they are not loaded by the deadline."""
-        async with _loaded_by(options):
-            images = await self.images(request.images)
+        self.limits.check_images(len(request.images))
+
+        async def load() -> tuple[bytes, ...]:
+            images = await self.media.images(request.images)
             for n, video in enumerate(request.videos):
                 images += await self.media.frames(video, request.frames, n)
-        return images
+            return images
+
+        async with _loaded_by(options):
+            return await load_held(load)
 
     async def _pair(self, request: JudgeRequest, options: VotingOptions) -> PreferencePair:
         await self.check_context(request.question, *request.responses)
         images = await self.images_and_frames(request, options)
         return validate(PreferencePair("request", request.question, request.responses, None, images), where="request")
 
+    @as_part
     async def judge_pair(self, request: JudgeRequest, *, waits_for_room: bool = False) -> JudgeResponse:
         """Return the judgment of a pair. Where it ``waits_for_room``, a full queue is waited for. Raises InputError,
         OverloadedError, DeadlineExceededError, EngineFailedError."""
@@ -207,6 +214,7 @@ class JudgeService:
         if judgment is not None:
             yield judge_response(judgment, self.judge, time.perf_counter() - start)
 
+    @as_part
     async def rewards(self, request: RewardsRequest, *, waits_for_room: bool = False) -> RewardsResponse:
         """Return the rewards of a group, of which every match was judged. Raises as judge_pair does."""
         options = _voting_options(request, waits_for_room=waits_for_room)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import random
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,17 +12,20 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from PIL import Image
 
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.admission import BodyLimit
+from rewardlab.serving.admission import Admission, BodyLimit
 from rewardlab.serving.app import create_app
+from rewardlab.serving.errors import OverloadedError, RequestTooLargeError
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.serving.service import GroupRules
 from rewardlab.types import Message
 from tests.support.images import png
+from tests.support.scripted_judge import CHATML
 from tests.support.servers import running
 
 PLAIN = load_template("plain")
@@ -60,6 +65,67 @@ def serve(app: FastAPI, main: Callable[[httpx.AsyncClient], Awaitable[None]]) ->
 
     with running(app) as url:
         asyncio.run(with_client(url))
+
+
+def test_what_one_request_holds_together() -> None:
+    """What does not fit though nothing else is held is refused for good; what others leave no room for may come again. An
+    image counts once, and until the last one that holds it ends."""
+    admission, image = Admission(Limits(held_bytes=100)), bytes(60)
+    one, other = admission.open(""), admission.open("")
+    one.take_bytes(30)
+    with pytest.raises(RequestTooLargeError, match="held_bytes"):
+        one.take_bytes(71)
+    parts = one.part(), one.part()
+    for share in (*parts, parts[0]):
+        share.take_image(image)
+    assert admission.num_bytes == 90
+    with pytest.raises(OverloadedError, match="held_bytes"):
+        other.take_bytes(11)
+    with pytest.raises(OverloadedError, match="held_bytes"):
+        one.part().take_bytes(11)
+    parts[0].release()
+    assert admission.num_bytes == 90
+    parts[1].release()
+    parts[1].take_image(image)  # by a thread that ends later
+    assert admission.num_bytes == 30
+    one.release()
+    assert admission.num_bytes == 0
+
+
+def test_parts_of_a_request_wait_for_each_other() -> None:
+    """A batch and groups with more images than there is room for are judged all the same, as the parts before them end; one
+    that does not fit by itself is refused for good."""
+    app = create_app(GenerativeJudge(ScriptedSampler(first), PLAIN), limits=Limits(held_bytes=1_000_000))
+
+    async def main(client: httpx.AsyncClient) -> None:
+        small = [await upload(client, (200 + n, 200)) for n in range(16)]  # 120 kB each
+        pairs = [{"question": "q", "responses": ["a", "b"], "images": small[n : n + 4]} for n in range(0, 16, 2)]
+        answers = (await client.post("/v1/judge/batch", json=pairs)).json()
+        assert [answer.get("outcome", answer) for answer in answers] == ["tie"] * 8
+        groups = [{"question": "q", "responses": ["a", "b"], "images": small[n : n + 4]} for n in range(0, 16, 2)]
+        assert all("rewards" in answer for answer in (await client.post("/v1/rewards/batch", json=groups)).json())
+        samples = {
+            "query": [f"{CHATML.format(q=n)}x" for n in range(16)],
+            "labels": [{"media": [name], "anchor": "y"} for name in small],
+        }
+        assert (await client.post("/get_reward", json=samples)).status_code == 200
+        large = {"question": "q", "responses": ["a", "b"], "images": small}
+        answer = await client.post("/v1/judge", json=large)
+        assert (answer.status_code, "Retry-After" in answer.headers, "held_bytes" in answer.text) == (413, False, True)
+        assert [row["status"] for row in (await client.post("/v1/judge/batch", json=[large] * 2)).json()] == ["toolarge"] * 2
+        repeated = pairs[0] | {"images": small[:1] * 16}
+        assert (await client.post("/v1/judge", json=repeated)).status_code == 200
+        await until(lambda: not admission_of(app).num_bytes)
+
+    serve(app, main)
+
+
+async def upload(client: httpx.AsyncClient, size: tuple[int, int]) -> str:
+    """Return the reference of an image of noise, which takes three bytes a pixel."""
+    file = io.BytesIO()
+    Image.frombytes("RGB", size, random.Random(size[0]).randbytes(3 * size[0] * size[1])).save(file, "PNG")
+    answer = await client.post("/v1/uploads", content=file.getvalue(), headers={"Content-Type": "image/png"})
+    return f"upload:{answer.json()['id']}"
 
 
 @pytest.mark.parametrize("strategy", ["all_pairs", "circular"])

@@ -223,6 +223,21 @@ def test_the_defaults_take_what_trainers_send(groups: int, size: int) -> None:
     assert limits.key_comparisons >= 4 * comparisons
 
 
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (["comparisons=300000"], "key_comparisons is 262,144; expected 300,000"),
+        (["key_comparisons=1000"], "key_comparisons is 1,000; expected 65,536"),
+        (["held_bytes=199999999"], "held_bytes is 199,999,999; expected 200,000,000"),
+        (["body_bytes=1000", "held_bytes=60000000"], "held_bytes is 60,000,000; expected 64,000,000"),
+    ],
+)
+def test_limits_that_let_nothing_in(settings: list[str], sentence: str) -> None:
+    """A request within the other bounds would come again for ever."""
+    with pytest.raises(ConfigError, match=sentence):
+        Limits.of(settings)
+
+
 def test_limits_by_name() -> None:
     limits = Limits.of(["comparisons=5", "json-depth=9"])
     assert (limits.comparisons, limits.json_depth, limits.items) == (5, 9, Limits().items)
@@ -244,7 +259,7 @@ def test_bytes_are_held_until_the_answer() -> None:
     anna, bert = admission.open("anna"), admission.open("bert")
     anna.take_bytes(50)
     with pytest.raises(OverloadedError, match="held_bytes"):
-        anna.take_bytes(10)
+        admission.open("anna").take_bytes(10)
     bert.take_bytes(20)
     anna.release()
     bert.take_bytes(30)

@@ -26,7 +26,7 @@ from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.admission import SHARE, Admission
 from rewardlab.serving.app import create_app
-from rewardlab.serving.errors import OverloadedError
+from rewardlab.serving.errors import RequestTooLargeError
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.serving.media_loader import MediaLoader, processor_pixels
@@ -225,17 +225,17 @@ def judge(name: str = "scripted") -> GenerativeJudge:
 
 
 def test_images_count_as_bytes_that_are_held() -> None:
-    """Also those that are not in the body of the request."""
+    """Also those that are not in the body of the request; each once."""
 
     async def main() -> None:
         media = Media()
-        name = media.upload(png((200, 200)))
+        name, other = media.upload(png((200, 200))), media.upload(png((200, 201)))
         share = Admission(Limits(held_bytes=len(png((200, 200))) + 10)).open("")
         SHARE.set(share)
         loader = MediaLoader(media, Limits())
-        await loader.images([f"upload:{name}"])
-        with pytest.raises(OverloadedError, match="held_bytes"):
-            await loader.images([f"upload:{name}"])
+        await loader.images([f"upload:{name}"] * 2)
+        with pytest.raises(RequestTooLargeError, match="held_bytes"):
+            await loader.images([f"upload:{other}"])
 
     asyncio.run(main())
 
