@@ -1,4 +1,4 @@
-"""Processes: which one of a run writes and prints, and children that do not outlive their parent."""
+"""Processes: which one of a run writes and prints, children that do not outlive their parent, the memory there is."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import os
 import shlex
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+# Where a container's limit stands: of control groups of version 2, and of 1, whose "none" is a number beyond any machine.
+CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def is_main() -> bool:
@@ -52,3 +55,10 @@ def command_line() -> str:
     program = Path(sys.argv[0])
     is_ours = program.name == "rewardlab" or program.parts[-3:] == ("rewardlab", "cli", "__main__.py")
     return shlex.join(["rewardlab", *sys.argv[1:]]) if is_ours else ""
+
+
+def memory_here(limits: Sequence[Path] = CONTAINER_LIMITS) -> int:
+    """Return the bytes of memory that a process may have: this machine's, or fewer in a container with a limit."""
+    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    contents = [file.read_text(encoding="utf-8").strip() for file in limits if file.is_file()]
+    return min([here, *(int(limit) for limit in contents if limit.isdigit())])  # "max" is none

@@ -5,9 +5,8 @@ Each function returns the finding of one question, with what each number counts 
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,13 @@ from rewardlab.health.speed import A_MACHINE, speed_findings
 from rewardlab.health.units import size_text, weights_text
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.architectures import ARCHITECTURES, build_on_meta
+from rewardlab.processes import memory_here
 from rewardlab.samplers.base import VLLM
 from rewardlab.training.run.evaluation import sequences_at_once
 from rewardlab.training.run.launcher import Launch
 
 CARD_SHARE = 0.95  # of a card may be planned: CUDA's own, NCCL and what the allocator cannot use take the rest
 CHECKER_GIB = 2.0  # keys and values of a served judge of consistency, whose prompts are short
-# Where a container's limit stands: of control groups of version 2, and of 1, whose "none" is a number beyond any machine.
-CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 PHASES = {
     Phase.ALWAYS: "all the time",
     Phase.SAMPLING: "while sampling",
@@ -83,13 +81,6 @@ class Plan:
         if self.host_gib is None and torch.cuda.is_available():
             return memory_here() / GIB
         return self.host_gib
-
-
-def memory_here(limits: Sequence[Path] = CONTAINER_LIMITS) -> int:
-    """Return the bytes of memory that a process may have: this machine's, or fewer in a container with a limit."""
-    here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    contents = [file.read_text(encoding="utf-8").strip() for file in limits if file.is_file()]
-    return min([here, *(int(limit) for limit in contents if limit.isdigit())])  # "max" is none
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from rewardlab.errors import ConfigError, InputError
+from rewardlab.processes import memory_here
 
 
 class LimitError(InputError):
@@ -41,7 +42,9 @@ class Limits:
     samples: int = _bound(262_144, "votes that all comparisons of a request take")
     completions: int = _bound(64, "completions of a chat (n)")
     key_comparisons: int = _bound(262_144, "comparisons that all requests of a key ask for at a time")
-    held_bytes: int = _bound(256_000_000, "bytes of bodies and media that all requests hold at a time")
+    held_bytes: int = _bound(
+        256_000_000, "bytes of bodies and media that all requests hold; unless set, a quarter of the memory where that is more"
+    )
     connections: int = _bound(16_384, "connections that are open at a time")
     address_connections: int = _bound(16_384, "connections from one address; as many as connections unless set")
     header_bytes: int = _bound(65_536, "bytes of a header")
@@ -65,6 +68,7 @@ class Limits:
             given[name] = _number(setting, text, whole=kinds[name] == "int")
         if "connections" in given:
             given.setdefault("address_connections", given["connections"])
+        given.setdefault("held_bytes", max(Limits().held_bytes, memory_here() // 4))
         limits = replace(Limits(), **given)
         for whole, least, what in (
             ("key_comparisons", limits.comparisons, "comparisons, those of one request"),

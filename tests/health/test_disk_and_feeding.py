@@ -13,8 +13,9 @@ from rewardlab.health.cards import CARDS
 from rewardlab.health.disk import checkpoint_bytes, disk_lines
 from rewardlab.health.feeding import DecodingRate, Feeding, feeding_of, host_bytes, measure_decoding
 from rewardlab.health.memory import GIB, setup_of
-from rewardlab.health.plan import Plan, memory_here, needs
+from rewardlab.health.plan import Plan, needs
 from rewardlab.models.architectures import build_on_meta
+from rewardlab.processes import memory_here
 from rewardlab.training.run.launcher import Launch
 from tests.support import scaled_runs
 

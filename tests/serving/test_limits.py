@@ -18,6 +18,7 @@ import pytest
 from rewardlab.errors import ConfigError
 from rewardlab.judging.group_rewards import STRATEGIES, most_matches, start_plan
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.processes import memory_here
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.admission import Admission
@@ -244,6 +245,16 @@ def test_limits_by_name() -> None:
     with pytest.raises(ConfigError, match="twice"):
         Limits.of(["items=1", "items=2"])
     assert [name for name, _, words in Limits.described() if not words] == []
+
+
+def test_a_larger_machine_holds_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Responses that come alone hold their bodies until their group is full: a quarter of the memory, unless another number is
+    given."""
+    assert Limits.of([]).held_bytes == max(256_000_000, memory_here() // 4)
+    for memory, held_bytes in ((8_000_000_000, 2_000_000_000), (500_000_000, 256_000_000)):
+        monkeypatch.setattr("rewardlab.serving.limits.memory_here", lambda memory=memory: memory)
+        assert Limits.of([]).held_bytes == held_bytes
+    assert Limits.of(["held_bytes=300000000"]).held_bytes == 300_000_000
 
 
 def test_the_guide_lists_every_limit() -> None:
