@@ -120,7 +120,7 @@ def test_batches(client: httpx.Client) -> None:
     pairs = [{"question": QUESTION, "responses": ANSWERS[:2]}, {"question": "down", "responses": ANSWERS[:2]}]
     told = client.post("/v1/judge/batch", json=pairs).json()
     assert [one.get("outcome") for one in told] == ["response_1", None]
-    assert told[1] == {"error": "the engine failed: HTTP 503", "status": "enginefailed"}
+    assert told[1] == {"error": "the engine failed: HTTP 503", "status": "enginefailed", "retry_after_s": 5}
 
 
 def test_openrlhf_and_r1_reward(client: httpx.Client) -> None:
