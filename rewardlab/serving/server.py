@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -52,6 +53,13 @@ class JudgeServer(uvicorn.Server):
         notice_s = self._times.notice_s if sig == signal.SIGTERM and self._exit_at is None else 0.0
         self._exit_at = time.monotonic() + notice_s
         self._service.queue.announce_stop()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. uvicorn has no setting for the time of a handshake of TLS, and a connection is known after it only."""
+        if self.config.ssl is not None:
+            loop, seconds = asyncio.get_running_loop(), self._service.limits.header_seconds
+            loop.create_server = partial(loop.create_server, ssl_handshake_timeout=seconds)  # type: ignore[method-assign]
+        await super().startup(sockets)
 
     async def on_tick(self, counter: int) -> bool:
         if self._exit_at is not None and time.monotonic() >= self._exit_at:

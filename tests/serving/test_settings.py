@@ -6,21 +6,33 @@ import json
 import os
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
 from rewardlab.errors import ConfigError
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.prompts import load_template
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.serving.app import create_app
 from rewardlab.serving.browser import LOOPBACK, accepted_hosts
+from rewardlab.serving.connections import bounded_connections
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.listening import listening_options
+from rewardlab.serving.server import JudgeServer, StopTimes
 from tests.support.openai_server import ChatServer, chat_server
 from tests.support.servers import free_port
 
@@ -51,6 +63,27 @@ def server_process(command: list[str], variables: dict[str, str]) -> Iterator[tu
             yield process, lines
         finally:
             process.kill()
+
+
+def test_a_handshake_has_its_time(certificate: tuple[Path, Path]) -> None:
+    """Who connects and does not begin to speak TLS is closed; who does is answered."""
+    cert, key = certificate
+    judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<answer>1</answer>"), load_template("plain"))
+    limits, port = Limits(header_seconds=0.5), free_port()
+    web = create_app(judge, limits=limits)
+    options: dict[str, Any] = bounded_connections(limits, web.state.service.connections)
+    config = uvicorn.Config(web, port=port, log_level="error", ssl_certfile=cert, ssl_keyfile=key, **options)
+    server = JudgeServer(config, web.state.service, StopTimes(0, 1))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
+        assert silent.recv(1) == b""
+    trusted = ssl.create_default_context(cafile=str(cert))
+    assert httpx.get(f"https://localhost:{port}/health", verify=trusted).status_code == 200
+    server.should_exit = True
+    thread.join(10)
 
 
 @pytest.mark.slow
