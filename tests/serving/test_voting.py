@@ -136,7 +136,7 @@ def test_a_stream_that_breaks_off_says_why() -> None:
     fails_later.calls = 0  # type: ignore[attr-defined]
     told, _ = ask(fails_later, "/v1/judge/live", votes=3)
     lines = [json.loads(line) for line in told.text.splitlines()]
-    assert [sorted(line) for line in lines] == [["vote"], ["vote"], ["error", "status"]]
+    assert [sorted(line) for line in lines] == [["vote"], ["vote"], ["error", "retry_after_s", "status"]]
     assert lines[-1]["error"] == "the engine failed: HTTP 500"
 
 
