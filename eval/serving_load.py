@@ -1,7 +1,8 @@
 """An endpoint under more load than its engine can carry: deadlines, fairness between keys, an orderly end, memory.
 
-``python eval/serving_load.py --judge CHECKPOINT --data PAIRS`` starts ``rewardlab serve`` for each of
+``python eval/serving_load.py`` starts ``rewardlab serve`` for each of
 
+- rates: pairs a second of four votes offline, and over HTTP with 8, 64 and 256 requests at once, in turns;
 - overload: requests of eight votes with ``timeout_s`` at twice the rate that was measured before, whoever is answered or not;
 - fairness: a client that asks one thing after the other, alone and beside a key with 64 requests at once;
 - sigterm: 300 requests in flight, of which none may be cut;
@@ -24,17 +25,23 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 from serving_drills import body_of, endpoint, rss_mb
+from serving_rate import offline as offline_votes
+from serving_rate import over_http, rate
 
-from rewardlab.data.pairs import read_pairs
+from rewardlab.demo.pairs import make_pairs
+from rewardlab.judging.engines import open_generative_judge
+from rewardlab.judging.spec import DEMO
 from rewardlab.models.checkpoints import commit
 from rewardlab.types import PreferencePair
 
 VOTES, TIMEOUT_S = 8, 5.0
+CONCURRENCIES, TURNS = (8, 64, 256), 5
 Ask = Callable[[], Awaitable[tuple[int, float]]]
 
 
@@ -79,6 +86,27 @@ async def flood(ask: Ask, num: int, seconds: float) -> list[tuple[int, float]]:
 def quantiles(seconds: Sequence[float]) -> dict[str, float]:
     ordered = sorted(seconds)
     return {f"p{p}_s": ordered[min(len(ordered) - 1, int(p / 100 * len(ordered)))] for p in (50, 95, 99)}
+
+
+def rates(url: str, judge: str, pairs: Sequence[PreferencePair], turns: int) -> dict[str, Any]:
+    """Pairs a second, turn by turn; the first turn warms up. Ratios are taken within a turn: the machine's speed changes."""
+    here = open_generative_judge(judge, template="plain", max_tokens=64, batch_size=256)
+    measured: dict[str, list[float]] = {}
+    for turn in range(turns + 1):
+        for name, work in {
+            "offline": lambda: offline_votes(here, pairs),
+            **{f"HTTP, {n} at once": partial(_over_http, url, pairs, n, turn) for n in CONCURRENCIES},
+        }.items():
+            measured.setdefault(name, []).append(rate(work, len(pairs)))
+    kept = {name: values[1:] for name, values in measured.items()}
+    ratios = {
+        name: statistics.median(a / b for a, b in zip(values, kept["offline"], strict=True)) for name, values in kept.items()
+    }
+    return {"pairs": len(pairs), "pairs_per_second": kept, "of_offline": ratios}
+
+
+def _over_http(url: str, pairs: Sequence[PreferencePair], concurrency: int, seed: int) -> None:
+    asyncio.run(over_http(url, pairs, concurrency, seed))
 
 
 async def overload(url: str, pairs: Sequence[PreferencePair], seconds: float) -> dict[str, Any]:
@@ -162,14 +190,13 @@ async def memory(url: str, pairs: Sequence[PreferencePair], process: Any, num: i
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--judge", default="runs/quickstart/rl/final")
-    parser.add_argument("--data", type=Path, default=Path("runs/quickstart/demo/test.parquet"))
+    parser.add_argument("--judge", default=DEMO, help="a checkpoint, by default the judge that travels with the package")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--requests", type=int, default=20_000)
-    parser.add_argument("--only", choices=("overload", "fairness", "sigterm", "memory"))
+    parser.add_argument("--only", choices=("rates", "overload", "fairness", "sigterm", "memory"))
     parser.add_argument("--out", type=Path, default=Path("eval/results/serving_load.json"))
     options = parser.parse_args()
-    pairs, judge = read_pairs(options.data)[:200], f"hf:{options.judge}"
+    pairs, judge = make_pairs(256, seed=11, held_out=True)[0], f"hf:{options.judge}"
     result = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
         keys.write("lone\nflood\n")
@@ -180,6 +207,12 @@ def main() -> None:
             "sigterm": ((), lambda url, process: sigterm(url, pairs, process)),
             "memory": ((), lambda url, process: memory(url, pairs, process, options.requests)),
         }
+        if options.only in (None, "rates"):
+            with endpoint(judge, "--temperature", "1") as (url, _):
+                measured = rates(url, judge, pairs, TURNS)
+            result["rates"] = {"command": shlex.join(["python", *sys.argv]), "commit": commit(), **measured}
+            print("rates", json.dumps(result["rates"]), flush=True)
+            options.out.write_text(json.dumps(result, indent=1) + "\n")
         for name, (arguments, drill) in drills.items():
             if options.only in (None, name):
                 with contextlib.suppress(ProcessLookupError), endpoint(judge, *arguments) as (url, process):

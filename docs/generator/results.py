@@ -91,6 +91,49 @@ def serving_drills(result: Cell) -> str:
     )
 
 
+def serving_load(result: Cell) -> str:
+    over, fair, end, memory = (result[name] for name in ("overload", "fairness", "sigterm", "memory"))
+    growth = [f"{name} {before:,.0f} → {memory['rss_mb'][1][name]:,.0f} MB" for name, before in memory["rss_mb"][0].items()]
+    rows = [
+        ("twice the rate it can do: good answers, of that rate", f"{100 * over['goodput']:.0f} %"),
+        (
+            f"p50 and p99 of good answers, s (deadline {over['timeout_s']:g} s)",
+            f"{over['good']['p50_s']:.2f}, {over['good']['p99_s']:.2f}",
+        ),
+        ("answers by status", _counts(over["statuses"])),
+        ("a lone client beside a flood of 64: its p50, of that alone", f"{fair['p50_ratio']:.2f}"),
+        ("SIGTERM with 300 in flight: answers by status", _counts(end["statuses"])),
+        ("exit status", end["exit_status"]),
+        (f"memory over {memory['requests']:,} requests", "; ".join(growth)),
+    ]
+    rates = result["rates"]
+    speeds = [
+        (name, f"{statistics.median(values):.1f}", f"{100 * rates['of_offline'][name]:.0f} %")
+        for name, values in rates["pairs_per_second"].items()
+    ]
+    head = "four votes in both orders | pairs a second, median of turns | of offline, median within a turn"
+    return table(head, speeds) + "\n" + table("what | figure", rows) + source(over)
+
+
+def serving_trainers(result: Cell) -> str:
+    names = [name for name in result if isinstance(result[name], Mapping)]
+    facts = [
+        ("steps of the trainer", "steps"),
+        ("rewards asked for", "rewards"),
+        ("rewards above or below 0", "not_zero"),
+        ("rewards that are not those of an undisturbed server", "other_than_of_an_undisturbed_server"),
+        ("rewards that are None", "none"),
+        ("of these the judge had no verdict either way", "none_of_an_undisturbed_server"),
+    ]
+    rows = [(words, *(f"{result[name][key]:,}" for name in names)) for words, key in facts]
+    rows.append(("seconds", *(f"{result[name]['seconds']:.0f}" for name in names)))
+    return table("|".join(["", *names]), rows) + source(result)
+
+
+def _counts(statuses: Mapping[str, int]) -> str:
+    return ", ".join(f"{number:,} × {status}" for status, number in sorted(statuses.items()))
+
+
 def step_time(result: Cell, command: str = "python eval/step_time.py") -> str:
     rows = [
         (name, cell["against"], f"{cell['median_ratio']:.2f}", _span(cell["ratios"]), f"{cell['memory_ratio']:.2f}")
@@ -183,6 +226,8 @@ TABLES: dict[str, Callable[[Cell], str]] = {
     "closed_loop": closed_loop,
     "serving_rate": serving_rate,
     "serving_drills": serving_drills,
+    "serving_load": serving_load,
+    "serving_trainers": serving_trainers,
     "step_time": step_time,
     "step_time_mixed": partial(step_time, command="python eval/step_time.py --mixed"),
     "injections": injections,

@@ -68,6 +68,7 @@ def scores(engine: str, question: str = QUESTION) -> list[float]:
     return asyncio.run(both())
 
 
-call("compute_score_disrm, vllm", lambda: scores("vllm"), [-1, 1])
-call("compute_score_disrm, sglang", lambda: scores("sglang"), [-1, 1])
-call("compute_score_disrm, marks of an image that stayed behind", lambda: scores("vllm", "<image>Which?"), refused="422")
+if __name__ == "__main__":
+    call("compute_score_disrm, vllm", lambda: scores("vllm"), [-1, 1])
+    call("compute_score_disrm, sglang", lambda: scores("sglang"), [-1, 1])
+    call("compute_score_disrm, marks of an image that stayed behind", lambda: scores("vllm", "<image>Which?"), refused="422")

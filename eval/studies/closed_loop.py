@@ -94,14 +94,18 @@ def questions(path: Path) -> list[PreferencePair]:
 
 def first_policy(run: Path, out: Path, settings: Settings) -> Path:
     """Return the initial policy: the demo's base model, trained on partly wrong answers. Made once in ``out``."""
-    pairs = questions(run / "demo" / TRAIN)
+    return taught_policy(questions(run / "demo" / TRAIN), run / "demo" / BASE, out, settings)
+
+
+def taught_policy(pairs: Sequence[PreferencePair], base: Path, out: Path, settings: Settings) -> Path:
+    """Return a model trained on partly wrong answers to the pairs' questions. Made once in ``out``."""
     if not is_finished(out / START):
         wrong = len(pairs) - round(settings.start.start_right * len(pairs))
         rows = [
             replace(pair, judgment=pair.responses[(pair.preferred or 0) ^ (n < wrong)], order=Order.GIVEN)
             for n, pair in enumerate(pairs)
         ]
-        train_sft(rows, start_config(settings.start, base=run / "demo" / BASE), out / START)
+        train_sft(rows, start_config(settings.start, base=base), out / START)
     return out / START / FINAL
 
 
@@ -118,7 +122,16 @@ def dataset(pairs: Sequence[PreferencePair]) -> Dataset:
 def train(policy: Path, pairs: Sequence[PreferencePair], url: str, settings: Settings, *, seed: int, out: Path) -> GRPOTrainer:
     """TRL's trainer after its steps; answers to one question are compared with each other by the judge at ``url``."""
     model, processor = load_model(str(policy), device="cpu")
-    config = GRPOConfig(
+    config = grpo_config(settings, seed=seed, out=out)
+    trainer = GRPOTrainer(
+        model, reward_funcs=judge_reward(url), args=config, train_dataset=dataset(pairs), processing_class=processor
+    )
+    trainer.train()
+    return trainer
+
+
+def grpo_config(settings: Settings, *, seed: int, out: Path) -> GRPOConfig:
+    return GRPOConfig(
         output_dir=str(out),
         seed=seed,
         max_steps=settings.steps,
@@ -134,11 +147,6 @@ def train(policy: Path, pairs: Sequence[PreferencePair], url: str, settings: Set
         logging_steps=1,
         save_strategy="no",
     )
-    trainer = GRPOTrainer(
-        model, reward_funcs=judge_reward(url), args=config, train_dataset=dataset(pairs), processing_class=processor
-    )
-    trainer.train()
-    return trainer
 
 
 def answers(

@@ -47,8 +47,8 @@ class _WordTokens(dict[str, int]):
     def bytes_of(self, word: str) -> int:
         """Return the bytes of a word, or of what the tokenizer makes of it where those are more: some characters have no
         composed form, and under NFC become two or three."""
-        own = len(word.encode())
-        return own if self._normalizer is None else max(own, len(self._normalizer.normalize_str(word).encode()))
+        num_bytes = len(word.encode())
+        return num_bytes if self._normalizer is None else max(num_bytes, len(self._normalizer.normalize_str(word).encode()))
 
 
 class TokenCounter:
