@@ -94,7 +94,8 @@ def _stop_in_a_sentence(context: Any) -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         if is_main():
-            typer.echo("stopped; the same command goes on" if _name_of(context) in RESUMABLE else "stopped", err=True)
+            again = "; what is done is kept: run the same command again to go on"
+            typer.echo(f"stopped{again if _name_of(context) in RESUMABLE else ''}", err=True)
         raise typer.Exit(stop_status()) from stop
 
 

@@ -104,8 +104,8 @@ def serve_judge(
         str,
         typer.Option(
             "--peers",
-            help="URL,URL of other servers, with --address: responses to one prompt that are sent one by one to different ones "
-            "meet at one of them. All name the same servers and have the same keys.",
+            help="URL,URL of all servers that share groups, with --address: responses to one prompt that are sent one by one "
+            "to different ones meet at one of them. All name the same servers and have the same keys.",
         ),
     ] = "",
     address: Annotated[str, typer.Option("--address", help="URL of this server, as its --peers name it.")] = "",

@@ -13,11 +13,13 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
 
 from rewardlab.processes import is_main
 
 Advance = Callable[..., None]
-LINE_S = 60.0  # between two lines of progress in a file
+LINE_S = 15.0  # between two lines of progress in a file
+WIDE = 90  # characters of a terminal, from which on there is room for the bar itself
 
 
 def is_quiet() -> bool:
@@ -53,15 +55,18 @@ def bar(label: str, total: int | None) -> Iterator[Advance]:
 
 @contextmanager
 def _drawn_bar(label: str, total: int | None) -> Iterator[Advance]:
+    console, digits = _console(), len(str(total or 100_000))
+    counts, times = Column(no_wrap=True, min_width=2 * digits + 1), Column(no_wrap=True, min_width=len("0:00:00"))
+    is_wide = console.width >= WIDE  # a narrow terminal keeps what matters: how many, and how long yet
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        *((BarColumn(),) if is_wide else ()),
+        MofNCompleteColumn(table_column=counts),
+        *((TimeElapsedColumn(table_column=times),) if is_wide else ()),
+        TimeRemainingColumn(table_column=times),
+        TextColumn("{task.fields[note]}", table_column=Column(no_wrap=True)),
     )
-    with Progress(*columns, console=_console()) as progress:
+    with Progress(*columns, console=console) as progress:
         task = progress.add_task(label, total=total, note="")
 
         def advance(n: int = 1, note: str | None = None) -> None:

@@ -240,6 +240,7 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         size, most = 0, self._admission.limits.body_bytes
+        of_key = " of this key" if scope.get("max_bytes", most) < most else ""
         most = min(most, scope.get("max_bytes", most))
         share = self._admission.open(TENANT.get())
 
@@ -248,7 +249,9 @@ class BodyLimit:
             message = await receive()
             size += len(message.get("body", b""))
             if size > most:
-                raise HTTPException(413, f"the request is larger than {most:,} bytes; upload its images first, or resize them")
+                raise HTTPException(
+                    413, f"the request is larger than the {most:,.0f} bytes that are taken{of_key}; send less at a time"
+                )
             try:
                 share.take_bytes(len(message.get("body", b"")))
             except RequestTooLargeError as error:

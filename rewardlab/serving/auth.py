@@ -56,6 +56,11 @@ class Key:
     def of(key: str, **options: Any) -> Key:
         return Key(hashlib.sha256(key.encode()).digest(), **options)
 
+    def limits_in_words(self) -> str:
+        """Return the limits of a minute, such as "60 requests a minute"."""
+        units = {"requests": self.per_minute, "samples": self.samples_per_minute, "tokens": self.tokens_per_minute}
+        return ", ".join(f"{limit:,.0f} {name} a minute" for name, limit in units.items() if math.isfinite(limit))
+
     @property
     def tenant(self) -> str:
         """Return what logs and metrics call the key: its name, or 16 hex digits, from which nobody learns it."""
@@ -265,7 +270,7 @@ class ApiKeyMiddleware:
             answer = error_response(scope["path"], 401, sentence, headers={"WWW-Authenticate": "Bearer"})
         elif wait := self._keys.wait_s(key):
             headers = {"Retry-After": str(max(1, math.ceil(wait)))}
-            sentence = "this key has used what it may use in a minute"
+            sentence = f"this key has used what it may use now ({key.limits_in_words()}; a tenth of that at once)"
             answer = error_response(scope["path"], 429, sentence, status="rate", headers=headers)
         else:
             token, passed_on = TENANT.set(key.tenant), AUTHORIZATION.set(header)

@@ -63,7 +63,8 @@ def split_sequence(text: str, prompt: str = "") -> tuple[str, str]:
         if marks:
             break
     raise DataError(
-        "cannot tell where the response begins: send the prompt too, or a chat with marks such as <|im_start|>assistant"
+        "cannot tell where the response begins: a reward is for a response to a prompt. Send the prompt too, or a chat with "
+        "marks such as <|im_start|>assistant"
     )
 
 

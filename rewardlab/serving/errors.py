@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
@@ -17,6 +18,7 @@ from starlette.responses import JSONResponse
 
 from rewardlab.errors import InputError
 from rewardlab.serving.request_context import request_id
+from rewardlab.serving.schemas import JudgeRequest, RewardsRequest
 
 
 class OverloadedError(Exception):
@@ -141,6 +143,17 @@ async def failed_request(request: Request, error: Exception) -> JSONResponse:
     return error_response(request.url.path, code, str(error), status=error_status(error), param=param, headers=headers)
 
 
+def _in_words(name: str, item: Mapping[str, Any]) -> str:
+    """Return what is wrong with a field, in words of its own where the schema's would not help."""
+    if item["type"] == "json_invalid":
+        return f"the body is not valid JSON (at character {name}: {item.get('ctx', {}).get('error', 'unreadable')})"
+    if item["type"] == "extra_forbidden":
+        near = get_close_matches(str(item["loc"][-1]), {**JudgeRequest.model_fields, **RewardsRequest.model_fields}, n=1)
+        return f"{name}: there is no such field" + (f"; did you mean {near[0]!r}?" if near else "")
+    message = str(item["msg"]).removeprefix("Value error, ")
+    return f"{name}: {message}" if name else message if item["type"] == "value_error" else f"body: {message}"
+
+
 async def invalid_request(request: Request, error: Exception) -> JSONResponse:
     """Answer a body that does not fit its schema, with the first :data:`MAX_DETAILS` of its errors, and without the input: both
     may be large, and the client has it."""
@@ -148,7 +161,7 @@ async def invalid_request(request: Request, error: Exception) -> JSONResponse:
     num_errors, items = len(error.errors()), error.errors()[:MAX_DETAILS]
     detail = [{"loc": list(map(str, item["loc"])), "msg": item["msg"], "type": item["type"]} for item in items]
     names = [str(item.get("ctx", {}).get("param") or ".".join(map(str, item["loc"][1:]))) for item in items]
-    sentence = "; ".join(f"{name or 'body'}: {item['msg']}" for name, item in zip(names[:3], items, strict=False))
+    sentence = "; ".join(_in_words(name, item) for name, item in zip(names[:3], items, strict=False))
     sentence += f"; and {num_errors - 3:,} more" if num_errors > 3 else ""
     if items[0]["loc"] == ("body",) and not request.headers.get("content-type", "").startswith("application/json"):
         sentence = "the body is not declared as JSON; send the header Content-Type: application/json"

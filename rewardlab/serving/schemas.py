@@ -147,7 +147,8 @@ class MatchResult(_Schema):
 
 class RewardsResponse(_Schema):
     """``rewards``: net win rate in -1..1, with ``bradley_terry`` strength in logits (its standard deviation in ``deviations``);
-    null where no comparison of a response could be judged. ``tiers``: responses best first, equal ones together."""
+    null where no comparison of a response could be judged. ``tiers``: responses best first, by comparisons
+    won; those with as many share a tier, whatever the shares of votes, by which rewards may differ."""
 
     rewards: list[float | None]
     deviations: list[float | None]

@@ -60,6 +60,8 @@ class JudgeServer(uvicorn.Server):
             loop, seconds = asyncio.get_running_loop(), self._service.limits.header_seconds
             loop.create_server = partial(loop.create_server, ssl_handshake_timeout=seconds)  # type: ignore[method-assign]
         await super().startup(sockets)
+        if self.started:
+            LOG.info("The page to judge by hand is at %s%s/ui", _address(self.config), self.config.root_path)
 
     async def on_tick(self, counter: int) -> bool:
         if self._exit_at is not None and time.monotonic() >= self._exit_at:
@@ -77,6 +79,11 @@ class JudgeServer(uvicorn.Server):
         await asyncio.sleep(self._times.drain_s)
         LOG.warning("%d jobs are left after %g s; they are refused", self._service.queue.num_waiting, self._times.drain_s)
         await self._service.queue.stop(0)
+
+
+def _address(config: uvicorn.Config) -> str:
+    host = f"[{config.host}]" if ":" in config.host else config.host
+    return f"{'https' if config.is_ssl else 'http'}://{host}:{config.port}"
 
 
 def check_port(host: str, port: int) -> None:

@@ -125,7 +125,7 @@ def test_a_stopped_command_says_that_it_goes_on(
         child.send_signal(number)
         _, err = child.communicate(timeout=60)
     assert child.returncode == status, err
-    assert err.strip().splitlines()[-1] == "stopped; the same command goes on"
+    assert err.strip().splitlines()[-1] == "stopped; what is done is kept: run the same command again to go on"
     assert "Traceback" not in err
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from types import ModuleType
 
 import pytest
+from rich.console import Console
 
 from rewardlab.reporting import progress
 from rewardlab.reporting.progress import bar, log_line, progress_line
@@ -44,6 +46,16 @@ def test_a_file_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys
         advance(100)
         assert "votes: 1,100 of 1,200, 0:00:00 elapsed, 0:00:00 left, 71.0 % of votes right\n" in capsys.readouterr().err
     assert capsys.readouterr().err.count("\n") == 1  # the last state, and no second bar
+
+
+def test_a_narrow_terminal_keeps_the_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar goes first, then the note; how many there are and how long it takes yet stay whole."""
+    stream = io.StringIO()
+    monkeypatch.setattr(progress, "_console", lambda: Console(file=stream, width=60, force_terminal=True, color_system=None))
+    with progress._drawn_bar("bench: votes", 1200) as advance:
+        advance(720, note="100.0 % of votes right, 3 invalid, 1,204,120 tokens")
+    assert " 720/1200 " in stream.getvalue()
+    assert "-:--:--" in stream.getvalue() or "0:00:" in stream.getvalue()
 
 
 def test_the_time_left_is_of_what_this_run_did() -> None:

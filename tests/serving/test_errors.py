@@ -43,6 +43,25 @@ def client(url: str) -> Iterator[httpx.Client]:
         yield made
 
 
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b'{"question": "q",}', "the body is not valid JSON (at character "),
+        (b'{"question": "q", "respones": ["a", "b"]}', "respones: there is no such field; did you mean 'responses'?"),
+        (b'{"question": "q", "responses": ["a", "b"], "image": "x"}', "image: there is no such field; did you mean 'images'?"),
+        (b'{"question": "q", "responses": ["a", "b"], "zzz": 1}', "zzz: there is no such field"),
+    ],
+)
+def test_what_is_wrong_is_said_in_plain_words(client: httpx.Client, body: bytes, sentence: str) -> None:
+    answer = client.post("/v1/judge", content=body, headers={"Content-Type": "application/json", **GOOD})
+    assert sentence in answer.json()["error"]
+
+
+def test_a_rewards_request_that_contradicts_itself(client: httpx.Client) -> None:
+    answer = client.post("/v1/rewards", json={**PAIR, "strategy": "anchor"}, headers=GOOD)
+    assert answer.json()["error"].startswith("the strategy anchor needs an anchor")
+
+
 # Method, path, what is sent, the status and the word for it.
 REQUESTS: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("GET", "/nothing", {}, 404, "path"),
