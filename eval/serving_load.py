@@ -190,13 +190,13 @@ async def memory(url: str, pairs: Sequence[PreferencePair], process: Any, num: i
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--judge", default=DEMO, help="a checkpoint, by default the judge that travels with the package")
+    parser.add_argument("--judge", default=DEMO, help="hf:CHECKPOINT, by default the judge that travels with the package")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--only", choices=("rates", "overload", "fairness", "sigterm", "memory"))
     parser.add_argument("--out", type=Path, default=Path("eval/results/serving_load.json"))
     options = parser.parse_args()
-    pairs, judge = make_pairs(256, seed=11, held_out=True)[0], f"hf:{options.judge}"
+    pairs, judge = make_pairs(256, seed=11, held_out=True)[0], options.judge
     result = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
         keys.write("lone\nflood\n")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import pytest
@@ -28,6 +29,7 @@ from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
 from tests.support.servers import running
 
+T = TypeVar("T")
 PAIR: dict[str, Any] = {"question": QUESTION, "responses": ANSWERS[:2]}
 
 
@@ -120,14 +122,22 @@ def test_limits_are_read(tmp_path: Path) -> None:
         read_keys(path)
 
 
+def as_tenant(tenant: str, act: Callable[[], T]) -> T:
+    """Return what ``act`` does for a tenant; whoever asks afterwards is none."""
+
+    def run() -> T:
+        TENANT.set(tenant)
+        return act()
+
+    return copy_context().run(run)
+
+
 def stored(store: UploadStore, tenant: str, data: bytes) -> str:
-    TENANT.set(tenant)
-    return store.add(data)
+    return as_tenant(tenant, lambda: store.add(data))
 
 
 def fetched(store: UploadStore, tenant: str, name: str) -> bytes | None:
-    TENANT.set(tenant)
-    return store.get(name)
+    return as_tenant(tenant, lambda: store.get(name))
 
 
 def test_uploads_outlive_their_server(tmp_path: Path) -> None:
