@@ -95,7 +95,7 @@ def rates(url: str, judge: str, pairs: Sequence[PreferencePair], turns: int) -> 
     for turn in range(turns + 1):
         for name, work in {
             "offline": lambda: offline_votes(here, pairs),
-            **{f"HTTP, {n} at once": partial(_over_http, url, pairs, n, turn) for n in CONCURRENCIES},
+            **{f"HTTP, {n} at once": partial(_over_http, url, pairs, n, 1000 * turn + n) for n in CONCURRENCIES},
         }.items():
             measured.setdefault(name, []).append(rate(work, len(pairs)))
     kept = {name: values[1:] for name, values in measured.items()}

@@ -92,8 +92,7 @@ def serving_drills(result: Cell) -> str:
 
 
 def serving_load(result: Cell) -> str:
-    over, fair, end, memory = (result[name] for name in ("overload", "fairness", "sigterm", "memory"))
-    growth = [f"{name} {before:,.0f} → {memory['rss_mb'][1][name]:,.0f} MB" for name, before in memory["rss_mb"][0].items()]
+    over, fair, end = (result[name] for name in ("overload", "fairness", "sigterm"))
     rows = [
         ("twice the rate it can do: good answers, of that rate", f"{100 * over['goodput']:.0f} %"),
         (
@@ -104,15 +103,21 @@ def serving_load(result: Cell) -> str:
         ("a lone client beside a flood of 64: its p50, of that alone", f"{fair['p50_ratio']:.2f}"),
         ("SIGTERM with 300 in flight: answers by status", _counts(end["statuses"])),
         ("exit status", end["exit_status"]),
-        (f"memory over {memory['requests']:,} requests", "; ".join(growth)),
     ]
+    if memory := result.get("memory"):
+        before, after = memory["rss_mb"]
+        growth = "; ".join(f"{name} {mb:,.0f} → {after[name]:,.0f} MB" for name, mb in before.items())
+        rows.append((f"memory over {memory['requests']:,} requests", growth))
+    text = table("what | figure", rows) + source(over)
+    if "rates" not in result:
+        return text
     rates = result["rates"]
     speeds = [
         (name, f"{statistics.median(values):.1f}", f"{100 * rates['of_offline'][name]:.0f} %")
         for name, values in rates["pairs_per_second"].items()
     ]
     head = "four votes in both orders | pairs a second, median of turns | of offline, median within a turn"
-    return table(head, speeds) + "\n" + table("what | figure", rows) + source(over)
+    return text + "\n" + table(head, speeds)
 
 
 def serving_trainers(result: Cell) -> str:
