@@ -38,15 +38,15 @@ class Admission:
         """Return what a new request holds: nothing yet."""
         return Share(self, tenant)
 
-    def take_bytes(self, tenant: str, number: int, held: int) -> None:
-        """Hold more bytes for work that holds ``held`` of them. Raises OverloadedError where others leave no room, and
+    def take_bytes(self, tenant: str, number: int, num_held: int) -> None:
+        """Hold more bytes for work that holds ``num_held`` of them. Raises OverloadedError where others leave no room, and
         RequestTooLargeError where there would not be enough without them."""
         if not self._fits(number, self._bytes[tenant], self.num_bytes):
             most = self.limits.held_bytes
-            if not self._fits(number, held, held):
+            if not self._fits(number, num_held, num_held):
                 half = ", half of them for one key" if self._are_keys() else ""
                 raise RequestTooLargeError(
-                    f"the body and images of a request have {held + number:,} bytes or more; the server holds {most:,} "
+                    f"the body and images of a request have {num_held + number:,} bytes or more; the server holds {most:,} "
                     f"(its --limit held_bytes{half}): send less at a time, or smaller images"
                 )
             raise OverloadedError(RETRY_S, f"other requests hold most of {most:,} bytes (this server's --limit held_bytes)")
@@ -57,11 +57,11 @@ class Admission:
         free = self.limits.held_bytes - of_all
         return number <= free and not (self._are_keys() and of_tenant + number > free)
 
-    def take_image(self, tenant: str, image: bytes, held: int) -> None:
+    def take_image(self, tenant: str, image: bytes, num_held: int) -> None:
         """Hold an image: its bytes, unless the tenant holds it already. Raises as :meth:`take_bytes` does."""
         place = tenant, id(image)
         if not self._images[place]:
-            self.take_bytes(tenant, len(image), held)
+            self.take_bytes(tenant, len(image), num_held)
         self._images[place] += 1
 
     def take_comparisons(self, tenant: str, number: int) -> None:
