@@ -102,8 +102,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--parts", default="attacks,fuzz,poison", help="what is run; the rest stays as it was measured")
     parser.add_argument("--fuzz", type=int, default=20_000)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each turn of the poison")
-    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each turn of the poison")
+    parser.add_argument("--turns", type=int, default=16)
     options = parser.parse_args()
     path = RESULTS / "serving_attacks.json"
     result = json.loads(path.read_text()) if path.exists() else {}

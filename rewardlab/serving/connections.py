@@ -26,6 +26,7 @@ LOG = logging.getLogger("uvicorn.error")
 SWEEP_S = 0.25  # between two looks at all connections
 IDLE_S = 1.0  # so long without a request, before a connection makes room for a new one
 MAX_REFUSED = 1024  # refused connections whose request is waited for; those beyond are closed at once
+PROBES = (b"GET /health ", b"GET /ready ")  # answered on a refused connection too: who counts connections restarts no server
 OTHER_FILES = MAX_REFUSED + 1024  # that a server opens beside its connections
 # Why a connection was closed -> what a client hears of it.
 REASONS = {
@@ -64,6 +65,7 @@ class ConnectionGuard:
 
     def __init__(self, limits: Limits, counts: ConnectionCounts) -> None:
         self.limits, self.counts, self.clock = limits, counts, time.monotonic()
+        self._max_refused = min(MAX_REFUSED, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)  # half of what is left of few
         self._connections: dict[BoundedConnection, None] = {}  # in the order in which they came
         self._refused: dict[BoundedConnection, float] = {}  # and when
         self._by_address: Counter[str] = Counter()
@@ -83,7 +85,7 @@ class ConnectionGuard:
             self._by_address[address] += 1
         else:
             self._refused[connection] = self.clock
-            if len(self._refused) > MAX_REFUSED:
+            if len(self._refused) > self._max_refused:
                 connection.close("many")
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
@@ -151,7 +153,8 @@ class BoundedConnection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self.guard.is_refused(self):  # now, as data that is not read would take the sentence with it
+        is_probe = data.startswith(PROBES) and self.cycle is None
+        if self.guard.is_refused(self) and not is_probe:  # now, as data that is not read would take the sentence with it
             self.close("many")
             return
         self._received += len(data)

@@ -175,6 +175,27 @@ def test_too_many_requests_at_a_time(connect: Connect) -> None:
     assert counts.closed == {"many": 1}
 
 
+def test_a_probe_is_answered_in_a_flood(connect: Connect) -> None:
+    """Where all connections have just come, so that none makes room, a new one is refused, but for a probe's."""
+    counts = ConnectionCounts()
+    app = create_app(GenerativeJudge(ScriptedSampler(first), load_template("plain")))
+    with running(app, **bounded_connections(Limits(connections=8, address_connections=8), counts)) as url:
+        flood = [connect(url, b"GET /") for _ in range(8)]
+        sent = {
+            path: connect(url, b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path) for path in (b"/health", b"/", b"/ready")
+        }
+        assert {path: connection.recv(13) for path, connection in sent.items()} == {
+            b"/health": b"HTTP/1.1 200 ",
+            b"/": b"HTTP/1.1 503 ",
+            b"/ready": b"HTTP/1.1 200 ",
+        }
+        sent[b"/health"].recv(65536)
+        sent[b"/health"].sendall(GET)  # the probe's connection is a refused one all the same
+        assert rest(sent[b"/health"]).startswith(b"HTTP/1.1 503 ")
+        assert counts.closed["displaced"] == 0, "a machine so slow that the flood was idle for a second"
+        assert flood
+
+
 def test_a_burst_of_requests_is_answered(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections that come all at once, before the first request, do not push each other out: each has its answer, or is
     refused with a sentence."""
