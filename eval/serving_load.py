@@ -6,7 +6,7 @@
 - overload: requests of eight votes with ``timeout_s`` at twice the rate that was measured before, whoever is answered or not;
 - fairness: a client that asks one thing after the other, alone and beside a key with 64 requests at once;
 - sigterm: 300 requests in flight, of which none may be cut;
-- memory: so many requests, and the resident memory before and after.
+- memory: so many requests of one vote, and the resident memory before and after.
 
 Writes ``eval/results/serving_load.json``.
 """
@@ -56,7 +56,7 @@ def asker(client: aiohttp.ClientSession, bodies: Iterator[dict[str, Any]], **opt
     async def ask() -> tuple[int, float]:
         start = time.perf_counter()
         try:
-            async with client.post("/v1/judge", json=next(bodies) | {"votes": VOTES} | options) as response:
+            async with client.post("/v1/judge", json={**next(bodies), "votes": VOTES, **options}) as response:
                 await response.read()
                 return response.status, time.perf_counter() - start
         except aiohttp.ClientError:
@@ -173,7 +173,7 @@ async def sigterm(url: str, pairs: Sequence[PreferencePair], process: Any) -> di
 async def memory(url: str, pairs: Sequence[PreferencePair], process: Any, num: int) -> dict[str, Any]:
     bodies = bodies_of(pairs)
     async with session(url) as client:
-        ask = asker(client, bodies)
+        ask = asker(client, bodies, votes=1)
         left = iter(range(num + 1000))
 
         async def again(until: int) -> None:

@@ -8,11 +8,12 @@ import os
 import resource
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import Any
 
 import httpx
@@ -69,50 +70,69 @@ def _status(url: str, path: str) -> int:
 
 
 class Watch:
-    """Asks /health and /ready while it is open, and sums the memory."""
+    """Asks /health and /ready while it is open, and sums the memory: in a process of its own, for the attacker's threads would
+    hold it up."""
 
     def __init__(self, url: str, process: psutil.Process) -> None:
-        self.url, self.process, self.health_ms = url, process, list[float]()
-        self.ready, self.peak_mb = Counter[str](), 0.0
-        self._stopped = threading.Event()
-        self._threads = [threading.Thread(target=self._ask), threading.Thread(target=self._weigh)]
+        context = get_context("spawn")
+        self._mine, theirs = context.Pipe()
+        self._process = context.Process(target=_watch, args=(url, process.pid, theirs), daemon=True)
 
     def __enter__(self) -> Watch:
-        for thread in self._threads:
-            thread.start()
+        self._process.start()
+        self._mine.recv()  # it has begun
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._stopped.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _ask(self) -> None:
-        while not self._stopped.wait(0.1):
-            for path, seen in (("/health", self.health_ms), ("/ready", None)):
-                begun = time.perf_counter()
-                try:
-                    status = str(_status(self.url, path))
-                except (OSError, http.client.HTTPException) as error:
-                    status = type(error).__name__
-                if seen is None:
-                    self.ready[status] += 1
-                else:
-                    seen.append(1000 * (time.perf_counter() - begun) if status == "200" else float("inf"))
-
-    def _weigh(self) -> None:
-        while not self._stopped.wait(0.02):
-            with contextlib.suppress(psutil.Error):
-                family = [self.process, *self.process.children(recursive=True)]
-                self.peak_mb = max(self.peak_mb, sum(one.memory_info().rss for one in family) / 1e6)
+        self._mine.send("stop")
+        self._result: dict[str, Any] = self._mine.recv()
+        self._process.join()
 
     def result(self) -> dict[str, Any]:
-        times = sorted(self.health_ms)
-        place = min(len(times) - 1, int(0.99 * len(times)))
-        return {
+        return self._result
+
+
+def _watch(url: str, pid: int, parent: Connection) -> None:
+    family, health_ms, ready, peak_mb = psutil.Process(pid), list[float](), Counter[str](), 0.0
+    parent.send("begun")
+    while not parent.poll():
+        health_ms.append(_health_ms(url))
+        ready[_status_or_error(url, "/ready")] += 1
+        for _ in range(4):
+            peak_mb = max(peak_mb, _resident_mb(family))
+            time.sleep(0.025)
+    times = sorted(health_ms)
+    parent.send(
+        {
             "health_worst_ms": times[-1],
-            "health_p99_ms": times[place],
+            "health_p99_ms": times[min(len(times) - 1, int(0.99 * len(times)))],
             "asked": len(times),
-            "ready": dict(self.ready),
-            "peak_mb": self.peak_mb,
+            "ready": dict(ready),
+            "peak_mb": peak_mb,
         }
+    )
+
+
+def _status_or_error(url: str, path: str) -> str:
+    try:
+        return str(_status(url, path))
+    except (OSError, http.client.HTTPException) as error:
+        return type(error).__name__
+
+
+def _health_ms(url: str) -> float:
+    """Return the time of an answer, infinity where it is not 200."""
+    begun = time.perf_counter()
+    status = _status_or_error(url, "/health")
+    return 1000 * (time.perf_counter() - begun) if status == "200" else float("inf")
+
+
+def cpu_seconds(process: psutil.Process) -> float:
+    """Return the CPU seconds of a server and of the processes that it started and that still run."""
+    return float(sum(sum(one.cpu_times()[:2]) for one in [process, *process.children(recursive=True)]))
+
+
+def _resident_mb(process: psutil.Process) -> float:
+    with contextlib.suppress(psutil.Error):
+        return float(sum(one.memory_info().rss for one in [process, *process.children(recursive=True)]) / 1e6)
+    return 0.0

@@ -25,7 +25,7 @@ from rewardlab.serving.limits import Limits
 LOG = logging.getLogger("uvicorn.error")
 SWEEP_S = 0.25  # between two looks at all connections
 IDLE_S = 1.0  # so long without a request, before a connection makes room for a new one
-MAX_REFUSED = 1024  # refused connections whose request is waited for; those beyond are closed at once
+MAX_REFUSED = 1024  # refused connections whose request is waited for
 PROBES = (b"GET /health ", b"GET /ready ")  # answered on a refused connection too: who counts connections restarts no server
 OTHER_FILES = MAX_REFUSED + 1024  # that a server opens beside its connections
 # Why a connection was closed -> what a client hears of it.
@@ -85,17 +85,18 @@ class ConnectionGuard:
             self._by_address[address] += 1
         else:
             self._refused[connection] = self.clock
-            if len(self._refused) > self._max_refused:
-                connection.close("many")
+            if len(self._refused) > self._max_refused:  # who has waited for longest has had the time to ask
+                oldest = next(iter(self._refused))
+                del self._refused[oldest]
+                oldest.close("many")
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
 
     def remove(self, connection: BoundedConnection) -> None:
-        if self._refused.pop(connection, None) is not None:
-            self.counts.num_open -= 1
-        elif connection in self._connections:
+        self.counts.num_open -= 1
+        self._refused.pop(connection, None)
+        if connection in self._connections:
             del self._connections[connection]
-            self.counts.num_open -= 1
             self._by_address[connection.address] -= 1
             if not self._by_address[connection.address]:
                 del self._by_address[connection.address]

@@ -175,12 +175,14 @@ def test_too_many_requests_at_a_time(connect: Connect) -> None:
     assert counts.closed == {"many": 1}
 
 
-def test_a_probe_is_answered_in_a_flood(connect: Connect) -> None:
-    """Where all connections have just come, so that none makes room, a new one is refused, but for a probe's."""
+def test_a_probe_is_answered_in_a_flood(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all connections have just come, so that none makes room, a new one is refused, but for a probe's: also where more
+    are refused than may wait."""
+    monkeypatch.setattr(connections, "MAX_REFUSED", 16)
     counts = ConnectionCounts()
     app = create_app(GenerativeJudge(ScriptedSampler(first), load_template("plain")))
     with running(app, **bounded_connections(Limits(connections=8, address_connections=8), counts)) as url:
-        flood = [connect(url, b"GET /") for _ in range(8)]
+        flood = [connect(url, b"GET /") for _ in range(8 + 40)]
         sent = {
             path: connect(url, b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path) for path in (b"/health", b"/", b"/ready")
         }
