@@ -57,8 +57,8 @@ def run_fuzz(number: int) -> dict[str, Any]:
 
 
 def run_poison(seconds: float, turns: int) -> dict[str, Any]:
-    """Clean and poisonous turns one after the other, in both orders: the machine's speed changes. Pairs per CPU second of server
-    and engine are compared too: what else the machine does has no part in them."""
+    """Clean and poisonous turns one after the other, in both orders: the machine's speed changes. Pairs per CPU second of
+    server and engine are compared too: what else the machine does has no part in them."""
     with endpoint() as (url, process), Watch(url, process) as watch:
         rate(url, seconds / 2, 0, "warm")
         pairs = []
@@ -102,9 +102,8 @@ def report(result: dict[str, Any]) -> str:
         lines += ["", "| turn | clean, pairs/s | with two poisonous requests a second | ratio | ratio per CPU second |"]
         lines += ["|---|---|---|---|---|"]
         for n, turn in enumerate(poisoned["turns"]):
-            lines.append(
-                f"| {n + 1} | {turn['clean']:.1f} | {turn['poisoned']:.1f} | {turn['ratio']:.2f} | {turn['ratio_per_cpu']:.2f} |"
-            )
+            numbers = f"{turn['clean']:.1f} | {turn['poisoned']:.1f} | {turn['ratio']:.2f} | {turn['ratio_per_cpu']:.2f}"
+            lines.append(f"| {n + 1} | {numbers} |")
         lines += ["", f"The median of the ratios: {poisoned['ratio']:.2f}, per CPU second of server and engine"]
         lines += [f"{poisoned['ratio_per_cpu']:.2f}; before: 0.12 (41.9 and 4.6 pairs/s). `/ready` said"]
         lines += [", ".join(f"{status}: {number}" for status, number in sorted(poisoned["ready"].items())) + "."]
