@@ -79,6 +79,20 @@ MODULES = {
     "distill/budget": ("tests/distill/test_budget.py",),
     "distill/journal": ("tests/distill/test_journal.py",),
     "distill/tagging": ("tests/distill/test_tagging.py",),
+    "serving/auth": ("tests/serving/test_tenants.py", "tests/serving/test_kept_apart.py", "tests/serving/test_fairness.py"),
+    "serving/queue": (
+        "tests/serving/test_queue.py",
+        "tests/serving/test_kept_apart.py",
+        "tests/serving/test_fairness.py",
+        "tests/serving/test_voting.py",
+        "tests/serving/test_poison.py",
+    ),
+    "serving/group_buffer": (
+        "tests/serving/test_kept_apart.py",
+        "tests/serving/test_admission.py",
+        "tests/serving/test_dialects.py",
+    ),
+    "serving/media": ("tests/serving/test_media.py", "tests/serving/test_media_loader.py", "tests/serving/test_limits.py"),
 }
 
 # By module what a change became, and why nothing can see it.
