@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -18,6 +20,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+
+
+MaxMinutes = Annotated[
+    Optional[float], typer.Option("--max-minutes", min=0, help="Begin no trial after so many minutes (default: run all).")
+]
+Records = Annotated[
+    Path, typer.Option("--records", help="All finished trials in one file, a line each; the report is written beside it.")
+]
 
 
 @app.command("stability")
@@ -65,31 +75,81 @@ def learning_rates(text: str) -> tuple[float, ...]:
 
 @app.command("methods")
 def study_methods(
-    run: Annotated[Path, typer.Option("--run", help="A finished quickstart.")] = Path("runs/quickstart"),
+    run: Annotated[Path, typer.Option("--run", help="A finished quickstart, or one up to SFT.")] = Path("runs/quickstart"),
     out: Out = Path("runs/methods"),
+    records: Records = Path("eval/results/methods_hard.jsonl"),
     configs: Annotated[Path, typer.Option("--configs", help="Folder of the methods' recipes.")] = Path("configs/rl"),
     arms: Annotated[Optional[str], typer.Option("--arms", help="Some of the arms, comma-separated (default: all).")] = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1.")] = 5,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, max=100, help="Seeds 0 to N - 1.")] = 5,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
+    max_minutes: Annotated[
+        Optional[float],
+        typer.Option("--max-minutes", min=0, help="Begin no trial after so many minutes (default: all trials)."),
+    ] = None,
 ) -> None:
-    """Which method makes a judge better, on the same judge, pairs and budget of generated tokens?
+    """Which method makes a judge better, on the same judge and pairs, at two budgets of generated tokens?
 
-    Trains the quickstart's SFT judge with every recipe of `configs/rl/`, scaled to the demonstration, and with the swap reward.
-    Leaves `OUT/methods.md`, `.json` and `.png`: accuracy, swap consistency, consistency, invalid answers, length, seconds,
-    with 95 % intervals over seeds, and the differences to StableReinforce by seed. A finished trial is a file in
-    `OUT/trials`: kill it at any time and run the same command again; more seeds or arms add to what is there.
+    Trains the SFT judge with every recipe of `configs/rl/`, scaled to the demonstration, each at the best of three learning
+    rates on validation pairs. A plan of what is done and what is left is printed first. All finished trials are lines of
+    `--records`; the report is beside it, `.md`, `.json` and two plots. Kill it at any time and run the same command again, also
+    with an empty `--out`: what the records hold is not done again. More seeds or arms add to what is there.
     """
     from functools import partial
 
-    from eval.studies.method_report import summarize, write_report
+    from eval.studies.method_study import run_study
     from eval.studies.method_trials import MethodContext
     from eval.studies.methods import ARMS, Settings
-    from eval.studies.plans import plan
-    from eval.studies.runner import read_records, run_trials
 
+    opener = partial(MethodContext, run, Settings(), out, configs)
+    chosen = arms.split(",") if arms else list(ARMS)
+    report = run_study(opener, out, records, chosen, num_seeds=seeds, workers=workers, end=end_of(max_minutes), show=typer.echo)
+    typer.echo(f"report: {report}")
+
+
+@app.command("self_improvement")
+def study_self_improvement(
+    run: Annotated[Path, typer.Option("--run", help="A finished quickstart, or one up to SFT.")] = Path("runs/quickstart"),
+    out: Out = Path("runs/self_improvement"),
+    records: Records = Path("eval/results/self_improvement.jsonl"),
+    configs: Annotated[Path, typer.Option("--configs", help="Folder of the methods' recipes.")] = Path("configs/rl"),
+    arms: Annotated[Optional[str], typer.Option("--arms", help="Some of the arms, comma-separated (default: all).")] = None,
+    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1.")] = 3,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
+    max_minutes: Annotated[
+        Optional[float],
+        typer.Option("--max-minutes", min=0, help="Begin no trial after so many minutes (default: all trials)."),
+    ] = None,
+) -> None:
+    """Does a judge go on improving without a teacher, and does a majority of its votes still help?
+
+    SFT, RL, self-distillation with a hot token, SFT, RL; beside it RL alone on as many tokens, and RL with clip-higher, with
+    KL, and with a reward for the majority. The plan is printed first. Each stage of a trial is kept: kill it at any time and
+    run the same command again. All finished trials are lines of `--records`; the report is beside it.
+    """
+    from functools import partial
+
+    from eval.studies.plans import plan
+    from eval.studies.runner import keep, open_study, read_records, run_rest
+    from eval.studies.self_improvement import ARMS, Settings, plan_lines
+    from eval.studies.self_improvement_report import summarize, write_report
+    from eval.studies.self_improvement_trials import SelfImprovementContext
+
+    opener = partial(SelfImprovementContext, run, Settings(), out, configs)
     trials = plan(ARMS, arms.split(",") if arms else list(ARMS), range(seeds))
-    start = run_trials(partial(MethodContext, run, Settings(), out, configs), trials, out, workers=workers)
-    typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")
+    start = open_study(opener(), out, records)
+    keep(records, out)
+    typer.echo(plan_lines(trials, read_records(out), workers))
+    try:
+        run_rest(opener, start, trials, out, workers=workers, records=records, end=end_of(max_minutes))
+    finally:
+        if finished := read_records(out):
+            report = write_report(summarize(finished, start, workers), records.with_suffix(".md"))
+            typer.echo(f"report: {report}")
+
+
+def end_of(max_minutes: float | None) -> float:
+    """Return the time (of :func:`time.monotonic`) after which no trial begins."""
+    return math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes
 
 
 @app.command("policy")

@@ -1,166 +1,189 @@
-"""The method table to read: Markdown, one plot, and the summary as JSON. Numbers; what they mean is left open."""
+"""The method table to read: Markdown, and the summary as JSON. Numbers; what they mean is left open."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+from eval.studies.method_plots import draw_accuracy, draw_curves
+from eval.studies.method_summary import BASE, COLUMNS, COMPARED, REVISION, Mean
+from eval.studies.methods import ARMS, VALIDATION_SEED
+from rewardlab.data.files import write_atomic
 
-matplotlib.use("Agg")
-import numpy as np
-from matplotlib import pyplot as plt
-
-from eval.studies.methods import ARMS
-from eval.studies.plans import write_files
-from eval.studies.summary import t_interval
-
-NAME, BASE = "methods", "stable_reinforce"
-COLUMNS = {
-    "accuracy": ("sampled accuracy", 100),
-    "greedy_accuracy": ("greedy accuracy", 100),
-    "swap_consistency": ("same winner in both orders", 100),
-    "consistent": ("reasoning agrees", 100),
-    "invalid": ("invalid", 100),
-    "length": ("tokens", 1),
-    "steps": ("steps", 1),
-    "num_tokens": ("tokens generated, thousands", 0.001),
-    "train_cpu_s": ("CPU seconds", 1),
-}
-STARTS = ("plain", "verifying", "verified")  # PAG's before and after it verifies its judgments
-Record = dict[str, Any]
+CURVES = "_curves"  # what the name of the second plot adds
 
 
-def _mean(records: Sequence[Record], name: str) -> tuple[float, list[float] | None]:
-    values = [float(record[name]) for record in records]
-    interval = t_interval(values)
-    return float(np.mean(values)), None if interval is None else list(interval)
-
-
-def _paired(records: Sequence[Record], base: Sequence[Record], name: str) -> dict[str, Any] | None:
-    """The difference to ``base``, seed by seed; None without a seed in common."""
-    theirs = {record["seed"]: record[name] for record in base}
-    differences = [record[name] - theirs[record["seed"]] for record in records if record["seed"] in theirs]
-    if not differences:
-        return None
-    interval = t_interval(differences)
-    return {"difference": float(np.mean(differences)), "interval": None if interval is None else list(interval)}
-
-
-def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dict[str, Any]:
-    """Return everything the report shows. Raise ValueError without a record."""
-    if not records:
-        raise ValueError("there is no finished trial to summarise")
-    arms = {arm: arm_records for arm in ARMS if (arm_records := [r for r in records if r["arm"] == arm])}
-    base = arms.get(BASE, [])
-    table: dict[str, Any] = {}
-    for arm, arm_records in arms.items():
-        table[arm] = {"num_seeds": len(arm_records), **{name: _mean(arm_records, name) for name in COLUMNS}}
-        table[arm]["against"] = {name: _paired(arm_records, base, name) for name in ("accuracy", "swap_consistency", "flipped")}
-        if "verified" in arm_records[0]:
-            table[arm]["verified"] = _mean([r["verified"] for r in arm_records], "accuracy")
-    cpu = start["cpu_s"] + sum(r["cpu_s"] for r in records)
-    return {
-        "commits": sorted({r["commit"] for r in records}),
-        "identity": start["identity"],
-        "start": {
-            name: {k: v for k, v in start[name].items() if k != "answers"} for name in ("plain", "verifying", "verified")
-        },
-        "seeds": sorted({r["seed"] for r in records}),
-        "num_trials": len(records),
-        "num_workers": num_workers,
-        "minutes": {
-            "by_cpu_seconds": round(cpu / num_workers / 60, 1),
-            "by_the_clock": round((start["wall_s"] + sum(r["wall_s"] for r in records) / num_workers) / 60, 1),
-        },
-        "table": table,
-        "trials": [{key: value for key, value in r.items() if key not in ("answers", "commit")} for r in records],
-    }
-
-
-def _cell(result: tuple[float, list[float] | None], scale: int) -> str:
-    mean, interval = result
-    if interval is None:
-        return f"{scale * mean:.1f}"
-    return f"{scale * mean:.1f} [{scale * interval[0]:.1f}, {scale * interval[1]:.1f}]"
-
-
-def _points(result: dict[str, Any] | None) -> str:
-    if result is None:
+def cell(value: Mean | None, scale: float = 1.0, digits: int = 1, *, sign: bool = False) -> str:
+    """Return a mean with its interval in words; a dash for what is none."""
+    if value is None:
         return "–"
-    if result["interval"] is None:
-        return f"{100 * result['difference']:+.1f}"
-    low, high = result["interval"]
-    return f"{100 * result['difference']:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+    form = f"{'+' if sign else ''},.{digits}f"
+    text = f"{scale * value['mean']:{form}}"
+    if value["interval"] is None:
+        return text
+    low, high = (f"{scale * bound:{form}}" for bound in value["interval"])
+    return f"{text} [{low}, {high}]"
 
 
-def markdown(summary: dict[str, Any]) -> str:
-    """The table, the differences by seed, and what all trials had in common."""
-    settings, start, minutes = summary["identity"]["settings"], summary["start"], summary["minutes"]
-    plain, verified = start["plain"], start["verified"]
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    return ["", f"| {' | '.join(head)} |", "|---" * len(head) + "|", *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def _scores(row: dict[str, Any]) -> str:
+    parts = [f"{100 * row['accuracy']:.1f} % of {row['num_votes']:,} sampled answers right"]
+    parts += [f"{100 * row['greedy_accuracy']:.1f} % greedy", f"majority of 15 {100 * row['vote_15']:.1f} %"]
+    parts += [f"the same winner in both orders {100 * row['swap_consistency']:.1f} %"]
+    return ", ".join(parts + ([f"greedy in the unlike world {100 * row['unlike']:.1f} %"] if "unlike" in row else []))
+
+
+def head_lines(summary: dict[str, Any]) -> list[str]:
+    """Return what all trials have in common."""
+    s, cpu = summary["identity"]["settings"], summary["cpu_s"]
+    seeds = ", ".join(map(str, summary["seeds"])) or "none yet"
+    budgets = " and ".join(f"{budget:,}" for budget in s["budgets"])
+    rates = ", ".join(f"{rate:g}" for rate in s["rates"])
     lines = [
-        "# Which method makes a judge better?",
-        "",
-        f"- commit {', '.join(summary['commits'])}; judge {summary['identity']['judge']}; seeds "
-        f"{', '.join(map(str, summary['seeds']))}; {summary['num_trials']} trials.",
-        f"- Start: the quickstart's judge after SFT; {100 * plain['accuracy']:.1f} % of {plain['num_votes']:,} sampled answers "
-        f"right, {100 * plain['greedy_accuracy']:.1f} % greedy, the same winner in both orders "
-        f"{100 * plain['swap_consistency']:.1f} %.",
-        f"- Budget: {settings['num_tokens']:,} generated tokens a trial, those of the critic alone and of unused candidates "
-        "included (a trial ends with the step that reaches it); rate "
-        f"{settings['learning_rate']:g}, lowered to 0 over what the critic left of the budget. One rate but where named, that "
-        "which the quickstart was tuned for with StableReinforce: another method may do better at its own.",
-        f"- Critics are fitted alone for {settings['value_steps']} steps (two a rollout batch): too few for a plateau to end "
-        "that earlier.",
-        "- Reward: format 0.5 and result 1, without consistency (its endpoint), plus what the recipe adds.",
-        f"- PAG starts from a judge taught to verify its own judgments ({settings['verify_steps']} more steps of SFT): "
-        f"{100 * start['verifying']['accuracy']:.1f} % sampled at its first judgment, {100 * verified['accuracy']:.1f} % after "
-        "verification. Its row shows the first judgment.",
-        f"- Held out: {settings['num_test']} pairs in both orders, {settings['num_votes']} sampled votes and a greedy one in "
-        "each; an answer without a verdict is wrong. Intervals are Student's 95 % over seeds: of training, not of other pairs.",
-        f"- Time: {minutes['by_cpu_seconds']} minutes by CPU seconds on {summary['num_workers']} cores, "
-        f"{minutes['by_the_clock']} by the clock.",
-        "",
-        "| method | " + " | ".join(title for title, _ in COLUMNS.values()) + " |",
-        "|---|" + "---|" * len(COLUMNS),
+        f"- Commit {', '.join(summary['commits'])}; judge {summary['identity']['judge']}; seeds {seeds}; "
+        f"{summary['num_trials']} trials, those that chose the rates included.",
+        f"- Start: the judge after SFT; {_scores(summary['start'])}.",
+        f"- Budgets: {budgets} generated tokens, of one run a seed: the judge is evaluated once the smaller one is reached, "
+        "and at the end. Tokens of unused candidates count. The rate is constant after "
+        f"{s['warmup_steps']} steps of warm-up, so that a run that ended at the smaller budget would have been the same.",
+        f"- Rates: each method at the best of {rates} on {s['num_validation']} validation pairs, by sampled accuracy at "
+        f"{s['budgets'][0]:,} tokens with seed {VALIDATION_SEED}, which is not the study's. A critic's rate is as many times "
+        "the policy's as in its recipe.",
+        f"- Critics are fitted to rollouts of the start before: at most {s['value_steps']} steps at rate "
+        f"{s['value_learning_rate']:g}, a budget of their own. PPO, VC-PPO, VAPO and T-PPO begin with one critic a seed.",
+        "- Reward: format 0.5 and result 1, plus what the recipe adds; consistency is paid in one arm alone, by the "
+        "demonstration's checker.",
+        f"- Held out: {s['num_test']} pairs in both orders, {s['num_votes']} sampled judgments and a greedy one in each; the "
+        f"majority is of 15 judgments in one order, on {s['num_vote_pairs']} pairs. A judgment without a verdict is wrong. "
+        "Intervals are Student's 95 % over seeds: of training, not of other pairs.",
+        f"- Time: {summary['minutes']} minutes with {summary['num_workers']} processes of one thread, by CPU seconds: "
+        f"{cpu['trials']:,.0f} of trials, {cpu['fits']:,.0f} of critics' fits, {cpu['starts']:,.0f} of starts.",
     ]
-    for arm, row in summary["table"].items():
-        cells = [_cell(row[name], scale) for name, (_, scale) in COLUMNS.items()]
-        lines.append(f"| {ARMS[arm].title} | " + " | ".join(cells) + " |")
-    lines += ["", f"Against {ARMS[BASE].title}, by seed, in points:", ""]
-    lines += ["| method | sampled accuracy | same winner in both orders | winner flips with the order |", "|---|---|---|---|"]
-    for arm, row in summary["table"].items():
-        if arm != BASE:
-            cells = [_points(row["against"][name]) for name in ("accuracy", "swap_consistency", "flipped")]
-            lines.append(f"| {ARMS[arm].title} | " + " | ".join(cells) + " |")
-    if "pag" in summary["table"]:
-        lines += [
-            "",
-            f"PAG's last judgments, after its own verification: {_cell(summary['table']['pag']['verified'], 100)} % right.",
+    if summary["pag_start"]:
+        lines.insert(
+            2, f"- PAG's start, taught to verify its judgments: {_scores(summary['pag_start'])}, at the last judgment."
+        )
+    return lines
+
+
+def budget_lines(summary: dict[str, Any], budget: str) -> list[str]:
+    """Return the table of a budget, and the differences."""
+    rows = summary["table"][budget]
+    names = [name for name in COLUMNS if any(name in row for row in rows.values())]
+    lines = ["", f"## {int(budget):,} tokens"]
+    lines += table(
+        ["method", "rate", "seeds", *(COLUMNS[name][0] for name in names)],
+        [
+            [
+                ARMS[arm].title,
+                f"{summary['chosen'].get(arm, 0):g}",
+                f"{row['num_seeds']}" + (f", {row['non_finite']} non-finite" if row["non_finite"] else ""),
+                *(cell(row.get(name), *COLUMNS[name][1:]) for name in names),
+            ]
+            for arm, row in rows.items()
+        ],
+    )
+    compared = [name for name in COMPARED if any(row["gain"][name] for row in rows.values())]
+    for key, title, left_out in (
+        ("against_base", f"Against {ARMS[BASE].title}", BASE),
+        ("gain", "Against the method's own start", ""),
+    ):
+        lines.append(f"{title}, seed by seed, in points:")
+        lines += table(
+            ["method", *(COLUMNS[name][0] for name in compared)],
+            [
+                [ARMS[arm].title, *(cell(row[key][name], 100, sign=True) for name in compared)]
+                for arm, row in rows.items()
+                if arm != left_out
+            ],
+        )
+    return lines
+
+
+def validation_lines(summary: dict[str, Any]) -> list[str]:
+    """Return the table by which the rates were chosen."""
+    rates = summary["identity"]["settings"]["rates"]
+    rows = [
+        [
+            ARMS[arm].title,
+            *(f"{100 * scores[f'{rate:g}']:.1f}" if f"{rate:g}" in scores else "–" for rate in rates),
+            f"{summary['chosen'][arm]:g}",
         ]
-    return "\n".join(lines) + f"\n\n![Accuracy by method]({NAME}.png)\n"
+        for arm, scores in summary["validation"].items()
+    ]
+    head = ["method", *(f"{rate:g}" for rate in rates), "chosen"]
+    return ["", "## Choice of the rates", "", "Sampled accuracy on the validation pairs, %:", *table(head, rows)]
 
 
-def draw(summary: dict[str, Any], path: Path) -> None:
-    """Sampled accuracy of every method: its seeds, their mean and interval."""
-    arms = list(summary["table"])
-    figure, axes = plt.subplots(figsize=(8, 0.42 * len(arms) + 1.2))
-    for place, arm in enumerate(arms):
-        seeds = [100 * trial["accuracy"] for trial in summary["trials"] if trial["arm"] == arm]
-        mean, interval = summary["table"][arm]["accuracy"]
-        axes.plot(seeds, [place] * len(seeds), ".", color="#9db7cf", ms=5)
-        if interval is not None:
-            axes.plot([100 * bound for bound in interval], [place] * 2, color="#1f4e79", lw=2)
-        axes.plot(100 * mean, place, "o", color="#1f4e79", ms=6)
-    axes.axvline(100 * summary["start"]["plain"]["accuracy"], color="#888", ls="--", lw=1, label="start")
-    axes.set(yticks=range(len(arms)), yticklabels=[ARMS[arm].title for arm in arms], xlabel="sampled accuracy, %")
-    axes.invert_yaxis()
-    axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=110, bbox_inches="tight")
-    plt.close(figure)
+def critic_lines(summary: dict[str, Any]) -> list[str]:
+    """Return what the critics' fits took, and what they explain."""
+    if not summary["critics"]:
+        return []
+    names = {"fit_steps": 0, "fit_tokens": 0, "fit_cpu_s": 0, "fitted": 2, "first": 2, "last": 2}
+    head = [
+        "method",
+        "steps of the fit",
+        "tokens",
+        "CPU seconds",
+        "explained variance: end of the fit",
+        "first of RL",
+        "end of RL",
+    ]
+    rows = [[ARMS[arm].title, *(cell(row[n], 1, d) for n, d in names.items())] for arm, row in summary["critics"].items()]
+    return ["", "## Critics", *table(head, rows)]
 
 
-def write_report(summary: dict[str, Any], out: Path) -> Path:
-    """Write the three files of the report to ``out``; return the first."""
-    return write_files(NAME, summary, out, markdown=markdown, draw=draw)
+def revision_lines(summary: dict[str, Any]) -> list[str]:
+    """Return what verification gained and lost."""
+    rows = [
+        [ARMS[arm].title, f"{int(budget):,}", *(cell(row[n], 100, sign=n == "net") for n in (*REVISION, "net"))]
+        for budget, arms in summary["revision"].items()
+        for arm, row in arms.items()
+    ]
+    head = ["method", "tokens", "first right", "last right", "right lost", "wrong mended", "revised", "net gain"]
+    return ["", "## Revision, % of sampled judgments", *table(head, rows)] if rows else []
+
+
+def event_lines(summary: dict[str, Any]) -> list[str]:
+    """Return what the watchdog saw."""
+    rows = [
+        [ARMS[arm].title, str(event["seed"]), str(event["step"]), event["message"]]
+        for arm, events in summary["events"].items()
+        for event in events
+    ]
+    if not rows:
+        return ["", "The watchdog saw nothing in any run of the table."]
+    return ["", "## What the watchdog saw", *table(["method", "seed", "step", "sign"], rows)]
+
+
+def markdown(summary: dict[str, Any], name: str) -> str:
+    """Return all tables; the plots are ``name.png`` and ``name_curves.png``."""
+    lines = ["# Which method makes a judge better?", "", *head_lines(summary)]
+    if summary["seeds"]:
+        for budget in summary["table"]:
+            lines += budget_lines(summary, budget)
+        lines += [f"![Accuracy by method at both budgets]({name}.png)", "", f"![Learning curves]({name}{CURVES}.png)"]
+        lines += critic_lines(summary) + revision_lines(summary) + event_lines(summary)
+    lines += validation_lines(summary)
+    text = "\n".join(lines).rstrip("\n") + "\n"
+    while "\n\n\n" in text:
+        text = text.replace("\n\n\n", "\n\n")
+    return text
+
+
+def write_report(summary: dict[str, Any], path: Path) -> Path:
+    """Write ``path`` (Markdown), and beside it the summary and two plots of its name; return ``path``."""
+    name = path.stem
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if summary["seeds"]:
+        draw_accuracy(summary, path.with_name(f"{name}.png"))
+        draw_curves(summary, path.with_name(f"{name}{CURVES}.png"))
+    write_atomic(path.with_suffix(".json"), json.dumps(summary, indent=1) + "\n")
+    write_atomic(path, markdown(summary, name))
+    return path

@@ -1,101 +1,229 @@
-"""One trial of the method table: a recipe trained on a copy of the SFT judge until it has generated its budget of tokens."""
+"""One trial of the method table: a recipe trained on a copy of the SFT judge, which is evaluated at every budget of tokens."""
 
 from __future__ import annotations
 
 import copy
 import json
+import math
+import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from transformers import PrinterCallback, TrainerCallback
 
-from eval.studies.methods import ARMS, Settings, config_of
-from eval.studies.plans import Trial
-from eval.studies.trials import digest
+from eval.studies.checker import LocalChecker
+from eval.studies.method_evaluation import Evaluator
+from eval.studies.methods import ARMS, FITTED, MethodTrial, Settings, config_of, critic_config, facts_of
+from eval.studies.runner import make_once
+from eval.studies.trials import digest, is_numeric_failure
 from rewardlab.config import RLConfig, SFTConfig
-from rewardlab.data.files import write_atomic
+from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.build import TEST
-from rewardlab.demo.server import favored_response
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.metrics.accuracy import Labeled, invalid_rate, position_bias, swap_consistency
 from rewardlab.models.checkpoints import commit, template_for
+from rewardlab.models.families import end_token_ids
 from rewardlab.models.loading import load_model
-from rewardlab.samplers.base import Sampler
+from rewardlab.rewards.judgment import RewardWeights
+from rewardlab.rewards.judgment_function import JudgmentReward
+from rewardlab.rewards.rollout import RewardFunction
+from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.samplers.self_verifying import SelfVerifying
-from rewardlab.training.policy_gradient.critic import StopAtPlateau
-from rewardlab.training.policy_gradient.trainer import PolicyTrainer
+from rewardlab.training.policy_gradient.build import pretrain_value
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows
-from rewardlab.training.run.folder import FINAL, is_finished
+from rewardlab.training.run.folder import FINAL, HEALTH, METRICS, SAMPLES, VALUE, is_finished
+from rewardlab.training.run.watchdog import Watchdog
 from rewardlab.training.sft import train_sft
-from rewardlab.types import BOTH_ORDERS, Choice, Judgment, PreferencePair
-from rewardlab.verdicts.parse import reasoning_of
+from rewardlab.types import Judgment
 
-VERIFYING = "verifying"  # folder of PAG's start
+VALIDATION, UNLIKE = "validation.parquet", "unlike.parquet"  # beside the test pairs
+VERIFYING, CRITICS = "verifying", "critics"  # folders of PAG's start, and of the fitted critics
+
+# Kept of every rollout batch, where a method has it: what a watchdog reads, and the learning curve.
+SERIES = {
+    "right": "reward/accuracy",
+    "last_right": "verify/final_accuracy",
+    "explained": "value/explained_variance",
+    "first_tenth": "advantage/first_tenth",
+    "last_tenth": "advantage/last_tenth",
+    "entropy": "entropy",
+    "length": "completions/mean_length",
+    "invalid": "reward/invalid_frac",
+    "first_frac": "verdict/first_frac",
+    "grad_norm": "grad_norm",
+    "clip_frac": "loss/clip_frac",
+    "preclip_frac": "loss/preclip_frac",
+    "deleted_frac": "advantage/outlier_frac_negative",
+}
+NOTHING: dict[str, Any] = {  # of a judge whose weights are no numbers: right on nothing and invalid on all
+    **dict.fromkeys(("accuracy", "greedy_accuracy", "swap_consistency", "flipped", "consistent", "length", "vote_15"), 0.0),
+    **{"num_votes": 0, "invalid": 1.0, "position_bias": None, "answers": []},
+}
 
 
-class Budget(TrainerCallback):
-    """Stops once ``num_tokens`` are generated, and lowers the rate linearly to 0 until then, whatever a step costs a method."""
+class SeriesLog(TrainerCallback):
+    """Keeps :data:`SERIES` beside the tokens generated so far, and stops a training whose weights are no longer numbers."""
 
-    def __init__(self, trainer: Any, num_tokens: float, *, decay: bool, spent: int = 0) -> None:
-        """``spent`` tokens of the budget were generated before this trainer: by the critic's pre-training."""
-        self._trainer, self._num_tokens, self._decay = trainer, num_tokens - spent, decay
-        self._rates: list[float] = []
-        trainer.add_callback(self)
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float | None]] = []
+        self.finite = True
+        self.num_tokens: Callable[[], int] = lambda: 0
 
-    @property
-    def left(self) -> float:
-        """Share (1..0) of the budget that is left to this trainer."""
-        return max(0.0, 1 - self._trainer.num_generated_tokens / max(1, self._num_tokens))
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        logs = logs or {}
+        if not {"reward/accuracy", "value/explained_variance"} & logs.keys():  # a later step on the same rollouts
+            return
+        row = {key: logs.get(name) for key, name in SERIES.items()}
+        self.rows.append({"tokens": self.num_tokens(), **{key: rounded(value) for key, value in row.items()}})
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
-        groups = self._trainer.optimizer.param_groups
-        self._rates = self._rates or [group["lr"] for group in groups]
-        for group, rate in zip(groups, self._rates, strict=True):
-            group["lr"] = rate * (self.left if self._decay else 1.0)
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self.finite = all(bool(weight.isfinite().all()) for weight in model.parameters())
+        control.should_training_stop |= not self.finite
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        control.should_training_stop |= self.left == 0
+    def columns(self) -> dict[str, list[float | None]]:
+        """Return the rows by name, without what no row has."""
+        names = [name for name in ("tokens", *SERIES) if any(row[name] is not None for row in self.rows)]
+        return {name: [row[name] for row in self.rows] for name in names}
+
+
+def rounded(value: float | None) -> float | None:
+    """Return a number to four significant digits; None for what is none."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
+
+
+class AtBudgets(TrainerCallback):
+    """Calls ``evaluate(budget)`` once each budget of generated tokens is reached, and stops after the largest."""
+
+    def __init__(self, trainer: Any, budgets: Sequence[int], evaluate: Callable[[int], dict[str, Any]]) -> None:
+        self._trainer, self._left, self._evaluate = trainer, sorted(budgets), evaluate
+        self._began, self._cpu_elsewhere = time.process_time(), 0.0
+        self.results: list[dict[str, Any]] = []
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        while self._left and self._trainer.num_generated_tokens >= self._left[0]:
+            began = time.process_time()
+            facts = {
+                "budget": self._left.pop(0),
+                "num_tokens": self._trainer.num_generated_tokens,
+                "steps": state.global_step,
+                "train_cpu_s": round(began - self._began - self._cpu_elsewhere, 1),
+            }
+            self.results.append(facts | self._evaluate(facts["budget"]))
+            model.train()
+            self._cpu_elsewhere += time.process_time() - began
+        control.should_training_stop |= not self._left
+
+    def fail_rest(self) -> None:
+        """Record the budgets that a training did not reach, since its weights were no numbers."""
+        steps, cpu = self._trainer.state.global_step, round(time.process_time() - self._began - self._cpu_elsewhere, 1)
+        for budget in self._left:
+            num_tokens = self._trainer.num_generated_tokens
+            self.results.append({"budget": budget, "num_tokens": num_tokens, "steps": steps, "train_cpu_s": cpu, **NOTHING})
+
+
+@dataclass(frozen=True)
+class World:
+    """A finished quickstart's folder, or one up to SFT: its judge and its sets of pairs."""
+
+    judge: Path
+    train: Path
+    validation: Path
+    test: Path
+    unlike: Path | None
+
+    @staticmethod
+    def of(run: Path) -> World:
+        """Raise ConfigError where something is missing. Without validation pairs, those are the last of the test pairs."""
+        demo = run / "demo"
+        train, test, validation, unlike = run / "distill" / "distilled.parquet", demo / TEST, demo / VALIDATION, demo / UNLIKE
+        if not is_finished(run / "sft") or not train.exists() or not test.exists():
+            raise ConfigError(f"{run}: holds no finished quickstart; make one with `rewardlab quickstart --out {run}`")
+        return World(
+            run / "sft" / FINAL,
+            train,
+            validation if validation.exists() else test,
+            test,
+            unlike if unlike.exists() else None,
+        )
+
+    def digests(self) -> dict[str, str]:
+        """Return what the judge and the pairs are known by."""
+        files = {"judge": self.judge / "model.safetensors", "train": self.train}
+        files |= {"validation": self.validation, "test": self.test} | ({"unlike": self.unlike} if self.unlike else {})
+        return {name: digest(path) for name, path in files.items()}
 
 
 class MethodContext:
     """The SFT judge, its hard pairs, the held-out ones; every trial gets its own copy of the weights."""
 
     def __init__(self, run: Path, settings: Settings, out: Path, configs: Path) -> None:
-        self.judge, train, test = run / "sft" / FINAL, run / "distill" / "distilled.parquet", run / "demo" / TEST
-        if not is_finished(run / "sft") or not train.exists() or not test.exists():
-            raise ConfigError(f"{run}: holds no finished quickstart; make one with `rewardlab quickstart --out {run}`")
+        self.world = World.of(run)
         self.settings, self.out, self.configs = settings, out, configs
-        self.files = (train, test, *sorted(configs.glob("*.yaml")))
-        self.template = template_for(self.judge, None)
-        self.model, self.processor = load_model(str(self.judge), device="cpu")
-        self.pairs = read_pairs(train)
-        self.test = read_pairs(test)[: settings.num_test]
+        self.template = template_for(self.world.judge, None)
+        self.model, self.processor = load_model(str(self.world.judge), device="cpu")
+        self.pairs = read_pairs(self.world.train)
+        test, validation = read_pairs(self.world.test), read_pairs(self.world.validation)
+        self.test, self.validation = test[: settings.num_test], validation[-settings.num_validation :]
+        if {pair.pair_id for pair in self.test} & {pair.pair_id for pair in self.validation}:
+            raise ConfigError(
+                f"{self.world.test}: {len(test):,} pairs are fewer than {settings.num_test} to test and "
+                f"{settings.num_validation} to choose a rate by; write others to {VALIDATION} beside it"
+            )
+        self.unlike = read_pairs(self.world.unlike)[: settings.num_unlike] if self.world.unlike else []
+        self.evaluator = Evaluator(self.processor, self.template, settings.max_tokens, settings.num_votes, settings.seed)
         self.commit = commit()  # of the code in memory, whatever is done to the files meanwhile
 
     def identity(self) -> dict[str, Any]:
-        """Arms and seeds may be added to a study; the judge, the pairs, the recipes and the settings are the same for all."""
-        weights = digest(self.judge / "model.safetensors")
-        return {"settings": self.settings.to_dict(), "judge": weights, **{path.name: digest(path) for path in self.files}}
+        """What all trials share. A trial's record has its recipe: arms and seeds may be added to a study."""
+        return {"settings": self.settings.to_dict(), **self.world.digests()}
+
+    def config_of(self, trial: MethodTrial) -> RLConfig:
+        return config_of(
+            trial, self.settings, model=str(self.start_of(trial.arm)), template=self.template.name, configs=self.configs
+        )
+
+    def facts(self, trial: MethodTrial) -> dict[str, Any]:
+        """What a record of ``trial`` must agree in to count as that trial's."""
+        return {"config": facts_of(self.config_of(trial))}
+
+    def start_of(self, arm: str) -> Path:
+        """Return the checkpoint that an arm starts from; PAG's is made by :meth:`verifying`."""
+        return self.out / VERIFYING / "sft" / FINAL if ARMS[arm].recipe == "pag" else self.world.judge
 
     def start(self) -> dict[str, Any]:
-        """The judge that the trials start from, measured; and PAG's, taught to verify its judgments from its own votes."""
-        verifying = self.out / VERIFYING
-        if not is_finished(verifying):
-            self._teach_to_verify(verifying)
-        verifier, _ = load_model(str(verifying / FINAL), device="cpu")
-        num_votes = self.settings.num_start_votes
-        return {
-            "plain": self.evaluate(self.model, num_votes),
-            "verifying": self.evaluate(verifier, num_votes),
-            "verified": self.evaluate(verifier, num_votes, verify=True),
-        }
+        """The judge that the trials start from, measured on the test pairs."""
+        return {"plain": self.measure(self.model, last=True)}
+
+    def prepare(self, start: dict[str, Any]) -> None:
+        """Nothing: critics and PAG's start are made where the first trial needs them."""
+
+    def measure(self, model: Any, *, last: bool, verify: bool = False) -> dict[str, Any]:
+        """Return a row of the table; ``last``: with the majority of 15, and the unlike pairs where there are any."""
+        num_vote_pairs = self.settings.num_vote_pairs if last else 0
+        row = self.evaluator.scores(model, self.test, verify=verify, num_vote_pairs=num_vote_pairs)
+        if last and self.unlike:
+            row["unlike"] = self.evaluator.greedy_accuracy(model, self.unlike, verify=verify)
+        return row
+
+    def verifying(self) -> dict[str, Any]:
+        """Return the scores of PAG's start, made once: taught to verify its judgments from its own votes, right and wrong."""
+        folder = self.out / VERIFYING
+
+        def make() -> dict[str, Any]:
+            began = time.process_time()
+            self._teach_to_verify(folder)
+            cpu_s = round(time.process_time() - began, 1)
+            model, _ = load_model(str(folder / "sft" / FINAL), device="cpu")
+            return {"cpu_s": cpu_s, **self.measure(model, last=True, verify=True)}
+
+        return make_once(folder / "scores.json", make)
 
     def _teach_to_verify(self, folder: Path) -> None:
         votes, pairs = folder / "votes.jsonl", [pair for pair in self.pairs if pair.judgment]
@@ -104,9 +232,9 @@ class MethodContext:
         judgments = judge.compare_many(pairs, orders=[(pair.order,) for pair in pairs], num_votes=1, seed=self.settings.seed)
         write_votes(votes, judgments)
         config = SFTConfig(
-            model=str(self.judge),
+            model=str(self.world.judge),
             template=self.template.name,
-            learning_rate=self.settings.learning_rate,
+            learning_rate=3e-4,
             lr_scheduler="linear",
             max_steps=self.settings.verify_steps,
             batch_size=32,
@@ -115,82 +243,124 @@ class MethodContext:
             save_steps=10_000,
             gradient_checkpointing=False,
         )
-        train_sft(pairs, config, folder, votes=votes)
+        shutil.rmtree(folder / "sft", ignore_errors=True)  # of a start that was killed
+        train_sft(pairs, config, folder / "sft", votes=votes)
 
-    def prepare(self, start: dict[str, Any]) -> None:
-        self._verifying, _ = load_model(str(self.out / VERIFYING / FINAL), device="cpu")
+    def critic(self, arm: str, seed: int) -> dict[str, Any]:
+        """Return a fitted critic's folder and what the fit took, made once a seed: one for PAG, one for all others."""
+        recipe = "pag" if ARMS[arm].recipe == "pag" else "vc_ppo"
+        folder = self.out / CRITICS / f"{recipe}-{seed}"
+        config = critic_config(
+            recipe, seed, self.settings, model=str(self.start_of(arm)), template=self.template.name, configs=self.configs
+        )
 
-    def evaluate(self, model: Any, num_votes: int, *, verify: bool = False) -> dict[str, Any]:
-        """Sampled votes on the held-out pairs in both orders; an answer without a verdict is wrong. The same draws' seed for
-        all."""
-        sampler: Sampler = HFSampler(model.eval(), self.processor, batch_size=512)
-        sampler = SelfVerifying(sampler) if verify else sampler
-        judge = GenerativeJudge(sampler, self.template, max_tokens=self.settings.max_tokens)
-        orders, seed = [BOTH_ORDERS] * len(self.test), self.settings.seed
-        sampled = judge.compare_many(self.test, orders=orders, num_votes=num_votes, seed=seed)
-        judge.temperature = 0.0
-        greedy = judge.compare_many(self.test, orders=orders, num_votes=1, seed=seed)
-        return scores_of(sampled, greedy, self.test)
+        def make() -> dict[str, Any]:
+            shutil.rmtree(folder / VALUE, ignore_errors=True)  # of a fit that was killed
+            folder.mkdir(parents=True, exist_ok=True)
+            began = time.process_time()
+            build = partial(build_trainer, self.rows(config), template=self.template)
+            path = pretrain_value(build, config, folder, data="study")
+            rows = read_complete_lines(folder / VALUE / METRICS)
+            return {"path": str(path), "cpu_s": round(time.process_time() - began, 1), **fit_facts(rows, config)}
 
-    def run(self, trial: Trial) -> dict[str, Any]:
-        """Train within the budget, and evaluate."""
+        return make_once(folder / "fit.json", make)
+
+    def rows(self, config: RLConfig) -> Any:
+        return rl_rows(hard_pairs(self.pairs, config), self.template, both_orders=True)
+
+    def run(self, trial: MethodTrial) -> dict[str, Any]:
+        """Train up to the largest budget, and evaluate at every one; a validation trial ends at the smallest."""
+        arm = ARMS[trial.arm]
+        verifies, config = arm.recipe == "pag", self.config_of(trial)
+        own_start = self.verifying() if verifies else None
+        fit = self.critic(trial.arm, trial.seed) if arm.recipe in FITTED else None
         clock, cpu = time.perf_counter(), time.process_time()
-        verifies = ARMS[trial.arm].recipe == "pag"
-        model = copy.deepcopy(self._verifying if verifies else self.model)
-        start = self.out / VERIFYING / FINAL if verifies else self.judge
-        config = config_of(trial, self.settings, model=str(start), template=self.template.name, configs=self.configs)
-        with tempfile.TemporaryDirectory() as folder:
-            trained = self._train(config, model, Path(folder))
-        trained |= {"train_s": round(time.perf_counter() - clock, 1), "train_cpu_s": round(time.process_time() - cpu, 1)}
-        final = {"verified": self.evaluate(model, self.settings.num_votes, verify=True)} if verifies else {}
+        if fit is not None:
+            config = config.model_copy(update={"value_init": fit["path"]})
+        model = load_model(str(self.start_of(trial.arm)), device="cpu")[0] if verifies else copy.deepcopy(self.model)
+
+        def evaluate(budget: int) -> dict[str, Any]:
+            if trial.is_validation:
+                return self.evaluator.scores(model, self.validation, verify=verifies)
+            return self.measure(model, last=budget == self.settings.budgets[-1], verify=verifies)
+
+        budgets = self.settings.budgets[:1] if trial.is_validation else self.settings.budgets
+        trained = self._train(trial, config, model, budgets, evaluate)
         return {
             "arm": trial.arm,
             "seed": trial.seed,
-            **self.evaluate(model, self.settings.num_votes),
-            **final,
+            "learning_rate": trial.learning_rate,
+            **self.facts(trial),
             **trained,
+            "fit": None if fit is None else {name: value for name, value in fit.items() if name != "path"},
+            "start": own_start,
             "wall_s": round(time.perf_counter() - clock, 1),
             "cpu_s": round(time.process_time() - cpu, 1),
             "commit": self.commit,
         }
 
-    def _train(self, config: RLConfig, model: Any, folder: Path) -> dict[str, Any]:
-        """Train, and return what it took. The critic's pre-training steps are part of the budget."""
-        rows = rl_rows(hard_pairs(self.pairs, config), self.template, both_orders=True)
-        spent, value_steps = 0, 0
-        if config.value_pretrain_steps:
-            trainer = self._trainer(
-                rows,
+    def _train(
+        self,
+        trial: MethodTrial,
+        config: RLConfig,
+        model: Any,
+        budgets: Sequence[int],
+        evaluate: Callable[[int], dict[str, Any]],
+    ) -> dict[str, Any]:
+        """Return what came of every budget, the series of the training, and what the watchdog saw."""
+        series = SeriesLog()
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder)
+            trainer = build_trainer(
+                self.rows(config),
                 config,
-                copy.deepcopy(model),
-                folder / "value",
-                callbacks=[StopAtPlateau(config.value_patience)],
-                trl={"max_steps": config.value_pretrain_steps},
-                value_only=True,
+                model,
+                self.processor,
+                self.template,
+                out,
+                reward=self._reward(trial, config, model, out),
+                callbacks=[series, Watchdog(config.health, out)],
+                trl={"save_strategy": "no", "logging_nan_inf_filter": False},
             )
-            trainer.train()
-            spent, value_steps = trainer.num_generated_tokens, trainer.state.global_step
-            trainer.critic.save(folder / "critic")
-            config = config.model_copy(update={"value_init": str(folder / "critic")})
-        trainer = self._trainer(rows, config, model, folder / "rl")
-        Budget(trainer, self.settings.num_tokens, decay=True, spent=spent)
-        trainer.train()
-        logged = [step["reward/accuracy"] for step in trainer.state.log_history if "reward/accuracy" in step]
+            trainer.remove_callback(PrinterCallback)
+            series.num_tokens = lambda: trainer.num_generated_tokens
+            at_budgets = AtBudgets(trainer, budgets, evaluate)
+            trainer.add_callback(at_budgets)
+            try:
+                trainer.train()
+            except RuntimeError as error:
+                if not is_numeric_failure(error):
+                    raise
+                series.finite = False
+            at_budgets.fail_rest()
+            events = read_complete_lines(out / HEALTH)
+        explained = [row["explained"] for row in series.rows if row["explained"] is not None]
         return {
-            "num_tokens": spent + trainer.num_generated_tokens,
-            "steps": trainer.state.global_step,
-            "value_steps": value_steps,
-            "right": logged,
+            "status": "finished" if series.finite else "non_finite",
+            "budgets": at_budgets.results,
+            "explained": {"first": explained[0], "last": float(np.mean(explained[-3:]))} if explained else None,
+            "events": [{name: event[name] for name in ("step", "signs", "message")} for event in events],
+            "series": series.columns(),
         }
 
-    def _trainer(
-        self, rows: Any, config: RLConfig, model: Any, folder: Path, *, trl: dict[str, Any] | None = None, **more: Any
-    ) -> PolicyTrainer:
-        folder.mkdir(parents=True)
-        arguments = {"save_strategy": "no", **(trl or {})}
-        trainer = build_trainer(rows, config, model, self.processor, self.template, folder, trl=arguments, **more)
-        trainer.remove_callback(PrinterCallback)
-        return trainer
+    def _reward(self, trial: MethodTrial, config: RLConfig, model: Any, out: Path) -> RewardFunction | None:
+        """Return the reward of an arm that is paid for consistency; None where the config's own does."""
+        if not ARMS[trial.arm].consistency:
+            return None
+        weights = RewardWeights(format=config.format_weight, consistency=self.settings.consistency_weight)
+        scorer = JudgmentScorer(self.template.verdict_format, LocalChecker())
+        return JudgmentReward(scorer, None, weights, ends=end_token_ids(model), samples=out / SAMPLES)
+
+
+def fit_facts(rows: Sequence[dict[str, Any]], config: RLConfig) -> dict[str, Any]:
+    """Return what a critic's fit took and how well it explains fresh rollouts, from the run's metrics."""
+    fresh = [row for row in rows if row.get("value/explained_variance") is not None]
+    lengths = [row["completions/mean_length"] for row in fresh if row.get("completions/mean_length") is not None]
+    return {
+        "steps": max((row["step"] for row in rows), default=0),
+        "num_tokens": round(config.rollout_batch_size * sum(lengths)),
+        "explained": [rounded(row["value/explained_variance"]) for row in fresh],
+    }
 
 
 def write_votes(path: Path, judgments: Sequence[Judgment]) -> None:
@@ -200,31 +370,3 @@ def write_votes(path: Path, judgments: Sequence[Judgment]) -> None:
         votes = [{"order": v.order, "choice": v.verdict.choice, "text": v.completion.text} for v in judgment.votes]
         lines.append({"pass": "votes", "row": row, "votes": votes})
     write_atomic(path, "".join(f"{json.dumps(line)}\n" for line in lines))
-
-
-def scores_of(sampled: Sequence[Judgment], greedy: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
-    """Return a table's row from a judge's votes. Whether an order flips the winner is read from the greedy votes, of which
-    there is one in each order: sampled ones also flip by chance."""
-
-    def labeled(judgments: Sequence[Judgment]) -> list[Labeled]:
-        return [Labeled(judgment, int(pair.preferred or 0), "") for judgment, pair in zip(judgments, pairs, strict=True)]
-
-    items, firm = labeled(sampled), labeled(greedy)
-    votes = [(vote, item.preferred) for item in items for vote in item.judgment.votes]
-    right = [vote for vote, preferred in votes if vote.winner == preferred]
-    sides = [favored_response(reasoning_of(vote.completion.text)) for vote in right]
-    choices = [1 if vote.verdict.choice is Choice.FIRST else 2 for vote in right]
-    winners_of = [[vote.winner for vote in item.judgment.votes] for item in firm]
-    flipped = [len(set(winners)) == 2 for winners in winners_of if None not in winners]
-    return {
-        "num_votes": len(votes),
-        "accuracy": len(right) / len(votes),
-        "greedy_accuracy": float(np.mean([w == item.preferred for item, ws in zip(firm, winners_of, strict=True) for w in ws])),
-        "swap_consistency": swap_consistency(firm),
-        "flipped": sum(flipped) / max(1, len(flipped)),
-        "position_bias": position_bias(items),
-        "consistent": sum(a == b for a, b in zip(sides, choices, strict=True)) / max(1, len(right)),
-        "invalid": invalid_rate(items),
-        "length": float(np.mean([vote.completion.num_tokens for vote, _ in votes])),
-        "answers": [vote.completion.text for vote, _ in votes[:3]],
-    }

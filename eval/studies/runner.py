@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import math
 import os
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from pathlib import Path
@@ -14,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from rewardlab.data.files import lock_folder, write_atomic
+from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
 from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.processes import end_with_parent
 from rewardlab.reporting.progress import bar
@@ -53,21 +56,48 @@ Opener = Callable[[], StudyContext]  # picklable: every worker process opens its
 _context: StudyContext  # of a worker process
 
 
-def open_study(context: StudyContext, out: Path) -> dict[str, Any]:
-    """Return the record of the start, measured or read from ``out``. Raise ConfigError if ``out`` holds another study."""
+def open_study(context: StudyContext, out: Path, records: Path | None = None) -> dict[str, Any]:
+    """Return the record of the start, measured or read from ``out`` or from ``records``. Raise ConfigError if either holds
+    another study."""
     identity, path = context.identity(), out / START
     lock_folder(out)
+    if records is not None:
+        restore(records, out, identity)
     if path.exists():
         start = dict(json.loads(path.read_text(encoding="utf-8")))
-        if start["identity"] != identity:
-            names = sorted(name for name in identity if start["identity"].get(name) != identity[name])
-            raise ConfigError(f"{out}: holds a study that differs in {', '.join(names)}; use another --out")
+        refuse_other(start["identity"], identity, out)
         return start
     wall, cpu = time.perf_counter(), time.process_time()
     start = {"identity": identity, **context.start()}
     start |= {"wall_s": round(time.perf_counter() - wall, 1), "cpu_s": round(time.process_time() - cpu, 1)}
     write_atomic(path, json.dumps(start, indent=1) + "\n")
     return start
+
+
+def refuse_other(theirs: dict[str, Any], ours: dict[str, Any], where: Path) -> None:
+    """Raise ConfigError, naming what differs, where two identities are not one."""
+    if theirs == ours:
+        return
+    names = []
+    for name in sorted(theirs.keys() | ours.keys()):
+        a, b = theirs.get(name), ours.get(name)
+        if isinstance(a, dict) and isinstance(b, dict):
+            names += [
+                f"{name}.{key} ({a.get(key)} there, {b.get(key)} here)" for key in sorted(a | b) if a.get(key) != b.get(key)
+            ]
+        elif a != b:
+            names.append(f"{name} ({a} there, {b} here)")
+    raise ConfigError(f"{where}: holds a study that differs in {', '.join(names)}; use another --out, or other records")
+
+
+def make_once(marker: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return what ``make`` returns, kept in ``marker``: made by the first process that needs it, others wait for it."""
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    with (marker.parent / ".making").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # let go when the file is closed, however the process ends
+        if not marker.exists():
+            write_atomic(marker, json.dumps(make(), indent=1) + "\n")
+        return dict(json.loads(marker.read_text(encoding="utf-8")))
 
 
 def read_records(out: Path) -> list[dict[str, Any]]:
@@ -80,8 +110,13 @@ def path_of(trial: Trial, out: Path) -> Path:
 
 
 def work(context: StudyContext, trial: Trial, out: Path) -> Trial:
-    """Run one trial and leave its record."""
-    write_atomic(path_of(trial, out), json.dumps(context.run(trial), indent=1, allow_nan=False) + "\n")
+    """Run one trial and leave its record. What goes wrong is printed, with its place: in the log of a worker process."""
+    try:
+        record = {"name": trial.name, **context.run(trial)}
+    except Exception:
+        traceback.print_exc()
+        raise
+    write_atomic(path_of(trial, out), json.dumps(record, indent=1, allow_nan=False) + "\n")
     return trial
 
 
@@ -101,28 +136,97 @@ def _work(trial: Trial, out: Path) -> Trial:
     return work(_context, trial, out)
 
 
-def _results(opener: Opener, start: dict[str, Any], todo: Sequence[Trial], out: Path, workers: int) -> Iterator[Trial]:
-    """The trials as they are done; with one worker, in this process."""
-    if workers == 1 or len(todo) == 1:
-        context = opener()
-        context.prepare(start)
-        yield from (work(context, trial, out) for trial in todo)
-        return
+def _in_turn(context: StudyContext, todo: Sequence[Trial], out: Path, end: float) -> Iterator[tuple[Trial, str]]:
+    """The trials as they are done, in this process; those that would begin after ``end`` are left."""
+    for trial in todo:
+        if time.monotonic() >= end:
+            return
+        try:
+            yield work(context, trial, out), ""
+        except Exception as error:  # the boundary: one trial's fault is not that of the others
+            yield trial, f"{type(error).__name__}: {error}"
+
+
+def _side_by_side(
+    opener: Opener, start: dict[str, Any], todo: Sequence[Trial], out: Path, workers: int, end: float
+) -> Iterator[tuple[Trial, str]]:
+    """:func:`_in_turn` in processes of their own, as many trials at a time."""
+    waiting, running = list(todo), dict[Future[Trial], Trial]()
     pool = ProcessPoolExecutor(workers, get_context("spawn"), _begin, (opener, start, out))
     try:
-        yield from (done.result() for done in as_completed([pool.submit(_work, trial, out) for trial in todo]))
-    except BrokenProcessPool as error:
-        raise RewardlabError(f"a worker process ended; the end of {out / LOG} says why; run again to continue") from error
+        while running or (waiting and time.monotonic() < end):
+            while waiting and len(running) < workers and time.monotonic() < end:
+                trial = waiting.pop(0)
+                running[pool.submit(_work, trial, out)] = trial
+            for done in wait(running, return_when=FIRST_COMPLETED).done:
+                trial, error = running.pop(done), done.exception()
+                if isinstance(error, BrokenProcessPool):
+                    text = f"a worker process ended; the end of {out / LOG} says why; run again to continue"
+                    raise RewardlabError(text) from error
+                yield trial, f"{type(error).__name__}: {error}" if error else ""
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def run_rest(
+    opener: Opener,
+    start: dict[str, Any],
+    trials: Sequence[Trial],
+    out: Path,
+    *,
+    workers: int,
+    records: Path | None = None,
+    end: float = math.inf,
+) -> bool:
+    """Run the trials without a record, and keep ``records`` complete; return whether none is left.
+
+    No trial begins after ``end`` (of :func:`time.monotonic`). One that fails does not end the others: raise RewardlabError,
+    naming those that failed, once the rest is done.
+    """
+    todo = [trial for trial in trials if not path_of(trial, out).exists()]
+    failed: list[str] = []
+    if todo and time.monotonic() < end:
+        if workers == 1 or len(todo) == 1:
+            context = opener()
+            context.prepare(start)
+            results = _in_turn(context, todo, out, end)
+        else:
+            results = _side_by_side(opener, start, todo, out, workers, end)
+        with bar("trials", len(trials)) as advance:
+            advance(len(trials) - len(todo))
+            for trial, error in results:
+                failed += [f"{trial.name} ({error})"] if error else []
+                if records is not None and not error:
+                    keep(records, out)
+                advance(1, note=trial.name)
+    if failed:
+        raise RewardlabError(f"{len(failed)} trials failed: {'; '.join(failed)}; the others are kept, run again for these")
+    return all(path_of(trial, out).exists() for trial in trials)
 
 
 def run_trials(opener: Opener, trials: Sequence[Trial], out: Path, *, workers: int) -> dict[str, Any]:
     """Run the trials without a record; return the record of the start."""
     start = open_study(opener(), out)
-    todo = [trial for trial in trials if not path_of(trial, out).exists()]
-    with bar("trials", len(trials)) as advance:
-        advance(len(trials) - len(todo))
-        for trial in _results(opener, start, todo, out, workers):
-            advance(1, note=trial.name)
+    run_rest(opener, start, trials, out, workers=workers)
     return start
+
+
+def keep(records: Path, out: Path) -> None:
+    """Write the start and all finished trials of ``out`` into one file, a line each: it replaces the file as a whole, so that
+    whoever is killed leaves the old or the new one."""
+    start = json.loads((out / START).read_text(encoding="utf-8"))
+    lines = [{"kind": "start", **start}, *({"kind": "trial", **record} for record in read_records(out))]
+    write_atomic(records, "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines))
+
+
+def restore(records: Path, out: Path, identity: dict[str, Any]) -> None:
+    """Bring what ``records`` holds into ``out``, where it is not there yet. Raise ConfigError if it is of another study."""
+    for line in read_complete_lines(records):
+        kind, record = line.pop("kind"), line
+        if kind == "start":
+            refuse_other(record["identity"], identity, records)
+            path = out / START
+        else:
+            path = out / TRIALS / f"{record['name']}.json"
+        if not path.exists():
+            write_atomic(path, json.dumps(record, indent=1) + "\n")

@@ -76,7 +76,7 @@ def _series(logged: Sequence[dict[str, float]]) -> dict[str, list[float | None]]
     return {key: [v if v is not None and math.isfinite(v) else None for v in values] for key, values in series.items()}
 
 
-def _is_numeric(error: RuntimeError) -> bool:
+def is_numeric_failure(error: RuntimeError) -> bool:
     """Return whether torch refused to sample from non-finite probabilities."""
     return "probability tensor contains" in str(error)
 
@@ -185,7 +185,7 @@ class StabilityContext:
             try:
                 trainer.train()
             except RuntimeError as error:
-                if not _is_numeric(error):
+                if not is_numeric_failure(error):
                     raise
                 return False
         return watch.finite
@@ -195,7 +195,7 @@ class StabilityContext:
             if finite:
                 return {"status": "finished", **self.evaluate(model, self.settings.num_votes)}
         except RuntimeError as error:
-            if not _is_numeric(error):
+            if not is_numeric_failure(error):
                 raise
         num_votes = 2 * len(self.test) * self.settings.num_votes
         return {"status": "non_finite", "num_votes": num_votes, "accuracy": 0.0, "invalid": 1.0, "answers": []}

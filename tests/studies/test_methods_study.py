@@ -1,9 +1,11 @@
-"""The method table: its plan, the scaled recipes, the budget, one trial of each kind in small, and the report's arithmetic."""
+"""The method study: its plan, the scaled recipes, the budgets, records that survive, and the report's arithmetic."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,13 +13,29 @@ from typing import Any
 
 import pytest
 
-from eval.studies.method_report import markdown, summarize, write_report
-from eval.studies.method_trials import Budget, MethodContext, scores_of
-from eval.studies.methods import ARMS, Settings, config_of, scaled
-from eval.studies.plans import Trial, plan
-from eval.studies.runner import read_records, run_trials
+from eval.studies.checker import LocalChecker
+from eval.studies.method_evaluation import revision_of, scores_of
+from eval.studies.method_plan import plan_text, seconds_of
+from eval.studies.method_report import markdown, write_report
+from eval.studies.method_study import run_study
+from eval.studies.method_summary import curve, summarize
+from eval.studies.method_trials import AtBudgets, MethodContext, SeriesLog, fit_facts
+from eval.studies.methods import (
+    ARMS,
+    FITTED,
+    MethodTrial,
+    Settings,
+    choose_rates,
+    config_of,
+    critic_config,
+    scaled,
+    study_plan,
+    validation_plan,
+)
+from eval.studies.runner import read_records, restore
 from rewardlab.config import load_yaml
-from rewardlab.errors import ConfigError
+from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.types import (
     Choice,
     Completion,
@@ -31,70 +49,115 @@ from rewardlab.types import (
     Vote,
 )
 
-ROOT = Path(__file__).parents[2]
-RECIPES = ROOT / "configs" / "rl"
+RECIPES = Path(__file__).parents[2] / "configs" / "rl"
 SMALL = Settings(
-    num_tokens=300,
+    budgets=(150, 300),
+    rates=(1e-3,),
+    warmup_steps=1,
     rollout_batch_size=16,
     batch_size=8,
     max_tokens=16,
     group=4,
     window=8,
     value_steps=2,
+    num_validation=2,
     num_test=4,
     num_votes=1,
-    num_start_votes=1,
+    num_vote_pairs=1,
+    num_unlike=2,
     verify_steps=2,
 )
 
 
 def test_every_recipe_is_in_the_table() -> None:
-    """And every arm's config is valid, with nothing but its method of its own."""
+    """Every arm's config is valid, with nothing but its method of its own; a critic's rate is twice the policy's."""
     methods = {path.stem for path in RECIPES.glob("*.yaml") if not path.stem.startswith("stable_reinforce_")}  # of hardware
-    assert methods == {arm.recipe for arm in ARMS.values()}
-    configs = {arm: config_of(Trial(0, arm), Settings(), model="x", template="plain", configs=RECIPES) for arm in ARMS}
-    assert {config.learning_rate for arm, config in configs.items() if not arm.endswith("_slow")} == {3e-4}
-    assert (configs["ppo_slow"].learning_rate, configs["ppo_slow"].value_learning_rate) == (1e-4, 6e-4)
+    assert methods - {"rlcs"} == {arm.recipe for arm in ARMS.values()}
+    configs = {
+        arm: config_of(MethodTrial(arm, 1e-4, 0), Settings(), model="x", template="plain", configs=RECIPES) for arm in ARMS
+    }
+    assert {config.learning_rate for config in configs.values()} == {1e-4}
     assert {config.consistency.weight for config in configs.values()} == {0.0}
-    assert (configs["swap_one"].swap_weight, configs["t_ppo"].window, configs["pag"].self_verify) == (1.0, 16, True)
+    assert {config.value_pretrain_steps for config in configs.values()} == {0}
+    assert {ARMS[arm].recipe for arm, config in configs.items() if config.advantage == "gae"} == set(FITTED)
+    assert (configs["no_parts"].outliers, configs["no_parts"].preclip) == ("keep", None)
+    assert (configs["no_filter"].preclip, configs["t_ppo"].window, configs["pag"].self_verify) == (3.0, 16, True)
     assert configs["dapo"].dynamic_sampling == "refill"
 
 
 def test_scaling_changes_sizes_only() -> None:
     recipe = load_yaml(RECIPES / "t_ppo.yaml")
-    changed = {name for name, value in scaled(recipe, Settings()).items() if recipe[name] != value}
-    assert changed == {"window", "value_pretrain_steps"}
+    assert {name for name, value in scaled(recipe, Settings()).items() if recipe[name] != value} == {"window"}
 
 
-def test_the_plan() -> None:
-    assert len(plan(ARMS, tuple(ARMS), tuple(range(5)))) == 5 * len(ARMS)
-    assert [trial.name for trial in plan(ARMS, ("grpo", "ppo"), (0, 1))] == ["grpo-0", "ppo-0", "grpo-1", "ppo-1"]
-    with pytest.raises(ConfigError, match="unknown arm nothing"):
-        plan(ARMS, ("nothing",), (0,))
+def test_critics_are_fitted_to_whole_returns() -> None:
+    config = critic_config("pag", 3, Settings(), model="x", template="plain", configs=RECIPES)
+    assert (config.gae_lambda_critic, config.self_verify, config.value_pretrain_steps) == (1.0, True, 100)
+    assert (config.value_learning_rate, config.seed) == (1e-3, 3)
 
 
-def test_the_budget_lowers_the_rate_and_stops() -> None:
-    """Half of the tokens spent: half of the rate, of every group; all spent: stop."""
-
-    def step(num_generated_tokens: int, num_tokens: int, **spent: int) -> tuple[list[float], bool]:
-        """(rates, whether training stops) of a step that begins and ends with as many tokens."""
-        groups, control = [{"lr": 1.0}, {"lr": 2.0}], SimpleNamespace(should_training_stop=False)
-        trainer = SimpleNamespace(
-            num_generated_tokens=num_generated_tokens,
-            optimizer=SimpleNamespace(param_groups=groups),
-            add_callback=lambda callback: None,
+def test_plans_and_the_choice_of_rates() -> None:
+    settings = Settings(rates=(1e-4, 1e-3))
+    assert [trial.name for trial in validation_plan(("grpo", "ppo"), settings)] == [
+        "grpo-0.0001-100",
+        "grpo-0.001-100",
+        "ppo-0.0001-100",
+        "ppo-0.001-100",
+    ]
+    records = [
+        {"arm": arm, "learning_rate": rate, "seed": seed, "budgets": [{"accuracy": accuracy}]}
+        for arm, rate, seed, accuracy in (
+            ("grpo", 1e-3, 100, 0.8),
+            ("grpo", 1e-4, 100, 0.8),
+            ("grpo", 1e-3, 0, 0.99),
+            ("ppo", 1e-4, 100, 0.7),
+            ("vapo", 1e-4, 100, 0.7),
+            ("vapo", 1e-3, 100, 0.71),
         )
-        budget = Budget(trainer, num_tokens, decay=True, **spent)
-        budget.on_step_begin(None, None, control)
-        budget.on_step_end(None, None, control)
-        return [group["lr"] for group in groups], control.should_training_stop
+    ]
+    chosen = choose_rates(records, ("grpo", "ppo", "vapo"), settings.rates)
+    assert chosen == {"grpo": 1e-4, "vapo": 1e-3}  # of equals the lowest; ppo was not tried at all rates
+    assert [trial.name for trial in study_plan(chosen, 2)] == ["grpo-0.0001-0", "vapo-0.001-0", "grpo-0.0001-1", "vapo-0.001-1"]
 
-    assert step(0, 100) == ([1.0, 2.0], False)
-    assert step(50, 100) == ([0.5, 1.0], False)
-    assert step(130, 100) == ([0.0, 0.0], True)
-    assert step(0, 140, spent=40) == ([1.0, 2.0], False)  # what was spent before does not lower the rate
-    assert step(50, 140, spent=40) == ([0.5, 1.0], False)
-    assert step(100, 140, spent=40) == ([0.0, 0.0], True)
+
+def test_budgets_are_points_of_one_run() -> None:
+    """Each budget is evaluated once, at the step that reaches it; after the last the run ends; what is left of one whose
+    weights are no numbers counts as wrong."""
+    trainer = SimpleNamespace(num_generated_tokens=0, state=SimpleNamespace(global_step=9))
+    model = SimpleNamespace(train=lambda: None)
+    at = AtBudgets(trainer, (100, 60), lambda budget: {"accuracy": budget / 1000})
+    stops = []
+    for tokens in (50, 70, 90, 120):
+        trainer.num_generated_tokens, control = tokens, SimpleNamespace(should_training_stop=False)
+        at.on_step_end(None, SimpleNamespace(global_step=tokens // 10), control, model=model)
+        stops.append(control.should_training_stop)
+    assert stops == [False, False, False, True]
+    assert [(row["budget"], row["num_tokens"], row["steps"], row["accuracy"]) for row in at.results] == [
+        (60, 70, 7, 0.06),
+        (100, 120, 12, 0.1),
+    ]
+    broken = AtBudgets(trainer, (100, 200), lambda budget: {"accuracy": 1.0})
+    broken.fail_rest()
+    assert [(row["budget"], row["accuracy"], row["invalid"]) for row in broken.results] == [(100, 0.0, 1.0), (200, 0.0, 1.0)]
+
+
+def test_the_series_holds_a_row_a_rollout_batch() -> None:
+    log = SeriesLog()
+    log.num_tokens = lambda: 70
+    control = SimpleNamespace(should_training_stop=False)
+    log.on_log(None, None, control, logs={"reward/accuracy": 0.123456, "entropy": float("nan")})
+    log.on_log(None, None, control, logs={"entropy": 0.5})  # the second step on the same rollouts
+    assert log.columns() == {"tokens": [70], "right": [0.1235]}
+
+
+def test_what_a_fit_took() -> None:
+    config = critic_config("vc_ppo", 0, SMALL, model="x", template="plain", configs=RECIPES)
+    rows: list[dict[str, Any]] = [
+        {"step": 1, "value/explained_variance": -0.1, "completions/mean_length": 10.0},
+        {"step": 2, "value/loss": 0.1},
+        {"step": 3, "value/explained_variance": 0.2, "completions/mean_length": 12.0},
+    ]
+    assert fit_facts(rows, config) == {"steps": 3, "num_tokens": 16 * 22, "explained": [-0.1, 0.2]}
 
 
 def vote(order: Order, choice: Choice | None, text: str = "") -> Vote:
@@ -125,63 +188,223 @@ def test_scores_by_hand() -> None:
     assert (scores["accuracy"], scores["consistent"], scores["invalid"]) == (0.5, 0.5, 0.25)
     assert (scores["greedy_accuracy"], scores["swap_consistency"], scores["flipped"]) == (0.75, 0.5, 0.5)
     assert scores["length"] == 10
+    with pytest.raises(ValueError, match="no pair"):
+        scores_of([], [], [])
 
 
-def record(arm: str, seed: int, accuracy: float) -> dict[str, Any]:
-    numbers = {
-        "greedy_accuracy": 0.8,
-        "swap_consistency": 0.7,
-        "flipped": 0.3,
-        "consistent": 0.9,
-        "invalid": 0.0,
-        "length": 20.0,
+def test_revisions_by_hand() -> None:
+    """Of four judgments one is lost, one is mended, one is revised to the same winner, one stays."""
+    pairs = [PreferencePair("0", "q", ("a", "b"), 0)]
+    right, wrong = Choice.FIRST, Choice.SECOND
+    first = [judged(*(vote(Order.GIVEN, choice, "a") for choice in (right, wrong, right, right)))]
+    last = [
+        judged(*(vote(Order.GIVEN, choice, text) for choice, text in ((wrong, "b"), (right, "b"), (right, "b"), (right, "a"))))
+    ]
+    assert revision_of(first, last, pairs) == {"first": 0.75, "last": 0.75, "lost": 0.25, "mended": 0.25, "revised": 0.75}
+
+
+def test_the_local_checker_answers_as_the_served_one() -> None:
+    import asyncio
+
+    checker, reasoning = LocalChecker(), "Response 1: x, correct. Response 2: y, wrong."
+    answers = [asyncio.run(checker.score("q", text, Choice.FIRST)) for text in (reasoning, "nothing")]
+    assert (answers, asyncio.run(checker.score("q", reasoning, Choice.SECOND))) == ([1, 0], -1)
+
+
+def row_of(budget: int, accuracy: float) -> dict[str, Any]:
+    shares = dict.fromkeys(("greedy_accuracy", "swap_consistency", "flipped", "consistent", "vote_15"), 0.8)
+    return {"budget": budget, "accuracy": accuracy, "invalid": 0.0, "length": 20.0, "steps": 10, "train_cpu_s": 5.0, **shares}
+
+
+def record(arm: str, seed: int, accuracy: float, **more: Any) -> dict[str, Any]:
+    budgets = [row_of(60_000, accuracy - 0.1)] + ([row_of(300_000, accuracy)] if seed < 100 else [])
+    series = {"tokens": [1000, 2000, 20_000], "right": [0.5, 0.7, accuracy]}
+    facts: dict[str, Any] = {"arm": arm, "seed": seed, "learning_rate": 1e-4, "name": f"{arm}-{seed}", "status": "finished"}
+    facts |= {"budgets": budgets, "series": series, "events": [], "fit": None, "explained": None, "start": None}
+    return facts | {"config": {}, "cpu_s": 60.0 if seed < 100 else 12.0, "wall_s": 60.0, "commit": "abc"} | more
+
+
+def the_start() -> dict[str, Any]:
+    settings = Settings(rates=(1e-4,)).to_dict()
+    return {
+        "identity": {"settings": settings, "judge": "j"},
+        "plain": {**row_of(0, 0.7), "num_votes": 8, "answers": []},
+        "cpu_s": 6.0,
+        "wall_s": 6.0,
     }
-    numbers |= {"steps": 10, "train_cpu_s": 5.0, "num_tokens": 300, "cpu_s": 6.0, "wall_s": 12.0}
-    return {"arm": arm, "seed": seed, "accuracy": accuracy, **numbers, "commit": "abc", "answers": []}
 
 
 def test_the_report_pairs_by_seed(tmp_path: Path) -> None:
     """GRPO is two points better on each seed though both vary: a difference of +2.0 without width."""
-    rows = [
-        record(arm, seed, 0.7 + 0.01 * seed + (0.02 if arm == "grpo" else 0))
-        for arm in ("stable_reinforce", "grpo")
-        for seed in range(3)
-    ]
-    scores = {"accuracy": 0.7, "greedy_accuracy": 0.8, "swap_consistency": 0.7, "num_votes": 8, "answers": []}
-    start = {"identity": {"settings": Settings().to_dict(), "judge": "j"}, "cpu_s": 6.0, "wall_s": 6.0}
-    start |= dict.fromkeys(("plain", "verifying", "verified"), scores)
-    summary = summarize(rows, start, 2)
-    row = summary["table"]["grpo"]
-    assert row["accuracy"][0] == pytest.approx(0.73)
+    events = [{"step": 4, "signs": ["invalid"], "message": "half of it is invalid"}]
+    rows = [record("stable_reinforce", 100, 0.8), record("grpo", 100, 0.8)]
+    rows += [record("stable_reinforce", seed, 0.7 + 0.01 * seed) for seed in range(3)]
+    rows += [record("grpo", seed, 0.72 + 0.01 * seed, events=events if seed == 2 else []) for seed in range(3)]
+    fit = {"steps": 40, "num_tokens": 1000, "cpu_s": 9.0, "explained": [-0.1, 0.1, 0.2]}
+    verifying = {"cpu_s": 7.0, **row_of(0, 0.6), "num_votes": 8, "answers": []}
+    explained = {"first": 0.2, "last": 0.4}
+    for seed in range(3):
+        pag = record("pag", seed, 0.75, fit=fit, explained=explained, start=verifying)
+        pag["budgets"][1]["revision"] = {"first": 0.7, "last": 0.75, "lost": 0.02, "mended": 0.07, "revised": 0.1}
+        rows.append(pag)
+    summary = summarize(rows, the_start(), 2)
+    cell = summary["table"]["300000"]["grpo"]
+    assert cell["accuracy"]["mean"] == pytest.approx(0.73)
     # t(0.975, 2 degrees) 4.303 times 0.01 / sqrt(3) is 0.0248
-    assert row["accuracy"][1] == pytest.approx([0.73 - 0.02484, 0.73 + 0.02484], abs=1e-4)
-    assert row["against"]["accuracy"]["difference"] == pytest.approx(0.02)
-    assert row["against"]["accuracy"]["interval"] == pytest.approx([0.02, 0.02])
-    assert summary["minutes"] == {"by_cpu_seconds": 0.3, "by_the_clock": 0.7}
-    write_report(summary, tmp_path)
-    assert "| GRPO | +2.0 [+2.0, +2.0] |" in (tmp_path / "methods.md").read_text()
-    assert (tmp_path / "methods.png").stat().st_size > 5000
-    assert markdown(json.loads((tmp_path / "methods.json").read_text())) == (tmp_path / "methods.md").read_text()
+    assert cell["accuracy"]["interval"] == pytest.approx([0.73 - 0.02484, 0.73 + 0.02484], abs=1e-4)
+    assert cell["against_base"]["accuracy"]["mean"] == pytest.approx(0.02)
+    assert cell["against_base"]["accuracy"]["interval"] == pytest.approx([0.02, 0.02])
+    assert cell["gain"]["accuracy"]["mean"] == pytest.approx(0.03)
+    assert summary["table"]["300000"]["pag"]["gain"]["accuracy"]["mean"] == pytest.approx(0.15)  # of its own start
+    assert summary["cpu_s"] == {"trials": 564.0, "fits": 27.0, "starts": 13.0}
+    assert summary["revision"]["300000"]["pag"]["net"]["mean"] == pytest.approx(0.05)
+    assert summary["chosen"] == {"stable_reinforce": 1e-4, "grpo": 1e-4}
+    path = write_report(summary, tmp_path / "study.md")
+    text = path.read_text()
+    assert "| GRPO | +2.0 [+2.0, +2.0] |" in text
+    assert "| GRPO | 2 | 4 | half of it is invalid |" in text
+    assert "| PAG, last judgment | 300,000 | 70.0 [70.0, 70.0] | 75.0" in text
+    assert all((tmp_path / name).stat().st_size > 5000 for name in ("study.png", "study_curves.png"))
+    assert markdown(json.loads(path.with_suffix(".json").read_text()), "study") == text
 
 
-def test_trials_in_small(finished_run: Path, tmp_path: Path) -> None:
-    """A critic-free, a windowed and a verifying method through the real trainers: the budget is met, every number there."""
-    run = tmp_path / "run"
+def test_a_learning_curve_is_of_all_seeds() -> None:
+    """Rollouts within 15,000 tokens are averaged; where one seed has none, there is no point."""
+    rows = [record("grpo", 0, 0.9), record("grpo", 1, 0.8)]
+    rows[1]["series"] = {"tokens": [500, 40_000], "right": [0.4, 0.8]}
+    points = curve(rows)
+    assert (points["tokens"], points["mean"], points["low"], points["high"]) == ([7500.0], [pytest.approx(0.5)], [0.4], [0.6])
+
+
+def test_the_plan_says_what_is_left() -> None:
+    """Two of four trials are done; a trial of the table costs five times one that chooses a rate, by its tokens."""
+    settings = Settings(rates=(1e-4, 1e-3))
+    rows = [record("grpo", 100, 0.8), record("stable_reinforce", 100, 0.8)]
+    assert seconds_of("grpo", rows, settings) == (12.0, 60.0)
+    assert seconds_of("vapo", rows, settings) == (12.0, 60.0)  # of the others, until it has one of its own
+    text = plan_text(("grpo",), rows, the_start(), settings, num_seeds=1, workers=2)
+    assert "1 of 3 trials are done, in 30 CPU seconds; about 72 CPU seconds are left: 1 minutes with 2 workers" in text
+    assert "is known once" in plan_text(("grpo",), [], the_start(), settings, num_seeds=1, workers=2)
+
+
+@pytest.fixture(scope="module")
+def world(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A quickstart's folder up to SFT, with an unlike set, whose pairs are tagged as hard."""
+    run = tmp_path_factory.mktemp("world") / "run"
     shutil.copytree(finished_run / "rl", run / "sft")
     for name in ("distill", "demo"):
         shutil.copytree(finished_run / name, run / name)
-    from dataclasses import replace
-
-    from rewardlab.data.pairs import read_pairs, write_parquet
-
     path = run / "distill" / "distilled.parquet"
     write_parquet([replace(pair, attempts="2") for pair in read_pairs(path)], path)
-    opener = partial(MethodContext, run, SMALL, tmp_path / "out", RECIPES)
-    start = run_trials(opener, plan(ARMS, ("dapo", "t_ppo", "pag"), (0,)), tmp_path / "out", workers=1)
-    records = {row["arm"]: row for row in read_records(tmp_path / "out")}
-    assert {row["num_tokens"] >= 300 for row in records.values()} == {True}
-    assert records["t_ppo"]["value_steps"] == 2
-    assert 0 <= records["pag"]["verified"]["accuracy"] <= 1
-    assert "PAG's last judgments" in markdown(summarize(list(records.values()), start, 1))
+    shutil.copy(run / "demo" / "test.parquet", run / "demo" / "unlike.parquet")
+    return run
+
+
+@pytest.fixture(scope="module")
+def study(world: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Callable[[Path, Settings], Any], Path]:
+    """(opener of a context, folder of a finished study of a windowed, a verifying and a critic-free method)."""
+    folder = tmp_path_factory.mktemp("study")
+
+    def opener(out: Path, settings: Settings = SMALL) -> partial[MethodContext]:
+        return partial(MethodContext, world, settings, out, RECIPES)
+
+    lines: list[str] = []
+    arms = ("consistency", "t_ppo", "pag")
+    run_study(opener(folder / "out"), folder / "out", folder / "r.jsonl", arms, num_seeds=1, workers=1, show=lines.append)
+    assert "0 of 6 trials are done" in lines[0]
+    assert "6 of 6 trials are done" in lines[1]
+    return opener, folder
+
+
+def test_a_study_in_small(study: Any) -> None:
+    """Through the real trainers: both budgets are met in one run, every number is there, one critic serves a seed."""
+    _, folder = study
+    rows = {row["name"]: row for row in read_records(folder / "out")}
+    assert sorted(rows) == sorted(f"{arm}-0.001-{seed}" for arm in ("consistency", "pag", "t_ppo") for seed in (0, 100))
+    for row in rows.values():
+        assert [part["num_tokens"] >= part["budget"] for part in row["budgets"]] == [True] * (2 if row["seed"] == 0 else 1)
+        assert len(row["series"]["tokens"]) == len(row["series"]["right"]) > 0
+    windowed, verifying = rows["t_ppo-0.001-0"], rows["pag-0.001-0"]
+    assert windowed["budgets"][0]["num_tokens"] < windowed["budgets"][1]["num_tokens"]
+    assert (windowed["fit"]["steps"], "first" in windowed["explained"]) == (2, True)
+    assert {"vote_15", "unlike"} <= windowed["budgets"][1].keys()
+    assert not {"vote_15", "unlike"} & windowed["budgets"][0].keys()
+    assert 0 <= verifying["budgets"][1]["revision"]["last"] == verifying["budgets"][1]["accuracy"]
+    assert "accuracy" in verifying["start"]
+    assert sorted(path.name for path in (folder / "out" / "critics").iterdir()) == [
+        "pag-0",
+        "pag-100",
+        "vc_ppo-0",
+        "vc_ppo-100",
+    ]
+    assert "## Revision" in (folder / "r.md").read_text()
+
+
+def test_records_stand_in_for_a_folder(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A study begun in an empty folder does nothing again; a trial that is missing is run; another study is refused."""
+    opener, folder = study
+    records = tmp_path / "r.jsonl"
+    lines = (folder / "r.jsonl").read_text().splitlines()
+    records.write_text("\n".join(line for line in lines if '"consistency-0.001-0"' not in line) + '\n{"kind": "tr')
+    runs: list[str] = []
+    original = MethodContext.run
+
+    def run(self: MethodContext, trial: MethodTrial) -> dict[str, Any]:
+        runs.append(trial.name)
+        return original(self, trial)
+
+    monkeypatch.setattr(MethodContext, "run", run)
+    monkeypatch.setattr(MethodContext, "start", None)
+    options: dict[str, Any] = {"num_seeds": 1, "workers": 1}
+    out = tmp_path / "out"
+    run_study(opener(out), out, records, ("consistency", "t_ppo"), end=0.0, **options)
+    assert runs == []
+    run_study(opener(out), out, records, ("consistency", "t_ppo"), **options)
+    assert runs == ["consistency-0.001-0"]
+    assert sorted(json.loads(line).get("name", "") for line in records.read_text().splitlines())[1:] == sorted(
+        row["name"] for row in read_records(folder / "out")
+    )
+    with pytest.raises(ConfigError, match=r"differs in settings.group \(4 there, 2 here\)"):
+        run_study(opener(tmp_path / "x", replace(SMALL, group=2)), tmp_path / "x", records, ("t_ppo",), **options)
+    with pytest.raises(ConfigError, match="unknown arm nothing"):
+        run_study(opener(out), out, records, ("nothing",), **options)
+
+
+def test_another_recipe_is_refused(study: Any, tmp_path: Path) -> None:
+    """A record of an arm whose recipe has changed since does not count as that arm's."""
+    opener, folder = study
+    records = tmp_path / "r.jsonl"
+    records.write_text((folder / "r.jsonl").read_text().replace('"dual_clip":10.0', '"dual_clip":3.0'))
+    with pytest.raises(ConfigError, match=r"t_ppo-0.001-\d+ was run with another recipe: dual_clip \(3.0 there, 10.0 here\)"):
+        run_study(opener(tmp_path / "out"), tmp_path / "out", records, ("t_ppo",), num_seeds=1, workers=1)
+
+
+def test_one_trial_that_fails_ends_no_other(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opener, folder = study
+    records = tmp_path / "r.jsonl"
+    lines = (folder / "r.jsonl").read_text().splitlines()
+    records.write_text(
+        "\n".join(line for line in lines if '"t_ppo-0.001-0"' not in line and '"pag-0.001-0"' not in line) + "\n"
+    )
+    kept = {json.loads(line)["name"]: json.loads(line) for line in lines[1:]}
+
+    def run(self: MethodContext, trial: MethodTrial) -> dict[str, Any]:
+        if trial.arm == "t_ppo":
+            raise ValueError("no window")
+        return {key: value for key, value in kept[trial.name].items() if key not in ("kind", "name")}
+
+    monkeypatch.setattr(MethodContext, "run", run)
+    with pytest.raises(RewardlabError, match=r"t_ppo-0.001-0 \(ValueError: no window\)"):
+        run_study(opener(tmp_path / "o"), tmp_path / "o", records, ("t_ppo", "pag"), num_seeds=1, workers=1)
+    assert "pag-0.001-0" in {row["name"] for row in read_records(tmp_path / "o")}
+    assert (tmp_path / "r.md").exists()
+
+
+def test_what_cannot_be_studied(world: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="finished quickstart"):
         MethodContext(tmp_path / "none", SMALL, tmp_path / "out", RECIPES)
+    with pytest.raises(ConfigError, match="20 pairs are fewer than 15 to test and 10 to choose a rate by"):
+        MethodContext(world, replace(SMALL, num_test=15, num_validation=10), tmp_path / "out", RECIPES)
+    empty = tmp_path / "empty.jsonl"
+    restore(empty, tmp_path / "out", {})  # no file yet: nothing is brought
+    assert not (tmp_path / "out").exists()

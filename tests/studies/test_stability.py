@@ -349,7 +349,7 @@ def test_a_stopped_study_continues(finished_run: Path, tmp_path: Path, monkeypat
     trials = plan(("reinforce_pp", "preclip"), (1e-2,), (0,))
     original = StabilityContext.run
 
-    class KilledError(Exception):
+    class KilledError(BaseException):
         pass
 
     def killed(self: StabilityContext, trial: Trial) -> dict[str, Any]:

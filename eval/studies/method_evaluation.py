@@ -1,0 +1,127 @@
+"""What a judge is worth on held-out pairs, in the columns of the method table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rewardlab.demo.server import favored_response
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.metrics.accuracy import Labeled, invalid_rate, micro, position_bias, swap_consistency
+from rewardlab.prompts import Template
+from rewardlab.samplers.base import Sampler
+from rewardlab.samplers.hf import HFSampler
+from rewardlab.samplers.self_verifying import SelfVerifying
+from rewardlab.types import BOTH_ORDERS, Choice, Judgment, PreferencePair, Vote
+from rewardlab.verdicts.parse import reasoning_of
+
+VOTES = 15  # of a majority
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Judges pairs in both orders, by ``num_votes`` sampled judgments in each and a greedy one; an answer without a verdict is
+    wrong. The draws' seed is the same for all judges."""
+
+    processor: Any
+    template: Template
+    max_tokens: int
+    num_votes: int
+    seed: int
+
+    def judge(self, model: Any, *, verify: bool, temperature: float = 1.0) -> GenerativeJudge:
+        """Return the judge of a model that samples; it is put into evaluation mode. ``verify``: each judgment is verified and,
+        where found wrong, revised (PAG)."""
+        sampler: Sampler = HFSampler(model.eval(), self.processor, batch_size=512)
+        return GenerativeJudge(
+            SelfVerifying(sampler) if verify else sampler, self.template, max_tokens=self.max_tokens, temperature=temperature
+        )
+
+    def judgments(
+        self, model: Any, pairs: Sequence[PreferencePair], num_votes: int, *, verify: bool = False, temperature: float = 1.0
+    ) -> list[Judgment]:
+        judge = self.judge(model, verify=verify, temperature=temperature)
+        return judge.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=num_votes, seed=self.seed)
+
+    def scores(
+        self, model: Any, pairs: Sequence[PreferencePair], *, verify: bool = False, num_vote_pairs: int = 0
+    ) -> dict[str, Any]:
+        """Return a row of the table. With ``verify`` it is that of the last judgments; ``revision`` has the first.
+
+        ``vote_15``: accuracy of the majority of 15 judgments in one order, of the first ``num_vote_pairs`` pairs. They are
+        further judgments, unless there are 15 of each pair already.
+        """
+        sampled = self.judgments(model, pairs, self.num_votes, verify=verify)
+        greedy = self.judgments(model, pairs, 1, verify=verify, temperature=0.0)
+        row = scores_of(sampled, greedy, pairs)
+        if verify:
+            row["revision"] = revision_of(self.judgments(model, pairs, self.num_votes), sampled, pairs)
+        if num_vote_pairs:
+            voted = pairs[:num_vote_pairs]
+            judged = sampled if self.num_votes == VOTES else self.judgments(model, voted, VOTES, verify=verify)
+            row["vote_15"] = micro(labeled(judged[:num_vote_pairs], voted))
+        return row
+
+    def greedy_accuracy(self, model: Any, pairs: Sequence[PreferencePair], *, verify: bool = False) -> float:
+        """Return the share (0..1) of pairs and orders whose greedy judgment is right."""
+        return _accuracy(self.judgments(model, pairs, 1, verify=verify, temperature=0.0), pairs)
+
+
+def labeled(judgments: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> list[Labeled]:
+    """Return judgments beside the labels of their pairs."""
+    return [Labeled(judgment, int(pair.preferred or 0), "") for judgment, pair in zip(judgments, pairs, strict=True)]
+
+
+def _votes(judgments: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> list[tuple[Vote, int]]:
+    return [(vote, item.preferred) for item in labeled(judgments, pairs) for vote in item.judgment.votes]
+
+
+def _accuracy(judgments: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> float:
+    return float(np.mean([vote.winner == preferred for vote, preferred in _votes(judgments, pairs)]))
+
+
+def scores_of(sampled: Sequence[Judgment], greedy: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
+    """Return a table's row from a judge's votes. Whether an order flips the winner is read from the greedy votes, of which
+    there is one in each order: sampled ones also flip by chance. Raise ValueError without a pair."""
+    if not pairs:
+        raise ValueError("there is no pair to judge")
+    items, firm, votes = labeled(sampled, pairs), labeled(greedy, pairs), _votes(sampled, pairs)
+    right = [vote for vote, preferred in votes if vote.winner == preferred]
+    sides = [favored_response(reasoning_of(vote.completion.text)) for vote in right]
+    choices = [1 if vote.verdict.choice is Choice.FIRST else 2 for vote in right]
+    winners_of = [[vote.winner for vote in item.judgment.votes] for item in firm]
+    flipped = [len(set(winners)) == 2 for winners in winners_of if None not in winners]
+    return {
+        "num_votes": len(votes),
+        "accuracy": len(right) / len(votes),
+        "greedy_accuracy": _accuracy(greedy, pairs),
+        "swap_consistency": swap_consistency(firm),
+        "flipped": sum(flipped) / max(1, len(flipped)),
+        "position_bias": position_bias(items),
+        "consistent": sum(a == b for a, b in zip(sides, choices, strict=True)) / max(1, len(right)),
+        "invalid": invalid_rate(items),
+        "length": float(np.mean([vote.completion.num_tokens for vote, _ in votes])),
+        "answers": [vote.completion.text for vote, _ in votes[:2]],
+    }
+
+
+def revision_of(first: Sequence[Judgment], last: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, float]:
+    """Return what verification does to sampled judgments, as shares (0..1) of all of them: right at first, right at last, right
+    ones that are lost, wrong ones that are mended, and those that were revised.
+
+    ``first`` and ``last`` are of the same draws: what is not revised is the same text in both.
+    """
+    right = [
+        (a.winner == preferred, b.winner == preferred, a.completion.text != b.completion.text)
+        for (a, preferred), (b, _) in zip(_votes(first, pairs), _votes(last, pairs), strict=True)
+    ]
+    return {
+        "first": float(np.mean([before for before, _, _ in right])),
+        "last": float(np.mean([after for _, after, _ in right])),
+        "lost": float(np.mean([before and not after for before, after, _ in right])),
+        "mended": float(np.mean([after and not before for before, after, _ in right])),
+        "revised": float(np.mean([changed for _, _, changed in right])),
+    }

@@ -1,0 +1,166 @@
+"""The study of self-improvement to read: one table of all stages, differences by seed, and the summary as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from eval.studies.method_report import cell, table
+from eval.studies.method_summary import Mean, mean_of
+from eval.studies.self_improvement import ARMS
+from rewardlab.data.files import write_atomic
+
+COLUMNS = {
+    "accuracy": ("one vote", 100),
+    "vote_15": ("majority of 15", 100),
+    "greedy_accuracy": ("greedy", 100),
+    "vote_gain": ("majority less one vote", 100),
+    "vote_over_greedy": ("majority less greedy", 100),
+    "swap_consistency": ("same winner in both orders", 100),
+    "consistent": ("reasoning agrees", 100),
+    "invalid": ("invalid", 100),
+    "length": ("tokens", 1),
+    "cpu_s": ("CPU seconds", 1),
+}
+STAGES = {"rl_1": "RL", "rl_2": "second RL", "sft": "SFT on its own judgments"}
+COMPARED = ("accuracy", "vote_15", "greedy_accuracy", "vote_gain", "vote_over_greedy")
+LAST = "rl_2"
+Record = dict[str, Any]
+
+
+def with_gains(row: Record) -> Record:
+    """Return a row with what the majority gains over one vote and over the greedy judgment."""
+    vote = row["vote_15"]
+    return {**row, "vote_gain": vote - row["accuracy"], "vote_over_greedy": vote - row["greedy_accuracy"]}
+
+
+def key_of(row: Record) -> str:
+    """Return a stage's name, with its budget where it has one."""
+    return f"{row['stage']}@{row['budget']}" if "budget" in row else str(row["stage"])
+
+
+def rows_of(records: Sequence[Record], arm: str) -> dict[str, dict[int, Record]]:
+    """Return the evaluated rows of an arm: stage -> seed -> row."""
+    rows: dict[str, dict[int, Record]] = {}
+    for record in records:
+        for row in record["rows"]:
+            if record["arm"] == arm and "vote_15" in row:
+                rows.setdefault(key_of(row), {})[record["seed"]] = with_gains(row)
+    return rows
+
+
+def compared(rows: dict[int, Record], base: dict[int, Record]) -> dict[str, Mean | None]:
+    """Return mean differences to ``base``, seed by seed."""
+    seeds = sorted(rows.keys() & base.keys())
+    return {name: mean_of([rows[seed][name] - base[seed][name] for seed in seeds]) for name in COMPARED}
+
+
+def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dict[str, Any]:
+    """Return everything the report shows. Raise ValueError without a record."""
+    if not records:
+        raise ValueError("there is no finished trial to summarise")
+    of = {arm: rows_of(records, arm) for arm in ARMS}
+    budget = start["identity"]["settings"]["num_tokens"]
+    first, longest = f"rl_1@{budget}", f"rl_1@{2 * budget}"
+    plain = of["longer"].get(first) or of["two_rounds"].get(first, {})
+    pairs = {"second round against first": (of["two_rounds"].get(f"{LAST}@{budget}"), of["two_rounds"].get(first))}
+    pairs["two rounds against RL alone, as many tokens"] = (of["two_rounds"].get(f"{LAST}@{budget}"), of["longer"].get(longest))
+    pairs["RL alone, twice the tokens against once"] = (of["longer"].get(longest), of["longer"].get(first))
+    pairs |= {f"{ARMS[arm].title}, against RL": (of[arm].get(first), plain) for arm in ("clip_higher", "kl", "grouped")}
+    pairs[f"{ARMS['vote_reward'].title}, against groups of 8"] = (of["vote_reward"].get(first), of["grouped"].get(first))
+    began = with_gains(start["scores"])
+    seeds = sorted({record["seed"] for record in records})
+    differences = {"RL against its start": compared(plain, dict.fromkeys(seeds, began))} if plain else {}
+    differences |= {title: compared(a, b) for title, (a, b) in pairs.items() if a and b}
+    return {
+        "commits": sorted({record["commit"] for record in records}),
+        "identity": start["identity"],
+        "seeds": seeds,
+        "start": _short(began),
+        "num_trials": len(records),
+        "num_workers": num_workers,
+        "minutes": round((start["cpu_s"] + sum(r["cpu_s"] for r in records)) / num_workers / 60, 1),
+        "table": {
+            arm: {
+                stage: {
+                    "num_seeds": len(rows),
+                    **{name: mean_of([row.get(name) for row in rows.values()]) for name in COLUMNS},
+                }
+                for stage, rows in stages.items()
+            }
+            for arm, stages in of.items()
+        },
+        "differences": differences,
+        "distilled": [
+            {"seed": record["seed"], **row} for record in records for row in record["rows"] if row["stage"] == "distil"
+        ],
+        "trials": [
+            {
+                "arm": r["arm"],
+                "seed": r["seed"],
+                "rows": [{k: v for k, v in row.items() if k != "answers"} for row in r["rows"]],
+            }
+            for r in records
+        ],
+    }
+
+
+def _short(row: Record) -> Record:
+    return {name: value for name, value in row.items() if name != "answers"}
+
+
+def _title(arm: str, stage: str) -> str:
+    name, _, budget = stage.partition("@")
+    tokens = f", {int(budget):,} tokens" if budget else ""
+    return f"{ARMS[arm].title}: {STAGES[name]}{tokens}"
+
+
+def markdown(summary: dict[str, Any]) -> str:
+    """Return the tables, and what all trials had in common."""
+    s = summary["identity"]["settings"]
+    lines = [
+        "# Does a judge go on improving without a teacher?",
+        "",
+        f"- Commit {', '.join(summary['commits'])}; judge {summary['identity']['judge']}; seeds "
+        f"{', '.join(map(str, summary['seeds']))}; {summary['num_trials']} trials.",
+        f"- RL: StableReinforce, {s['num_tokens']:,} generated tokens a round at a constant rate of "
+        f"{s['learning_rate']:g}; format 0.5 and result 1 are paid, no consistency.",
+        f"- Self-distillation: {s['num_pairs']:,} training pairs, {s['samples']} judgments in each order with a hot token at "
+        f"{s['hot_token']:g}; at most {s['keep']} right ones a pair are kept. SFT of the judge that all began with, "
+        f"{s['sft_steps']} steps on these alone.",
+        f"- Held out: {s['num_test']} pairs in both orders, 15 sampled judgments and a greedy one in each. One vote and the "
+        "majority of 15 are of the same judgments, in one order. Intervals are Student's 95 % over seeds.",
+        f"- Time: {summary['minutes']} minutes by CPU seconds with {summary['num_workers']} processes of one thread.",
+    ]
+    start = [
+        f"{scale * summary['start'][name]:.1f}" if name in summary["start"] else "–" for name, (_, scale) in COLUMNS.items()
+    ]
+    rows = [["start: SFT", "", *start]]
+    for arm, stages in summary["table"].items():
+        for stage, row in stages.items():
+            cells = [cell(row[name], scale) for name, (_, scale) in COLUMNS.items()]
+            rows.append([_title(arm, stage), str(row["num_seeds"]), *cells])
+    lines += table(["stage", "seeds", *(title for title, _ in COLUMNS.values())], rows)
+    lines.append("Differences, seed by seed, in points:")
+    lines += table(
+        ["", *(COLUMNS[name][0] for name in COMPARED)],
+        [[title, *(cell(means[name], 100, sign=True) for name in COMPARED)] for title, means in summary["differences"].items()],
+    )
+    if summary["distilled"]:
+        lines.append("What self-distillation kept:")
+        names = {"num_pairs": "pairs", "samples": "judgments", "right": "right", "num_pairs_kept": "pairs kept"}
+        names |= {"num_kept": "judgments kept", "distinct_openings": "different openings"}
+        lines += table(
+            ["seed", *names.values()],
+            [[str(row["seed"]), *(f"{row[name]:,}" for name in names)] for row in summary["distilled"]],
+        )
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def write_report(summary: dict[str, Any], path: Path) -> Path:
+    """Write ``path`` (Markdown) and the summary beside it; return ``path``."""
+    write_atomic(path.with_suffix(".json"), json.dumps(summary, indent=1) + "\n")
+    write_atomic(path, markdown(summary))
+    return path
