@@ -76,7 +76,7 @@ def curve(records: Sequence[Record]) -> dict[str, list[float]]:
     points: dict[int, list[float]] = {}
     for record in records:
         series = record["series"]
-        right = series.get("last_right") or series["right"]
+        right = series.get("last_right") or series.get("right") or [None] * len(series["tokens"])
         bins: dict[int, list[float]] = {}
         for tokens, value in zip(series["tokens"], right, strict=True):
             if value is not None:
