@@ -82,7 +82,7 @@ def budget_lines(summary: dict[str, Any], budget: str) -> list[str]:
         [
             [
                 ARMS[arm].title,
-                f"{summary['chosen'].get(arm, 0):g}",
+                ", ".join(f"{rate:g}" for rate in row["rates"]),
                 f"{row['num_seeds']}" + (f", {row['non_finite']} non-finite" if row["non_finite"] else ""),
                 *(cell(row.get(name), *COLUMNS[name][1:]) for name in names),
             ]

@@ -63,6 +63,7 @@ def arm_row(records: Sequence[Record], base: Sequence[Record], start: Record, bu
     columns = {name: mean_of([row.get(name) for row in rows.values()]) for name in COLUMNS}
     return {
         "num_seeds": len(rows),
+        "rates": sorted({record["learning_rate"] for record in records}),
         **{name: value for name, value in columns.items() if value is not None},
         "against_base": {name: differences(rows, theirs, name) for name in COMPARED},
         "gain": {name: differences(rows, began, name) for name in COMPARED},
