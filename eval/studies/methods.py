@@ -65,7 +65,6 @@ class Settings:
     group: int = 8
     window: int = 16  # a judgment has about 27 tokens
     value_steps: int = 100  # of the critic alone, at most; no part of the budgets
-    value_patience: int = 20
     value_learning_rate: float = 1e-3
     num_validation: int = 300  # pairs of another split than the test pairs, judged in both orders
     num_test: int = 300
@@ -134,6 +133,8 @@ def scaled(recipe: dict[str, Any], settings: Settings) -> dict[str, Any]:
     method = {name: value for name, value in recipe.items() if name not in left_out}
     if "group_size" in method:
         method["group_size"] = settings.group
+    if "window_tail" in method:
+        method["window_tail"] = method["window_tail"] * settings.window // method["window"]
     if "window" in method:
         method["window"] = settings.window
     if "overlong_margin" in method:
@@ -196,7 +197,6 @@ def critic_config(recipe: str, seed: int, settings: Settings, *, model: str, tem
         "learning_rate": settings.value_learning_rate,  # of a policy that does not move
         "value_learning_rate": settings.value_learning_rate,
         "value_pretrain_steps": settings.value_steps,
-        "value_patience": settings.value_patience,
         "gae_lambda_critic": 1.0,
     }
     return RLConfig(**values)

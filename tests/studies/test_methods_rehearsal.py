@@ -18,6 +18,8 @@ from eval.studies.methods import MethodTrial, Settings
 from eval.studies.runner import read_records, restore
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, RewardlabError
+from rewardlab.types import PreferencePair, choice_of
+from rewardlab.verdicts.parse import format_verdict
 
 RECIPES = Path(__file__).parents[2] / "configs" / "rl"
 SMALL = Settings(
@@ -39,6 +41,12 @@ SMALL = Settings(
 )
 
 
+def judgment_of(pair: PreferencePair) -> str:
+    """A judgment whose reasoning is the better response: it mentions what the two differ in, as one that verifies must."""
+    preferred = pair.preferred or 0
+    return format_verdict(choice_of(preferred, pair.order), pair.responses[preferred])
+
+
 @pytest.fixture(scope="module")
 def world(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A quickstart's folder up to SFT, with an unlike set, whose pairs are tagged as hard."""
@@ -47,7 +55,7 @@ def world(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("distill", "demo"):
         shutil.copytree(finished_run / name, run / name)
     path = run / "distill" / "distilled.parquet"
-    write_parquet([replace(pair, attempts="2") for pair in read_pairs(path)], path)
+    write_parquet([replace(pair, attempts="2", judgment=judgment_of(pair)) for pair in read_pairs(path)], path)
     shutil.copy(run / "demo" / "test.parquet", run / "demo" / "unlike.parquet")
     return run
 
