@@ -33,7 +33,6 @@ from rewardlab.models.families import end_token_ids
 from rewardlab.models.loading import load_model
 from rewardlab.rewards.judgment import RewardWeights
 from rewardlab.rewards.judgment_function import JudgmentReward
-from rewardlab.rewards.rollout import RewardFunction
 from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.build import pretrain_value
@@ -311,6 +310,7 @@ class MethodContext:
         series = SeriesLog()
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder)
+            reward = self._reward(trial, config, model, out)
             trainer = build_trainer(
                 self.rows(config),
                 config,
@@ -318,7 +318,7 @@ class MethodContext:
                 self.processor,
                 self.template,
                 out,
-                reward=self._reward(trial, config, model, out),
+                reward=reward,
                 callbacks=[series, Watchdog(config.health, out)],
                 trl={"save_strategy": "no", "logging_nan_inf_filter": False},
             )
@@ -332,6 +332,9 @@ class MethodContext:
                 if not is_numeric_failure(error):
                     raise
                 series.finite = False
+            finally:
+                if reward is not None:
+                    reward.close()
             at_budgets.fail_rest()
             events = read_complete_lines(out / HEALTH)
         explained = [row["explained"] for row in series.rows if row["explained"] is not None]
@@ -343,7 +346,7 @@ class MethodContext:
             "series": series.columns(),
         }
 
-    def _reward(self, trial: MethodTrial, config: RLConfig, model: Any, out: Path) -> RewardFunction | None:
+    def _reward(self, trial: MethodTrial, config: RLConfig, model: Any, out: Path) -> JudgmentReward | None:
         """Return the reward of an arm that is paid for consistency; None where the config's own does."""
         if not ARMS[trial.arm].consistency:
             return None
