@@ -57,7 +57,9 @@ def test_every_recipe_is_in_the_table() -> None:
     assert {config.value_pretrain_steps for config in configs.values()} == {0}
     assert {ARMS[arm].recipe for arm, config in configs.items() if config.advantage == "gae"} == set(FITTED)
     assert (configs["no_parts"].outliers, configs["no_parts"].preclip) == ("keep", None)
-    assert (configs["no_filter"].preclip, configs["t_ppo"].window, configs["pag"].self_verify) == (3.0, 16, True)
+    assert (configs["no_filter"].outliers, configs["no_filter"].preclip) == ("keep", configs["stable_reinforce"].preclip)
+    assert (configs["no_preclip"].outliers, configs["no_preclip"].preclip) == ("delete", None)
+    assert (configs["t_ppo"].window, configs["pag"].self_verify) == (16, True)
     assert configs["dapo"].dynamic_sampling == "refill"
 
 
