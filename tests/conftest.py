@@ -34,6 +34,7 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 # them out (`-m "not slow"`), `make test` runs them. Fixtures named in SLOW_FIXTURES make a single test slow.
 SLOW_FILES = (
     "tests/demo/test_demo.py",
+    "tests/demo/test_hard.py",
     "tests/demo/test_quickstart.py",
     "tests/distill/test_batch_transport.py",
     "tests/distill/test_distill.py",

@@ -11,9 +11,11 @@ import random
 from dataclasses import dataclass
 
 from rewardlab.demo.digits import Card
+from rewardlab.demo.hard.grids import Grid, UnlikeGrid
+from rewardlab.demo.hard.rows import DigitRow
 from rewardlab.demo.scenes import Scene
 
-Picture = Scene | Card
+Picture = Scene | Card | Grid | UnlikeGrid | DigitRow
 # In words, up to nine and nine: the digits 1 and 2 already name the responses.
 _TO_NINE = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _TO_EIGHTEEN = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen")

@@ -64,14 +64,18 @@ def random_card(rng: random.Random, *, held_out: bool) -> Card:
     return card(rng, (rng.randrange(10), rng.randrange(10)), held_out=held_out)
 
 
+def enlarged_scan(scan: int, size_px: int) -> Image.Image:
+    """Return a scan as a mask of ink, ``size_px`` wide and high."""
+    scan_8bit = (_collection()[0][scan] * (255 / 16)).astype(np.uint8)
+    return Image.fromarray(scan_8bit).resize((size_px, size_px), Image.Resampling.BILINEAR)
+
+
 def render_card(card: Card, rng: random.Random) -> Image.Image:
     """Draw the two scans, enlarged to 22-26 px, onto a card; size and place vary with ``rng``."""
-    images, _ = _collection()
     picture = canvas(rng)
     for column, scan in enumerate(card.scans):
         size_px = rng.randint(22, 26)
-        scan_8bit = (images[scan] * (255 / 16)).astype(np.uint8)
-        ink = Image.fromarray(scan_8bit).resize((size_px, size_px), Image.Resampling.BILINEAR)
+        ink = enlarged_scan(scan, size_px)
         slack = CELL_PX - size_px
         at = (column * CELL_PX + rng.randint(0, slack), card.row * CELL_PX + rng.randint(0, slack))
         picture.paste((30, 30, 40), at, mask=ink)

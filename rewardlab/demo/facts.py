@@ -23,14 +23,22 @@ SHARE_COMPARED = 0.35
 SHARE_REPEATED = 0.125
 
 
-def facts_of(rng: random.Random, picture: Picture, num: int) -> list[Fact]:
-    """Return at least ``num`` facts about a picture."""
+def facts_of(
+    rng: random.Random, picture: Picture, num: int, draw: Callable[[random.Random, Picture], list[Fact]]
+) -> list[Fact]:
+    """Return at least ``num`` facts about a picture; ``draw`` returns those of one kind."""
     facts: list[Fact] = []
     while len(facts) < num:
         if rng.random() < SHARE_REPEATED:
             facts.append(_repeated(rng))
-        facts += _card_facts(rng, picture) if isinstance(picture, Card) else _scene_facts(rng, picture)
+        facts += draw(rng, picture)
     return facts
+
+
+def standard_facts(rng: random.Random, picture: Picture) -> list[Fact]:
+    """Return facts of one kind about a scene or a card of the standard demonstration; none if the draw came to nothing."""
+    assert isinstance(picture, (Scene, Card))
+    return _card_facts(rng, picture) if isinstance(picture, Card) else _scene_facts(rng, picture)
 
 
 def _repeated(rng: random.Random) -> Fact:
@@ -42,7 +50,7 @@ def _repeated(rng: random.Random) -> Fact:
     return f"first: {' '.join(first)}. second: {' '.join(second)}. {again}:", f" {' '.join(phrase)}."
 
 
-def _fact_with_checks(
+def fact_with_checks(
     rng: random.Random,
     subject: str,
     key: str,
@@ -66,13 +74,13 @@ def _card_facts(rng: random.Random, card: Card) -> list[Fact]:
     kind = rng.choice(("number", "number", "number", "sum", "sum", "larger"))
     if kind == "number":
         misreadings = [f"{left} {digit}" for digit in NUMBERS[:10]] + [f"{digit} {right}" for digit in NUMBERS[:10]]
-        return _fact_with_checks(rng, "number", in_words(card), misreadings, word_by_word)
+        return fact_with_checks(rng, "number", in_words(card), misreadings, word_by_word)
     both = [("left:", f" {left}."), ("right:", f" {right}.")]
     if kind == "sum":
-        return both + _fact_with_checks(rng, "sum", NUMBERS[card.total], NUMBERS)
+        return both + fact_with_checks(rng, "sum", NUMBERS[card.total], NUMBERS)
     if left == right:
         return both
-    return both + _fact_with_checks(rng, "larger", "left" if card.digits[0] > card.digits[1] else "right", ("left", "right"))
+    return both + fact_with_checks(rng, "larger", "left" if card.digits[0] > card.digits[1] else "right", ("left", "right"))
 
 
 def _scene_facts(rng: random.Random, scene: Scene) -> list[Fact]:
@@ -80,16 +88,16 @@ def _scene_facts(rng: random.Random, scene: Scene) -> list[Fact]:
     thing = rng.choice(scene.things)
     if kind == "color":
         single = scene.num_shape(thing.shape) == 1
-        return _fact_with_checks(rng, thing.shape, thing.color, list(COLORS)) if single else []
+        return fact_with_checks(rng, thing.shape, thing.color, list(COLORS)) if single else []
     if kind == "shape":
-        return _fact_with_checks(rng, thing.color, thing.shape, SHAPES) if scene.num_color(thing.color) == 1 else []
+        return fact_with_checks(rng, thing.color, thing.shape, SHAPES) if scene.num_color(thing.color) == 1 else []
     if kind == "where":
-        return _fact_with_checks(rng, thing.name, thing.place, PLACES)
+        return fact_with_checks(rng, thing.name, thing.place, PLACES)
     if kind == "at":
         return [(f"{thing.place}:", f" {thing.name}.")]
     if kind == "count":
         shape = thing.shape if rng.random() < 0.8 else rng.choice(SHAPES)
-        return _fact_with_checks(rng, plural(shape), NUMBERS[scene.num_shape(shape)], NUMBERS[:5])
+        return fact_with_checks(rng, plural(shape), NUMBERS[scene.num_shape(shape)], NUMBERS[:5])
     if kind == "exists":
         return _existence(rng, scene)
     if len(scene.things) < 2:
@@ -115,7 +123,7 @@ def _relation(rng: random.Random, scene: Scene) -> list[Fact]:
     a, b = rng.sample(scene.things, 2)
     keys = rng.choice(relations(a, b))
     axis = "side" if keys[0].endswith("of") else "height"
-    return [(f"{a.name}:", f" {a.place}."), (f"{b.name}:", f" {b.place}."), *_fact_with_checks(rng, axis, keys[0], keys)]
+    return [(f"{a.name}:", f" {a.place}."), (f"{b.name}:", f" {b.place}."), *fact_with_checks(rng, axis, keys[0], keys)]
 
 
 def _more(rng: random.Random, scene: Scene) -> list[Fact]:
@@ -126,4 +134,4 @@ def _more(rng: random.Random, scene: Scene) -> list[Fact]:
     if counts[a] == counts[b]:
         return tally
     most = max(counts, key=counts.__getitem__)
-    return tally + _fact_with_checks(rng, "more", plural(most), (plural(a), plural(b)))
+    return tally + fact_with_checks(rng, "more", plural(most), (plural(a), plural(b)))

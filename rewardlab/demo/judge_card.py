@@ -10,6 +10,7 @@ from typing import Any
 
 from rewardlab.config import load_yaml
 from rewardlab.data.files import sha256_of, write_atomic
+from rewardlab.demo.difficulties import DIFFICULTIES, STANDARD
 from rewardlab.demo.pipeline import RUN, Pipeline
 from rewardlab.demo.summary import Accuracy, Control, StageSummary, read_stage
 from rewardlab.judging.spec import DEMO_JUDGE
@@ -106,7 +107,7 @@ real Qwen2.5-VL of {card["parameters"]:,} parameters in float16, trained from ra
 it learned to see, was cold-started on a scripted teacher's judgments, and trained with StableReinforce. `--judge demo` is its
 name.
 
-It knows 56x56 pictures of one to four drawn shapes and of two scanned digits, and eleven kinds of questions about them. Of
+It knows {DIFFICULTIES[card["recipe"]["demo"].get("difficulty", STANDARD)].pictures}. Of
 anything else (photographs, other questions, longer answers) its verdicts mean nothing, however sure they read. It shows that
 everything works; it is not a reward model for other work.
 

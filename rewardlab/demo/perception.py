@@ -17,13 +17,12 @@ from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor
 
-from rewardlab.demo import digits, scenes
 from rewardlab.demo.contrast_pairs import Picture
+from rewardlab.demo.difficulties import DIFFICULTIES, STANDARD
 from rewardlab.demo.facts import Fact, facts_of
 
 IGNORE = -100
 PARTS = 2  # of a batch
-SHARE_OF_TWO_SHAPES = 0.4  # of all scenes: among six shapes there is seldom anything to count
 
 
 @dataclass(frozen=True)
@@ -36,19 +35,7 @@ class PerceptionConfig:
     digits: float = 0.3
     learning_rate: float = 3e-3
     seed: int = 0
-
-
-def draw_picture(rng: random.Random, share_digits: float, *, held_out: bool = False) -> tuple[Picture, Image.Image]:
-    """Return a picture of one split and its rendering."""
-    if rng.random() < share_digits:
-        card = digits.random_card(rng, held_out=held_out)
-        return card, digits.render_card(card, rng)
-    while True:
-        scene: scenes.Scene | None = scenes.random_scene(rng, rng.randint(1, 4))
-        if scene is not None and rng.random() < SHARE_OF_TWO_SHAPES:
-            scene = scenes.with_shapes(rng, scene, rng.sample(scenes.SHAPES, 2))
-        if scene is not None and scenes.is_held_out(scene) == held_out:
-            return scene, scenes.render_scene(scene, rng)
+    difficulty: str = STANDARD
 
 
 @dataclass(frozen=True)
@@ -108,9 +95,15 @@ def batches(config: PerceptionConfig, batcher: FactBatcher) -> Iterator[list[dic
     """Yield each batch in :data:`PARTS` of rows of like length: together they hold less padding than one would."""
     rng = random.Random(f"perception {config.seed}")
     size = max(1, config.batch // PARTS)
+    difficulty = DIFFICULTIES[config.difficulty]
+
+    def draw_picture(rng: random.Random) -> tuple[Picture, Image.Image]:
+        picture = difficulty.view(rng, config.digits)
+        return picture, difficulty.render(picture, rng)
+
     while True:
-        pictures = [draw_picture(rng, config.digits) for _ in range(config.batch)]
-        rows = [batcher.row(facts_of(rng, picture, config.facts)) for picture, _ in pictures]
+        pictures = [draw_picture(rng) for _ in range(config.batch)]
+        rows = [batcher.row(facts_of(rng, picture, config.facts, difficulty.facts)) for picture, _ in pictures]
         order = sorted(range(config.batch), key=lambda n: len(rows[n].ids))
         parts = [order[start : start + size] for start in range(0, config.batch, size)]
         yield [batcher([pictures[n][1] for n in part], [rows[n] for n in part]) for part in parts]

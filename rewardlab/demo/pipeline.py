@@ -269,12 +269,14 @@ def training_stages(run: Pipeline, url: str) -> TrainingStages:
     )
 
 
-def bench_stage(run: Pipeline, name: str, judge: Path, *, votes: int, controls: str = "greedy,blank,other") -> Stage:
-    """Return the stage that benchmarks a judge on the held-out pairs into ``bench/NAME``."""
+def bench_stage(
+    run: Pipeline, name: str, judge: Path, *, votes: int, controls: str = "greedy,blank,other", pairs: str = TEST
+) -> Stage:
+    """Return the stage that benchmarks a judge on a file of held-out pairs into ``bench/NAME``."""
     return run.stage(
         f"bench-{name}",
         f"bench/{name}/report.html",
-        *("bench", "run", "pairs", "--data", str(run.out / "demo" / TEST), "--template", "plain"),
+        *("bench", "run", "pairs", "--data", str(run.out / "demo" / pairs), "--template", "plain"),
         *("--judge", str(JudgeSpec(HF, str(judge)))),
         *("--votes", str(votes), "--max-tokens", "64", "--batch-size", "480", "--controls", controls),
         *("--seed", str(run.seed), "--out", str(run.out / "bench" / name)),

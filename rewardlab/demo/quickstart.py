@@ -10,7 +10,7 @@ from typing import Any
 
 from rewardlab.data.images import to_data_url
 from rewardlab.data.pairs import read_pairs
-from rewardlab.demo.build import BASE, TEST
+from rewardlab.demo.build import BASE, TEST, UNLIKE
 from rewardlab.demo.page import write_page
 from rewardlab.demo.pipeline import (
     RUN,
@@ -86,4 +86,7 @@ def _stages(run: Pipeline, url: str) -> None:
     # The base model says no verdict at all, whatever it is shown.
     run.run(stages.sft, bench_stage(run, "base", run.out / "demo" / BASE, votes=1, controls="greedy"))
     run.run(stages.rl, bench_stage(run, "sft", sft, votes=15))
-    run.run(bench_stage(run, "rl", rl, votes=15))
+    benches = [bench_stage(run, "rl", rl, votes=15)]
+    if (run.out / "demo" / UNLIKE).exists():
+        benches.append(bench_stage(run, "unlike", rl, votes=1, controls="greedy", pairs=UNLIKE))
+    run.run(*benches)

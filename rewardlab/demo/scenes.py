@@ -106,7 +106,7 @@ def _polygon(kind: str, x: float, y: float, r: float) -> list[tuple[float, float
     return [(x + q * math.cos(a), y + q * math.sin(a)) for q, a in zip(radii, angles, strict=True)]
 
 
-def _draw_thing(draw: ImageDraw.ImageDraw, kind: str, x: float, y: float, r: float, fill: tuple[int, ...]) -> None:
+def draw_shape(draw: ImageDraw.ImageDraw, kind: str, x: float, y: float, r: float, fill: tuple[int, ...]) -> None:
     if kind == "circle":
         draw.ellipse([x - r, y - r, x + r, y + r], fill=fill)
     elif kind == "square":
@@ -136,5 +136,5 @@ def render_scene(scene: Scene, rng: random.Random) -> Image.Image:
         x = (column + 0.5) * CELL_PX + rng.uniform(-2, 2)
         y = (row + 0.5) * CELL_PX + rng.uniform(-2, 2)
         fill = tuple(min(255, max(0, v + rng.randint(-18, 18))) for v in COLORS[thing.color])
-        _draw_thing(draw, thing.shape, x, y, rng.uniform(8, 11), fill)
+        draw_shape(draw, thing.shape, x, y, rng.uniform(8, 11), fill)
     return image

@@ -83,7 +83,10 @@ class Gain:
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything the quickstart reports; ``teacher``, ``baselines`` and ``served`` are as their stages wrote them."""
+    """Everything the quickstart reports; ``teacher``, ``baselines`` and ``served`` are as their stages wrote them.
+
+    ``unlike`` maps each category of the pairs unlike all others to the accuracy of the last judge; empty where there are none.
+    """
 
     seed: int
     commit: str
@@ -95,6 +98,7 @@ class Summary:
     rl_gain_sampled_at_1: Gain
     baselines: dict[str, dict[str, Any]]
     served: dict[str, Any]
+    unlike: dict[str, Slice]
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -182,6 +186,14 @@ def read_stage(out: Path, stage: str) -> StageSummary:
     return summarize_stage(_read_report(out, stage), _read_votes(out, stage), preferred)
 
 
+def read_unlike(out: Path) -> dict[str, Slice]:
+    """Return the greedy accuracy by category on the pairs unlike all others; empty where no judge saw any."""
+    if not (out / "bench" / "unlike").exists():
+        return {}
+    slices = _read_report(out, "unlike").controls["greedy"].slices["category"]
+    return {name: Slice(part.n, part.accuracy, part.interval) for name, part in slices.items()}
+
+
 def summarize(
     out: Path,
     *,
@@ -207,6 +219,7 @@ def summarize(
         rl_gain_sampled_at_1=Gain(gain, interval),
         baselines=json_form(_read_report(out, "rl").baselines),
         served=served,
+        unlike=read_unlike(out),
     )
 
 
@@ -253,9 +266,14 @@ def summary_sentences(summary: Summary) -> list[str]:
         f"teacher: {teacher['num_requests']:,} requests; attempts {tags}; "
         f"Spearman of level and tag {teacher['level_tag_spearman']:.2f}",
         f"baselines: {baselines}",
+        *([f"pairs unlike all others, one greedy vote: {_unlike(summary.unlike)}"] if summary.unlike else []),
         _time(summary.seconds),
         _cpu_time(summary.cpu_seconds),
     ]
+
+
+def _unlike(slices: Mapping[str, Slice]) -> str:
+    return ", ".join(f"{name.removeprefix('unlike_')} {_cell(part)}" for name, part in slices.items())
 
 
 def _cpu_time(cpu_seconds: Mapping[str, float]) -> str:

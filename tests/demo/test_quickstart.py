@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.build import DemoConfig, build_pairs
 from rewardlab.demo.judge_card import is_shipped
 from rewardlab.demo.judge_training import train_judge
@@ -25,12 +26,14 @@ from rewardlab.demo.summary import Summary
 from rewardlab.errors import ConfigError, RewardlabError
 
 CONFIGS: dict[str, str] = {
-    "demo": "{num_train: 150, num_test: 24, hidden: 32, layers: 2, vocab_size: 700, base_steps: 3}",
+    "demo": "{difficulty: hard, num_train: 150, num_test: 24, num_validation: 8, num_unlike: 16,"
+    " hidden: 32, layers: 2, vocab_size: 700, base_steps: 3}",
     "distill": "{model: demo-teacher, template: plain, concurrency: 8}",
     "sft": "{template: plain, max_steps: 2, batch_size: 8, micro_batch_size: 8, save_steps: 1, gradient_checkpointing: false}",
     "rl": "{template: plain, max_steps: 2, rollout_batch_size: 8, batch_size: 4, micro_batch_size: 4, save_steps: 2,"
     " max_completion_length: 8, gradient_checkpointing: false, consistency: {model: demo-checker}}",
 }
+STAGES = {"base model", "distill", "sft", "rl", "bench-base", "bench-sft", "bench-rl", "bench-unlike"}
 
 
 @pytest.fixture(scope="module")
@@ -57,19 +60,20 @@ def test_every_stage_leaves_its_result(done: tuple[Path, Path, Summary]) -> None
     assert summary.stages["rl"].reasoning["agrees"] is None
     assert summary.served["outcome"] == "no_valid_vote"
     assert len(summary.served["votes"]) == 10
-    assert {"base model", "distill", "sft", "rl", "bench-base", "bench-sft", "bench-rl", "total"} <= set(summary.seconds)
+    assert {*STAGES, "total"} <= set(summary.seconds)
+    assert set(summary.unlike) == {pair.category for pair in read_pairs(out / "demo" / "unlike.parquet")}
+    assert sum(part.n for part in summary.unlike.values()) == 2 * 16
 
 
 def test_cpu_seconds(done: tuple[Path, Path, Summary]) -> None:
     """Every stage's, the servers' and the command's own are recorded; together they are what the operating system counted."""
     folder, out, summary = done
-    stages = {"base model", "distill", "sft", "rl", "bench-base", "bench-sft", "bench-rl"}
-    assert set(summary.cpu_seconds) == {*stages, "teacher and checker", "endpoint", "quickstart itself", "total"}
+    assert set(summary.cpu_seconds) == {*STAGES, "teacher and checker", "endpoint", "quickstart itself", "total"}
     total = summary.cpu_seconds["total"]
     assert sum(s for name, s in summary.cpu_seconds.items() if name != "total") == pytest.approx(total, abs=1)
     assert total == pytest.approx(float((folder / "used").read_text()), rel=0.02, abs=2)
     assert json.loads((out / "quickstart.json").read_text())["cpu_seconds"] == summary.cpu_seconds
-    assert all(summary.cpu_seconds[name] > 1 for name in stages)
+    assert all(summary.cpu_seconds[name] > 1 for name in STAGES)
     assert f"{summary.cpu_seconds['sft']:.0f} s of CPU" in (out / "report.html").read_text()
 
 

@@ -1,0 +1,1 @@
+"""The harder demonstration: nine cells, a third attribute, questions of three steps, and digits under noise."""
