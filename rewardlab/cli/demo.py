@@ -80,7 +80,10 @@ def _has_display() -> bool:
 def demo_build(
     out: Out, config: Annotated[Path, typer.Option("--config", help=CONFIG_HELP)] = Path("tiny/demo"), seed: Seed = None
 ) -> None:
-    """Make the demonstration's pairs and its tiny base model: minutes, once. Pieces that exist are kept."""
+    """Make the demonstration's pairs and its tiny base model: minutes, once. Pieces that exist are kept.
+
+    `--config tiny_hard/demo` makes the hard one, with validation pairs and pairs unlike all others.
+    """
     from rewardlab.demo.build import DemoConfig, build_base, build_pairs
 
     settings = DemoConfig.load(config, seed=seed)
@@ -132,7 +135,8 @@ def quickstart_command(
 ) -> None:
     """Run the whole pipeline on the embedded demonstration: pairs, teacher, SFT, StableReinforce, benchmark, endpoint.
 
-    Stages that OUT holds already are kept, so an interrupted quickstart continues. The result is `OUT/report.html`.
+    `--configs tiny_hard` runs it on the hard demonstration. Stages that OUT holds already are kept, so an interrupted
+    quickstart continues. The result is `OUT/report.html`.
     """
     from rewardlab.demo.quickstart import quickstart
 
