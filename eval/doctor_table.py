@@ -43,7 +43,7 @@ class Machines:
 FOUR, EIGHT = Machines("zero3", 4), Machines("zero3", 8)
 ONE_SMALL = Machines("one_gpu", 1, 24.0, card_name="RTX4090")
 QWEN3 = Machines("zero3", 8, 80.0, "Qwen/Qwen3-VL-8B-Instruct")
-CRITIC_FREE = ("dapo", "dr_grpo", "grpo", "reinforce_pp", "reinforce_pp_baseline", "rloo")
+CRITIC_FREE = ("dapo", "dr_grpo", "grpo", "reinforce_pp", "reinforce_pp_baseline", "rlcs", "rloo")
 MACHINES = [
     ("sft/qwen2_5_vl_7b", FOUR),
     ("sft/qwen2_5_vl_7b_classifier", FOUR),

@@ -97,12 +97,17 @@ class MethodConfig(TrainConfig, Method):
     engine: EngineConfig | None = Field(None, description="Who samples rollouts; null: the trainer's own decoder.")
     dynamic_sampling: Literal["off", "refill", "oversample"] = Field(
         "off",
-        description="Train on groups neither all correct nor all wrong: drawn until enough (`refill`), or once, in excess.",
+        description="Train on groups neither all correct nor all wrong: drawn until enough (`refill`), or once, in excess "
+        "(`oversample`, by the share that was thrown away lately).",
     )
     max_sampling_rounds: int = Field(
-        10, ge=1, description="Rounds of `refill`; then the mixed groups that there are are repeated."
+        10, ge=1, description="Most rounds of a batch of `refill`; then the mixed groups that there are are repeated."
     )
-    difficulty_weighted: bool = Field(False, description="Dynamic sampling draws prompts of middling pass rate more often.")
+    difficulty_weighted: bool = Field(
+        False,
+        description="Dynamic sampling draws prompts of middling pass rate more often (RLCS); a pass rate begins at what the "
+        "pair's `attempts` say, and follows the prompt's rollouts.",
+    )
     window: int | None = Field(
         None, ge=1, description="Tokens by which a rollout grows in each step (T-PPO); null: whole rollouts."
     )

@@ -8,6 +8,7 @@ costs least and says least: one lucky answer of a coin makes a hard pair easy. P
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +20,14 @@ from scipy.stats import spearmanr
 from rewardlab.data.votes import StoredVote
 from rewardlab.distill.statistics import TAGS, tag_rank
 from rewardlab.errors import DataError
+from rewardlab.rl.selection import TIER_BOUNDS, TIERS
 from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
 
 SURE = 4  # votes in each order that must all be wrong: by chance that is 1 pair in 256
 
 
 class Tier(StrEnum):
-    """Offline tiers as RLCS has them (arXiv 2507.01006, which gives no thresholds; these are ours)."""
+    """Offline tiers of RLCS (arXiv 2507.01006), at the pass rates of :data:`rewardlab.rl.selection.TIER_BOUNDS`."""
 
     EASY = "easy"  # right in 90 % or more of the votes; the teacher's first attempt
     MEDIUM = "medium"  # 60 % or more; its second
@@ -51,7 +53,7 @@ class Difficulty:
         """Return the level by the student's rate where there is one, else by the teacher's share, else by attempts."""
         rate = self.student_rate if self.student_rate is not None else self.teacher_share
         if rate is not None:
-            return Tier.EASY if rate >= 0.9 else Tier.MEDIUM if rate >= 0.6 else Tier.HARD if rate >= 0.25 else Tier.VERY_HARD
+            return Tier(TIERS[bisect_right(TIER_BOUNDS, rate)])
         if self.attempts is not None:
             return (Tier.EASY, Tier.MEDIUM, Tier.HARD, Tier.VERY_HARD)[self.attempts - 1]
         return Tier.UNKNOWN

@@ -6,26 +6,80 @@ Shapes: ``N`` rollouts, ``P`` prompts.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+TIERS = ("very_hard", "hard", "medium", "easy")
+TIER_BOUNDS = (0.25, 0.6, 0.9)
+"""Pass rates at which a prompt is ``hard``, ``medium``, ``easy``: RLCS (arXiv 2507.01006) gives no bounds, these are ours.
+``hard`` reaches above one half, for a verdict between two answers is right half of the time by chance."""
 
-def oversampling(previous: float, decided_frac: float, *, decay: float = 0.9, most: float = 8.0) -> float:
-    """Return how many times the needed prompts to draw, so that enough groups are mixed without a second round.
+_RATIO_DECAY, _MOST = 0.9, 8.0  # neither is published
+
+
+@dataclass(frozen=True)
+class RatioEMA:
+    """How many times the needed prompts to draw, so that enough groups are mixed without a second round.
 
     The moving average of 1 / (1 - decided_frac), the share of groups all right or all wrong (ratio EMA of
-    GLM-4.1V-Thinking, arXiv 2507.01006; the decay is not published). Between 1 and ``most``.
+    GLM-4.1V-Thinking, arXiv 2507.01006). ``weight`` is the share of the average that batches have filled so far: divided by
+    it, the first batches count in full (as in Adam, arXiv 1412.6980, section 3), where an average begun at 1 would leave some
+    twenty batches short.
     """
-    factor = 1 / max(1 - decided_frac, 1 / most)
-    return min(most, max(1.0, decay * previous + (1 - decay) * factor))
+
+    total: float = 0.0
+    weight: float = 0.0
+
+    @property
+    def factor(self) -> float:
+        """The factor, 1 to 8; 1 before the first batch."""
+        return self.total / self.weight if self.weight else 1.0
+
+    def update(self, decided_frac: float) -> RatioEMA:
+        """Return the average after a batch of which ``decided_frac``, 0 to 1, of the groups were decided."""
+        ratio = 1 / max(1 - decided_frac, 1 / _MOST)
+        total = _RATIO_DECAY * self.total + (1 - _RATIO_DECAY) * ratio
+        return RatioEMA(total, _RATIO_DECAY * self.weight + 1 - _RATIO_DECAY)
+
+
+def prior_counts(attempts: str) -> tuple[float, float]:
+    """Return the (right, wrong) answers that a difficulty tag stands for, by Laplace's rule one of each more than the teacher
+    gave: ``1`` to ``3`` is the attempt that was right, ``unsolved`` three wrong ones, an empty tag none.
+
+    So the pass rate of a prompt that was not sampled yet is 2/3, 1/2, 2/5, 1/5, or 1/2.
+    """
+    if attempts == "unsolved":
+        return 1.0, 4.0
+    return (2.0, float(attempts)) if attempts else (1.0, 1.0)
+
+
+def updated_counts(counts_2: Tensor, num_correct: float, num_wrong: float, *, decay: float = 0.5) -> Tensor:
+    """Return a prompt's counts [right, wrong] after a group of rollouts; earlier ones are worth ``decay`` of what they were.
+
+    A prompt is met again by another policy, so what was seen of it grows old; a tag, which is worth two to five answers, is
+    soon outweighed by a group of eight.
+    """
+    return decay * counts_2 + counts_2.new_tensor([num_correct, num_wrong])
+
+
+def pass_rates(counts_P2: Tensor) -> Tensor:
+    """Return [P] the share of right answers among the counts [P, 2], whose rows must not be 0."""
+    return counts_P2[:, 0] / counts_P2.sum(1)
+
+
+def tier_numbers(pass_rates_P: Tensor) -> Tensor:
+    """Return [P] the place of each prompt's tier in :data:`TIERS`; a rate on a bound is in the easier tier."""
+    return torch.bucketize(pass_rates_P, torch.tensor(TIER_BOUNDS, dtype=pass_rates_P.dtype), right=True)
 
 
 def difficulty_weights(pass_rates_P: Tensor, *, least: float = 0.05) -> Tensor:
     """4 p (1 - p), at least ``least``: prompts of middling difficulty are drawn most, none never (RLCS, arXiv 2507.01006).
 
-    ``pass_rates_P`` in 0..1, best taken over several rounds: the verdict is a coin to one who cannot see, so a rate from two
-    or three samples says little.
+    The paper weighs tiers and does not say by how much; this is the variance of one rollout's rightness, and so what a group
+    can teach. ``pass_rates_P`` in 0..1, best taken over several rounds: the verdict is a coin to one who cannot see, so a rate
+    from two or three samples says little.
     """
     return (4 * pass_rates_P * (1 - pass_rates_P)).clamp(min=least)
 

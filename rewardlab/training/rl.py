@@ -138,6 +138,8 @@ def build_trainer(
     if config.process_reward:
         load = partial(ProcessReward.load, config, template, processor.tokenizer)
         more = {"process_reward": lambda device: load(device=device), **more}
+    facts = pair_facts(rows.reader.pairs)
+    more = {"attempts": [facts[number].attempts for number, _ in rows.keys], **more}
     orders_per_pair = 2 if config.swap_weight else 1
     return make_trainer(
         rows, config, model, processor, reward, out, orders_per_pair=orders_per_pair, callbacks=all_callbacks, **more

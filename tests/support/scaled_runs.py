@@ -272,6 +272,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "rl+engine": ENGINE,
     "rl+lora": {"lora": {"r": 4}},
     "rl+unequal": {"unequal": True},
+    "rl+rlcs": {"advantage": "grpo", "group_size": 2, "dynamic_sampling": "oversample", "difficulty_weighted": True},
     "rl+split": {"advantage": "grpo", "preclip": None, "group_size": 4, "rollout_batch_size": 12, "batch_size": 12}
     | {"micro_batch_size": 2},
     "rl+verified": {"advantage": "gae", "self_verify": True, "outliers": "keep", "preclip": None},

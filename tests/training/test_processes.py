@@ -98,6 +98,28 @@ def test_rewards_that_compare_rollouts(tiny_checkpoint: Path, tmp_path: Path) ->
     assert any(0 < line.get("policy/truncated_frac", 0) < 1 for line in lines)
 
 
+def test_two_processes_draw_the_same_prompts(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """RLCS: the same groups chosen out of the same prompts, and a run that one process began goes on with two."""
+    changes = scaled_runs.CHANGES["rl+rlcs"]
+    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "alone", **changes)
+    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "begun", kill=True, **changes)
+    shutil.copytree(tmp_path / "begun", tmp_path / "grown")
+    train_on(tiny_checkpoint, tmp_path, "rl+rlcs:both", "rl+rlcs:grown")
+
+    def logged(run: Path) -> list[dict[str, float]]:
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        prefixes = ("tier/", "sampling/", "loss", "grad_norm")  # what is sampled to even the parts out is in reward's mean
+        return [{name: value for name, value in line.items() if name.startswith(prefixes)} for line in lines if "loss" in line]
+
+    whole = load_model(str(tmp_path / "alone" / "final"), device="cpu")[0].state_dict()
+    assert {line["tier/hard"] for line in logged(tmp_path / "alone")} != {1.0}  # the rates have moved
+    for name in ("both", "grown"):
+        for line, other in zip(logged(tmp_path / "alone"), logged(tmp_path / name), strict=True):
+            assert line == pytest.approx(other, abs=1e-4, rel=1e-3)
+        for key, weight in load_model(str(tmp_path / name / "final"), device="cpu")[0].state_dict().items():
+            torch.testing.assert_close(weight, whole[key], atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("zero", ["2", "3", "3 dealt out"])
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
 def test_zero_is_as_one_process(tiny_checkpoint: Path, alone: Path, tmp_path: Path, zero: str) -> None:

@@ -26,6 +26,7 @@ from rewardlab.training.policy_gradient.critic import StopAtPlateau
 from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling
 from rewardlab.training.policy_gradient.rollouts.engine import LONGEST_SYNC_S, check_engine, with_context_length
 from rewardlab.training.policy_gradient.rollouts.options import SamplingOptions
+from rewardlab.training.policy_gradient.rollouts.pass_rates import PassRates
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
 from rewardlab.training.policy_gradient.rollouts.whole import RolloutStrategy, WholeRollouts
@@ -85,14 +86,12 @@ def _vllm_arguments(config: MethodConfig) -> dict[str, Any]:
 
 
 def _prompt_source(rows: Dataset, config: MethodConfig) -> PromptSource:
-    """Return the stream that this process draws its prompts from."""
+    """Return the stream that this process draws its own prompts from."""
     process = int(os.environ.get("RANK", "0"))
-    return PromptSource(
-        rows, seed=config.seed, process=process, num_processes=num_processes(), weighted=config.difficulty_weighted
-    )
+    return PromptSource(rows, seed=config.seed, process=process, num_processes=num_processes())
 
 
-def _dynamic_sampling(rows: Dataset, config: MethodConfig) -> DynamicSampling | None:
+def _dynamic_sampling(rows: Dataset, config: MethodConfig, attempts: Sequence[str]) -> DynamicSampling | None:
     if config.dynamic_sampling == "off":
         return None
     per_process = config.rollout_batch_size // num_processes()
@@ -101,8 +100,10 @@ def _dynamic_sampling(rows: Dataset, config: MethodConfig) -> DynamicSampling | 
             f"dynamic_sampling chooses whole groups on each process: {per_process} rollouts are not a multiple of "
             f"group_size {config.group_size}; raise rollout_batch_size, or take fewer processes"
         )
+    pass_rates = PassRates(attempts)
     return DynamicSampling(
-        _prompt_source(rows, config),
+        PromptSource(rows, seed=config.seed, weights=pass_rates.weights if config.difficulty_weighted else None),
+        pass_rates,
         group_size=config.group_size,
         refill=config.dynamic_sampling == "refill",
         max_rounds=config.max_sampling_rounds,
@@ -128,14 +129,15 @@ def make_trainer(
     reward: RewardFunction,
     out: Path,
     *,
+    attempts: Sequence[str] = (),
     rollouts: RolloutStrategy | None = None,
     orders_per_pair: int = 1,
     num_rollbacks: int = 0,
     trl: dict[str, Any] | None = None,
     **parts: Any,
 ) -> PolicyTrainer:
-    """Return the trainer of a method on the prompts of ``rows``. ``parts`` are further arguments of :class:`PolicyTrainer`,
-    ``trl`` override TRL's.
+    """Return the trainer of a method on the prompts of ``rows``. ``attempts`` are their difficulty tags, where they have any;
+    ``parts`` are further arguments of :class:`PolicyTrainer`, ``trl`` override TRL's.
 
     Raise ConfigError where rollouts cannot be shared out between processes.
     """
@@ -154,7 +156,7 @@ def make_trainer(
         reward=reward,
         rollouts=rollouts,
         sampling=_sampling_options(config, processor, num_rollbacks=num_rollbacks, orders_per_pair=orders_per_pair),
-        dynamic=_dynamic_sampling(rows.dataset, config),
+        dynamic=_dynamic_sampling(rows.dataset, config, attempts or [""] * len(rows)),
         critic=critic,
         value_learning_rate=config.value_learning_rate or 2 * config.learning_rate,
         micro_batch_tokens=config.micro_batch_tokens,

@@ -273,7 +273,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             self._buffered_inputs, self._has_new_batch = None, True
             return_freed_memory()
         if self._dynamic is not None:
-            candidates = Candidates(self.sample_and_score, self._processes.all, self._processes.mean)
+            processes = self.accelerator.process_index, self.accelerator.num_processes
+            candidates = Candidates(self.sample_and_score, gather_object, *processes)
             self._current, metrics = self._dynamic.choose(candidates, len(inputs))
             self._add_metrics(metrics)
         else:
@@ -357,12 +358,12 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     def _groups(self, rollouts: Sequence[Rollout], rewards_G: Tensor) -> Tensor | None:
         """Return group numbers of the rollouts of all processes, where the method compares them.
 
-        ``draw`` tells two groups of one prompt apart, which dynamic sampling makes, whole and in one process.
+        ``draw`` tells two groups of one prompt apart, which dynamic sampling makes.
         """
         if self._method.advantage in ("reinforce_pp", "gae"):
             return None
-        process, rows = self.accelerator.process_index, [rollout.row for rollout in rollouts]
-        keys = [(f"{row['pair_id']} {(process, row['draw']) if 'draw' in row else ''}", row["order"]) for row in rows]
+        rows = [rollout.row for rollout in rollouts]
+        keys = [(f"{row['pair_id']} {row.get('draw', '')}", row["order"]) for row in rows]
         pairs, orders = zip(*gather_object(keys), strict=True)
         return group_ids(pairs, orders).to(rewards_G.device)
 

@@ -1,11 +1,15 @@
 """Dynamic sampling: training on mixed groups only. Those all correct or all wrong give a group-relative method no gradient.
 
 ``refill`` draws until enough groups are mixed (DAPO, arXiv 2503.14476, eq. 11). ``oversample`` draws once, as many more as the
-last rounds say will be needed, and so keeps the time of a step even (GLM-4.1V-Thinking, arXiv 2507.01006). Neither ever
-returns a group that is not mixed: where too few are, those there are are repeated, and counted.
+last batches say will be needed, and so keeps the time of a step even; only the first batch, of which nothing is known, is
+refilled (GLM-4.1V-Thinking, arXiv 2507.01006). Neither ever returns a group that is not mixed: where too few are, those there
+are are repeated, and counted.
 
 Whether a group is mixed is read from the verdicts, not from the rewards: a reward shaped by length varies in every group. A
 rollout without a reward decides nothing.
+
+Every process draws the same prompts and samples its part of them, and all choose together, so that a run is the same on any
+number of processes. A process that has too few of the chosen groups is sent some of those that another has too many of.
 """
 
 from __future__ import annotations
@@ -16,85 +20,143 @@ from dataclasses import dataclass, replace
 
 from rewardlab.errors import DataError
 from rewardlab.metrics.running import Metric
-from rewardlab.rewards.rollout import Rollout, Row
-from rewardlab.rl.selection import balance_groups, oversampling
+from rewardlab.rewards.rollout import GatherObjects, Rollout, Row
+from rewardlab.rl.selection import RatioEMA, balance_groups
+from rewardlab.training.policy_gradient.rollouts.pass_rates import PassRates
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.policy_gradient.rollouts.state import State
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """What the trainer lends: ``sample_and_score(rows)`` returns one scored rollout a row, ``all_processes(flag)`` whether a
-    flag holds in every process, ``mean_processes(value)`` the mean of a value over them."""
+    """What the trainer lends: ``sample_and_score(rows)`` returns one scored rollout a row, ``gather`` the lists of all of
+    ``num_processes`` as one; ``process`` is this one's number."""
 
     sample_and_score: Callable[[list[Row]], list[Rollout]]
-    all_processes: Callable[[bool], bool]
-    mean_processes: Callable[[float], float]
+    gather: GatherObjects
+    process: int = 0
+    num_processes: int = 1
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group that was drawn: the process that has its rollouts, whether each that has a reward is correct, and, in that
+    process, the rollouts."""
+
+    process: int
+    correct: list[float]
+    rollouts: list[Rollout] | None
+
+    @property
+    def is_mixed(self) -> bool:
+        return 0 < sum(self.correct) < len(self.correct)
 
 
 class DynamicSampling:
-    """Chooses the groups of one rollout batch from its own stream of prompts."""
+    """Chooses the groups of one rollout batch from its own stream of prompts, and keeps their pass rates.
 
-    def __init__(self, source: PromptSource, *, group_size: int, refill: bool, max_rounds: int) -> None:
-        self._source, self._group_size, self._refill, self._max_rounds = source, group_size, refill, max_rounds
-        self._factor = 1.0
+    ``source`` must be the same in every process.
+    """
+
+    def __init__(self, source: PromptSource, pass_rates: PassRates, *, group_size: int, refill: bool, max_rounds: int) -> None:
+        self._source, self._pass_rates = source, pass_rates
+        self._group_size, self._refill, self._max_rounds = group_size, refill, max_rounds
+        self._ratio = RatioEMA()
 
     def choose(self, candidates: Candidates, num_rollouts: int) -> tuple[list[Rollout], dict[str, Metric]]:
-        """Return ``num_rollouts`` rollouts in whole groups, and what share was used, mixed and repeated.
+        """Return this process's ``num_rollouts`` rollouts in whole groups, and what share was used, mixed and repeated.
 
-        ``oversample`` takes another round only where the first brought not one mixed group. Raise DataError where
-        ``max_rounds`` bring none.
+        ``oversample`` takes another round only for its first batch, or where the first round brought not one mixed group.
+        Raise DataError where ``max_rounds`` bring none.
         """
-        num_groups, num_drawn = num_rollouts // self._group_size, 0
-        mixed: list[list[Rollout]] = []
-        uniform: list[list[Rollout]] = []
-        enough = num_groups if self._refill else 1
-        for _ in range(self._max_rounds):
-            groups = self._draw(candidates, num_groups if self._refill else math.ceil(self._factor * num_groups))
-            num_drawn += len(groups)
-            for group in groups:
-                correct = _correct(group)
-                (mixed if 0 < sum(correct) < len(correct) else uniform).append(group)
-            if candidates.all_processes(len(mixed) >= enough):
-                break
-        self._factor = oversampling(self._factor, candidates.mean_processes(len(uniform) / num_drawn))
-        metrics = {
-            "sampling/mixed_frac": Metric(len(mixed) / num_drawn, num_drawn),
-            "sampling/used_frac": Metric(min(1.0, min(num_groups, len(mixed)) / num_drawn), num_drawn),
-            "sampling/oversampling": Metric(self._factor),
-            "sampling/short_frac": Metric(max(0, num_groups - len(mixed)) / num_groups),
+        num_groups = num_rollouts // self._group_size * candidates.num_processes
+        drawn, metrics = self._draw_rounds(candidates, num_groups)
+        mixed = [group for group in drawn if group.is_mixed]
+        self._ratio = self._ratio.update(1 - len(mixed) / len(drawn))
+        num_used = min(num_groups, len(mixed))
+        metrics |= {
+            "sampling/mixed_frac": Metric(len(mixed) / len(drawn), len(drawn)),
+            "sampling/used_frac": Metric(num_used / len(drawn), len(drawn)),
+            "sampling/discarded_groups": Metric(len(drawn) - num_used),
+            "sampling/oversampling": Metric(self._ratio.factor),
+            "sampling/short_frac": Metric((num_groups - num_used) / num_groups),
         }
-        if not candidates.all_processes(bool(mixed)):
+        if not mixed:
             raise DataError(
-                f"{num_drawn:,} groups of {self._group_size} rollouts were drawn by each process, and every one of one "
-                f"process's "
-                "is all correct or all wrong: nothing to learn from. Take harder (or easier) pairs, a larger group_size, or a "
-                "higher temperature"
+                f"{len(drawn):,} groups of {self._group_size} rollouts were drawn, and every one is all correct or all wrong: "
+                "nothing to learn from. Take harder (or easier) pairs, a larger group_size, or a higher temperature"
             )
         if not self._refill:
-            num_correct = [sum(_correct(group)) * self._group_size / len(_correct(group)) for group in mixed]
+            num_correct = [sum(group.correct) * self._group_size / len(group.correct) for group in mixed]
             mixed = [mixed[n] for n in balance_groups(num_correct, self._group_size, num_groups)]
-        repeated = (mixed * math.ceil(num_groups / len(mixed)))[:num_groups]
-        # A prompt may come twice, repeated or drawn again: each time it is a group of its own.
-        rollouts = [replace(r, row={**r.row, "draw": n}) for n, group in enumerate(repeated) for r in group]
-        return rollouts, metrics
+        return _share_out((mixed * math.ceil(num_groups / len(mixed)))[:num_groups], candidates), metrics
 
-    def _draw(self, candidates: Candidates, num_groups: int) -> list[list[Rollout]]:
-        prompts = self._source.take(num_groups)
-        rollouts = candidates.sample_and_score([row for _, row in prompts for _ in range(self._group_size)])
-        groups = [rollouts[start : start + self._group_size] for start in range(0, len(rollouts), self._group_size)]
-        for (place, _), group in zip(prompts, groups, strict=True):
-            if correct := _correct(group):
-                self._source.update_pass_rate(place, sum(correct) / len(correct))
-        return groups
+    def _draw_rounds(self, candidates: Candidates, num_groups: int) -> tuple[list[Group], dict[str, Metric]]:
+        """Return the groups of all rounds, and the tiers of the first round's prompts and of the whole set."""
+        drawn: list[Group] = []
+        metrics: dict[str, Metric] = {}
+        until_full = self._refill or not self._ratio.weight
+        for _ in range(self._max_rounds):
+            prompts = self._source.take(math.ceil((1.0 if self._refill else self._ratio.factor) * num_groups))
+            metrics = metrics or self._pass_rates.tier_metrics([place for place, _ in prompts])
+            drawn += self._sample(candidates, prompts)
+            if sum(group.is_mixed for group in drawn) >= (num_groups if until_full else 1):
+                break
+        return drawn, metrics
+
+    def _sample(self, candidates: Candidates, prompts: list[tuple[int, Row]]) -> list[Group]:
+        """Return the groups of the prompts, in their order, and count them in the pass rates.
+
+        The parts of the processes must be equally long, for all make the same calls of the model: the last part is filled up
+        with its last prompt, and what is sampled of that again is dropped.
+        """
+        size = math.ceil(len(prompts) / candidates.num_processes)
+        start = size * candidates.process
+        rows = [row for _, row in prompts[start : start + size]]
+        rows += [prompts[-1][1]] * (size - len(rows))
+        rollouts = candidates.sample_and_score([row for row in rows for _ in range(self._group_size)])
+        groups = [rollouts[n : n + self._group_size] for n in range(0, len(rollouts), self._group_size)]
+        outcomes = candidates.gather([_correct(group) for group in groups])[: len(prompts)]
+        for (place, _), correct in zip(prompts, outcomes, strict=True):
+            if correct:
+                self._pass_rates.update(place, sum(correct), len(correct) - sum(correct))
+        return [
+            Group(n // size, correct, groups[n - start] if n // size == candidates.process else None)
+            for n, correct in enumerate(outcomes)
+        ]
 
     def state_dict(self) -> State:
-        return {"factor": self._factor, "source": self._source.state_dict()}
+        return {
+            "ratio": (self._ratio.total, self._ratio.weight),
+            "source": self._source.state_dict(),
+            "pass_rates": self._pass_rates.state_dict(),
+        }
 
     def load_state_dicts(self, states: Sequence[State]) -> None:
-        """Load those of all processes of the run so far."""
-        self._factor = states[0]["factor"]
-        self._source.load_state_dicts([state["source"] for state in states])
+        """Load that of the first process of the run so far: all are the same."""
+        self._ratio = RatioEMA(*states[0]["ratio"])
+        self._source.load_state_dicts([states[0]["source"]])
+        self._pass_rates.load_state_dict(states[0]["pass_rates"])
+
+
+def _share_out(groups: list[Group], candidates: Candidates) -> list[Rollout]:
+    """Return this process's part of the rollouts of ``groups``, an equal number of groups for each: first of its own."""
+    room = [len(groups) // candidates.num_processes] * candidates.num_processes
+    homes: list[int | None] = []
+    for group in groups:
+        stays = room[group.process] > 0
+        room[group.process] -= stays
+        homes.append(group.process if stays else None)
+    moved = [n for n, home in enumerate(homes) if home is None]
+    for n, home in zip(moved, (process for process, free in enumerate(room) for _ in range(free)), strict=True):
+        homes[n] = home
+    received: dict[int, list[Rollout]] = {}
+    if moved:
+        parts = candidates.gather([(n, rollouts) for n in moved if (rollouts := groups[n].rollouts) is not None])
+        received = {n: rollouts for n, rollouts in parts if homes[n] == candidates.process}
+    chosen = [(n, received.get(n) or group.rollouts or []) for n, group in enumerate(groups) if homes[n] == candidates.process]
+    # A prompt may come twice, repeated or drawn again: each time it is a group of its own.
+    return [replace(rollout, row={**rollout.row, "draw": n}) for n, rollouts in chosen for rollout in rollouts]
 
 
 def _correct(group: list[Rollout]) -> list[float]:

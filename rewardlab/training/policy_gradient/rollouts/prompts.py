@@ -10,24 +10,28 @@ from torch.utils.data import Sampler
 from transformers import TrainerCallback
 
 from rewardlab.rewards.rollout import Row
-from rewardlab.rl.selection import difficulty_weights
 from rewardlab.training.policy_gradient.rollouts.state import State
-
-PASS_RATE_DECAY = 0.5  # a prompt is met again only after a whole pass, by another policy: half of its rate is new
 
 
 class PromptSource:
-    """An endless stream of a dataset's rows, each pass in another order; each of several processes has rows of its own.
+    """An endless stream of a dataset's rows.
 
-    ``weighted`` draws prompts of middling difficulty more often (RLCS, arXiv 2507.01006), by the pass rates that
-    :meth:`update_pass_rate` was given; a prompt not met yet counts as middling.
+    In passes, each in another order, where each of several processes has rows of its own; or, with ``weights``, which returns
+    [P] positive numbers, drawn anew each time in proportion to them, no row twice before all rows came once.
     """
 
-    def __init__(self, rows: Any, *, seed: int, process: int = 0, num_processes: int = 1, weighted: bool = False) -> None:
-        self._rows, self._weighted, self._num_processes = rows, weighted, num_processes
+    def __init__(
+        self,
+        rows: Any,
+        *,
+        seed: int,
+        process: int = 0,
+        num_processes: int = 1,
+        weights: Callable[[], torch.Tensor] | None = None,
+    ) -> None:
+        self._rows, self._weights, self._num_processes = rows, weights, num_processes
         self._numbers = torch.arange(process, len(rows), num_processes)
         self._generator = torch.Generator().manual_seed(seed)
-        self._pass_rates = torch.full((len(self._numbers),), 0.5)
         self._left: list[int] = []
         self._num_taken = 0.0
 
@@ -37,26 +41,25 @@ class PromptSource:
         return self._num_taken / max(1, len(self._numbers))
 
     def take(self, number: int) -> list[tuple[int, Row]]:
-        """Return the next ``number`` of (place, row); places are for :meth:`update_pass_rate`."""
-        while len(self._left) < number:
-            self._left += self._pass()
-        places, self._left = self._left[:number], self._left[number:]
+        """Return the next ``number`` of (place, row)."""
+        if self._weights is None:
+            while len(self._left) < number:
+                self._left += torch.randperm(len(self._numbers), generator=self._generator).tolist()
+            places, self._left = self._left[:number], self._left[number:]
+        else:
+            places = self._by_weight(number, self._weights())
         self._num_taken += number
         return [(place, self.row(place)) for place in places]
 
+    def _by_weight(self, number: int, weights_P: torch.Tensor) -> list[int]:
+        places: list[int] = []
+        while len(places) < number:
+            size = min(number - len(places), len(weights_P))
+            places += torch.multinomial(weights_P, size, replacement=False, generator=self._generator).tolist()
+        return places
+
     def row(self, place: int) -> Row:
         return dict(self._rows[self.number(place)])
-
-    def _pass(self) -> list[int]:
-        size = len(self._numbers)
-        if not self._weighted:
-            return torch.randperm(size, generator=self._generator).tolist()
-        weights = difficulty_weights(self._pass_rates)
-        return torch.multinomial(weights, size, replacement=True, generator=self._generator).tolist()
-
-    def update_pass_rate(self, place: int, pass_rate: float) -> None:
-        """Record what share of its rollouts was correct, 0..1, when the prompt at ``place`` was last drawn."""
-        self._pass_rates[place] += (1 - PASS_RATE_DECAY) * (pass_rate - self._pass_rates[place])
 
     def number(self, place: int) -> int:
         """Return which row of the dataset stands at ``place``."""
@@ -71,7 +74,6 @@ class PromptSource:
         """Return the state by numbers of rows, so that another number of processes can share it."""
         return {
             "generator": self._generator.get_state(),
-            "pass_rates": dict(zip(self._numbers.tolist(), self._pass_rates.tolist(), strict=True)),
             "left": [self.number(place) for place in self._left],
             "taken": self._num_taken,
         }
@@ -79,8 +81,6 @@ class PromptSource:
     def load_state_dicts(self, states: Sequence[State]) -> None:
         """Take this process's part of what the processes of the run so far, fewer, more or as many, have left."""
         self._generator.set_state(states[int(self._numbers[0]) % len(states)]["generator"])
-        rates = {number: rate for state in states for number, rate in state["pass_rates"].items()}
-        self._pass_rates = torch.tensor([rates[number] for number in self._numbers.tolist()])
         left = (self.place(number) for state in states for number in state["left"])
         self._left = [place for place in left if place is not None]
         taken = sum(state.get("taken", 0.0) for state in states)  # of all prompts, by all processes
