@@ -324,6 +324,11 @@ class PolicyConfig(MethodConfig):
     verified: bool = Field(
         False, description="Pairs of a category that a rule can check (math, number, ...) are paid by the rule."
     )
+    verified_kl_coef: float | None = Field(
+        None,
+        ge=0,
+        description="Weight of the KL divergence on pairs that a rule pays, Seed1.5-VL's is 0; null: kl_coef.",
+    )
     contract: Literal["boxed", "box", "answer"] = Field(
         "boxed", description="Where a checkable answer stands: \\boxed{}, GLM's box tokens, or answer tags."
     )
@@ -333,6 +338,15 @@ class PolicyConfig(MethodConfig):
     def _one_scale(self) -> Self:
         if self.verified and (self.phi != "probability" or self.judge.startswith("rm:")):
             raise ValueError("verified mixes rules that pay 0 to 1 with the judge: it needs phi probability and no scalar head")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_kl_to_change(self) -> Self:
+        if self.verified_kl_coef is not None and not (self.verified and self.kl_coef):
+            raise ValueError(
+                "verified_kl_coef replaces kl_coef on pairs that a rule pays: set verified to true and kl_coef above 0, or "
+                "verified_kl_coef to null"
+            )
         return self
 
     @model_validator(mode="after")

@@ -52,6 +52,11 @@ class VerifiedReward:
         best = None if truth is not None else "the anchor"  # the judge is told which with each comparison, see anchors.py
         return Prompt(pair.pair_id, pair.category, pair.question, truth, best, pair.images, self._contract, self._thinking)
 
+    def ruled(self, pairs: Sequence[PreferencePair]) -> frozenset[str]:
+        """Return the ``pair_id`` of the pairs that a rule pays."""
+        prompts = (self._prompt(pair) for _, pair in light_pairs(pairs))
+        return frozenset(prompt.prompt_id for prompt in prompts if route_of(prompt, self._verifiers) is Route.VERIFIER)
+
     def check(self, pairs: Sequence[PreferencePair]) -> dict[str, int]:
         """Return how many pairs take which route.
 

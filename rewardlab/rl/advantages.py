@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 
-def token_rewards(rewards_N: Tensor, mask_NT: Tensor, kl_NT: Tensor | None = None, kl_coef: float = 0.0) -> Tensor:
+def token_rewards(rewards_N: Tensor, mask_NT: Tensor, kl_NT: Tensor | None = None, kl_coef: float | Tensor = 0.0) -> Tensor:
     """r_t = 1[t is the last token] R - kl_coef kl_t (arXiv 2501.03262, eq. 4-5); ``kl_NT`` holds k1 = logp - ref_logp.
+    ``kl_coef`` is one number, or [N, 1].
 
     The last token is the last one of the mask, an end token or, in a cut-off output, whatever stood there: nothing is
     rewritten, and holes before it do not move it. A row without tokens earns nothing.
@@ -21,7 +22,7 @@ def token_rewards(rewards_N: Tensor, mask_NT: Tensor, kl_NT: Tensor | None = Non
     out_NT = torch.zeros_like(mask_NT, dtype=torch.float32)
     rows_N = torch.arange(len(rewards_N), device=mask_NT.device)
     out_NT[rows_N, ((mask_NT > 0) * places_T).argmax(1)] = rewards_N.float()
-    if kl_NT is not None and kl_coef:
+    if kl_NT is not None:
         out_NT = out_NT - kl_coef * kl_NT
     return out_NT * mask_NT
 

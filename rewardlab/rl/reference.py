@@ -34,7 +34,8 @@ class Rollouts:
 
     A reward of nan is none: nothing could score that rollout, and nothing is learnt from it. ``sampled_logprobs_NT`` are those
     of an engine, where another program sampled; nan where it gave none. ``hot_position`` is that of a token that was drawn at
-    another temperature, from which nothing is learnt either.
+    another temperature, from which nothing is learnt either. ``kl_coefs_N`` is each rollout's weight of the KL divergence
+    (None: all have the method's).
     """
 
     mask_NT: Tensor
@@ -51,6 +52,7 @@ class Rollouts:
     step_rewards_NT: Tensor | None = None
     sampled_logprobs_NT: Tensor | None = None
     hot_position: int | None = None
+    kl_coefs_N: Tensor | None = None
 
     @property
     def loss_mask(self) -> Tensor:
@@ -159,13 +161,17 @@ def _relative(rollouts: Rollouts, n: int, method: Method) -> float:
     return (reward - mean) / (deviation + 1e-4)
 
 
+def _kl_coef(rollouts: Rollouts, n: int, method: Method) -> float:
+    return method.kl_coef if rollouts.kl_coefs_N is None else float(rollouts.kl_coefs_N[n])
+
+
 def _responses_rewards(rollouts: Rollouts, method: Method) -> list[float]:
     """One reward a response; less kl_coef times the log-ratio of the whole response, where a response is one action."""
     rewards: list[float] = rollouts.rewards_N.tolist()
     if method.advantage == "rloo" and method.kl_coef and method.kl == "k1_reward":
         assert rollouts.ref_logprobs_NT is not None
         for n, row in enumerate((rollouts.old_logprobs_NT - rollouts.ref_logprobs_NT) * rollouts.loss_mask):
-            rewards[n] -= method.kl_coef * row.sum().item()
+            rewards[n] -= _kl_coef(rollouts, n, method) * row.sum().item()
     return rewards
 
 
@@ -200,7 +206,8 @@ def _rewards_by_token(rollouts: Rollouts, method: Method) -> Tensor:
     if rollouts.step_rewards_NT is not None:
         reward_NT += rollouts.step_rewards_NT
     if rollouts.ref_logprobs_NT is not None and method.kl == "k1_reward":
-        reward_NT -= method.kl_coef * (rollouts.old_logprobs_NT - rollouts.ref_logprobs_NT) * mask_NT
+        for n, row in enumerate((rollouts.old_logprobs_NT - rollouts.ref_logprobs_NT) * mask_NT):
+            reward_NT[n] -= _kl_coef(rollouts, n, method) * row
     return reward_NT
 
 
@@ -232,7 +239,8 @@ def loss(
         d_MT = logprobs_MT - rollouts.ref_logprobs_NT[rows_M]
         near_MT = torch.clamp(d_MT, -20, 20)
         kl_MT = d_MT**2 / 2 if method.kl == "k2_loss" else torch.exp(-near_MT) - 1 + near_MT
-        token_loss_MT = token_loss_MT + method.kl_coef * kl_MT
+        coef_M = torch.tensor([_kl_coef(rollouts, n, method) for n in rows_M.tolist()])
+        token_loss_MT = token_loss_MT + coef_M[:, None] * kl_MT
     total = _average(token_loss_MT, mask_MT, rollouts.loss_mask, method, num_minibatches)
     if method.positive_nll:
         assert rollouts.correct_N is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from rewardlab.prompts import Template, load_template
 from rewardlab.rewards.anchors import AnchorsById, anchors_of
 from rewardlab.rewards.pairwise import PairwiseReward, PolicyReward
 from rewardlab.rewards.policy_function import AnchoredReward, Observer
+from rewardlab.rewards.rollout import Row
 from rewardlab.rewards.scalar import ScalarReward
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
@@ -66,6 +67,17 @@ def policy_rows(
     return PromptRows(PromptReader(pairs, template, specials), keys, threads)
 
 
+def kl_coef_by_route(
+    config: PolicyConfig, reward: PolicyReward, pairs: Sequence[PreferencePair]
+) -> Callable[[Row], float] | None:
+    """Return what gives a row its KL coefficient, ``verified_kl_coef`` where a rule pays its pair and ``kl_coef`` where not;
+    None where all have the same."""
+    if config.verified_kl_coef is None or not isinstance(reward, VerifiedReward):
+        return None
+    ruled, by_rule, by_judge = reward.ruled(pairs), config.verified_kl_coef, config.kl_coef
+    return lambda row: by_rule if row["pair_id"] in ruled else by_judge
+
+
 def build_policy_trainer(
     rows: PromptRows,
     pairs: Sequence[PreferencePair],
@@ -89,6 +101,7 @@ def build_policy_trainer(
         observer=observer,
         gather=gather_object,
     )
+    more = {"kl_coef_of": kl_coef_by_route(config, reward, pairs), **more}
     return make_trainer(rows, config, model, processor, function, out, **more)
 
 

@@ -125,13 +125,14 @@ def plain_logprobs(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
 
 @pytest.fixture
 def make_trainer(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> Any:
-    def make(reward: TokenReward | None = None, **changes: Any) -> Any:
+    def make(reward: TokenReward | None = None, *, kl_coef_of: Any = None, **changes: Any) -> Any:
         config = config_for(tiny_checkpoint, **changes)
         model, processor = load_model(str(tiny_checkpoint), device="cpu")
         rows = rl_rows(demo_pairs[0][:16], PLAIN, both_orders=True)
         tmp_path.mkdir(exist_ok=True)
         trl = {"optim": "sgd"}  # Adam turns float noise in vanishing gradients into full steps
-        return build_trainer(rows, config, model, processor, PLAIN, tmp_path, reward=reward or pseudo_reward(), trl=trl)
+        more = {"reward": reward or pseudo_reward(), "trl": trl, "kl_coef_of": kl_coef_of}
+        return build_trainer(rows, config, model, processor, PLAIN, tmp_path, **more)
 
     return make
 
@@ -183,6 +184,28 @@ def test_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, case
             torch.cat([half[name] for half in record.inputs[:2]]).bincount().tolist() for name in ("kept_groups", "kept_pairs")
         ]
         assert counts == [[4, 4], [8]]
+
+
+BY_ROUTE: dict[str, dict[str, Any]] = {
+    "in the reward": {},
+    "in the reward, with a critic": {"advantage": "gae", "outliers": "keep"},
+    "in the reward of a response": {"advantage": "rloo", "group_size": 4, "ratio": "product", "preclip": None},
+    "in the loss": {"advantage": "grpo", "group_size": 4, "kl": "k3_loss"},
+}
+
+
+@pytest.mark.parametrize("where", BY_ROUTE)
+def test_kl_by_route_equals_the_reference(make_trainer: Any, tiny_checkpoint: Path, where: str) -> None:
+    """Each second prompt without a KL divergence, the others with it: the coefficient goes with the rollout to its step."""
+    coefs: dict[tuple[str, str], float] = {}
+
+    def coef_of(row: dict[str, Any]) -> float:
+        return coefs.setdefault((row["pair_id"], row["order"]), 0.4 * (len(coefs) % 2))
+
+    changes = {**BY_ROUTE[where], "kl_coef": 0.4}
+    trainer = make_trainer(kl_coef_of=coef_of, **changes)
+    record = compare(trainer, config_for(tiny_checkpoint, **changes), 0.0, num_batches=1)
+    assert {round(coef, 3) for half in record.inputs for coef in half["kl_coefs"].tolist()} == {0.0, 0.4}
 
 
 UNSCORED: dict[str, dict[str, Any]] = {
@@ -349,6 +372,7 @@ def reference_step(
         *(torch.cat([half[name] for half in halves]) for name in ("turns", "turn_rewards") if name in halves[0]),
         sampled_logprobs_NT=torch.cat([half["sampling_per_token_logps"] for half in halves]) if method.importance_cap else None,
         hot_position=hot.position if (hot := trainer._sampling.hot_token) else None,
+        kl_coefs_N=torch.cat([half["kl_coefs"] for half in halves]) if "kl_coefs" in halves[0] else None,
     )
     if method.positive_nll and finished.all():
         assert 0 < rollouts.correct_N.sum() < 8

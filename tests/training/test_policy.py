@@ -275,6 +275,26 @@ def test_a_rule_pays_where_it_can_and_the_judge_where_not() -> None:
         config_for(Path("x"), verified=True, phi="logit")
 
 
+def test_a_rule_has_a_kl_coefficient_of_its_own() -> None:
+    """Through the rows of a run: 0 where a rule pays, the method's where the judge does; without the key all have one."""
+    number = PreferencePair("n", "how many?", ("7", "8"), 0, category="number")
+    unlabelled = replace(number, pair_id="u", preferred=None)  # of the same category, but the rule has no truth for it
+    pairs = [number, question("q"), unlabelled]
+    verified = VerifiedReward(RULES, PairwiseReward(Prefers(grade)), contract=Contract.BOXED, thinking=True)  # type: ignore[arg-type]
+    rows = policy_module.policy_rows(pairs, load_template("answer"))
+
+    def coefficients(config: PolicyConfig, reward: Any = verified) -> list[float] | None:
+        kl_coef_of = policy_module.kl_coef_by_route(config, reward, pairs)
+        return None if kl_coef_of is None else [kl_coef_of(row) for row in rows.read([{"row": n} for n in range(3)])]
+
+    by_route = config_for(Path("x"), verified=True, kl="k2_loss", kl_coef=1e-5, verified_kl_coef=0.0)
+    assert coefficients(by_route) == [0.0, 1e-5, 1e-5]
+    assert coefficients(config_for(Path("x"), verified=True, kl="k2_loss", kl_coef=1e-5)) is None
+    for changes in ({"verified_kl_coef": 0.0, "kl": "k2_loss", "kl_coef": 1e-5}, {"verified_kl_coef": 0.0, "verified": True}):
+        with pytest.raises(ValueError, match="set verified to true and kl_coef above 0"):
+            config_for(Path("x"), **changes)
+
+
 def test_the_truth_of_a_worked_response() -> None:
     """What stands in its final place, not all of it; a truth that its own rule cannot read is refused before training."""
     worked = PreferencePair("w", "how many?", ("<think>3 + 4</think>So there are \\boxed{7}.", "8"), 0, category="number")

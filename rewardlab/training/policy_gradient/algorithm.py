@@ -64,14 +64,14 @@ def apply_outlier_rule(
 class Rewards:
     """``rewards_G``: of the rollouts of all processes, nan where nothing could score one. ``local``: where those of this
     process stand among them. ``groups_G``: numbers of the groups that a group-relative method compares, None where it compares
-    none. ``kl_NT``: k1 against the reference, where the method takes it off the reward; ``kl_G``: its sum over each rollout of
-    all processes, where a rollout is one action. ``steps_NT``: what single tokens earn."""
+    none. ``kl_NT``: k1 against the reference, where the method takes it off the reward; ``kl_penalty_G``: its sum over each
+    rollout of all processes, times the coefficient, where a rollout is one action. ``steps_NT``: what single tokens earn."""
 
     rewards_G: Tensor
     local: slice
     groups_G: Tensor | None = None
     kl_NT: Tensor | None = None
-    kl_G: Tensor | None = None
+    kl_penalty_G: Tensor | None = None
     steps_NT: Tensor | None = None
 
 
@@ -98,8 +98,8 @@ def compute_advantages(
     metrics: MetricMap = {}
     if rewards.groups_G is not None:
         varying = varying_frac(fill_unscored(rewards_G, rewards.groups_G), rewards.groups_G)
-        if rewards.kl_G is not None:  # off the reward of the whole response, before any baseline
-            rewards_G = rewards_G - method.kl_coef * rewards.kl_G
+        if rewards.kl_penalty_G is not None:  # off the reward of the whole response, before any baseline
+            rewards_G = rewards_G - rewards.kl_penalty_G
         rewards_G = fill_unscored(rewards_G, rewards.groups_G)
         metrics["advantage/varying_groups_frac"] = Metric(varying, float(mask_NT.sum()))
         if method.advantage in RELATIVE:
@@ -115,14 +115,19 @@ def compute_advantages(
     return AdvantageOutputs(advantages_NT, metrics | treated)
 
 
+def kl_coefficient(batch: RolloutBatch, method: Method) -> float | Tensor:
+    """Return the weight of the KL divergence: the method's, or [N, 1] where each rollout has its own."""
+    return method.kl_coef if batch.kl_coefs_N is None else batch.kl_coefs_N[:, None]
+
+
 def _token_rewards(batch: RolloutBatch, rewards_N: Tensor, rewards: Rewards, mask_NT: Tensor, method: Method) -> Tensor:
     """[N, T] the reward on the last token of the mask (or of each turn), what steps earn, less the KL penalty of each token."""
     if batch.turns_NT is not None and batch.turn_rewards_NK is not None:
         rewards_NT = at_turn_ends(batch.turn_rewards_NK, batch.turns_NT)
         if rewards.kl_NT is not None:
-            rewards_NT = rewards_NT - method.kl_coef * rewards.kl_NT * mask_NT
+            rewards_NT = rewards_NT - kl_coefficient(batch, method) * rewards.kl_NT * mask_NT
     else:
-        rewards_NT = token_rewards(rewards_N, mask_NT, rewards.kl_NT, method.kl_coef)
+        rewards_NT = token_rewards(rewards_N, mask_NT, rewards.kl_NT, kl_coefficient(batch, method))
     return rewards_NT if rewards.steps_NT is None else rewards_NT + rewards.steps_NT * mask_NT
 
 
@@ -256,7 +261,7 @@ def policy_loss(inputs: LossInputs, method: Method) -> LossOutputs:
         assert batch.ref_logprobs_NT is not None
         kl_NT = ESTIMATORS[method.kl.removesuffix("_loss")](logprobs_NT, batch.ref_logprobs_NT)
         metrics["kl/loss"] = Metric(mean_of_tokens(kl_NT.detach(), mask_NT).item(), tokens)
-        loss_NT = loss_NT + method.kl_coef * kl_NT
+        loss_NT = loss_NT + kl_coefficient(batch, method) * kl_NT
     clipped_NT = (ratio_NT < 1 - method.clip_low) | (ratio_NT > 1 + (method.clip_high or method.clip_low))
     metrics["loss/clip_frac"] = Metric(mean_of_tokens(clipped_NT.float(), mask_NT).item(), tokens)
     metrics["entropy"] = Metric(mean_of_tokens(inputs.entropies_NT.detach(), mask_NT).item(), tokens)

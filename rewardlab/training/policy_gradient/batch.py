@@ -8,7 +8,7 @@ Shapes: ``N`` rollouts, ``T`` tokens of the padded completions, ``P`` of the pad
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from rewardlab.models.families import FORWARD_KEYS, Fields
 from rewardlab.models.padding import untrim
-from rewardlab.rewards.rollout import Rollout
+from rewardlab.rewards.rollout import Rollout, Row
 from rewardlab.rl.self_verification import VERIFICATION, segments
 
 TRLBatch = dict[str, Any]  # a batch as TRL shuffles and cuts it
@@ -58,13 +58,15 @@ _KEYS = {  # attribute -> TRL's key, or ours where TRL has none
     "turns_NT": "turns",
     "turn_rewards_NK": "turn_rewards",
     "finished_N": "finished",
+    "kl_coefs_N": "kl_coefs",
 }
 
 
 @dataclass(frozen=True)
 class RolloutBatch:
     """A rollout batch, or a micro-batch of one. ``num_tokens`` and ``num_rows`` count the trained tokens, and the rollouts with
-    any, of the whole rollout batch on all processes. ``image_fields`` are the model inputs besides tokens."""
+    any, of the whole rollout batch on all processes. ``image_fields`` are the model inputs besides tokens; ``kl_coefs_N`` each
+    rollout's weight of the KL divergence, None where all have the method's."""
 
     prompt_ids_NP: Tensor
     prompt_mask_NP: Tensor
@@ -83,6 +85,7 @@ class RolloutBatch:
     turns_NT: Tensor | None = None
     turn_rewards_NK: Tensor | None = None
     finished_N: Tensor | None = None
+    kl_coefs_N: Tensor | None = None
     values: ValueTargets | None = None
 
     @staticmethod
@@ -128,9 +131,9 @@ class RolloutBatch:
         verifying_NT = (self.turns_NT == VERIFICATION).long()
         return {"judging/": self.loss_mask_NT * (1 - verifying_NT), "verifying/": self.loss_mask_NT * verifying_NT}
 
-    def with_rollouts(self, rollouts: Sequence[Rollout]) -> RolloutBatch:
-        """Add what padding lost of the rollouts: which tokens are trained on now, their turns, and whether they are
-        finished."""
+    def with_rollouts(self, rollouts: Sequence[Rollout], kl_coef_of: Callable[[Row], float] | None = None) -> RolloutBatch:
+        """Add what padding lost of the rollouts: which tokens are trained on now, their turns, whether they are finished, and
+        each one's KL coefficient where ``kl_coef_of`` names it."""
         shape, device = self.completion_mask_NT, self.completion_mask_NT.device
         places_T = torch.arange(shape.size(1), device=device)
         from_N1 = torch.tensor([[rollout.trajectory.trained_from] for rollout in rollouts], device=device)
@@ -138,6 +141,7 @@ class RolloutBatch:
             self,
             loss_mask_NT=self.loss_mask_NT * (places_T >= from_N1),
             finished_N=torch.tensor([rollout.trajectory.finished for rollout in rollouts], device=device).long(),
+            kl_coefs_N=torch.tensor([kl_coef_of(r.row) for r in rollouts], device=device) if kl_coef_of else None,
         )
         if all(rollout.trajectory.turns is None for rollout in rollouts):
             return batch

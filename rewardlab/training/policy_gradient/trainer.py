@@ -49,6 +49,7 @@ from rewardlab.training.policy_gradient.algorithm import (
     apply_outlier_rule,
     compute_advantages,
     count_tokens,
+    kl_coefficient,
     policy_loss,
     value_loss,
 )
@@ -86,8 +87,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     """GRPOTrainer whose rollouts, rewards, advantages and loss are those of its parts.
 
     ``value_only`` fits the critic alone, on rollouts of a policy that stays as it is. ``dynamic`` chooses groups from its own
-    stream of prompts instead of taking those of the data loader. ``outliers`` and ``image_fields`` are there for studies: the
-    first replaces the filter of whitened advantages, the second what a log-prob is computed from besides tokens.
+    stream of prompts instead of taking those of the data loader. ``kl_coef_of`` gives each row its own ``kl_coef``.
+    ``outliers`` and ``image_fields`` are there for studies: the first replaces the filter of whitened advantages, the second
+    what a log-prob is computed from besides tokens.
     """
 
     kept_elsewhere = (PREFIX,)
@@ -106,6 +108,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         value_only: bool = False,
         value_learning_rate: float | None = None,
         process_reward: Callable[[torch.device], ProcessReward] | None = None,
+        kl_coef_of: Callable[[Row], float] | None = None,
         micro_batch_tokens: int | None = None,
         outliers: OutlierFilter = apply_outlier_rule,
         image_fields: Callable[[Fields], Fields] = lambda fields: fields,
@@ -116,7 +119,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._accumulators = {"train": MetricAccumulator(), "eval": MetricAccumulator()}
         self._method, self._reward, self._rollouts = method, reward, rollouts or WholeRollouts()
         self._sampling, self._dynamic = sampling or SamplingOptions(), dynamic
-        self._outliers, self._image_fields, self._read_rows = outliers, image_fields, read_rows
+        self._outliers, self._image_fields, self._read_rows, self._kl_coef_of = outliers, image_fields, read_rows, kl_coef_of
         self._micro_batch_tokens = micro_batch_tokens
         self._engine: EngineSampler | None = None
         self._has_new_batch = False  # that has not been sorted
@@ -273,8 +276,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             self._buffered_inputs, self._has_new_batch = None, True
             return_freed_memory()
         if self._dynamic is not None:
-            processes = self.accelerator.process_index, self.accelerator.num_processes
-            candidates = Candidates(self.sample_and_score, gather_object, *processes)
+            candidates = Candidates(self.sample_and_score, gather_object, self.accelerator.process_index, num_processes())
             self._current, metrics = self._dynamic.choose(candidates, len(inputs))
             self._add_metrics(metrics)
         else:
@@ -282,7 +284,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         rollouts = self._current
         with images_in_slices(self.processing_class):
             padded = super()._generate_and_score_completions([rollout.row for rollout in rollouts])
-        batch = RolloutBatch.from_trl(padded).with_rollouts(rollouts)
+        batch = RolloutBatch.from_trl(padded).with_rollouts(rollouts, self._kl_coef_of)
         padded.pop("tool_mask", None)  # a part of the loss mask by now
         if hot := self._sampling.hot_token:  # not of the policy's own drawing: nothing is learnt from it
             batch.loss_mask_NT[:, hot.position : hot.position + 1] = 0
@@ -325,9 +327,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             rewards_G = rewards_G.masked_fill(unscored_G, torch.nan)
             batch = replace(batch, loss_mask_NT=batch.loss_mask_NT * ~unscored_G[local][:, None])
             self._add_metrics({"reward/unscored_frac": unscored_G.float().mean().item()})
-        kl_NT = self._kl(batch, rollouts)
-        kl_G = None if kl_NT is None or method.advantage != "rloo" else self.accelerator.gather(kl_NT.sum(1))
-        rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), kl_NT, kl_G)
+        kl_NT, penalty_G = self._kl(batch, rollouts), None
+        if kl_NT is not None and method.advantage == "rloo":
+            penalty_G = self.accelerator.gather((kl_coefficient(batch, method) * kl_NT).sum(1))
+        rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), kl_NT, penalty_G)
         if self._process_reward is not None:
             steps_NT, metrics = self._process_reward(
                 batch.to_trl(),
@@ -356,10 +359,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         return replace(batch, num_tokens=num_tokens, num_rows=num_rows)
 
     def _groups(self, rollouts: Sequence[Rollout], rewards_G: Tensor) -> Tensor | None:
-        """Return group numbers of the rollouts of all processes, where the method compares them.
-
-        ``draw`` tells two groups of one prompt apart, which dynamic sampling makes.
-        """
+        """Return group numbers of all processes' rollouts, where they are compared; ``draw`` tells groups of one prompt apart."""
         if self._method.advantage in ("reinforce_pp", "gae"):
             return None
         rows = [rollout.row for rollout in rollouts]
