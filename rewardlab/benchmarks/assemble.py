@@ -24,6 +24,7 @@ from rewardlab.benchmarks.scores import baseline_scores, control_scores, score_r
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.votes import num_failed
 from rewardlab.judging.judge import GenerativeJudge, ModelJudge
+from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.served import ServedJudge
 from rewardlab.metrics.accuracy import Labeled, pair_score, pair_swaps
@@ -142,6 +143,8 @@ def _failure(result: RunResult) -> str:
 def _vote_notes(judge: AnyJudge, judgments: Sequence[Judgment], num_votes: int) -> list[str]:
     """What to know of the votes before reading their figures."""
     notes = []
+    if isinstance(judge, ProbabilityJudge) and judge.verdict_temperature != 1:
+        notes.append(f"the log-odds of verdicts are divided by {judge.verdict_temperature:.4g}, the temperature of this judge")
     if lost := _num_missing(judgments):
         total = sum(len(judgment.votes) for judgment in judgments)
         notes.append(f"{lost:,} of {total:,} samples are not in the replay file; each counts as a failure")

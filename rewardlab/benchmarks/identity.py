@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Row
@@ -37,6 +37,11 @@ class RunIdentity:
     top_p: float
     stop_error: float | None
     max_tokens: int
+    verdict_temperature: str | float = 1.0
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what the first line of a log says; of a judge without a temperature of its verdicts nothing is said of it."""
+        return {name: value for name, value in asdict(self).items() if (name, value) != ("verdict_temperature", 1.0)}
 
 
 def run_identity(settings: BenchSettings, judge: AnyJudge, rows: Sequence[Row], num_votes: int) -> RunIdentity:
@@ -61,4 +66,5 @@ def run_identity(settings: BenchSettings, judge: AnyJudge, rows: Sequence[Row], 
         top_p=settings.top_p,
         stop_error=settings.stop_error,
         max_tokens=settings.max_tokens,
+        verdict_temperature=of_model.get("verdict_temperature", 1.0),
     )

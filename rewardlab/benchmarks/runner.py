@@ -92,7 +92,7 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
         judge.check()  # nothing is left behind where nobody answers
     if settings.prices != NO_PRICES and isinstance(judge, ModelJudge):
         log_line(most_it_may_cost(settings, sum(map(len, orders)) * (num_votes + len(settings.controls))))
-    with PassLog(out, asdict(identity)) as log:
+    with PassLog(out, identity.to_dict()) as log:
         gate = BudgetGate(settings, log.spending.plus(spent)) if settings.budget != NO_BUDGET else None
         votes_pass = Pass("votes", rows, orders, log, settings.stop_error, settings.prices)
         judgments = votes_pass.run(judge, num_votes, settings.seed, gate)

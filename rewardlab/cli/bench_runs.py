@@ -50,6 +50,31 @@ def bench_gate(
         raise typer.Exit(1)
 
 
+@bench_app.command("calibrate")
+def bench_calibrate(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run of a prob: judge, a checkpoint folder here.")],
+) -> None:
+    """Fit the temperature of a judge's verdict probabilities on a run, and store it with the checkpoint.
+
+    `rewardlab bench run pairs --judge prob:runs/rl/final --data held_out.parquet --votes 5 --out runs/held_out`, then
+    `rewardlab bench calibrate runs/held_out`. It divides the log-odds of verdicts wherever the checkpoint is a `prob:` judge
+    from then on: in benchmarks, behind the endpoint, as a policy's reward. `prob@1:PATH` is the same judge without it. Bench
+    with the number of votes that the judge will be asked for, and measure its calibration on other pairs.
+    """
+    from rewardlab.benchmarks.calibrate import calibrate_run
+
+    fit = calibrate_run(run)
+    low, high = fit.gain
+    typer.echo(
+        f"temperature {fit.tau:.4g} on {fit.pairs:,} pairs, {fit.rationales} votes an order; {fit.unreadable:,} had none"
+    )
+    typer.echo(
+        f"negative log-likelihood {fit.nll_before:.4f} -> {fit.nll:.4f} (less by {low:+.4f} to {high:+.4f}), calibration error "
+        f"{fit.ece_before:.4f} -> {fit.ece:.4f}"
+    )
+    typer.echo(f"stored in {fit.checkpoint}/rewardlab.json")
+
+
 @bench_app.command("export")
 def bench_export(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],

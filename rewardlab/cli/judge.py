@@ -74,6 +74,7 @@ def judge_command(
     from rewardlab.data.images import read_image
     from rewardlab.data.rows import validate
     from rewardlab.judging.engines import open_model_judge
+    from rewardlab.judging.margins import ProbabilityJudge
     from rewardlab.types import PreferencePair
 
     images = tuple(read_image(path) for path in image or ())
@@ -85,6 +86,10 @@ def judge_command(
     )
     judgment = both_orders_or_none(opened.compare(pair, num_votes=votes, seed=seed))
     print_judgment(judgment)
+    if isinstance(opened, ProbabilityJudge) and opened.verdict_temperature != 1:
+        typer.echo(
+            f"the log-odds of its verdicts are divided by {opened.verdict_temperature:.4g}, the temperature of this judge"
+        )
     end_without_outcome(judgment)
 
 

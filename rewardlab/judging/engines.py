@@ -14,7 +14,7 @@ from rewardlab.errors import ConfigError, missing_package
 from rewardlab.judging.judge import GenerativeJudge, ModelJudge
 from rewardlab.judging.margins import READ_BY_PROBABILITY, ProbabilityJudge
 from rewardlab.judging.spec import ENGINES, PANEL, POOL, SERVED, WITHOUT_SAMPLER, JudgeSpec
-from rewardlab.models.checkpoints import load_template_for
+from rewardlab.models.checkpoints import card_temperature, load_card, template_of_card
 from rewardlab.prompts import DEFAULT_TEMPLATE, load_template
 from rewardlab.samplers.base import HF, OPENAI, EngineOptions, Replicas, Sampler
 from rewardlab.samplers.request_options import RequestOptions
@@ -122,14 +122,16 @@ def open_generative_judge(
     ``engine_args`` of ``vllm:`` (options of ``vllm serve``) and of ``hf:`` (``--dtype``, ``--attn-implementation``).
     ``restart_after_s``: the engine runs in a process of its own, which is started again if it dies or takes more than so many
     seconds. ``replicas``: it is opened so many times on a Ray cluster. A local checkpoint that was trained to give the verdict
-    alone is read by probability without ``prob:`` too. Raise ConfigError, CheckpointError, EndpointError.
+    alone is read by probability without ``prob:`` too. Probabilities have the temperature that is stored with the checkpoint
+    (``rewardlab bench calibrate``), unless ``prob@TAU:`` names another. Raise ConfigError, CheckpointError, EndpointError.
     """
     parsed = _with_address(JudgeSpec.parse(spec), spec, api_key)
-    checkpoint = parsed.checkpoint
+    checkpoint, stored = parsed.checkpoint, 1.0
     if checkpoint is None:
         words = load_template(template or DEFAULT_TEMPLATE)
     else:
-        words = load_template_for(parsed.target, template, from_hub=True)
+        card = load_card(parsed.target, from_hub=True)
+        words, stored = template_of_card(card, parsed.target, template), card_temperature(card, parsed.target)
     by_probability = parsed.by_probability or (checkpoint is not None and words.verdict_format == "bare")
     if by_probability and words.verdict_format not in READ_BY_PROBABILITY:
         raise ConfigError(
@@ -156,6 +158,7 @@ def open_generative_judge(
         spec=str(parsed) if parsed.engine == OPENAI else spec,  # with its address: logs of two endpoints are not one
         request=options.identity if parsed.engine == OPENAI else "",
         engine_args=engine_args,
+        verdict_temperature=stored if parsed.verdict_temperature is None else parsed.verdict_temperature,
     )
 
 

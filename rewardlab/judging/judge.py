@@ -154,12 +154,15 @@ class GenerativeJudge(ModelJudge):
         spec: str | None = None,
         request: str = "",
         engine_args: str = "",
+        verdict_temperature: float = 1.0,
     ) -> None:
         """``request`` is what else decides its answers (:attr:`rewardlab.samplers.request_options.RequestOptions.identity`).
-        ``engine_args`` are the options that its engine was opened with."""
+        ``engine_args`` are the options that its engine was opened with. ``verdict_temperature`` divides the log-odds of its
+        verdicts where these are weighed; it has no part in what is sampled."""
         self.sampler, self.template = sampler, template
         self.temperature, self.top_p, self.max_tokens = temperature, top_p, max_tokens
         self.spec, self.request, self.engine_args = spec or sampler.name, request, engine_args
+        self.verdict_temperature = verdict_temperature
 
     @property
     def name(self) -> str:
@@ -202,6 +205,7 @@ class GenerativeJudge(ModelJudge):
             spec=self.spec,
             request=self.request,
             engine_args=self.engine_args,
+            verdict_temperature=self.verdict_temperature,
         )
 
     def compare_many(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
 from rewardlab.prompts import build_messages
 from rewardlab.samplers.base import Sampler
 from rewardlab.types import (
@@ -44,10 +45,17 @@ class ProbabilityJudge(GenerativeJudge):
     Where the template asks for reasoning, ``num_votes`` rationales are sampled and the probability is read after each; where it
     asks for the verdict alone there is nothing to sample and one vote per order. A vote names the likelier response;
     ``share_0`` is the probability of response 0. An answer without a verdict, and a model about to write something else than
-    one, is an invalid vote; where an order has no valid vote there is neither probability nor outcome.
+    one, is an invalid vote; where an order has no valid vote there is neither probability nor outcome. Margins are divided by
+    ``verdict_temperature``: which response a single vote names is not changed by it.
     """
 
     sampler: ProbabilitySampler
+
+    @property
+    def identity(self) -> dict[str, str | float]:
+        if self.verdict_temperature == 1:
+            return super().identity
+        return {**super().identity, VERDICT_TEMPERATURE: self.verdict_temperature}
 
     @property
     def is_streaming(self) -> bool:
@@ -76,7 +84,7 @@ class ProbabilityJudge(GenerativeJudge):
         for (n, k), margin, coverage in zip(beginnings, margins.tolist(), coverages.tolist(), strict=True):
             verdict = likelier_verdict(margin, coverage)
             is_read = verdict.status in (VerdictStatus.OK, VerdictStatus.TIE)
-            votes[n][k] = replace(votes[n][k], verdict=verdict, margin=margin if is_read else None)
+            votes[n][k] = replace(votes[n][k], verdict=verdict, margin=margin / self.verdict_temperature if is_read else None)
         return [judgment_by_probability(pair.pair_id, pair_votes) for pair, pair_votes in zip(pairs, votes, strict=True)]
 
 
@@ -93,6 +101,7 @@ def probability_judge_of(judge: GenerativeJudge) -> ProbabilityJudge | None:
         top_p=judge.top_p,
         max_tokens=judge.max_tokens,
         spec=judge.spec,
+        verdict_temperature=judge.verdict_temperature,
     )
 
 

@@ -7,6 +7,7 @@ This is the only parser of it, and :func:`spec_help` the only explanation. An en
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -52,7 +53,7 @@ OTHERS = {
     "rm": "rm:FOLDER (a scalar reward model)",
 }
 _PREFIXES = (
-    "prob:PATH or prob:vllm:PATH (by the probabilities of its verdicts)",
+    "prob:PATH or prob:vllm:PATH (by the probabilities of its verdicts; prob@TAU: with a temperature in place of its own)",
     "verify: before one of these (it verifies and revises its own judgments)",
 )
 
@@ -68,13 +69,15 @@ class JudgeSpec:
     """A parsed specification. ``engine`` is a key of :data:`ENGINES` or of :data:`OTHERS`; ``target`` is never empty.
 
     ``by_probability``: the probabilities of verdicts are weighed instead of verdicts being counted. ``verifies``: the judge
-    verifies and revises its own judgments.
+    verifies and revises its own judgments. ``verdict_temperature`` divides the log-odds of verdicts; None: by what is stored
+    with the checkpoint.
     """
 
     engine: str
     target: str
     by_probability: bool = False
     verifies: bool = False
+    verdict_temperature: float | None = None
 
     @staticmethod
     def parse(text: str, *others: str) -> JudgeSpec:
@@ -88,7 +91,8 @@ class JudgeSpec:
         if SERVED in others and text.startswith(("http://", "https://")):
             return JudgeSpec(SERVED, text)
         unverified = text.removeprefix("verify:")
-        rest = unverified.removeprefix("prob:")
+        rest, temperature = _without_temperature(unverified)
+        rest = rest.removeprefix("prob:")
         verifies, by_probability = unverified != text, rest != unverified
         engine, _, target = (f"{HF}:{DEMO_JUDGE}" if rest == DEMO else rest).partition(":")
         if by_probability and engine not in {*ENGINES, *OTHERS, "verify", "prob"}:
@@ -98,13 +102,15 @@ class JudgeSpec:
             raise ConfigError(f"unknown judge {text!r}; expected {spec_help(*others)}")
         if by_probability and not ENGINES[engine].is_local:
             raise ConfigError(f"{text!r}: {engine} tells no probabilities of verdicts; expected prob:PATH or prob:vllm:PATH")
-        return JudgeSpec(engine, target, by_probability, verifies)
+        return JudgeSpec(engine, target, by_probability, verifies, temperature)
 
     def __str__(self) -> str:
         """Return the shortest text that parses to this."""
         if self.engine == SERVED:
             return self.target
-        prefixes = f"{'verify:' * self.verifies}{'prob:' * self.by_probability}"
+        tau = self.verdict_temperature
+        weighs = "prob:" if tau is None else f"prob@{repr(tau).removesuffix('.0')}:"
+        prefixes = f"{'verify:' * self.verifies}{weighs * self.by_probability}"
         if self.engine == HF and self.target == str(DEMO_JUDGE):
             return f"{prefixes}{DEMO}"
         engine = "" if self.by_probability and self.engine == HF and self.target != DEMO else f"{self.engine}:"
@@ -122,6 +128,21 @@ class JudgeSpec:
         or one at the end of a panel of one."""
         mark = ";" if ";" in self.target else ","
         return tuple(member.strip() for member in self.target.split(mark) if member.strip())
+
+
+def _without_temperature(text: str) -> tuple[str, float | None]:
+    """Return ``prob@TAU:REST`` as ("prob:REST", TAU), any other text as it is with None. Raise ConfigError for a TAU that is no
+    positive number."""
+    if not text.startswith("prob@"):
+        return text, None
+    number, _, rest = text.removeprefix("prob@").partition(":")
+    try:
+        temperature = float(number)
+    except ValueError:
+        temperature = math.nan
+    if not 0 < temperature < math.inf:
+        raise ConfigError(f"{text!r}: {number!r} is no temperature; expected a positive number, as in prob@1:PATH")
+    return f"prob:{rest}", temperature
 
 
 def local_checkpoint(text: str) -> Path | None:

@@ -7,6 +7,7 @@ the checkpoint goes. A folder without it (a hub checkpoint) claims nothing and t
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 from collections.abc import Mapping
@@ -15,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab import __version__
+from rewardlab.data.files import write_atomic
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.prompts import DEFAULT_TEMPLATE, TEMPLATE_FORMATS, Template, load_template, own_template
 
 CARD = "rewardlab.json"
+VERDICT_TEMPERATURE = "verdict_temperature"  # in a card, what `rewardlab bench calibrate` fitted
 _PACKAGES = ("rewardlab", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "openai")
 
 
@@ -92,6 +95,34 @@ def _read_card_file(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: not valid JSON ({error}); restore or remove it") from error
 
 
+def add_to_card(folder: Path, **facts: Any) -> None:
+    """Record further ``facts`` in a checkpoint's card, in place of earlier ones of their names.
+
+    A reader sees the card before or after, never a part. Raise CheckpointError for a folder without a card: nothing would say
+    which words it must be prompted with.
+    """
+    if (card := read_card(folder)) is None:
+        raise CheckpointError(f"{folder}: has no {CARD}, which training writes beside the weights; nothing can be added to it")
+    write_atomic(folder / CARD, json.dumps({**card, **facts}, indent=1) + "\n")
+
+
+def load_card(model: str | Path, *, from_hub: bool = False) -> dict[str, Any] | None:
+    """Return the card of a folder, or of a hub id ``from_hub``; None without one. Raise CheckpointError where it cannot be
+    read."""
+    if Path(model).exists():
+        return read_card(Path(model))
+    return _hub_card(str(model)) if from_hub else None
+
+
+def card_temperature(card: Mapping[str, Any] | None, model: str | Path) -> float:
+    """Return the temperature that divides the margins of a checkpoint's verdicts, as its card has it; 1 where it has none.
+    Raise CheckpointError for one that is no positive number."""
+    tau = ((card or {}).get(VERDICT_TEMPERATURE) or {}).get("tau", 1.0)
+    if type(tau) not in (int, float) or not 0 < tau < math.inf:
+        raise CheckpointError(f"{model}: the {VERDICT_TEMPERATURE} in its {CARD} is {tau!r}; expected a positive number")
+    return float(tau)
+
+
 def template_for(folder: Path, requested: str | None) -> Template:
     """Return the template to prompt this checkpoint with: the one it was trained on, which ``requested`` must not contradict.
 
@@ -99,7 +130,7 @@ def template_for(folder: Path, requested: str | None) -> Template:
     name must be the card's. Raise CheckpointError if the hash stored at training differs from the template's hash now, and for
     words that neither the card nor a file has.
     """
-    return _template_of_card(read_card(folder), folder, requested)
+    return template_of_card(read_card(folder), folder, requested)
 
 
 def check_template(folder: Path, template: Template) -> None:
@@ -108,7 +139,8 @@ def check_template(folder: Path, template: Template) -> None:
         _check_hash(card, folder, template)
 
 
-def _template_of_card(card: Mapping[str, Any] | None, folder: Path | str, requested: str | None) -> Template:
+def template_of_card(card: Mapping[str, Any] | None, folder: Path | str, requested: str | None) -> Template:
+    """Return what :func:`template_for` does, of a card that was read; of None the requested or the default template."""
     if card is None:
         return load_template(requested or DEFAULT_TEMPLATE)
     name = str(card.get("template"))
@@ -153,9 +185,7 @@ def _check_hash(card: Mapping[str, Any], folder: Path | str, template: Template)
 def load_template_for(model: str | Path, name: str | None, *, from_hub: bool = False) -> Template:
     """Return the template to prompt ``model`` with: of a folder as :func:`template_for`, of a hub id ``name``; ``from_hub``: by
     the card in its repository, where there is one."""
-    if Path(model).exists():
-        return template_for(Path(model), name)
-    return _template_of_card(_hub_card(str(model)) if from_hub else None, model, name)
+    return template_of_card(load_card(model, from_hub=from_hub), model, name)
 
 
 def _hub_card(model: str) -> dict[str, Any] | None:

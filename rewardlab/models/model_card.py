@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.data.files import write_atomic
-from rewardlab.models.checkpoints import read_card
+from rewardlab.models.checkpoints import VERDICT_TEMPERATURE, read_card
 from rewardlab.reporting.cards import README, render_card
 from rewardlab.reporting.tables import markdown_table
 
@@ -91,6 +91,14 @@ def _origin(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [("stage", str(card.get("stage", "–")))]
     rows.append(("prompt template", f"`{card.get('template')}`, hash `{card.get('template_hash')}`: ask in these words only"))
     rows += [(name, f"`{card[name]}`") for name in ("base", "command", "commit") if card.get(name)]
+    if fitted := card.get(VERDICT_TEMPERATURE):
+        rows.append(
+            (
+                "temperature of verdict probabilities",
+                f"{fitted['tau']:.4g}, fitted on {fitted['pairs']:,} pairs of {fitted['benchmark']}, {fitted['rationales']} "
+                "votes in each order; `prob:` uses it, `prob@1:` does not",
+            )
+        )
     versions = ", ".join(f"{package} {version}" for package, version in card.get("versions", {}).items())
     return [*rows, ("versions", versions or "–")]
 

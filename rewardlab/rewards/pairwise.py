@@ -88,7 +88,7 @@ class PairwiseReward:
     """
 
     def __init__(self, judge: GenerativeJudge, *, num_votes: int = 1, phi: str = "probability", seed: int = 0) -> None:
-        self._judge, self._num_votes, self._phi, self._seed = judge, num_votes, phi, seed
+        self.judge, self._num_votes, self._phi, self._seed = judge, num_votes, phi, seed
         self.least: float | None = LEAST[phi]
         self.parity: float | None = PARITY[phi]
 
@@ -125,7 +125,7 @@ class PairwiseReward:
             elif (question.pair_id, second, first) not in todo:
                 todo[key] = replace(question, responses=(first, second), preferred=None)
         orders = [BOTH_ORDERS] * len(todo)
-        judgments = self._judge.compare_many(
+        judgments = self.judge.compare_many(
             list(todo.values()), orders=orders, num_votes=self._num_votes, seed=self._seed + step
         )
         for (name, first, second), judgment in zip(todo, judgments, strict=True):

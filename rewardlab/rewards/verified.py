@@ -43,7 +43,7 @@ class VerifiedReward:
     def __init__(
         self, verifiers: Mapping[str, Compare], judge: PolicyReward | None, *, contract: Contract, thinking: bool
     ) -> None:
-        self._verifiers, self._judge, self._contract, self._thinking = verifiers, judge, contract, thinking
+        self._verifiers, self.judge, self._contract, self._thinking = verifiers, judge, contract, thinking
 
     def _prompt(self, pair: PreferencePair) -> Prompt:
         truth = None if pair.preferred is None else pair.responses[pair.preferred]
@@ -66,7 +66,7 @@ class VerifiedReward:
         prompts = [self._prompt(pair) for _, pair in light_pairs(pairs)]
         routes = [route_of(prompt, self._verifiers) for prompt in prompts]
         judged = sum(route is not Route.VERIFIER for route in routes)
-        if judged and self._judge is None:
+        if judged and self.judge is None:
             raise DataError(
                 f"{judged:,} of {len(pairs):,} pairs are of no category that a rule can check; expected a category among "
                 f"{', '.join(sorted(self._verifiers))}, or a judge for them"
@@ -103,8 +103,8 @@ class VerifiedReward:
             f"verifier/{status.value}": Metric(counts[status] / max(1, len(ruled)), len(ruled)) for status in AnswerStatus
         }
         judged = [n for n in range(len(questions)) if rewards[n] is None]
-        if judged and self._judge is not None:
-            scores, judge_metrics = self._judge(
+        if judged and self.judge is not None:
+            scores, judge_metrics = self.judge(
                 [questions[n] for n in judged], [responses[n] for n in judged], [anchors[n] for n in judged], step
             )
             metrics = {**metrics, **judge_metrics}

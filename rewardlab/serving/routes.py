@@ -71,7 +71,13 @@ def api_routes(service: JudgeService) -> APIRouter:
         """Return whether the server answers; who has a key, or needs none, learns with which judge."""
         if not request.scope["has_key"]:
             return HealthResponse(status="ok")
-        return HealthResponse(status="ok", judge=judge.name, template=judge.template.name, template_hash=judge.template.hash)
+        return HealthResponse(
+            status="ok",
+            judge=judge.name,
+            template=judge.template.name,
+            template_hash=judge.template.hash,
+            verdict_temperature=judge.verdict_temperature if service.collector.has_probabilities else None,
+        )
 
     @router.get("/ready", responses={503: {"model": ReadyResponse}})
     @router.head("/ready", include_in_schema=False)

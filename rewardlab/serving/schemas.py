@@ -196,12 +196,16 @@ class StatusResponse(_Schema):
 
 
 class HealthResponse(_Schema):
-    """The server answers, with this judge; which one is for those who have a key."""
+    """The server answers, with this judge; which one is for those who have a key.
+
+    ``verdict_temperature`` divides the log-odds of its verdicts, where it has probabilities of them.
+    """
 
     status: Literal["ok"]
     judge: str | None = None
     template: str | None = None
     template_hash: str | None = None
+    verdict_temperature: float | None = None
 
 
 class ReadyResponse(_Schema):

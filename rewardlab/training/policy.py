@@ -14,6 +14,7 @@ from rewardlab.data.pair_table import fingerprint_of, pair_facts
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.spec import JudgeSpec
+from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
 from rewardlab.models.families import end_token_ids
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import Template, load_template
@@ -121,4 +122,13 @@ def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Pat
     def build(**parts: Any) -> PolicyTrainer:  # once the folder is known to be this run's
         return build_policy_trainer(rows, questions, reward, anchors_of(questions, config, template, out, reward), **parts)
 
-    return run_method(build, config, out, fingerprint_of(pairs), template, name="policy", num_rows=len(rows), pairs=pairs)
+    # Another temperature of the judge's verdicts is another judge, though the config names it alike.
+    data = fingerprint_of(pairs) + (f" {VERDICT_TEMPERATURE} {tau!r}" if (tau := _verdict_temperature(reward)) != 1 else "")
+    return run_method(build, config, out, data, template, name="policy", num_rows=len(rows), pairs=pairs)
+
+
+def _verdict_temperature(reward: PolicyReward | None) -> float:
+    """Return what divides the log-odds of the judge's verdicts; 1 of a judge whose verdicts are counted, or of none."""
+    if isinstance(reward, VerifiedReward):
+        return _verdict_temperature(reward.judge)
+    return float(reward.judge.identity.get(VERDICT_TEMPERATURE, 1.0)) if isinstance(reward, PairwiseReward) else 1.0

@@ -22,7 +22,7 @@ from enum import StrEnum
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid
 
 LEAST_COVERAGE = 0.5  # below it the model was about to write something other than a verdict
 MARGIN_LIMIT = math.log((1 - 1e-4) / 1e-4)  # 9.21: probabilities within 1e-4 .. 1 - 1e-4
@@ -124,8 +124,8 @@ class TemperatureFit(StrEnum):
 
 @dataclass(frozen=True)
 class Temperature:
-    """``tau`` > 0 divides margins; it changes no verdict and keeps p(a, b) + p(b, a) = 1. ``nll`` is that of the fit, in
-    nats."""
+    """``tau`` > 0 divides margins; it changes no verdict of a single margin and keeps p(a, b) + p(b, a) = 1. ``nll`` is that of
+    the fit, in nats."""
 
     tau: float
     fit: TemperatureFit
@@ -135,27 +135,39 @@ class Temperature:
         return margins_N / self.tau
 
 
-def fit_temperature(margins_B: Tensor, preferred_B: Tensor, bounds: tuple[float, float] = TAU_BOUNDS) -> Temperature:
-    """Return the tau within ``bounds`` of least mean -log p(preferred), p = sigmoid(margin / tau), on held-out pairs.
+def fit_temperature(margins_BK: Tensor, preferred_B: Tensor, bounds: tuple[float, float] = TAU_BOUNDS) -> Temperature:
+    """Return the tau within ``bounds`` of least mean -log p(preferred) on held-out pairs, p = mean_k sigmoid(margin_k / tau).
 
-    ``margins_B`` are those of response 0, ``preferred_B`` says which response is better (0 or 1). The loss is convex in 1 /
-    tau; its derivative is bisected. There is no intercept: a combined margin is antisymmetric and an intercept would break
-    that. Raise ValueError without pairs or with an unreadable one (leave those out, and count them).
+    ``margins_BK`` [B, K] (or [B]) are those of response 0, of K pairs of rationales of the two orders; nan where there are
+    fewer. ``preferred_B`` says which response is better (0 or 1). Of one margin each the loss is convex in 1 / tau; of
+    several the least of 201 values, a fiftieth of a decade apart, says where the minimum is. There its derivative is bisected.
+    There is no intercept: a combined margin is antisymmetric and an intercept would break that. Raise ValueError without pairs,
+    for one without any margin (leave those out, and count them), and for an infinite margin.
     """
-    if not margins_B.numel() or not margins_B.isfinite().all():
+    margins_BK = margins_BK.double().reshape(len(margins_BK), -1)
+    if not margins_BK.numel() or margins_BK.isinf().any() or margins_BK.isnan().all(1).any():
         raise ValueError("a temperature needs finite margins, at least one")
-    right_B = margins_B.double() * (1 - 2 * preferred_B.double())
+    right_BK = margins_BK.nan_to_num() * (1 - 2 * preferred_B.double())[:, None]
+    keep_BK = torch.where(margins_BK.isnan(), -torch.inf, 0.0)
+
+    def log_shares(beta: float) -> Tensor:
+        return logsigmoid(beta * right_BK) + keep_BK
+
+    def loss(beta: float) -> float:
+        return -(log_shares(beta).logsumexp(1) - keep_BK.exp().sum(1).log()).mean().item()
 
     def slope(beta: float) -> float:
-        return -(right_B * (-beta * right_B).sigmoid()).mean().item()
+        return -(log_shares(beta).softmax(1) * right_BK * (-beta * right_BK).sigmoid()).sum(1).mean().item()
 
-    low, high = 1 / bounds[1], 1 / bounds[0]
+    betas = torch.logspace(-math.log10(bounds[1]), -math.log10(bounds[0]), 201, dtype=torch.float64).tolist()
+    least = min(range(len(betas)), key=lambda n: loss(betas[n]))
+    low, high = betas[max(0, least - 1)], betas[min(len(betas) - 1, least + 1)]
     fit = (
         TemperatureFit.NO_SIGNAL if slope(low) >= 0 else TemperatureFit.SEPARABLE if slope(high) <= 0 else TemperatureFit.FITTED
     )
     if fit is TemperatureFit.FITTED:
-        for _ in range(100):
+        for _ in range(60):
             middle = math.sqrt(low * high)
             low, high = (middle, high) if slope(middle) < 0 else (low, middle)
     beta = high if fit is TemperatureFit.SEPARABLE else low
-    return Temperature(1 / beta, fit, softplus(-beta * right_B).mean().item())
+    return Temperature(1 / beta, fit, loss(beta))

@@ -17,6 +17,9 @@ READ = [
     ("vllm:Qwen/Qwen2.5-VL-7B-Instruct", JudgeSpec("vllm", "Qwen/Qwen2.5-VL-7B-Instruct"), "Qwen/Qwen2.5-VL-7B-Instruct"),
     ("openai:gpt-4o@http://a:1/v1,http://b/v1", JudgeSpec("openai", "gpt-4o@http://a:1/v1,http://b/v1"), None),
     ("prob:runs/rl/final", JudgeSpec("hf", "runs/rl/final", by_probability=True), "runs/rl/final"),
+    ("prob@1:runs/rl/final", JudgeSpec("hf", "runs/rl/final", by_probability=True, verdict_temperature=1.0), "runs/rl/final"),
+    ("prob@0.25:vllm:x", JudgeSpec("vllm", "x", by_probability=True, verdict_temperature=0.25), "x"),
+    ("prob@3:demo", JudgeSpec("hf", str(DEMO_JUDGE), by_probability=True, verdict_temperature=3.0), str(DEMO_JUDGE)),
     ("prob:vllm:x", JudgeSpec("vllm", "x", by_probability=True), "x"),
     ("verify:hf:x", JudgeSpec("hf", "x", verifies=True), "x"),
     ("verify:openai:m@http://a", JudgeSpec("openai", "m@http://a", verifies=True), None),
@@ -89,6 +92,19 @@ def test_what_no_engine_answers_for_is_taken_where_it_can_be() -> None:
             JudgeSpec.parse(text)
     with pytest.raises(ConfigError, match="tells no probabilities"):
         JudgeSpec.parse("prob:openai:m@http://a")
+
+
+@pytest.mark.parametrize("number", ["", "x", "0", "-1", "inf", "nan"])
+def test_a_temperature_is_a_positive_number(number: str) -> None:
+    with pytest.raises(ConfigError, match=r"is no temperature; expected a positive number, as in prob@1:PATH"):
+        JudgeSpec.parse(f"prob@{number}:runs/rl/final")
+
+
+@given(st.floats(min_value=0, exclude_min=True, allow_infinity=False))
+def test_a_temperature_is_read_back(tau: float) -> None:
+    """To the last digit."""
+    spec = JudgeSpec("hf", "x", by_probability=True, verdict_temperature=tau)
+    assert JudgeSpec.parse(str(spec)) == spec
 
 
 def test_members() -> None:

@@ -8,6 +8,8 @@ import re
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
+from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from rewardlab.rewards.pairwise import rewards_of, without_thinking
@@ -115,6 +117,26 @@ def test_temperature_equals_logistic_regression() -> None:
     divided = found(margins)
     assert divided.tolist() == (margins / found.tau).tolist()
     assert found.nll == pytest.approx(torch.nn.functional.softplus(-divided * (1 - 2 * torch.tensor(labels))).mean().item())
+
+
+def test_a_temperature_of_several_rationales() -> None:
+    """The mean of their probabilities is fitted, as it is used: scipy finds the same; repeated margins change nothing, and
+    where a pair has fewer they count as they are."""
+    rng = np.random.default_rng(1)
+    margins = 4 * rng.normal(0.4, 1, (300, 1)) + rng.normal(0, 3, (300, 4))
+    margins[::3, 2:] = np.nan
+    labels = np.zeros(300, dtype=int)
+
+    def nll(log_tau: float) -> float:
+        return float(-np.log(np.nanmean(expit(margins / np.exp(log_tau)), 1)).mean())
+
+    theirs = minimize_scalar(nll, bounds=(-3, 4), method="bounded", options={"xatol": 1e-8})
+    found = fit_temperature(torch.tensor(margins), torch.tensor(labels))
+    assert found.tau == pytest.approx(np.exp(theirs.x), rel=1e-4)
+    assert found.nll == pytest.approx(theirs.fun)
+    one = torch.tensor(margins[:, :1])
+    alone, repeated = (fit_temperature(m, torch.tensor(labels)) for m in (one[:, 0], one.repeat(1, 5)))
+    assert (alone.tau, alone.nll) == pytest.approx((repeated.tau, repeated.nll))
 
 
 def test_a_temperature_that_has_no_minimum_says_so() -> None:

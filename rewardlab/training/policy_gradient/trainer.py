@@ -359,7 +359,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         return replace(batch, num_tokens=num_tokens, num_rows=num_rows)
 
     def _groups(self, rollouts: Sequence[Rollout], rewards_G: Tensor) -> Tensor | None:
-        """Return group numbers of all processes' rollouts, where they are compared; ``draw`` tells groups of one prompt apart."""
+        """Return group numbers of all processes' rollouts, where they are compared; ``draw`` tells two of one prompt apart."""
         if self._method.advantage in ("reinforce_pp", "gae"):
             return None
         rows = [rollout.row for rollout in rollouts]
