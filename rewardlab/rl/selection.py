@@ -25,7 +25,7 @@ class RatioEMA:
 
     The moving average of 1 / (1 - decided_frac), the share of groups all right or all wrong (ratio EMA of
     GLM-4.1V-Thinking, arXiv 2507.01006). ``weight`` is the share of the average that batches have filled so far: divided by
-    it, the first batches count in full (as in Adam, arXiv 1412.6980, section 3), where an average begun at 1 would leave some
+    it, the first batches count in full (as Adam's moments do), where an average begun at 1 would leave some
     twenty batches short.
     """
 
