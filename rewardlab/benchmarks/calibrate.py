@@ -121,7 +121,7 @@ def combined_margins(votes: Sequence[Vote]) -> list[float]:
 def _probabilities(margins_BK: torch.Tensor, preferred_B: torch.Tensor) -> torch.Tensor:
     """[B] the probability of the preferred response, at least the least number above 0."""
     p_B = (margins_BK * (1 - 2 * preferred_B)[:, None]).sigmoid().nanmean(1)
-    return p_B.clamp(min=torch.finfo(p_B.dtype).tiny)
+    return p_B.clamp(min=torch.finfo(p_B.dtype).smallest_normal)
 
 
 def _mean_interval(values_B: np.ndarray, clusters: Sequence[str]) -> Interval:

@@ -13,6 +13,7 @@ from rewardlab.config import PolicyConfig
 from rewardlab.data.pair_table import fingerprint_of, pair_facts
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_generative_judge
+from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
 from rewardlab.models.families import end_token_ids
@@ -131,4 +132,5 @@ def _verdict_temperature(reward: PolicyReward | None) -> float:
     """Return what divides the log-odds of the judge's verdicts; 1 of a judge whose verdicts are counted, or of none."""
     if isinstance(reward, VerifiedReward):
         return _verdict_temperature(reward.judge)
-    return float(reward.judge.identity.get(VERDICT_TEMPERATURE, 1.0)) if isinstance(reward, PairwiseReward) else 1.0
+    judge = reward.judge if isinstance(reward, PairwiseReward) else None
+    return judge.verdict_temperature if isinstance(judge, ProbabilityJudge) else 1.0

@@ -144,7 +144,7 @@ def fit_temperature(margins_BK: Tensor, preferred_B: Tensor, bounds: tuple[float
     There is no intercept: a combined margin is antisymmetric and an intercept would break that. Raise ValueError without pairs,
     for one without any margin (leave those out, and count them), and for an infinite margin.
     """
-    margins_BK = margins_BK.double().reshape(len(margins_BK), -1)
+    margins_BK = margins_BK.double() if margins_BK.ndim == 2 else margins_BK.double()[:, None]
     if not margins_BK.numel() or margins_BK.isinf().any() or margins_BK.isnan().all(1).any():
         raise ValueError("a temperature needs finite margins, at least one")
     right_BK = margins_BK.nan_to_num() * (1 - 2 * preferred_B.double())[:, None]
@@ -162,12 +162,11 @@ def fit_temperature(margins_BK: Tensor, preferred_B: Tensor, bounds: tuple[float
     betas = torch.logspace(-math.log10(bounds[1]), -math.log10(bounds[0]), 201, dtype=torch.float64).tolist()
     least = min(range(len(betas)), key=lambda n: loss(betas[n]))
     low, high = betas[max(0, least - 1)], betas[min(len(betas) - 1, least + 1)]
-    fit = (
-        TemperatureFit.NO_SIGNAL if slope(low) >= 0 else TemperatureFit.SEPARABLE if slope(high) <= 0 else TemperatureFit.FITTED
-    )
-    if fit is TemperatureFit.FITTED:
-        for _ in range(60):
-            middle = math.sqrt(low * high)
-            low, high = (middle, high) if slope(middle) < 0 else (low, middle)
-    beta = high if fit is TemperatureFit.SEPARABLE else low
-    return Temperature(1 / beta, fit, loss(beta))
+    if least == 0 and slope(low) >= 0:
+        return Temperature(1 / betas[0], TemperatureFit.NO_SIGNAL, loss(betas[0]))
+    if slope(high) <= 0:  # to the bound, or as far as a loss above 0 can be told from 0
+        return Temperature(1 / betas[-1], TemperatureFit.SEPARABLE, loss(betas[-1]))
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return Temperature(1 / low, TemperatureFit.FITTED, loss(low))

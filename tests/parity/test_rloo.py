@@ -97,7 +97,7 @@ def test_the_divergence_is_a_part_of_the_reward() -> None:
     batch = batch_of(LENGTHS, generator, drift=0.2)
     rewards_G, groups_G = torch.rand(8, generator=generator), torch.tensor([0] * 4 + [1] * 4)
     kl_NT = torch.randn(8, 8, generator=generator) * batch.loss_mask_NT
-    rewards = Rewards(rewards_G, slice(0, 8), groups_G, kl_NT, kl_NT.sum(1))
+    rewards = Rewards(rewards_G, slice(0, 8), groups_G, kl_NT, 0.5 * kl_NT.sum(1))
     found = compute_advantages(batch, rewards, method(kl_coef=0.5), sum_processes=lambda tensor: tensor).advantages_NT
     paid = [reward.item() - 0.5 * row.sum().item() for reward, row in zip(rewards_G, kl_NT, strict=True)]
     for n, value in enumerate(paid):

@@ -15,12 +15,12 @@ from eval.studies.plans import Trial
 from eval.studies.runner import read_records, run_trials
 
 SMALL = Settings(
-    num_tokens=600,
+    num_tokens=300,
     num_pairs=6,
     rollout_batch_size=16,
     batch_size=8,
     max_tokens=16,
-    eval_tokens=200,
+    eval_tokens=150,
     num_test=4,
     level=0.0,
     margin=0.0,
@@ -50,7 +50,7 @@ def test_tokens_to_a_level() -> None:
     assert tokens_to(0.75, [100], [0.8], 0.7) == pytest.approx(50)
     assert tokens_to(0.7, [100], [0.8], 0.7) == 0
     assert tokens_to(0.95, [100, 200], [0.8, 0.9], 0.7) is None
-    assert tokens_to(0.9, [100, 200, 300], [0.95, 0.85, 1.0], 0.7) == pytest.approx(100)  # 0.9, 0.9, 1.0
+    assert tokens_to(0.88, [100, 200, 300], [0.95, 0.85, 1.0], 0.7) == pytest.approx(90)  # read as 0.9, 0.9, 1.0
 
 
 def record(seed: int, to_level: float | None, num_tokens: int = 1000) -> dict[str, Any]:
@@ -73,16 +73,16 @@ def test_ratios_by_seed() -> None:
 
 
 def test_a_study_in_small(finished_run: Path, tmp_path: Path) -> None:
-    """Every arm once; a second call finds all trials done, and the report is written."""
+    """Two arms once; a second call finds both trials done, and the report is written."""
     run = tmp_path / "run"
     shutil.copytree(finished_run / "rl", run / "sft")
     for name in ("distill", "demo"):
         shutil.copytree(finished_run / name, run / name)
-    trials = [Trial(0, arm) for arm in ARMS]
+    trials = [Trial(0, arm) for arm in ("uniform", "rlcs")]
     for _ in range(2):
         start = run_trials(partial(RLCSContext, run, SMALL), trials, tmp_path / "out", workers=1)
     records = read_records(tmp_path / "out")
-    assert {r["arm"] for r in records} == set(ARMS)
+    assert {r["arm"] for r in records} == {"uniform", "rlcs"}
     for r in records:
         assert r["tokens"] == sorted(r["tokens"])
         assert r["tokens"][-1] == r["num_tokens"] >= SMALL.num_tokens

@@ -169,7 +169,7 @@ def test_weights_move_to_the_middle_as_rates_become_known() -> None:
 
 def test_tags_decide_before_anything_is_sampled() -> None:
     """Weights 4 p (1 - p) of the tags' 1/2 and 1/5: of the first batch, unsolved pairs are 0.64 / 1.64."""
-    plan = plan_of(rows(*[0.5] * 4000), weighted=True, tags=["2", "unsolved"] * 2000)
+    plan = plan_of(rows(*[0.5] * 4000), weighted=True, tags=["2", "unsolved"] * 2000, max_rounds=1)
     policy = Policy(0)
     plan.choose(policy.candidates, 400 * GROUP)
     unsolved = plan._pass_rates._counts_P2[1::2].sum(1).ne(5).sum() / 400
