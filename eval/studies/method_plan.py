@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from eval.studies.method_summary import cpu_seconds
-from eval.studies.methods import ARMS, FITTED, VALIDATION_SEED, Settings
+from eval.studies.methods import ARMS, FITTED, VALIDATION_SEED, Settings, validated
 
 Record = dict[str, Any]
 
@@ -67,14 +67,16 @@ def todo(arms: Sequence[str], records: Sequence[Record], settings: Settings, num
     def done(arm: str, seeds: Sequence[int]) -> int:
         return sum(record["arm"] == arm and record["seed"] in seeds for record in records)
 
+    decide = validated(arms)
     return [
         Todo(
             arm,
-            (done(arm, (VALIDATION_SEED,)), len(settings.rates)),
-            (done(arm, range(num_seeds)), num_seeds),
+            (done(arm, (VALIDATION_SEED,)), len(settings.rates)) if arm in decide else (0, 0),
+            (done(arm, range(num_seeds)), num_seeds) if arm in arms else (0, 0),
             seconds_of(arm, records, settings),
         )
-        for arm in arms
+        for arm in ARMS
+        if arm in (*arms, *decide)
     ]
 
 

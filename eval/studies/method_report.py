@@ -53,8 +53,8 @@ def head_lines(summary: dict[str, Any]) -> list[str]:
         "and at the end. Tokens of unused candidates count. The rate is constant after "
         f"{s['warmup_steps']} steps of warm-up, so that a run that ended at the smaller budget would have been the same.",
         f"- Rates: each method at the best of {rates} on {s['num_validation']} validation pairs, by sampled accuracy at "
-        f"{s['budgets'][0]:,} tokens with seed {VALIDATION_SEED}, which is not the study's. A critic's rate is as many times "
-        "the policy's as in its recipe.",
+        f"{s['budgets'][0]:,} tokens with seed {VALIDATION_SEED}, which is not the study's; what differs from StableReinforce "
+        "in one part has its rate. A critic's rate is as many times the policy's as in its recipe.",
         f"- Critics are fitted to rollouts of the start before: at most {s['value_steps']} steps at rate "
         f"{s['value_learning_rate']:g}, a budget of their own. PPO, VC-PPO, VAPO and T-PPO begin with one critic a seed.",
         "- Reward: format 0.5 and result 1, plus what the recipe adds; consistency is paid in one arm alone, by the "
@@ -116,6 +116,7 @@ def validation_lines(summary: dict[str, Any]) -> list[str]:
             f"{summary['chosen'][arm]:g}",
         ]
         for arm, scores in summary["validation"].items()
+        if scores
     ]
     head = ["method", *(f"{rate:g}" for rate in rates), "chosen"]
     return ["", "## Choice of the rates", "", "Sampled accuracy on the validation pairs, %:", *table(head, rows)]

@@ -20,12 +20,14 @@ VALIDATION_SEED = 100  # of the trials that a rate is chosen by; seeds of the st
 
 @dataclass(frozen=True)
 class Arm:
-    """A recipe, and what the arm changes of it. ``consistency``: the demo's checker is asked, and its answer paid."""
+    """A recipe, and what the arm changes of it. ``consistency``: the demo's checker is asked, and its answer paid. ``rate_of``:
+    the arm that it has the rate of, where none is chosen for it: it differs from that in one part."""
 
     title: str
     recipe: str
     changes: dict[str, Any] = field(default_factory=dict)
     consistency: bool = False
+    rate_of: str = ""
 
 
 FITTED = ("ppo", "vc_ppo", "vapo", "t_ppo", "pag")  # recipes with a critic
@@ -46,9 +48,11 @@ ARMS: dict[str, Arm] = {
     "dr_grpo": Arm("Dr. GRPO", "dr_grpo"),
     "ppo_lambda_1": Arm("PPO, lambda 1", "ppo", {"gae_lambda": 1.0, "gae_lambda_critic": 1.0}),
     "no_parts": Arm("StableReinforce without filter and pre-clip", "stable_reinforce", {"outliers": "keep", "preclip": None}),
-    "no_filter": Arm("StableReinforce without filter", "stable_reinforce", {"outliers": "keep"}),
-    "no_preclip": Arm("StableReinforce without pre-clip", "stable_reinforce", {"preclip": None}),
-    "consistency": Arm("StableReinforce with the consistency reward", "stable_reinforce", consistency=True),
+    "no_filter": Arm("StableReinforce without filter", "stable_reinforce", {"outliers": "keep"}, rate_of="stable_reinforce"),
+    "no_preclip": Arm("StableReinforce without pre-clip", "stable_reinforce", {"preclip": None}, rate_of="stable_reinforce"),
+    "consistency": Arm(
+        "StableReinforce with the consistency reward", "stable_reinforce", consistency=True, rate_of="stable_reinforce"
+    ),
 }
 
 
@@ -106,7 +110,12 @@ def check_arms(arms: Sequence[str], known: Collection[str] = ARMS) -> None:
 
 def validation_plan(arms: Sequence[str], settings: Settings) -> list[MethodTrial]:
     """Return the trials by which rates are chosen: arm by arm, so that an arm is decided early."""
-    return [MethodTrial(arm, rate, VALIDATION_SEED) for arm in arms for rate in settings.rates]
+    return [MethodTrial(arm, rate, VALIDATION_SEED) for arm in validated(arms) for rate in settings.rates]
+
+
+def validated(arms: Sequence[str]) -> list[str]:
+    """Return the arms whose rates decide those of ``arms``, each once."""
+    return list(dict.fromkeys(ARMS[arm].rate_of or arm for arm in arms))
 
 
 def study_plan(rates: Mapping[str, float], num_seeds: int) -> list[MethodTrial]:
@@ -117,10 +126,11 @@ def study_plan(rates: Mapping[str, float], num_seeds: int) -> list[MethodTrial]:
 def choose_rates(records: Sequence[Mapping[str, Any]], arms: Sequence[str], rates: Sequence[float]) -> dict[str, float]:
     """Return, of the arms that were validated at all ``rates``, the one with the highest sampled accuracy (of equals the
     lowest)."""
-    validated = [record for record in records if record["seed"] >= VALIDATION_SEED]
+    tried = [record for record in records if record["seed"] >= VALIDATION_SEED]
     best: dict[str, float] = {}
     for arm in arms:
-        scores = {r["learning_rate"]: float(r["budgets"][0]["accuracy"]) for r in validated if r["arm"] == arm}
+        decides = ARMS[arm].rate_of or arm
+        scores = {r["learning_rate"]: float(r["budgets"][0]["accuracy"]) for r in tried if r["arm"] == decides}
         if set(rates) <= scores.keys():
             best[arm] = max(sorted(rates), key=scores.__getitem__)
     return best

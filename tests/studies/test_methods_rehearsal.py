@@ -62,17 +62,17 @@ def world(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def study(world: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Callable[[Path, Settings], Any], Path]:
-    """(opener of a context, folder of a finished study of a windowed, a verifying and a critic-free method)."""
+    """(opener of a context, folder of a finished study of a verifying and of a critic-free method)."""
     folder = tmp_path_factory.mktemp("study")
 
     def opener(out: Path, settings: Settings = SMALL) -> partial[MethodContext]:
         return partial(MethodContext, world, settings, out, RECIPES)
 
     lines: list[str] = []
-    arms = ("consistency", "t_ppo", "pag")
+    arms = ("consistency", "pag")
     run_study(opener(folder / "out"), folder / "out", folder / "r.jsonl", arms, num_seeds=1, workers=1, show=lines.append)
-    assert "0 of 6 trials are done" in lines[0]
-    assert "6 of 6 trials are done" in lines[1]
+    assert "0 of 4 trials are done" in lines[0]
+    assert "4 of 4 trials are done" in lines[1]
     return opener, folder
 
 
@@ -80,23 +80,23 @@ def test_a_study_in_small(study: Any) -> None:
     """Through the real trainers: both budgets are met in one run, every number is there, one critic serves a seed."""
     _, folder = study
     rows = {row["name"]: row for row in read_records(folder / "out")}
-    assert sorted(rows) == sorted(f"{arm}-0.001-{seed}" for arm in ("consistency", "pag", "t_ppo") for seed in (0, 100))
+    assert sorted(rows) == [
+        "consistency-0.001-0",
+        "pag-0.001-0",
+        "pag-0.001-100",
+        "stable_reinforce-0.001-100",
+    ]
     for row in rows.values():
         assert [part["num_tokens"] >= part["budget"] for part in row["budgets"]] == [True] * (2 if row["seed"] == 0 else 1)
         assert len(row["series"]["tokens"]) == len(row["series"]["right"]) > 0
-    windowed, verifying = rows["t_ppo-0.001-0"], rows["pag-0.001-0"]
-    assert windowed["budgets"][0]["num_tokens"] < windowed["budgets"][1]["num_tokens"]
-    assert (windowed["fit"]["steps"], "first" in windowed["explained"]) == (2, True)
-    assert {"vote_15", "unlike"} <= windowed["budgets"][1].keys()
-    assert not {"vote_15", "unlike"} & windowed["budgets"][0].keys()
+    paid, verifying = rows["consistency-0.001-0"], rows["pag-0.001-0"]
+    assert paid["budgets"][0]["num_tokens"] < paid["budgets"][1]["num_tokens"]
+    assert (verifying["fit"]["steps"], "first" in verifying["explained"]) == (2, True)
+    assert {"vote_15", "unlike"} <= paid["budgets"][1].keys()
+    assert not {"vote_15", "unlike"} & paid["budgets"][0].keys()
     assert 0 <= verifying["budgets"][1]["revision"]["last"] == verifying["budgets"][1]["accuracy"]
     assert "accuracy" in verifying["start"]
-    assert sorted(path.name for path in (folder / "out" / "critics").iterdir()) == [
-        "pag-0",
-        "pag-100",
-        "vc_ppo-0",
-        "vc_ppo-100",
-    ]
+    assert sorted(path.name for path in (folder / "out" / "critics").iterdir()) == ["pag-0", "pag-100"]
     assert "## Revision" in (folder / "r.md").read_text()
 
 
@@ -117,15 +117,15 @@ def test_records_stand_in_for_a_folder(study: Any, tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(MethodContext, "start", None)
     options: dict[str, Any] = {"num_seeds": 1, "workers": 1}
     out = tmp_path / "out"
-    run_study(opener(out), out, records, ("consistency", "t_ppo"), end=0.0, **options)
+    run_study(opener(out), out, records, ("consistency", "pag"), end=0.0, **options)
     assert runs == []
-    run_study(opener(out), out, records, ("consistency", "t_ppo"), **options)
+    run_study(opener(out), out, records, ("consistency", "pag"), **options)
     assert runs == ["consistency-0.001-0"]
     assert sorted(json.loads(line).get("name", "") for line in records.read_text().splitlines())[1:] == sorted(
         row["name"] for row in read_records(folder / "out")
     )
     with pytest.raises(ConfigError, match=r"differs in settings.group \(4 there, 2 here\)"):
-        run_study(opener(tmp_path / "x", replace(SMALL, group=2)), tmp_path / "x", records, ("t_ppo",), **options)
+        run_study(opener(tmp_path / "x", replace(SMALL, group=2)), tmp_path / "x", records, ("pag",), **options)
     with pytest.raises(ConfigError, match="unknown arm nothing"):
         run_study(opener(out), out, records, ("nothing",), **options)
 
@@ -134,28 +134,26 @@ def test_another_recipe_is_refused(study: Any, tmp_path: Path) -> None:
     """A record of an arm whose recipe has changed since does not count as that arm's."""
     opener, folder = study
     records = tmp_path / "r.jsonl"
-    records.write_text((folder / "r.jsonl").read_text().replace('"dual_clip":10.0', '"dual_clip":3.0'))
-    with pytest.raises(ConfigError, match=r"t_ppo-0.001-\d+ was run with another recipe: dual_clip \(3.0 there, 10.0 here\)"):
-        run_study(opener(tmp_path / "out"), tmp_path / "out", records, ("t_ppo",), num_seeds=1, workers=1)
+    records.write_text((folder / "r.jsonl").read_text().replace('"clip_high":0.28', '"clip_high":0.3'))
+    with pytest.raises(ConfigError, match=r"pag-0.001-\d+ was run with another recipe: clip_high \(0.3 there, 0.28 here\)"):
+        run_study(opener(tmp_path / "out"), tmp_path / "out", records, ("pag",), num_seeds=1, workers=1)
 
 
 def test_one_trial_that_fails_ends_no_other(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opener, folder = study
     records = tmp_path / "r.jsonl"
     lines = (folder / "r.jsonl").read_text().splitlines()
-    records.write_text(
-        "\n".join(line for line in lines if '"t_ppo-0.001-0"' not in line and '"pag-0.001-0"' not in line) + "\n"
-    )
+    records.write_text("\n".join(line for line in lines if '-0.001-0"' not in line) + "\n")
     kept = {json.loads(line)["name"]: json.loads(line) for line in lines[1:]}
 
     def run(self: MethodContext, trial: MethodTrial) -> dict[str, Any]:
-        if trial.arm == "t_ppo":
-            raise ValueError("no window")
+        if trial.arm == "consistency":
+            raise ValueError("no checker")
         return {key: value for key, value in kept[trial.name].items() if key not in ("kind", "name")}
 
     monkeypatch.setattr(MethodContext, "run", run)
-    with pytest.raises(RewardlabError, match=r"t_ppo-0.001-0 \(ValueError: no window\)"):
-        run_study(opener(tmp_path / "o"), tmp_path / "o", records, ("t_ppo", "pag"), num_seeds=1, workers=1)
+    with pytest.raises(RewardlabError, match=r"consistency-0.001-0 \(ValueError: no checker\)"):
+        run_study(opener(tmp_path / "o"), tmp_path / "o", records, ("consistency", "pag"), num_seeds=1, workers=1)
     assert "pag-0.001-0" in {row["name"] for row in read_records(tmp_path / "o")}
     assert (tmp_path / "r.md").exists()
 

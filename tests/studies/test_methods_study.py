@@ -96,6 +96,9 @@ def test_plans_and_the_choice_of_rates() -> None:
     ]
     chosen = choose_rates(records, ("grpo", "ppo", "vapo"), settings.rates)
     assert chosen == {"grpo": 1e-4, "vapo": 1e-3}  # of equals the lowest; ppo was not tried at all rates
+    renamed = [{**record, "arm": "stable_reinforce"} for record in records if record["arm"] == "vapo"]
+    assert choose_rates(renamed, ("no_filter",), settings.rates) == {"no_filter": 1e-3}  # that of StableReinforce
+    assert [trial.arm for trial in validation_plan(("no_filter", "no_preclip"), settings)] == ["stable_reinforce"] * 2
     assert [trial.name for trial in study_plan(chosen, 2)] == ["grpo-0.0001-0", "vapo-0.001-0", "grpo-0.0001-1", "vapo-0.001-1"]
 
 
