@@ -116,7 +116,6 @@ def validation_lines(summary: dict[str, Any]) -> list[str]:
             f"{summary['chosen'][arm]:g}",
         ]
         for arm, scores in summary["validation"].items()
-        if scores
     ]
     head = ["method", *(f"{rate:g}" for rate in rates), "chosen"]
     return ["", "## Choice of the rates", "", "Sampled accuracy on the validation pairs, %:", *table(head, rows)]

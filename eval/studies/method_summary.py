@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.studies.methods import ARMS, VALIDATION_SEED, choose_rates
+from eval.studies.methods import ARMS, VALIDATION_SEED, choose_rates, validated
 from eval.studies.summary import t_interval
 
 BASE = "stable_reinforce"
@@ -138,10 +138,10 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
         raise ValueError("there is no finished trial to summarise")
     budgets = start["identity"]["settings"]["budgets"]
     study = [record for record in records if record["seed"] < VALIDATION_SEED]
-    chosen = choose_rates(records, list(ARMS), start["identity"]["settings"]["rates"])
+    chosen = choose_rates(records, validated(list(ARMS)), start["identity"]["settings"]["rates"])
     of = {arm: rows for arm in ARMS if (rows := [r for r in study if r["arm"] == arm])}
     base, cpu = of.get(BASE, []), cpu_seconds(records, start)
-    validated = [record for record in records if record["seed"] >= VALIDATION_SEED]
+    tried = [record for record in records if record["seed"] >= VALIDATION_SEED]
     return {
         "commits": sorted({record["commit"] for record in records}),
         "identity": start["identity"],
@@ -153,8 +153,7 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
         "cpu_s": cpu,
         "minutes": round(sum(cpu.values()) / num_workers / 60, 1),
         "validation": {
-            arm: {f"{r['learning_rate']:g}": r["budgets"][0]["accuracy"] for r in validated if r["arm"] == arm}
-            for arm in chosen
+            arm: {f"{r['learning_rate']:g}": r["budgets"][0]["accuracy"] for r in tried if r["arm"] == arm} for arm in chosen
         },
         "chosen": chosen,
         "table": {str(b): {arm: arm_row(rows, base, start, b) for arm, rows in of.items()} for b in budgets},
