@@ -77,7 +77,7 @@ def recipes() -> dict[str, dict[str, Any]]:
         if "overlong_margin" in method:
             method["overlong_margin"] = 8
         if "value_pretrain_steps" in method:
-            method["value_pretrain_steps"] = 2
+            method |= {"value_pretrain_steps": 2, "health": {"policy": "warn"}}  # of a critic fitted in two steps
         methods[path.stem] = method
     return methods
 

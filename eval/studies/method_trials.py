@@ -319,7 +319,7 @@ class MethodContext:
                 self.template,
                 out,
                 reward=reward,
-                callbacks=[series, Watchdog(config.health, out)],
+                callbacks=[series, Watchdog(config.health, out, bootstraps=config.bootstraps)],
                 trl={"save_strategy": "no", "logging_nan_inf_filter": False},
             )
             trainer.remove_callback(PrinterCallback)

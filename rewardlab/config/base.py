@@ -70,6 +70,17 @@ class HealthConfig(Schema):
     max_position_bias: float = Field(
         0.45, gt=0, le=0.5, description="How far the share of verdicts for the response shown first may be from a half."
     )
+    min_explained_variance: float = Field(
+        0.05,
+        lt=1,
+        description="Explained variance of fresh rollouts' returns below which a critic is taken to be unfitted: its "
+        "pretraining does not end at a plateau below it, and RL with lambda below 1 does not go on with it.",
+    )
+    max_advantage_bias: float = Field(
+        0.5,
+        gt=0,
+        description="How far the mean advantage in the last tenth of rollouts may be from that in the first, in deviations.",
+    )
     hacking_drop: float = Field(
         0.1, gt=0, description="Fall of accuracy over a window in which the reward rises that counts as reward hacking."
     )
@@ -194,12 +205,19 @@ class TrainConfig(Schema):
             )
         return self
 
+    @property
+    def _steps_of_rollouts(self) -> int:
+        """Optimizer steps between two lines that log rollouts."""
+        return 1
+
     @model_validator(mode="after")
     def _can_go_back(self) -> Self:
-        builds_up, kept = self.health.patience * self.logging_steps, (self.save_total_limit - 1) * self.save_steps
+        apart = max(self.logging_steps, self._steps_of_rollouts)
+        builds_up, kept = self.health.patience * apart, (self.save_total_limit - 1) * self.save_steps
         if self.health.policy == "roll_back" and builds_up > kept:
             raise ValueError(
-                f"health.policy roll_back goes back by patience x logging_steps = {builds_up} steps, and save_total_limit "
-                f"{self.save_total_limit} keeps the last {kept} at least; raise save_total_limit, or lower patience"
+                f"health.policy roll_back goes back by patience x {apart} steps between logs = {builds_up} steps, and "
+                f"save_total_limit {self.save_total_limit} keeps the last {kept} at least; raise save_total_limit, or lower "
+                "patience"
             )
         return self

@@ -65,6 +65,12 @@ class Method(Schema):
     )
     value_clip: float = Field(0.2, gt=0, description="How far a value may move from the value before the update.")
 
+    @property
+    def bootstraps(self) -> bool:
+        """Whether advantages are made of a critic's values beyond a baseline: with GAE's lambda below 1 its errors reach the
+        policy, at 1 they only add noise."""
+        return self.advantage == "gae" and (self.gae_lambda < 1 or self.length_alpha is not None)
+
     @field_validator("preclip")
     @classmethod
     def _around_one(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:

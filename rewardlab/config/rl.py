@@ -115,12 +115,22 @@ class MethodConfig(TrainConfig, Method):
         None, gt=0, description="Peak learning rate of the critic; null: twice learning_rate, as VAPO has it."
     )
     value_pretrain_steps: int = Field(
-        0, ge=0, description="At most so many steps of the critic alone, before the policy moves."
+        0,
+        ge=0,
+        description="Budget of steps of the critic alone, before the policy moves; with their rollouts they are no part of "
+        "max_steps. health.policy decides where explained variance then is below health.min_explained_variance.",
     )
     value_patience: int = Field(
-        5, ge=1, description="Pre-training ends when explained variance has not risen for so many logs."
+        10,
+        ge=1,
+        description="The critic's pretraining ends when the mean explained variance of so many rollout batches has not risen "
+        "above that of as many before, and is not below health.min_explained_variance.",
     )
     value_init: str | None = Field(None, description="Checkpoint or value model to start the critic from; null: the policy's.")
+
+    @property
+    def _steps_of_rollouts(self) -> int:
+        return self.rollout_batch_size // self.batch_size * self.iterations
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
@@ -131,7 +141,7 @@ class MethodConfig(TrainConfig, Method):
             )
         if self.rollout_batch_size % self.group_size:
             raise ValueError("rollout_batch_size must be a multiple of group_size")
-        period = self.rollout_batch_size // self.batch_size * self.iterations
+        period = self._steps_of_rollouts
         if self.save_steps % period:
             raise ValueError(
                 f"save_steps {self.save_steps} must be a multiple of {period}, the optimizer steps per rollout batch: a "

@@ -13,12 +13,12 @@ Metrics = Mapping[str, "float | Metric"]
 class Metric:
     """A value, how many things (tokens, rollouts, batches) it is the mean of, and how values are joined.
 
-    ``mean`` weighs by ``weight``; ``max`` does not look at it.
+    ``mean`` weighs by ``weight``; ``max`` and ``sum`` do not look at it.
     """
 
     value: float
     weight: float = 1.0
-    reduce: Literal["mean", "max"] = "mean"
+    reduce: Literal["mean", "max", "sum"] = "mean"
 
 
 class MetricAccumulator:
@@ -32,7 +32,7 @@ class MetricAccumulator:
         value, weight = float(metric.value), float(metric.weight)  # a tensor would be sent to the other processes as one
         if value != value or weight <= 0:
             return
-        total = Metric(value * weight, weight) if metric.reduce == "mean" else Metric(value, reduce="max")
+        total = Metric(value * weight, weight) if metric.reduce == "mean" else Metric(value, reduce=metric.reduce)
         self._metrics[name] = _join(self._metrics.get(name), total)
 
     def flush(self, gather: Callable[[list[object]], list[object]]) -> dict[str, float]:
@@ -47,9 +47,11 @@ class MetricAccumulator:
 
 
 def _join(total: Metric | None, metric: Metric) -> Metric:
-    """Join sums: of means, ``value`` holds the sum of values times weights; a maximum has weight 1."""
+    """Join sums: of means, ``value`` holds the sum of values times weights; maxima and sums have weight 1."""
     if total is None:
         return metric
     if metric.reduce == "max":
         return Metric(max(total.value, metric.value), reduce="max")
+    if metric.reduce == "sum":
+        return Metric(total.value + metric.value, reduce="sum")
     return Metric(total.value + metric.value, total.weight + metric.weight)

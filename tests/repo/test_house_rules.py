@@ -33,7 +33,7 @@ PURE = [
     "judging/ranking.py",
 ]
 LONG_FILES = {
-    "rewardlab/training/policy_gradient/trainer.py": 540
+    "rewardlab/training/policy_gradient/trainer.py": 545
 }  # the one seam with TRL: every method of it that is overridden
 OWNERS = {
     "openai": {"samplers/chat_endpoint.py", "samplers/openai_batch.py"},

@@ -13,6 +13,7 @@ WITH_CRITIC: dict[str, Any] = {
     "preclip": None,
     "value_learning_rate": 3e-3,
     "lr_scheduler": "constant",
+    "health": {"policy": "warn"},  # of a critic that is fitted in no run this short
 }
 
 

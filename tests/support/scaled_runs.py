@@ -219,6 +219,8 @@ def run(
     """Train ``stage`` into ``out``, or go on with it; ``kill`` ends it right after its first checkpoint. With ``unequal`` the
     halves of each batch differ: the second's rollouts are one token long and paid more, and the first of them much more."""
     data = pairs() if data is None else data
+    if changes.get("advantage") == "gae":  # no critic is fitted in a run this short
+        changes = {"health": {"policy": "warn"}, **changes}
     if stage == "group":
         judge = PairwiseReward(Prefers(lambda text: 0.8 if "1" in text else 0.3))  # type: ignore[arg-type]
         return run_policy(checkpoint, out, judge, anchor="group")

@@ -17,7 +17,7 @@ from rewardlab.config import ConsistencyConfig, RLConfig
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
-from rewardlab.training.policy_gradient.critic import StopAtPlateau
+from rewardlab.training.policy_gradient.critic_fit import StopAtPlateau, StopRule
 from rewardlab.training.rl import build_trainer, rl_rows
 from rewardlab.types import PreferencePair
 from tests.support.rewards import TokenReward
@@ -92,8 +92,8 @@ def plans_agree(config: RLConfig, pairs: list[PreferencePair], checkpoint: Path,
         reward = TokenReward(correct, correct=correct)
         return build_trainer(rows, changed, model, processor, template, out, reward=reward, **more)
 
-    alone = built({"max_steps": 12}, lambda ids, n: float(sum(ids) % (3 + 4 * rank)), value_only=True)
-    alone.add_callback(StopAtPlateau(1))
+    alone = built({"max_steps": 24}, lambda ids, n: float(sum(ids) % (3 + 4 * rank)), value_only=True)
+    alone.add_callback(StopAtPlateau(StopRule(minimum=-100.0, patience=1)))
     alone.train()
     sampling = {"advantage": "grpo", "group_size": 2, "dynamic_sampling": "oversample", "max_steps": 4}
     over = built(sampling, lambda ids, n: float(n % 2) if rank == 0 else float(n % 8 == 0))  # decided: none, and three in four

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import TrainerControl, TrainerState
 
 from rewardlab.config import RLConfig
 from rewardlab.errors import CheckpointError, ConfigError
@@ -22,8 +21,6 @@ from rewardlab.models.loading import load_model
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.training.policy_gradient.critic import StopAtPlateau
-from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.types import Order
 from tests.support.configs import WITH_CRITIC, short_rl_config
@@ -73,24 +70,6 @@ def test_a_critic_of_another_size(tiny_checkpoint: Path, tmp_path: Path) -> None
         ValueModel.from_pretrained(str(tmp_path))
 
 
-def test_value_pretraining(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a constant reward the critic comes to say that reward at every position; the policy is not touched by a bit."""
-    closed = []
-    monkeypatch.setattr(PolicyTrainer, "close_engine", lambda self: closed.append(Path(self.args.output_dir).name))
-    config = config_for(tiny_checkpoint, value_pretrain_steps=60, max_steps=2, learning_rate=1e-9, value_learning_rate=1e-2)
-    out = tmp_path / "run"
-    final = train_rl(hard, config, out, reward=TokenReward(lambda ids, n: 1.5))
-    lines = [json.loads(line) for line in (out / "value" / "metrics.jsonl").read_text().splitlines()]
-    losses = [line["value/loss"] for line in lines if "value/loss" in line]
-    assert losses[0] == pytest.approx(0.5 * 1.5**2)
-    assert losses[-1] < 0.1 * losses[0]
-    assert not list((out / "value").rglob("model.safetensors"))  # of a policy that stays as it is, nothing is saved
-    torch.testing.assert_close(weights_of(final), weights_of(tiny_checkpoint), atol=1e-7, rtol=0)
-    first = json.loads((out / "metrics.jsonl").read_text().splitlines()[0])
-    assert first["value/loss"] < 0.2 * losses[0]  # the run began with the critic that was made
-    assert closed == ["value", "run"]  # two engines at once would not fit
-
-
 def test_the_policy_does_not_move_while_the_critic_learns(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Bit for bit, with weight decay and all."""
     config = config_for(tiny_checkpoint, max_steps=4, learning_rate=1e-2, weight_decay=0.1)
@@ -102,16 +81,6 @@ def test_the_policy_does_not_move_while_the_critic_learns(hard: list[Any], tiny_
     trainer.train()
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items() if name in before)
     assert not torch.equal(trainer.critic.head.weight, start)
-
-
-def test_pretraining_stops_at_the_plateau() -> None:
-    """Three logs without a rise of a hundredth end it; logs without the number do not count."""
-    stop, control = StopAtPlateau(3), TrainerControl()
-    for explained in (0.1, 0.3, None, 0.305, 0.2, None):
-        stop.on_log(None, TrainerState(), control, {} if explained is None else {"value/explained_variance": explained})
-        assert not control.should_training_stop
-    stop.on_log(None, TrainerState(), control, {"value/explained_variance": 0.3})
-    assert control.should_training_stop
 
 
 @pytest.mark.parametrize("changes", [{}, {"window": 4}], ids=["whole", "windowed"])

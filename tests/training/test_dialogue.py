@@ -181,7 +181,7 @@ def test_training_on_dialogues(demo_pairs: Any, tiny_checkpoint: Path, tmp_path:
     sft = SFTConfig(model=str(tiny_checkpoint), max_steps=60, learning_rate=1e-2, batch_size=8, micro_batch_size=8, **common)
     started = train_sft(pairs, sft, tmp_path / "sft", votes=votes)
     method: dict[str, Any] = {"advantage": "gae", "self_verify": True, "outliers": "keep", "preclip": None}
-    config = short_rl_config(started, max_completion_length=48, **method, **common)
+    config = short_rl_config(started, max_completion_length=48, health={"policy": "warn"}, **method, **common)
     drawn: list[list[list[float]]] = []
     sample, add_advantages = PolicyTrainer._sample_decoder, PolicyTrainer._add_advantages
 

@@ -173,6 +173,7 @@ def test_pairwise_ppo(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, mo
     monkeypatch.setattr(policy_module, "open_reward", lambda config, pairs: judge)
     monkeypatch.setattr(AnchoredReward, "__call__", uncut(AnchoredReward.__call__))
     changes = {**method, "group_size": 1, "value_pretrain_steps": 2, "max_steps": 2, "save_steps": 2}
+    changes["health"] = {"policy": "warn"}  # of a critic that was fitted in two steps
     final = train_policy(demo_pairs[0][:16], config_for(tiny_checkpoint, **changes), tmp_path / "run")
     assert (final / "model.safetensors").exists()
     assert (tmp_path / "run" / "value" / "critic" / "config.json").exists()

@@ -257,7 +257,14 @@ def test_a_run_with_it(demo_pairs: Any, tiny_checkpoint: Path, prm: Path, tmp_pa
     """The PRM serves as reward and as the critic's beginning; the model that pays does not learn and is in no checkpoint."""
     pairs = [replace(pair, attempts="2") for pair in demo_pairs[0][:16]]
     before = ValueModel.from_pretrained(str(prm)).state_dict()
-    config = rl_config(tiny_checkpoint, advantage="gae", process_reward=str(prm), value_init=str(prm), value_learning_rate=1e-9)
+    config = rl_config(
+        tiny_checkpoint,
+        advantage="gae",
+        process_reward=str(prm),
+        value_init=str(prm),
+        value_learning_rate=1e-9,
+        health={"policy": "warn"},
+    )
     final = train_rl(pairs, config, tmp_path / "run")
     logged = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert {"process/steps", "process/reward", "process/without_steps_frac"} <= set().union(*logged)

@@ -18,7 +18,7 @@ from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.prm import PRMTrainer, train_prm
 from rewardlab.training.reward_model import BradleyTerryTrainer, train_reward_model
 from rewardlab.training.run.folder import common_arguments
-from rewardlab.training.run.watchdog import HalveLearningRate, Signs, Watchdog, rollbacks
+from rewardlab.training.run.watchdog import Alarms, HalveLearningRate, Signs, Watchdog, rollbacks
 from tests.support import scaled_runs
 
 FINE = {
@@ -31,6 +31,10 @@ FINE = {
     "verdict/first_frac": 0.5,
     "reward/accuracy": 0.7,
 }
+
+
+def seen_in(signs: Signs, logs: dict[str, float]) -> set[str]:
+    return {name for name, message in signs.of(logs).items() if message}
 
 
 @pytest.mark.parametrize(
@@ -52,13 +56,13 @@ FINE = {
 def test_signs(change: dict[str, float], sign: str | None) -> None:
     signs = Signs(HealthConfig(window=20))
     for _ in range(20):
-        assert not signs.of(FINE)
-    assert set(signs.of(FINE | change)) == ({sign} if sign else set())
+        assert not seen_in(signs, FINE)
+    assert seen_in(signs, FINE | change) == ({sign} if sign else set())
 
 
 def test_low_entropy_of_a_cold_start_is_no_sign() -> None:
     """The rate is of labels, not of rollouts: it is meant to fall."""
-    assert not Signs(HealthConfig()).of({"loss": 0.1, "entropy": 0.001})
+    assert not seen_in(Signs(HealthConfig()), {"loss": 0.1, "entropy": 0.001})
 
 
 def test_reward_hacking() -> None:
@@ -69,7 +73,7 @@ def test_reward_hacking() -> None:
         found: list[str] = []
         for step in range(20):
             row = {"reward": 1.0 + reward_by_step * step, "reward/accuracy": 0.8 - 0.015 * step}
-            found += signs.of(FINE | row)
+            found += sorted(seen_in(signs, FINE | row))
         return found
 
     assert seen(0.01) == ["reward_hacking"]
@@ -84,6 +88,61 @@ def test_a_sign_must_hold_without_a_break(tmp_path: Path) -> None:
         assert not events.exists()
         watchdog.on_log(SimpleNamespace(logging_steps=1), SimpleNamespace(global_step=step), None, logs)
     assert json.loads(events.read_text())["step"] == 4
+
+
+def first_alarm(rows: list[dict[str, float]], config: HealthConfig, **more: bool) -> tuple[int, set[str]] | None:
+    alarms = Alarms(config, **more)
+    events = [(step, set(alarms.of(row, step))) for step, row in enumerate(rows, 1)]
+    return next((event for event in events if event[1]), None)
+
+
+def test_rollouts_that_several_steps_are_trained_on() -> None:
+    """They are logged with the first of these steps: the lines between neither add to a sign nor end it."""
+    bad, between = FINE | {"reward/invalid_frac": 0.97}, {"loss": 0.1, "entropy": 0.5}
+    config = HealthConfig(patience=3)
+    assert first_alarm([bad, between, bad, between, bad], config) == (5, {"invalid"})
+    assert first_alarm([bad, between, bad, between, FINE, between, bad, between, bad], config) is None
+
+
+def critic_rows(explained: float, bias: float, number: int = 12) -> list[dict[str, float]]:
+    return [FINE | {"value/explained_variance": explained, "advantage/position_bias": bias}] * number
+
+
+@pytest.mark.parametrize(
+    ("explained", "bias", "sign"),
+    [
+        (0.049, 0.0, "starved_critic"),
+        (0.051, 0.0, None),
+        (0.2, 0.51, "advantage_by_position"),
+        (0.2, -0.51, "advantage_by_position"),
+        (0.2, 0.49, None),
+    ],
+)
+def test_signs_of_a_critic(explained: float, bias: float, sign: str | None) -> None:
+    """Named with the second rollout batch, where its errors reach the policy; at lambda 1 they are a baseline."""
+    rows = critic_rows(explained, bias)
+    assert first_alarm(rows, HealthConfig(), bootstraps=True) == ((2, {sign}) if sign else None)
+    assert first_alarm(rows, HealthConfig()) is None
+
+
+def test_one_poor_batch_is_no_sign_of_a_critic() -> None:
+    """Single batches vary: the mean of three counts, twice in a row."""
+    for poor in (critic_rows(-0.05, 0.0, 1), critic_rows(0.2, 1.2, 1)):
+        rows = critic_rows(0.2, 0.0, 4) + poor + critic_rows(0.2, 0.0, 4)
+        assert first_alarm(rows, HealthConfig(), bootstraps=True) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"advantage": "gae"}, True),
+        ({"advantage": "gae", "gae_lambda": 1.0}, False),
+        ({"advantage": "gae", "gae_lambda": 1.0, "length_alpha": 0.05}, True),
+        ({"gae_lambda": 0.5}, False),
+    ],
+)
+def test_where_a_critics_errors_reach_the_policy(changes: dict[str, Any], expected: bool) -> None:
+    assert RLConfig(**changes).bootstraps is expected
 
 
 def test_rates_are_halved_before_the_first_step() -> None:
@@ -181,9 +240,13 @@ def test_trackers_are_there_before_a_run_begins(tmp_path: Path, monkeypatch: pyt
 
 
 def test_going_back_needs_something_to_go_back_to() -> None:
-    with pytest.raises(ValueError, match=r"patience x logging_steps = 50 steps, and save_total_limit 2 keeps the last 40"):
+    with pytest.raises(
+        ValueError, match=r"patience x 10 steps between logs = 50 steps, and save_total_limit 2 keeps the last 40"
+    ):
         RLConfig(health={"policy": "roll_back"}, logging_steps=10, save_steps=40)
     RLConfig(health={"policy": "roll_back"}, logging_steps=8, save_steps=40)
+    with pytest.raises(ValueError, match=r"patience x 16 steps between logs = 80 steps"):  # logged once a rollout batch
+        RLConfig(health={"policy": "roll_back"}, rollout_batch_size=256, batch_size=16, save_steps=64)
 
 
 def test_not_for_ever(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +343,7 @@ def test_a_run_with_a_critic_is_taken_back(tiny_checkpoint: Path, tmp_path: Path
 
     monkeypatch.setattr(PolicyTrainer, "_clip_grad_norm", observed)
     changes = {"health": {"patience": 2, "policy": "roll_back"}, "save_steps": 1, "save_total_limit": 3}
-    critic = {"advantage": "gae", "outliers": "keep", "preclip": None, "value_learning_rate": 4e-3}
+    critic = {"advantage": "gae", "gae_lambda": 1.0, "outliers": "keep", "preclip": None, "value_learning_rate": 4e-3}
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", max_steps=6, **changes, **critic)
     usual = scaled_runs.SHARED["learning_rate"]
     assert rates[:4] == [(step, {usual, 4e-3}) for step in (1, 2, 3, 4)]

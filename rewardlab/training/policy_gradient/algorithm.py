@@ -11,7 +11,7 @@ Shapes: ``N`` rollouts of this process, ``T`` tokens, ``G`` rollouts of all proc
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +23,7 @@ from rewardlab.rl import advantages as rl_advantages
 from rewardlab.rl.advantages import Moments, returns_to_go, token_rewards, weights, whiten
 from rewardlab.rl.gae import explained_variance_of, gae, length_adaptive_lambda, value_sums, value_targets
 from rewardlab.rl.groups import centered, fill_unscored, leave_one_out, standardized, varying_frac
-from rewardlab.rl.kl import ESTIMATORS
+from rewardlab.rl.kl import ESTIMATORS, k1
 from rewardlab.rl.objectives import (
     clipped_value_loss,
     finite_ratio,
@@ -82,6 +82,15 @@ class AdvantageOutputs:
     advantages_NT: Tensor
     metrics: MetricMap
     values: ValueTargets | None = None
+
+
+def sampled_kl(batch: RolloutBatch, old_NT: Tensor, method: Method) -> tuple[Tensor, MetricMap]:
+    """Return k1 [N, T] of the policy that sampled, of log-probs ``old_NT``, against the reference, and its mean."""
+    assert batch.ref_logprobs_NT is not None
+    # with a critic every token of the policy earns, trained on or not, and none of the user's
+    mask_NT = torch.stack(batch.segments).sum(0) if method.advantage == "gae" else batch.loss_mask_NT
+    kl_NT = k1(old_NT, batch.ref_logprobs_NT).masked_fill(mask_NT == 0, 0)
+    return kl_NT, {"kl/sampled_k1": Metric(mean_of_tokens(kl_NT, mask_NT).item(), float(mask_NT.sum()))}
 
 
 def compute_advantages(
@@ -170,7 +179,7 @@ def _actor_critic(
         targets_NT += value_targets(rewards_NT, values_NT, segment_NT, lam=method.gae_lambda_critic)
         value_mask_NT += segment_NT * fitted_N[:, None]
     advantages_NT, treated = _whiten_by_role(raw_NT, batch, method, sum_processes, outliers)
-    metrics = _by_position(raw_NT, batch.loss_mask_NT) | treated
+    metrics = _by_position(raw_NT, advantages_NT, batch.segments, batch.loss_mask_NT) | treated
     sums_5 = sum_processes(value_sums(values_NT, targets_NT, value_mask_NT))  # all processes must stop pre-training at once
     explained = explained_variance_of(sums_5)
     if explained is not None:  # of rollouts that the critic has not been fitted to yet
@@ -179,15 +188,23 @@ def _actor_critic(
     return AdvantageOutputs(advantages_NT, metrics, ValueTargets(values_NT, targets_NT, value_mask_NT, num_tokens, num_rows))
 
 
-def _by_position(advantages_NT: Tensor, mask_NT: Tensor) -> MetricMap:
-    """Mean bare advantage of the first and last tenth of each rollout: far from 0, the critic is biased by position."""
-    place_NT = (mask_NT.cumsum(1) - 1) / mask_NT.sum(1, keepdim=True).clamp(min=1)
-    tenths = {"first": mask_NT * (place_NT < 0.1), "last": mask_NT * (place_NT >= 0.9)}
+def _by_position(bare_NT: Tensor, treated_NT: Tensor, segments: Sequence[Tensor], mask_NT: Tensor) -> MetricMap:
+    """Mean bare advantage of the first and last tenth of each rollout, or turn, and by how much the advantages that train the
+    policy differ between them: far from 0, the critic is biased by position."""
+    first_NT, last_NT = torch.zeros_like(bare_NT), torch.zeros_like(bare_NT)
+    for segment_NT in segments:
+        trained_NT = segment_NT * mask_NT
+        place_NT = (trained_NT.cumsum(1) - 1) / trained_NT.sum(1, keepdim=True).clamp(min=1)
+        first_NT += trained_NT * (place_NT < 0.1)
+        last_NT += trained_NT * (place_NT >= 0.9)
+    num_first, num_last = float(first_NT.sum()), float(last_NT.sum())
+    if not num_first or not num_last:
+        return {}
+    bias = (treated_NT * last_NT).sum() / num_last - (treated_NT * first_NT).sum() / num_first
     return {
-        f"advantage/{name}_tenth": Metric(
-            float((advantages_NT * tenth_NT).sum() / tenth_NT.sum().clamp(min=1)), float(tenth_NT.sum())
-        )
-        for name, tenth_NT in tenths.items()
+        "advantage/first_tenth": Metric(float((bare_NT * first_NT).sum()) / num_first, num_first),
+        "advantage/last_tenth": Metric(float((bare_NT * last_NT).sum()) / num_last, num_last),
+        "advantage/position_bias": Metric(float(bias), num_last),
     }
 
 

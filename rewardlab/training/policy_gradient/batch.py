@@ -151,3 +151,12 @@ class RolloutBatch:
             turns_NT[n, : len(turns)] = torch.tensor(turns)
         turn_rewards_NK = torch.tensor([rollout.turn_rewards for rollout in rollouts], dtype=torch.float32, device=device)
         return replace(batch, turns_NT=turns_NT, turn_rewards_NK=turn_rewards_NK)
+
+
+def drawn_logprobs(rollouts: Sequence[Rollout], like_NT: Tensor) -> Tensor:
+    """Return the sampler's log-probs [N, T] of the rollouts' tokens, 0 where there is none, as a tensor like ``like_NT``."""
+    drawn_NT = torch.zeros_like(like_NT)
+    for row, rollout in enumerate(rollouts):
+        logprobs = rollout.trajectory.logprobs or []
+        drawn_NT[row, : len(logprobs)] = torch.tensor(logprobs)
+    return drawn_NT

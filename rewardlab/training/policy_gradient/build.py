@@ -22,7 +22,7 @@ from rewardlab.rewards.rollout import RewardFunction
 from rewardlab.samplers.decode import HotToken
 from rewardlab.samplers.vllm import FORBIDDEN
 from rewardlab.training.policy_gradient.arguments import PolicyArguments
-from rewardlab.training.policy_gradient.critic import StopAtPlateau
+from rewardlab.training.policy_gradient.critic_fit import CriticFit, StopAtPlateau, critic_config, record_fit, rule_of
 from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling
 from rewardlab.training.policy_gradient.rollouts.engine import LONGEST_SYNC_S, check_engine, with_context_length
 from rewardlab.training.policy_gradient.rollouts.options import SamplingOptions
@@ -142,7 +142,7 @@ def make_trainer(
     Raise ConfigError where rollouts cannot be shared out between processes.
     """
     critic = None
-    if config.advantage == "gae":
+    if config.advantage == "gae" and ("values" not in parts or parts.get("value_only")):
         critic = ValueModel.from_pretrained(config.value_init or config.model, attention=config.attn_implementation)
         if num_processes() > 1:
             always_run_vision_tower(critic, processor)
@@ -173,33 +173,24 @@ def make_trainer(
 def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> Path:
     """Fit the critic to rollouts of the policy as it is, into ``out/value/critic``; return that folder, made once.
 
-    At most ``value_pretrain_steps`` steps at a constant rate; fewer where explained variance stops rising.
+    At most ``value_pretrain_steps`` steps; fewer where explained variance has reached a plateau above its minimum. Raise
+    HealthError where it ends below, unless ``health.policy`` is to warn only.
     """
     folder = out / VALUE
     if (folder / CRITIC / "config.json").exists():
         return folder / CRITIC
-    value_config = config.model_copy(
-        update={
-            "max_steps": config.value_pretrain_steps,
-            "lr_scheduler": "constant",
-            "warmup_steps": 0,
-            "warmup_ratio": 0.0,
-            "min_lr_ratio": 0.0,
-            "value_learning_rate": config.value_learning_rate or 2 * config.learning_rate,
-            "logging_steps": 1,
-            # of a frozen policy the same draws come again: nothing is won by taking it back
-            "health": config.health.model_copy(update={"policy": "warn" if config.health.policy == "warn" else "stop"}),
-        }
-    )
+    value_config = critic_config(config)
 
     def build_critic(resume: str | None) -> Built:
         alive = trl_arguments(value_config, folder)  # as in run_method
         model, processor = load_policy(value_config, out)
         trainer = build(config=value_config, model=model, processor=processor, out=folder, value_only=True)
         del alive
-        trainer.add_callback(StopAtPlateau(config.value_patience))
+        rule = rule_of(value_config)
+        trainer.add_callback(StopAtPlateau(rule))
 
         def finish() -> Path:
+            record_fit(CriticFit.of(trainer.state, rule), value_config.health, folder)
             trainer.save_model(str(folder))
             trainer.accelerator.wait_for_everyone()  # one process writes what all will read
             return folder / CRITIC

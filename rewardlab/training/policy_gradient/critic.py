@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-from transformers.trainer_callback import ExportableState
 from trl.trainer.utils import FusedCausalLMOutput
 
 from rewardlab.models.families import FORWARD_KEYS
@@ -34,17 +32,28 @@ class OutputWithValues(FusedCausalLMOutput):
 
 
 class CriticHook:
-    """Runs the critic after the policy's forward pass, while values are collected.
+    """Runs the critic after the policy's forward pass, or ``alone`` instead of it, while values are collected.
 
     The values stand in the module's output: DDP takes weights that the output does not lead to for unused.
     """
 
-    def __init__(self, model: Any, critic: ValueModel, autocast: Callable[[], AbstractContextManager[Any]]) -> None:
+    def __init__(
+        self, model: Any, critic: ValueModel, autocast: Callable[[], AbstractContextManager[Any]], *, alone: bool = False
+    ) -> None:
         """Add ``critic`` to ``model`` as a part of it."""
         self._autocast = autocast
         self._values: list[Tensor] | None = None
         model.add_module(CRITIC, critic.to(model.device))
-        model.register_forward_hook(self._run, with_kwargs=True)
+        if not alone:
+            model.register_forward_hook(self._run, with_kwargs=True)
+            return
+        policy_forward = model.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            output = self._run(model, args, kwargs, FusedCausalLMOutput())
+            return policy_forward(*args, **kwargs) if output is None else output
+
+        model.forward = forward
 
     def _run(self, module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
         if self._values is None:
@@ -55,7 +64,7 @@ class CriticHook:
         return OutputWithValues(**output, state_values=values_NL)
 
     def collect(self, forward: Callable[[], Any]) -> tuple[Any, Tensor]:
-        """Return what ``forward`` returns, and the values [N, L] of all sequences that the policy read in it, with gradient."""
+        """Return what ``forward`` returns, and the values [N, L] of all sequences that the model read in it, with gradient."""
         self._values = []
         try:
             result = forward()
@@ -83,38 +92,3 @@ def save_critic(critic: ValueModel, folder: Path, state: dict[str, Any]) -> None
     """Write the critic into ``folder/critic``, from the state dict of the whole module."""
     weights = {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
     critic.save(folder / CRITIC, weights)
-
-
-class StopAtPlateau(TrainerCallback, ExportableState):
-    """Ends value pre-training once the explained variance of fresh rollouts has not risen for ``patience`` batches of them.
-
-    More of it is not better: a critic fitted for long to one frozen policy overfits it (VC-PPO, arXiv 2503.01491).
-    """
-
-    def __init__(self, patience: int, least: float = 0.01) -> None:
-        self._patience, self._least = patience, least
-        self._best, self._since = float("-inf"), 0
-
-    def state(self) -> dict[str, Any]:
-        """Return what a resumed run goes on with."""
-        return {
-            "args": {"patience": self._patience, "least": self._least},
-            "attributes": {"_best": self._best, "_since": self._since},
-        }
-
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        explained = (logs or {}).get("value/explained_variance")
-        if explained is None:
-            return
-        if explained > self._best + self._least:
-            self._best, self._since = explained, 0
-        else:
-            self._since += 1
-        control.should_training_stop |= self._since >= self._patience

@@ -27,6 +27,21 @@ def forward_fields(inputs: dict[str, Any]) -> Fields:
     return {name: value for name, value in inputs.items() if name in FORWARD_KEYS}
 
 
+def pass_inputs(tokens: Fields, fields: Fields, rows: Sequence[int]) -> tuple[Tensor, Fields]:
+    """Return the mask of ``rows``, and what a model reads of them: their ``tokens`` without padding, and their images."""
+    index = torch.tensor(rows, device=tokens["input_ids"].device)
+    of_rows = {name: values[index] for name, values in tokens.items()}
+    images = image_fields_of_rows(fields, rows)
+    images.pop("num_images", None)
+    return of_rows["attention_mask"], {**trim(of_rows, of_rows["attention_mask"]), **images}
+
+
+def whole_pass(tokens: Fields, fields: Fields) -> Fields:
+    """Return what a model reads of all rows: ``tokens`` (ids and their mask), and what else there is of them in ``fields``."""
+    of_tokens = {name: fields[name] for name in TOKEN_FIELDS if fields.get(name) is not None}
+    return pass_inputs(tokens | of_tokens, fields, range(len(tokens["input_ids"])))[1]
+
+
 def completion_logprobs(
     model: Any,
     input_ids: Tensor,
@@ -45,13 +60,9 @@ def completion_logprobs(
     tokens |= {"input_ids": input_ids, "attention_mask": mask_NL, "labels": labels}
     logprobs, entropies = [], []
     for rows in passes:
-        index = torch.tensor(rows, device=input_ids.device)
-        of_rows = {name: values[index] for name, values in tokens.items()}
-        mask = of_rows["attention_mask"]
-        images = image_fields_of_rows(fields, rows)
-        images.pop("num_images", None)
+        mask, inputs = pass_inputs(tokens, fields, rows)
         with autocast():
-            outputs = model(**trim(of_rows, mask), **images, fused_lm_head=True)
+            outputs = model(**inputs, fused_lm_head=True)
         logprobs.append(_scatter(outputs.log_probs, mask, width))
         if outputs.entropy is not None:
             entropies.append(_scatter(outputs.entropy, mask, width))

@@ -37,8 +37,6 @@ from rewardlab.processes import num_processes, return_freed_memory
 from rewardlab.rewards.process_reward import ProcessReward
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Row, Trajectory
 from rewardlab.rl.groups import group_ids
-from rewardlab.rl.kl import k1
-from rewardlab.rl.objectives import mean_of_tokens
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import draw_uniforms
 from rewardlab.training.policy_gradient.algorithm import (
@@ -51,9 +49,10 @@ from rewardlab.training.policy_gradient.algorithm import (
     count_tokens,
     kl_coefficient,
     policy_loss,
+    sampled_kl,
     value_loss,
 )
-from rewardlab.training.policy_gradient.batch import RolloutBatch, TRLBatch
+from rewardlab.training.policy_gradient.batch import RolloutBatch, TRLBatch, drawn_logprobs
 from rewardlab.training.policy_gradient.critic import (
     PREFIX,
     CriticHook,
@@ -61,7 +60,7 @@ from rewardlab.training.policy_gradient.critic import (
     split_optimizer_groups,
     without_critic,
 )
-from rewardlab.training.policy_gradient.logprobs import completion_logprobs, forward_fields
+from rewardlab.training.policy_gradient.logprobs import completion_logprobs, forward_fields, whole_pass
 from rewardlab.training.policy_gradient.micro_batches import sort_steps, split_rollouts
 from rewardlab.training.policy_gradient.rollouts.decoder import Prompts, decode_rollouts
 from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, DynamicSampling
@@ -87,9 +86,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     """GRPOTrainer whose rollouts, rewards, advantages and loss are those of its parts.
 
     ``value_only`` fits the critic alone, on rollouts of a policy that stays as it is. ``dynamic`` chooses groups from its own
-    stream of prompts instead of taking those of the data loader. ``kl_coef_of`` gives each row its own ``kl_coef``.
-    ``outliers`` and ``image_fields`` are there for studies: the first replaces the filter of whitened advantages, the second
-    what a log-prob is computed from besides tokens.
+    stream of prompts instead of taking those of the data loader. ``kl_coef_of`` gives each row its own ``kl_coef``. For studies
+    there are ``outliers``, which replaces the filter of whitened advantages, ``image_fields``, what a log-prob is computed from
+    besides tokens, and ``values``, in a critic's place.
     """
 
     kept_elsewhere = (PREFIX,)
@@ -112,6 +111,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         micro_batch_tokens: int | None = None,
         outliers: OutlierFilter = apply_outlier_rule,
         image_fields: Callable[[Fields], Fields] = lambda fields: fields,
+        values: Callable[[RolloutBatch, Sequence[Rollout]], Tensor] | None = None,
         **trl: Any,
     ) -> None:
         """``read_rows`` makes of rows of the dataset what is sampled from and paid. ``trl`` are GRPOTrainer's own arguments:
@@ -120,7 +120,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._method, self._reward, self._rollouts = method, reward, rollouts or WholeRollouts()
         self._sampling, self._dynamic = sampling or SamplingOptions(), dynamic
         self._outliers, self._image_fields, self._read_rows, self._kl_coef_of = outliers, image_fields, read_rows, kl_coef_of
-        self._micro_batch_tokens = micro_batch_tokens
+        self._micro_batch_tokens, self._values_of = micro_batch_tokens, values or self._critic_values
         self._engine: EngineSampler | None = None
         self._has_new_batch = False  # that has not been sorted
         self._prompts: list[Any] = []
@@ -131,6 +131,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self.rollout_sampler: RolloutSampler | None = None
         self.num_generated_tokens = 0  # by this process, trained on or not
         self.value_only, self.value_learning_rate = value_only, value_learning_rate
+        if value_only and method.kl_coef:
+            raise ValueError("value_only computes no log-probs of the policy: set kl_coef to 0, as critic_config does")
         super().__init__(reward_funcs=[reward], **trl)
         self._processes = Processes(self.accelerator)
         adapters_to_float32(self.model)
@@ -144,7 +146,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         if critic is not None:
             if value_only:
                 self.model.requires_grad_(False)
-            self._critic_hook = CriticHook(self.model, critic, self.accelerator.autocast)
+            self._critic_hook = CriticHook(self.model, critic, self.accelerator.autocast, alone=value_only)
 
     @property
     def _mode(self) -> str:
@@ -210,6 +212,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             else:
                 tokens, logprobs = self._sample_decoder(ids, pictures, fields, [first + row for row in rows])
             self.num_generated_tokens += sum(map(len, tokens))
+            self._add_metrics({"tokens/generated": Metric(sum(map(len, tokens)), reduce="sum")})
             return tokens, logprobs
 
         options = Sampling(sample, self._processes.all, frozenset(self.eos_token_ids), int(self.max_completion_length))
@@ -346,7 +349,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             rewards,
             method,
             sum_processes=self._processes.sum,
-            values_NT=self._values(batch) if method.advantage == "gae" else None,
+            values_NT=self._values_of(batch, rollouts) if method.advantage == "gae" else None,
             outliers=self._outliers,
         )
         self._add_metrics(outputs.metrics)
@@ -381,18 +384,12 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             with torch.no_grad():
                 old_NT = self._logprobs(self.model, batch, self.args.per_device_train_batch_size)[0]
         elif old_NT is None:
-            old_NT = torch.zeros_like(ref_NT)
-            for row, rollout in enumerate(rollouts):
-                logprobs = rollout.trajectory.logprobs or []
-                old_NT[row, : len(logprobs)] = torch.tensor(logprobs)
-        mask_NT = (
-            torch.stack(batch.segments).sum(0) if self._method.advantage == "gae" else batch.loss_mask_NT
-        )  # no token of the user's
-        kl_NT = k1(old_NT, ref_NT).masked_fill(mask_NT == 0, 0)
-        self._add_metrics({"kl/sampled_k1": Metric(mean_of_tokens(kl_NT, mask_NT).item(), float(mask_NT.sum()))})
+            old_NT = drawn_logprobs(rollouts, ref_NT)
+        kl_NT, metrics = sampled_kl(batch, old_NT, self._method)
+        self._add_metrics(metrics)
         return kl_NT
 
-    def _values(self, batch: RolloutBatch) -> Tensor:
+    def _critic_values(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> Tensor:
         """Return the critic's values [N, T] of the states before each completion token, without gradient."""
         limits, autocast = self._limits(self.args.per_device_train_batch_size), self.accelerator.autocast
         values_NT = completion_values(self.critic, batch.to_trl(), limits=limits, autocast=autocast)
@@ -409,6 +406,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         **more: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Return TRL's log-probs, of ``batch_size`` rollouts of like length at a time (None: all), without their padding."""
+        if self.value_only:  # the critic needs none
+            return input_ids.new_zeros((len(input_ids), logits_to_keep), dtype=torch.float32), None, None
         fields = self._image_fields(forward_fields(more))
         widths = attention_mask.sum(1).tolist()
         passes = [list(range(len(widths)))] if batch_size is None else self._limits(batch_size).cut(widths)
@@ -465,10 +464,15 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     def _pass_loss(self, model: Any, batch: RolloutBatch, scale: LossScale, num_passes: int) -> Tensor:
         if self._critic_hook is None:
             return self._policy_loss(model, batch, scale)
-        loss, values_NW = self._critic_hook.collect(lambda: self._policy_loss(model, batch, scale))
+        read = self._read_alone if self.value_only else self._policy_loss
+        loss, values_NW = self._critic_hook.collect(lambda: read(model, batch, scale))
         value = value_loss(batch.before_completion_tokens(values_NW), batch.values, self._method, scale)
         self._add_metrics({"value/loss": value.item() * self.current_gradient_accumulation_steps * num_passes})
-        return value.add(loss, alpha=int(not self.value_only))
+        return value if loss is None else value + loss
+
+    def _read_alone(self, model: Any, batch: RolloutBatch, scale: LossScale) -> None:
+        """Have the critic read the rollouts, and not the policy."""
+        model(**whole_pass(batch.model_inputs, self._image_fields(batch.image_fields)))
 
     def _policy_loss(self, model: Any, batch: RolloutBatch, scale: LossScale) -> Tensor:
         logprobs_NT, entropies_NT = self._logprobs(model, batch)

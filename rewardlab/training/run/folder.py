@@ -32,7 +32,7 @@ from rewardlab.types import PreferencePair
 
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
 HEALTH = "health.jsonl"  # of the watchdog
-VALUE = "value"  # the run within a run that fits a critic first
+VALUE, FIT = "value", "fit.json"  # the run within a run that fits a critic first, and what that took
 PROJECT = "rewardlab"  # as trackers name it
 EVALUATIONS, EVAL, TRACKED_EVAL = "evaluations.jsonl", "eval/", "eval_"  # trackers know evaluations by transformers' prefix
 

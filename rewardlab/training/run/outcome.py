@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from rewardlab.data.files import read_complete_lines
 from rewardlab.processes import is_main
 from rewardlab.reporting.progress import log_line
 from rewardlab.training.run.folder import HEALTH, METRICS, SAMPLES
+from rewardlab.training.run.watchdog import append_event
 
 LEAST_ROWS = 3
 FINISHED = "finished"  # what was done at the event: nothing, the run was over
@@ -60,9 +60,7 @@ def record_outcome(out: Path, config: HealthConfig) -> str:
     cures = "; ".join(dict.fromkeys(_CURES[name] for name in signs))
     message = f"nothing was learnt: {', and '.join(signs.values())}; {cures}"
     if is_main():
-        event = {"step": rows[-1]["step"], "signs": list(signs), "message": message, "done": FINISHED}
-        with (out / HEALTH).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(event) + "\n")
+        append_event(out, rows[-1]["step"], list(signs), message, FINISHED)
         log_line(f"{out}: {message}")
     return message
 

@@ -31,7 +31,8 @@ def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) 
     step, HealthError where the run goes wrong, RewardlabError where another of its processes has ended."""
     if resume:
         fit_to_processes(trainer, Path(resume))
-    trainer.add_callback(Watchdog(config.health, out))
+    is_fit = getattr(trainer, "value_only", False)  # of a critic alone, which begins at 0
+    trainer.add_callback(Watchdog(config.health, out, bootstraps=not is_fit and getattr(config, "bootstraps", False)))
     if times := len(rollbacks(out)):
         with_critic = getattr(config, "advantage", "") == "gae"
         rates = [config.learning_rate, *([trainer.value_learning_rate] if with_critic else [])]

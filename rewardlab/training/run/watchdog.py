@@ -11,7 +11,7 @@ import json
 import math
 import shutil
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,34 +26,76 @@ from rewardlab.reporting.progress import log_line
 from rewardlab.training.run.folder import HEALTH, METRICS
 
 Logs = Mapping[str, float]
+CRITIC_WINDOW, CRITIC_PATIENCE = 3, 2  # rollout batches that are averaged, and how often the mean must be a sign
+CRITIC_SIGNS = ("starved_critic", "advantage_by_position")
 
 
 class Signs:
-    """What one line of metrics, after those before it, is a sign of: name -> a sentence with the numbers."""
+    """What a line of metrics, after those before it, is a sign of: name -> a sentence with the numbers, "" for none.
 
-    def __init__(self, config: HealthConfig) -> None:
-        self._config = config
+    A line that lacks what a sign is read from leaves it out: rollouts are logged once a rollout batch, which several optimizer
+    steps are trained on. ``bootstraps`` says that a critic's errors reach the policy (:attr:`Method.bootstraps`).
+    """
+
+    def __init__(self, config: HealthConfig, *, bootstraps: bool = False) -> None:
+        self._config, self._bootstraps = config, bootstraps
         self._first_lengths: list[float] = []
         self._window: deque[tuple[float, float]] = deque(maxlen=2 * config.window)
+        self._explained: deque[float] = deque(maxlen=CRITIC_WINDOW)
+        self._biases: deque[float] = deque(maxlen=CRITIC_WINDOW)
 
     def of(self, logs: Logs) -> dict[str, str]:
         c = self._config
         signs = {}
-        for name in ("loss", "grad_norm", "reward"):
-            if name in logs and not math.isfinite(logs[name]):
-                signs["not_finite"] = f"{name} is {logs[name]}"
-        if (entropy := logs.get("entropy")) is not None and "reward" in logs and entropy < c.min_entropy:
-            signs["entropy_collapse"] = f"entropy {entropy:.4f} is under {c.min_entropy}: rollouts hardly differ any more"
-        if (invalid := logs.get("reward/invalid_frac")) is not None and invalid > c.max_invalid_frac:
-            signs["invalid"] = f"{invalid:.0%} of the rollouts have no verdict, more than {c.max_invalid_frac:.0%}"
+        if numbers := {name: logs[name] for name in ("loss", "grad_norm", "reward") if name in logs}:
+            wrong = [f"{name} is {value}" for name, value in numbers.items() if not math.isfinite(value)]
+            signs["not_finite"] = wrong[-1] if wrong else ""
+        if (entropy := logs.get("entropy")) is not None and "reward" in logs:
+            signs["entropy_collapse"] = _sentence(
+                entropy < c.min_entropy, f"entropy {entropy:.4f} is under {c.min_entropy}: rollouts hardly differ any more"
+            )
+        if (invalid := logs.get("reward/invalid_frac")) is not None:
+            signs["invalid"] = _sentence(
+                invalid > c.max_invalid_frac,
+                f"{invalid:.0%} of the rollouts have no verdict, more than {c.max_invalid_frac:.0%}",
+            )
         if (length := logs.get("completions/mean_length")) is not None:
             self._first_lengths = [*self._first_lengths, length][: c.window]
             usual = sum(self._first_lengths) / len(self._first_lengths)
-            if length > c.length_factor * usual:
-                signs["length_runaway"] = f"rollouts are {length:.0f} tokens long, at first they were {usual:.0f}"
-        if (first := logs.get("verdict/first_frac")) is not None and abs(first - 0.5) > c.max_position_bias:
-            signs["one_position"] = f"{first:.0%} of the verdicts name the response that is shown first"
-        return signs | self._hacking(logs)
+            signs["length_runaway"] = _sentence(
+                length > c.length_factor * usual, f"rollouts are {length:.0f} tokens long, at first they were {usual:.0f}"
+            )
+        if (first := logs.get("verdict/first_frac")) is not None:
+            signs["one_position"] = _sentence(
+                abs(first - 0.5) > c.max_position_bias,
+                f"{first:.0%} of the verdicts name the response that is shown first",
+            )
+        return signs | self._critic(logs) | self._hacking(logs)
+
+    def _critic(self, logs: Logs) -> dict[str, str]:
+        """Return whether a critic knows too little of the returns, or drives the policy by position, over the last rollout
+        batches."""
+        c, signs = self._config, {}
+        if not self._bootstraps:
+            return {}
+        if (explained := logs.get("value/explained_variance")) is not None:
+            self._explained.append(explained)
+            mean = sum(self._explained) / len(self._explained)
+            signs["starved_critic"] = _sentence(
+                mean < c.min_explained_variance,
+                f"the critic explains {mean:.2f} of the variance of fresh rollouts' returns, less than "
+                f"{c.min_explained_variance:g}: it is not fitted (value_pretrain_steps), and with lambda below 1 its errors "
+                "drive the policy",
+            )
+        if (bias := logs.get("advantage/position_bias")) is not None:
+            self._biases.append(bias)
+            mean = sum(self._biases) / len(self._biases)
+            signs["advantage_by_position"] = _sentence(
+                abs(mean) > c.max_advantage_bias,
+                f"advantages at the end of rollouts are {mean:+.2f} deviations off those at the beginning, more than "
+                f"{c.max_advantage_bias:g}: the critic is biased by position",
+            )
+        return signs
 
     def _hacking(self, logs: Logs) -> dict[str, str]:
         """Return whether what is paid besides accuracy goes up while accuracy goes down: over ``window`` logs against those
@@ -67,9 +109,38 @@ class Signs:
             return {}
         rows = list(self._window)
         (a0, r0), (a1, r1) = ([sum(row[k] for row in part) / half for k in (0, 1)] for part in (rows[:half], rows[half:]))
-        if r1 > r0 and a0 - a1 > self._config.hacking_drop:
-            return {"reward_hacking": f"reward went from {r0:.3f} to {r1:.3f} while accuracy fell from {a0:.1%} to {a1:.1%}"}
-        return {}
+        message = f"reward went from {r0:.3f} to {r1:.3f} while accuracy fell from {a0:.1%} to {a1:.1%}"
+        return {"reward_hacking": _sentence(r1 > r0 and a0 - a1 > self._config.hacking_drop, message)}
+
+
+def _sentence(is_sign: bool, message: str) -> str:
+    return message if is_sign else ""
+
+
+class Alarms:
+    """Signs that have held for long enough: ``patience`` times in a row among the lines that have what they are read from, the
+    critic's :data:`CRITIC_PATIENCE` times, and once for a number that is none."""
+
+    def __init__(self, config: HealthConfig, *, bootstraps: bool = False) -> None:
+        self._signs, self._patience = Signs(config, bootstraps=bootstraps), config.patience
+        self._streaks: dict[str, list[int]] = {}  # the steps of each sign's last lines in a row
+
+    def of(self, logs: Logs, step: int) -> dict[str, str]:
+        """Return the signs whose time is up with this line, with their sentences."""
+        if "loss" not in logs:
+            return {}
+        alarms = {}
+        for name, message in self._signs.of(logs).items():
+            streak = self._streaks[name] = [*self._streaks.get(name, []), step] if message else []
+            if message and len(streak) == {"not_finite": 1}.get(
+                name, CRITIC_PATIENCE if name in CRITIC_SIGNS else self._patience
+            ):
+                alarms[name] = message
+        return alarms
+
+    def began(self, alarms: Iterable[str]) -> int:
+        """Return the step at which the first of these signs began to hold."""
+        return min(self._streaks[name][0] for name in alarms)
 
 
 class Watchdog(TrainerCallback):
@@ -78,38 +149,26 @@ class Watchdog(TrainerCallback):
     A resumed run first reads what was logged up to its checkpoint, so that it knows what was usual.
     """
 
-    def __init__(self, config: HealthConfig, out: Path) -> None:
-        self._config, self._path = config, out / HEALTH
-        self._signs = Signs(config)
-        self._streaks: dict[str, int] = {}
-        self._metrics = out / METRICS
+    def __init__(self, config: HealthConfig, out: Path, *, bootstraps: bool = False) -> None:
+        self._config, self._path, self._metrics = config, out / HEALTH, out / METRICS
+        self._alarms = Alarms(config, bootstraps=bootstraps)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         for row in read_complete_lines(self._metrics):
             if row["step"] <= state.global_step:
-                self._alarms({name: float(value) for name, value in row.items()})
-
-    def _alarms(self, logs: Logs) -> dict[str, str]:
-        """Return the signs that have been there for long enough, with their sentences."""
-        if "loss" not in logs:
-            return {}
-        seen = self._signs.of(logs)
-        self._streaks = {name: self._streaks.get(name, 0) + 1 for name in seen}
-        patience = self._config.patience
-        return {name: message for name, message in seen.items() if name == "not_finite" or self._streaks[name] == patience}
+                self._alarms.of({name: float(value) for name, value in row.items()}, row["step"])
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         values = {name: value for name, value in (logs or {}).items() if value is not None}  # None: a mean of nothing
-        alarms = self._alarms(values)
+        alarms = self._alarms.of(values, state.global_step)
         if not alarms:
             return
         message = "; ".join(alarms.values())
         if is_main():
             if self._config.policy == "roll_back":  # before the event: killed between the two, the run sees the sign again
-                self._forget(state.global_step - self._config.patience * args.logging_steps)
-            event = {"step": state.global_step, "signs": list(alarms), "message": message, "done": self._config.policy}
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(event) + "\n")
+                builds_up = state.global_step - self._config.patience * args.logging_steps
+                self._forget(min(builds_up, self._alarms.began(alarms) - args.logging_steps))
+            append_event(self._path.parent, state.global_step, list(alarms), message, self._config.policy)
             log_line(f"step {state.global_step}: {message}")
         if self._config.policy != "warn":
             raise HealthError(
@@ -122,6 +181,13 @@ class Watchdog(TrainerCallback):
         for path in self._path.parent.glob("checkpoint-*"):
             if int(path.name.rsplit("-", 1)[1]) > step:
                 shutil.rmtree(path)
+
+
+def append_event(out: Path, step: int, signs: Sequence[str], message: str, done: str) -> None:
+    """Append to ``out/health.jsonl`` what was seen at ``step``, and what was done."""
+    event = {"step": step, "signs": list(signs), "message": message, "done": done}
+    with (out / HEALTH).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(event) + "\n")
 
 
 def rollbacks(out: Path) -> list[int]:
