@@ -71,10 +71,10 @@ class HealthConfig(Schema):
         0.45, gt=0, le=0.5, description="How far the share of verdicts for the response shown first may be from a half."
     )
     min_explained_variance: float = Field(
-        0.05,
+        0.03,
         lt=1,
         description="Explained variance of fresh rollouts' returns below which a critic is taken to be unfitted: its "
-        "pretraining does not end at a plateau below it, and RL with lambda below 1 does not go on with it.",
+        "pretraining does not end at a plateau below it, and RL with lambda below 1 does not begin with it.",
     )
     max_advantage_bias: float = Field(
         0.5,

@@ -109,27 +109,32 @@ def critic_rows(explained: float, bias: float, number: int = 12) -> list[dict[st
 
 
 @pytest.mark.parametrize(
-    ("explained", "bias", "sign"),
+    ("explained", "bias", "expected"),
     [
-        (0.049, 0.0, "starved_critic"),
-        (0.051, 0.0, None),
-        (0.2, 0.51, "advantage_by_position"),
-        (0.2, -0.51, "advantage_by_position"),
+        (0.029, 0.0, (6, {"starved_critic"})),
+        (0.031, 0.0, None),
+        (0.2, 0.51, (2, {"advantage_by_position"})),
+        (0.2, -0.51, (2, {"advantage_by_position"})),
         (0.2, 0.49, None),
     ],
 )
-def test_signs_of_a_critic(explained: float, bias: float, sign: str | None) -> None:
-    """Named with the second rollout batch, where its errors reach the policy; at lambda 1 they are a baseline."""
+def test_signs_of_a_critic(explained: float, bias: float, expected: tuple[int, set[str]] | None) -> None:
+    """Named at once where its errors reach the policy; at lambda 1 they are a baseline."""
     rows = critic_rows(explained, bias)
-    assert first_alarm(rows, HealthConfig(), bootstraps=True) == ((2, {sign}) if sign else None)
+    assert first_alarm(rows, HealthConfig(), bootstraps=True) == expected
     assert first_alarm(rows, HealthConfig()) is None
 
 
 def test_one_poor_batch_is_no_sign_of_a_critic() -> None:
-    """Single batches vary: the mean of three counts, twice in a row."""
-    for poor in (critic_rows(-0.05, 0.0, 1), critic_rows(0.2, 1.2, 1)):
-        rows = critic_rows(0.2, 0.0, 4) + poor + critic_rows(0.2, 0.0, 4)
+    """Single batches vary: means count, twice in a row."""
+    for poor in (critic_rows(-0.2, 0.0, 1), critic_rows(0.2, 1.2, 1)):
+        rows = critic_rows(0.2, 0.0, 6) + poor + critic_rows(0.2, 0.0, 4)
         assert first_alarm(rows, HealthConfig(), bootstraps=True) is None
+
+
+def test_returns_that_hardly_vary_are_no_sign_later() -> None:
+    rows = critic_rows(0.2, 0.0, 20) + critic_rows(-0.1, 0.0, 30)
+    assert first_alarm(rows, HealthConfig(window=20), bootstraps=True) is None
 
 
 @pytest.mark.parametrize(

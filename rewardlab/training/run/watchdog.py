@@ -26,7 +26,8 @@ from rewardlab.reporting.progress import log_line
 from rewardlab.training.run.folder import HEALTH, METRICS
 
 Logs = Mapping[str, float]
-CRITIC_WINDOW, CRITIC_PATIENCE = 3, 2  # rollout batches that are averaged, and how often the mean must be a sign
+EXPLAINED_WINDOW, BIAS_WINDOW = 5, 3  # rollout batches that are averaged: one alone varies by 0.03, and by 0.15 deviations
+CRITIC_PATIENCE = 2  # how often in a row the mean must be a sign
 CRITIC_SIGNS = ("starved_critic", "advantage_by_position")
 
 
@@ -41,8 +42,8 @@ class Signs:
         self._config, self._bootstraps = config, bootstraps
         self._first_lengths: list[float] = []
         self._window: deque[tuple[float, float]] = deque(maxlen=2 * config.window)
-        self._explained: deque[float] = deque(maxlen=CRITIC_WINDOW)
-        self._biases: deque[float] = deque(maxlen=CRITIC_WINDOW)
+        self._explained: list[float] = []
+        self._biases: deque[float] = deque(maxlen=BIAS_WINDOW)
 
     def of(self, logs: Logs) -> dict[str, str]:
         c = self._config
@@ -74,15 +75,16 @@ class Signs:
 
     def _critic(self, logs: Logs) -> dict[str, str]:
         """Return whether a critic knows too little of the returns, or drives the policy by position, over the last rollout
-        batches."""
+        batches. The first is read at the beginning only: of a judge that is nearly always right, returns hardly vary."""
         c, signs = self._config, {}
         if not self._bootstraps:
             return {}
         if (explained := logs.get("value/explained_variance")) is not None:
             self._explained.append(explained)
-            mean = sum(self._explained) / len(self._explained)
+            last = self._explained[-EXPLAINED_WINDOW:]
+            mean = sum(last) / len(last)
             signs["starved_critic"] = _sentence(
-                mean < c.min_explained_variance,
+                EXPLAINED_WINDOW <= len(self._explained) <= c.window and mean < c.min_explained_variance,
                 f"the critic explains {mean:.2f} of the variance of fresh rollouts' returns, less than "
                 f"{c.min_explained_variance:g}: it is not fitted (value_pretrain_steps), and with lambda below 1 its errors "
                 "drive the policy",
