@@ -1,7 +1,8 @@
 """What does a judge make of a policy? One that is right about half the time, paid by a judge, a scalar head, or the truth.
 
 Pairwise-RL (arXiv 2504.04950), the policy's half, in the demo: questions about images whose answer is known. All arms have one
-start, one method (REINFORCE++-baseline in groups), one rate, the same questions; only what pays differs.
+start, one rate, the same questions; only what pays differs. Two arms ask instead what the method makes of it: Pairwise-RL's own
+PPO, its critic fitted first, beside REINFORCE++-baseline in groups, which all others have.
 """
 
 from __future__ import annotations
@@ -11,20 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from eval.studies.plans import Trial
-from rewardlab.config import PolicyConfig, RMConfig, SFTConfig
+from rewardlab.config import PolicyConfig, RMConfig, SFTConfig, find_config, load_yaml
 
 
 @dataclass(frozen=True)
 class Arm:
     """``judge`` is pairwise (the quickstart's judge after RL, by verdict probabilities), scalar or truth.
 
-    ``kl_coef`` weighs the divergence from the start in the loss (k2): what is usually done against hacked rewards.
+    ``kl_coef`` weighs the divergence from the start in the loss (k2): what is usually done against hacked rewards. ``ppo``: the
+    method is that of ``configs/policy/pairwise_rl.yaml``.
     """
 
     title: str
     judge: str
     anchor: str = "preferred"
     kl_coef: float = 0.0
+    ppo: bool = False
 
 
 ARMS: dict[str, Arm] = {
@@ -34,6 +37,10 @@ ARMS: dict[str, Arm] = {
     "first_policy": Arm("judge, against the first policy's answer", "pairwise", "start"),
     "group": Arm("judge, within the group", "pairwise", "group"),
     "scalar": Arm("Bradley-Terry scalar head", "scalar"),
+    "truth_ppo": Arm("the truth, by Pairwise-RL's PPO", "truth", ppo=True),
+    "right_answer_kl_ppo": Arm(
+        "judge, against the right answer (KL 0.1), by Pairwise-RL's PPO", "pairwise", kl_coef=0.1, ppo=True
+    ),
 }
 
 
@@ -45,6 +52,8 @@ class Settings:
     rollout_batch_size: int = 128
     group: int = 4
     learning_rate: float = 3e-4
+    value_learning_rate: float = 1e-3
+    value_steps: int = 100  # of the critic alone, at most
     max_tokens: int = 24  # of an answer
     judge_tokens: int = 64
     start_steps: int = 400  # of SFT on the answers of pairs: the policy all arms start from
@@ -66,15 +75,29 @@ OPTIMIZER: dict[str, Any] = {
 }
 
 
+CRITIC_FREE: dict[str, Any] = {"advantage": "reinforce_pp_baseline", "outliers": "keep", "preclip": None}
+METHOD_KEYS = ("advantage", "outliers", "preclip", "average", "value_pretrain_steps")
+
+
+def method_of(arm: Arm, settings: Settings) -> dict[str, Any]:
+    """Return what the arm's method changes of the defaults."""
+    if not arm.ppo:
+        return {**CRITIC_FREE, "group_size": settings.group}
+    recipe = load_yaml(find_config("policy/pairwise_rl"))
+    return {
+        **{name: recipe[name] for name in METHOD_KEYS},
+        "value_pretrain_steps": settings.value_steps,
+        "health": {"policy": "warn"},  # of a judge's pay a policy may become anything; that is what is measured
+        "value_learning_rate": settings.value_learning_rate,
+    }
+
+
 def policy_config(trial: Trial, settings: Settings, *, model: Path) -> PolicyConfig:
     """The config of a trial: of an arm the anchor and the KL term stand in it; what pays is opened once for all trials."""
     return PolicyConfig(
         model=str(model),
         seed=trial.seed,
-        advantage="reinforce_pp_baseline",
-        outliers="keep",
-        preclip=None,
-        group_size=settings.group,
+        **method_of(ARMS[trial.arm], settings),
         learning_rate=settings.learning_rate,
         warmup_steps=3,
         max_steps=settings.steps,

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from rewardlab.rewards.scalar import ScalarReward
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy import build_policy_trainer, policy_rows
+from rewardlab.training.policy_gradient.build import pretrain_value
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.run.folder import FINAL, is_finished
 from rewardlab.training.sft import train_sft
@@ -158,18 +160,11 @@ class PolicyContext:
             # The first policy's own answers are made once for all trials, beside it.
             anchors = anchors_of(self.pairs, config, self.template, self.out)
             rows = policy_rows(self.pairs, self.template)
-            trainer = build_policy_trainer(
-                rows,
-                self.pairs,
-                reward,
-                anchors,
-                config,
-                model,
-                self.processor,
-                Path(folder),
-                observer=curves,
-                trl={"save_strategy": "no"},
-            )
+            build = partial(build_policy_trainer, rows, self.pairs, reward, anchors)
+            if config.value_pretrain_steps:
+                fitted = pretrain_value(build, config, Path(folder), "")
+                config = config.model_copy(update={"value_init": str(fitted)})
+            trainer = build(config, model, self.processor, Path(folder), observer=curves, trl={"save_strategy": "no"})
             trainer.remove_callback(PrinterCallback)
             trainer.train()
         return {

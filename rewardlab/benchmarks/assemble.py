@@ -19,6 +19,7 @@ from rewardlab.benchmarks.panel import panel_confidence, panel_scores
 from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.replay import MISSING, Replay, Sampling
 from rewardlab.benchmarks.report_model import Cost, Report, RowScore
+from rewardlab.benchmarks.revision import revision_of
 from rewardlab.benchmarks.run_files import OFFICIAL
 from rewardlab.benchmarks.scores import baseline_scores, control_scores, score_rows
 from rewardlab.benchmarks.settings import BenchSettings
@@ -104,6 +105,7 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
         panel=panel_scores(judge, labeled, clusters) if isinstance(judge, PanelJudge) else None,
         cost=result.cost,
         cached_votes=sum(vote.completion.from_cache for judgment in judgments for vote in judgment.votes),
+        revision=revision_of(labeled, clusters, verdict_format) if verdict_format else None,
         failure=_failure(result) if isinstance(judge, ModelJudge) else "",
         notes=tuple(all_notes),
         versions=versions(),

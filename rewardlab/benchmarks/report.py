@@ -14,6 +14,7 @@ from rewardlab.benchmarks.headline import NOT_ONE_VERDICT, headline, headline_se
 from rewardlab.benchmarks.judgment_pages import FOLDER, write_judgment_pages
 from rewardlab.benchmarks.kinds import KINDS
 from rewardlab.benchmarks.report_model import Cost, CountedEstimate, CurvePoint, PanelScores, Report, Scores, StoppingPoint
+from rewardlab.benchmarks.revision import REVISION, revision_rows, revision_sentence
 from rewardlab.benchmarks.run_files import REPORT
 from rewardlab.benchmarks.words import explain_words
 from rewardlab.data.files import write_atomic
@@ -165,6 +166,8 @@ def report_markdown(report: Report) -> str:
         lines += markdown_table(CONFIDENCE, confidence_rows(scores))
     if report.panel:
         lines += ["", panel_sentence(report.panel), "", *markdown_table(PANEL, panel_rows(report.panel))]
+    if report.revision:
+        lines += ["", revision_sentence(report.revision), "", *markdown_table(REVISION, revision_rows(report.revision))]
     if report.official:
         lines += [
             "",
@@ -284,6 +287,9 @@ def report_html(report: Report, rows: Sequence[Row], out: Path, pages: Sequence[
             panel=panel_sentence(report.panel) if report.panel else "",
             members=panel_rows(report.panel) if report.panel else [],
             member_columns=PANEL,
+            revision=revision_sentence(report.revision) if report.revision else "",
+            revisions=revision_rows(report.revision) if report.revision else [],
+            revision_columns=REVISION,
             judgments=judgments,
             totals=totals,
             kinds=KINDS,

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from rewardlab.metrics.calibration import Bin, RiskPoint
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate, Interval
+from rewardlab.metrics.revision import RevisionScores
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,8 @@ class Report:
 
     In JSON the fields of ``scores`` stand beside the others. ``findings`` say what is wrong with the judge (see ``findings``).
     ``failure`` says why the run is no evidence of the judge, "" of one that is: then no figure of it stands as its own.
-    ``cached_votes`` are answers of earlier runs; they are not in ``cost`` and ``seconds_per_vote``.
+    ``cached_votes`` are answers of earlier runs; they are not in ``cost`` and ``seconds_per_vote``. ``revision`` is of a judge
+    that verifies itself, None of others.
     """
 
     benchmark: str
@@ -246,6 +248,7 @@ class Report:
     failure: str = ""
     cost: Cost | None = None
     cached_votes: int = 0
+    revision: RevisionScores | None = None
 
     def __repr__(self) -> str:
         low, high = (100 * end for end in self.scores.interval)

@@ -64,6 +64,15 @@ class Method(Schema):
         description="gae_lambda is 1 - 1 / (length_alpha x length), at least 0.95 (VAPO); null: gae_lambda as it stands.",
     )
     value_clip: float = Field(0.2, gt=0, description="How far a value may move from the value before the update.")
+    value_clip_high: float | None = Field(
+        None, gt=0, description="How far above the value before the update a value may rise (T-PPO); null: as value_clip."
+    )
+    window: int | None = Field(
+        None, ge=1, description="Tokens by which a rollout grows in each step (T-PPO); null: whole rollouts."
+    )
+    window_tail: int = Field(
+        0, ge=0, description="Last tokens of the window of an unfinished rollout, from which the policy learns nothing (T-PPO)."
+    )
 
     @property
     def bootstraps(self) -> bool:
@@ -77,6 +86,13 @@ class Method(Schema):
         if bounds is not None and not 0 < bounds[0] < 1 < bounds[1]:
             raise ValueError(f"preclip bounds the probability ratio on both sides of 1, got {bounds}")
         return bounds
+
+    @model_validator(mode="after")
+    def _tail_in_a_window(self) -> Self:
+        if self.window_tail and (self.window is None or self.window_tail >= self.window):
+            size = "there is no window" if self.window is None else f"the window is {self.window}"
+            raise ValueError(f"window_tail {self.window_tail} is a part of a window, and {size}: lower window_tail")
+        return self
 
     @model_validator(mode="after")
     def _has_a_group(self) -> Self:

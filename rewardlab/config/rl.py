@@ -108,9 +108,6 @@ class MethodConfig(TrainConfig, Method):
         description="Dynamic sampling draws prompts of middling pass rate more often (RLCS); a pass rate begins at what the "
         "pair's `attempts` say, and follows the prompt's rollouts.",
     )
-    window: int | None = Field(
-        None, ge=1, description="Tokens by which a rollout grows in each step (T-PPO); null: whole rollouts."
-    )
     value_learning_rate: float | None = Field(
         None, gt=0, description="Peak learning rate of the critic; null: twice learning_rate, as VAPO has it."
     )

@@ -42,7 +42,7 @@ def read_votes(path: Path) -> Iterator[StoredVote]:
         raise DataError(f"{path}: not the votes of a generative judge ({error}); expected a votes.jsonl of `bench`") from error
 
 
-JsonValue = str | int | float | None
+JsonValue = str | int | float | list[str] | None
 
 
 def completion_row(completion: Completion) -> dict[str, JsonValue]:
@@ -55,6 +55,7 @@ def completion_row(completion: Completion) -> dict[str, JsonValue]:
         **({"num_prompt_tokens": completion.num_prompt_tokens} if completion.num_prompt_tokens else {}),
         **({"num_cached_tokens": completion.num_cached_tokens} if completion.num_cached_tokens else {}),
         **({"from_cache": True} if completion.from_cache else {}),
+        **({"turns": list(completion.turns)} if completion.turns else {}),
     }
 
 
@@ -68,6 +69,7 @@ def completion_of(row: Mapping[str, Any]) -> Completion:
         error=row["error"],
         num_cached_tokens=row.get("num_cached_tokens", 0),
         from_cache=row.get("from_cache", False),
+        turns=tuple(map(str, row.get("turns", ()))),
     )
 
 

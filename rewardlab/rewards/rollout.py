@@ -21,14 +21,16 @@ class Trajectory:
     """What the policy sampled for one prompt, and what of it is trained on.
 
     ``turns`` names the policy's turn of each token, from 1 on (0: the user's); None where all is one turn. Tokens before
-    ``trained_from`` were trained on in an earlier step. ``finished`` is False where a later step continues it. ``logprobs`` are
-    the sampler's, one a token. ``policy_turns`` are the tokens of each of the policy's turns, where there are several.
+    ``trained_from`` were trained on in an earlier step; those from ``trained_until`` on never are (None: all are).
+    ``finished`` is False where a later step continues it. ``logprobs`` are the sampler's, one a token. ``policy_turns`` are the
+    tokens of each of the policy's turns, where there are several.
     """
 
     tokens: list[int]
     logprobs: list[float] | None = None
     turns: list[int] | None = None
     trained_from: int = 0
+    trained_until: int | None = None
     finished: bool = True
     policy_turns: tuple[list[int], ...] = ()
 

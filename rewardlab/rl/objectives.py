@@ -101,9 +101,14 @@ def positive_nll(logprobs_NT: Tensor, mask_NT: Tensor, correct_N: Tensor, num_to
     return -(logprobs_NT * chosen_NT).sum() / (chosen_NT.sum() if num_tokens is None else num_tokens).clamp(min=1)
 
 
-def clipped_value_loss(values_NT: Tensor, old_values_NT: Tensor, targets_NT: Tensor, clip: float) -> Tensor:
-    """0.5 max((V - G)^2, (clip(V, V_old +- clip) - G)^2) per token: PPO's, which keeps V near what it was when sampling."""
-    near_NT = old_values_NT + (values_NT - old_values_NT).clamp(-clip, clip)
+def clipped_value_loss(
+    values_NT: Tensor, old_values_NT: Tensor, targets_NT: Tensor, clip: float, clip_high: float | None = None
+) -> Tensor:
+    """0.5 max((V - G)^2, (clip(V, V_old +- clip) - G)^2) per token: PPO's, which keeps V near what it was when sampling.
+
+    ``clip_high`` is how far V may rise where that is not ``clip`` (T-PPO, arXiv 2506.15050: 0.5 down and 0.6 up).
+    """
+    near_NT = old_values_NT + (values_NT - old_values_NT).clamp(-clip, clip if clip_high is None else clip_high)
     return 0.5 * torch.maximum((values_NT - targets_NT) ** 2, (near_NT - targets_NT) ** 2)
 
 

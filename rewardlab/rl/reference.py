@@ -116,10 +116,11 @@ def _gae(rollouts: Rollouts, method: Method, lam: float | None) -> Tensor:
     reward_NT = _rewards_by_token(rollouts, method)
     out_NT = torch.zeros_like(reward_NT)
     for n in range(len(reward_NT)):
+        finished = rollouts.finished_N is None or bool(rollouts.finished_N[n])
         discount = lam if lam is not None else method.gae_lambda
         if lam is None and method.length_alpha is not None:
-            discount = min(1.0, max(0.95, 1 - 1 / (method.length_alpha * int(rollouts.mask_NT[n].sum()))))
-        finished = rollouts.finished_N is None or bool(rollouts.finished_N[n])
+            expected = int(rollouts.mask_NT[n].sum()) + (0.0 if finished or method.window is None else method.window / 2)
+            discount = min(1.0, max(0.95, 1 - 1 / (method.length_alpha * expected)))
         for places in filter(None, rollouts.stretches(n)):
             values = rollouts.values_NT[n, places].double().tolist()
             after = [*values[1:], 0.0 if finished else values[-1]]
@@ -138,7 +139,8 @@ def value_loss(values_MT: Tensor, rollouts: Rollouts, rows_M: Tensor, method: Me
     mask_NT = mask_NT * rollouts.loss_mask.any(1)[:, None]
     target_MT = (_gae(rollouts, method, method.gae_lambda_critic) + rollouts.values_NT)[rows_M].float()
     old_MT = rollouts.values_NT[rows_M]
-    near_MT = old_MT + torch.clamp(values_MT - old_MT, -method.value_clip, method.value_clip)
+    high = method.value_clip if method.value_clip_high is None else method.value_clip_high
+    near_MT = old_MT + torch.clamp(values_MT - old_MT, -method.value_clip, high)
     worse_MT = torch.maximum((values_MT - target_MT) ** 2, (near_MT - target_MT) ** 2)
     return _average(worse_MT / 2, mask_NT[rows_M], mask_NT, method, num_minibatches)
 

@@ -17,9 +17,10 @@ def _turn(role: str, text: str) -> Message:
 
 
 class SelfVerifying:
-    """Wraps a sampler. A draw's text is its last judgment; its tokens are those of all turns.
+    """Wraps a sampler. A draw's text is its last judgment; its tokens are those of all turns, whose texts are its ``turns``.
 
-    A judgment that was cut off or failed is returned as it is. Judges trained on verified judgments know what they are
+    A judgment that was cut off or failed is returned as it is; where its verification failed or was cut off, the judgment
+    stands. Judges trained on verified judgments know what they are
     asked; a chat template that drops the reasoning of earlier turns shows them less than training did.
     """
 
@@ -73,4 +74,5 @@ class SelfVerifying:
             num_tokens=sum(turn.num_tokens for turn in taken),
             num_prompt_tokens=sum(turn.num_prompt_tokens for turn in taken),
             from_cache=all(turn.from_cache for turn in taken),
+            turns=tuple(turn.text for turn in taken) if len(taken) > 1 else (),
         )

@@ -212,6 +212,8 @@ def test_a_critic_moves_a_step_at_a_time() -> None:
     assert values.grad.tolist() == pytest.approx([-0.9, 0.0, -1.9])
     steps = clipped_value_loss(torch.tensor([2.0, 4.0, 2.0]), torch.full((3,), 3.0), torch.tensor([2.0, 4.0, 4.0]), 0.2)
     assert steps.tolist() == pytest.approx([0.32, 0.32, 2.0])  # 2.8 and 3.2 are as far as it goes; back is no step at all
+    sides = clipped_value_loss(torch.tensor([2.0, -2.0]), torch.zeros(2), torch.tensor([2.0, -2.0]), 0.5, 0.6)
+    assert sides.tolist() == pytest.approx([0.98, 1.125])  # as far as 0.6 and -0.5
 
 
 def test_averages() -> None:

@@ -21,7 +21,15 @@ from rewardlab.errors import ConfigError
 from rewardlab.types import PreferencePair
 
 SMALL = Settings(
-    steps=2, rollout_batch_size=8, group=4, max_tokens=8, judge_tokens=16, start_steps=2, scalar_steps=2, num_test=4
+    steps=2,
+    rollout_batch_size=8,
+    group=4,
+    max_tokens=8,
+    judge_tokens=16,
+    start_steps=2,
+    scalar_steps=2,
+    value_steps=2,
+    num_test=4,
 )
 
 
@@ -36,7 +44,7 @@ def test_what_is_right(answer: str, right: bool) -> None:
 
 def test_only_the_pay_differs() -> None:
     """Configs of all arms are one but for the anchor and the KL term; seeds and arms are planned seed by seed."""
-    configs = {arm: policy_config(Trial(0, arm), Settings(), model=Path("m")) for arm in ARMS}
+    configs = {arm: policy_config(Trial(0, arm), Settings(), model=Path("m")) for arm in ARMS if not ARMS[arm].ppo}
     changes = {"anchor": "group", "kl_coef": 0.0}
     assert len({config.model_copy(update=changes).model_dump_json() for config in configs.values()}) == 1
     assert {config.anchor for config in configs.values()} == {"preferred", "start", "group"}
@@ -44,6 +52,15 @@ def test_only_the_pay_differs() -> None:
     assert [trial.name for trial in plan(ARMS, ("truth", "scalar"), (0, 1))] == ["truth-0", "scalar-0", "truth-1", "scalar-1"]
     with pytest.raises(ConfigError, match="unknown arm judge"):
         plan(ARMS, ("judge",), (0,))
+
+
+def test_pairwise_rls_own_method() -> None:
+    """PPO as the recipe has it, with a critic that is fitted first, paid and sized like the arm beside it."""
+    arms = ("right_answer_kl", "right_answer_kl_ppo")
+    other, ppo = (policy_config(Trial(0, arm), Settings(), model=Path("m")) for arm in arms)
+    assert (ppo.advantage, ppo.group_size, ppo.average, ppo.value_pretrain_steps) == ("gae", 1, "token", 100)
+    same = ("kl_coef", "kl", "anchor", "learning_rate", "max_steps", "rollout_batch_size", "max_completion_length")
+    assert [getattr(other, name) for name in same] == [getattr(ppo, name) for name in same]
 
 
 def test_what_was_paid_beside_what_was_true() -> None:

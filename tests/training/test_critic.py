@@ -110,6 +110,8 @@ def test_resume(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, changes:
         ({"lora": {}}, "lora"),
         ({"window": 4, "hot_token": {}}, "hot_token"),
         ({"window": 4, "group_size": 2}, "group_size"),
+        ({"window": 4, "window_tail": 4}, "the window is 4"),
+        ({"window_tail": 4}, "there is no window"),
         ({"window": 4, "swap_weight": 1.0}, "swap_weight"),
         ({"self_verify": True, "swap_weight": 1.0}, "self_verify"),
         ({"self_verify": True, "positive_nll": 0.1}, "self_verify"),
@@ -131,14 +133,16 @@ def test_windows_with_the_judges_own_reward(hard: list[Any], tiny_checkpoint: Pa
     assert "reward/accuracy" not in lines[0]
 
 
-def test_each_token_is_trained_on_once(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """The policy trains on a token when it is sampled, the critic when its rollout is finished; none waits longer."""
-    config = config_for(tiny_checkpoint, window=3, max_completion_length=9, learning_rate=1e-9, max_steps=12)
+@pytest.mark.parametrize("tail", [0, 1])
+def test_each_token_is_trained_on_once(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, tail: int) -> None:
+    """The policy trains on a token when it is sampled, the critic when its rollout is finished; none waits longer. The policy
+    never trains on the tail of a window that does not end its rollout."""
+    config = config_for(tiny_checkpoint, window=3, window_tail=tail, max_completion_length=9, learning_rate=1e-9, max_steps=12)
     model, processor = load_model(str(tiny_checkpoint), device="cpu")
     trainer = build_trainer(rl_rows(hard, PLAIN, both_orders=True), config, model, processor, PLAIN, tmp_path)
     trainer.model.train()
     rounds: dict[tuple[int, ...], int] = {}
-    sampled = by_policy = by_critic = 0
+    sampled = by_policy = by_critic = left_out = 0
     for _ in range(5):
         before = [tuple(prefix) for _, prefix in trainer._rollouts._unfinished[:8]]
         batch = trainer._generate_and_score_completions([{}] * 8)
@@ -147,12 +151,15 @@ def test_each_token_is_trained_on_once(hard: list[Any], tiny_checkpoint: Path, t
             tokens = tuple(batch["completion_ids"][row, :length].tolist())
             prefix = before[row] if row < len(before) else ()
             assert tokens[: len(prefix)] == prefix  # what was sampled is not changed
-            assert batch["loss_mask"][row].nonzero()[:, 0].tolist() == list(range(len(prefix), length))
+            end = length if batch["finished"][row] else length - tail
+            assert batch["loss_mask"][row].nonzero()[:, 0].tolist() == list(range(len(prefix), end))
+            left_out += length - end
             rounds[tokens] = rounds.pop(prefix, 0) + 1 if prefix else 1
             sampled, by_policy = sampled + length - len(prefix), by_policy + int(batch["loss_mask"][row].sum())
             by_critic += int(batch["value_mask"][row].sum())
     waiting = sum(len(tokens) for _, tokens in trainer._rollouts._unfinished)
-    assert sampled == by_policy == by_critic + waiting
+    assert sampled == by_policy + left_out == by_critic + waiting
+    assert (left_out > 0) == (tail > 0)
     assert waiting > 0
     assert max(rounds.values()) == 3
 

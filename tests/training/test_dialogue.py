@@ -24,9 +24,10 @@ from rewardlab.training.policy_gradient.rollouts.whole import Samples, Sampling
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
 from rewardlab.training.run.rows import PromptReader, dialogue_dataset
-from rewardlab.training.run.verification_rows import verification_dialogues
+from rewardlab.training.run.verification_rows import mentions_difference, verification_dialogues
 from rewardlab.training.sft import train_sft
-from rewardlab.types import Completion, FinishReason, Message, Order, Part
+from rewardlab.types import Completion, FinishReason, Message, Order, Part, PreferencePair
+from rewardlab.verdicts.parse import reasoning_of
 from tests.support.configs import short_rl_config
 
 
@@ -55,6 +56,7 @@ def test_metrics_of_the_collapses() -> None:
     assert (yes["verify/correct_recognised"], yes["verify/wrong_recognised"], yes["verify/revised_frac"]) == (1.0, 0.0, 0.0)
     flips = values([True, False], [False, False], [False, True], [True, True])
     assert (flips["verify/gained_frac"], flips["verify/lost_frac"], flips["verify/final_accuracy"]) == (0.5, 0.5, 0.5)
+    assert (flips["verify/mended_of_wrong"], flips["verify/lost_of_correct"], flips["verify/net_gain"]) == (1.0, 1.0, 0.0)
     assert values([True], [None], [True], [False])["verify/unclear_frac"] == 1.0
 
 
@@ -109,6 +111,7 @@ def test_a_judge_revises_only_what_it_finds_wrong() -> None:
         (drawn,) = sampler.sample([PROMPT], SamplingParams(num_samples=2))
         assert [one.text for one in drawn] == [final, final]
         assert drawn[0].num_tokens == 5 * turns
+        assert drawn[0].turns == (first, said, second)[:turns]
         last = asked[-1]
         assert len(last) == 2 * turns - 1
         assert [m.text for m in last if m.role == "user"] == ["Which is better?", VERIFY, REVISE][:turns]
@@ -123,51 +126,115 @@ def test_a_cut_off_judgment_is_not_verified() -> None:
     assert len(asked) == 1
 
 
+def write_votes(path: Path, *rows: tuple[int, str, str | None]) -> Path:
+    """Votes of one order, choice and text each, as `rewardlab bench run` leaves them."""
+    lines = [
+        {"pass": "votes", "row": row, "votes": [{"order": order, "choice": choice, "text": f"said {choice}"}]}
+        for row, order, choice in rows
+    ]
+    path.write_text("\n".join(json.dumps(line) for line in [{"identity": {}}, *lines, {"pass": "blank", "row": 0}]))
+    return path
+
+
+def judged_pairs(demo_pairs: Any, *preferred: int) -> list[PreferencePair]:
+    """Pairs whose kept judgment repeats both responses."""
+    return [
+        replace(
+            pair,
+            judgment=f"<think>{' '.join(pair.responses)}</think><answer>{side + 1}</answer>",
+            order=Order.GIVEN,
+            preferred=side,
+        )
+        for pair, side in zip(demo_pairs[0], preferred, strict=False)
+    ]
+
+
 def test_cold_start_dialogues(demo_pairs: Any, tmp_path: Path) -> None:
     """A right vote is verified as correct, a wrong one as wrong and then revised; one in the other order, or without a verdict,
     or on a pair without a judgment, teaches nothing."""
-    judged = [
-        replace(pair, judgment="<think>Seen red.</think><answer>1</answer>", order=Order.GIVEN) for pair in demo_pairs[0][:2]
-    ]
-    judged = [replace(judged[0], preferred=0), replace(judged[1], preferred=1), demo_pairs[0][2]]
-    cast = [
+    judged = [*judged_pairs(demo_pairs, 0, 1), demo_pairs[0][2]]
+    file = write_votes(
+        tmp_path / "votes.jsonl",
         (0, "given", "first"),
         (0, "given", "second"),
         (0, "swapped", "first"),
         (0, "given", None),
+        (1, "given", "first"),
         (1, "given", "second"),
         (2, "given", "first"),
-    ]
-    votes = tmp_path / "votes.jsonl"
-    lines = [
-        {"pass": "votes", "row": row, "votes": [{"order": order, "choice": choice, "text": f"said {choice}"}]}
-        for row, order, choice in cast
-    ]
-    votes.write_text("\n".join(json.dumps(line) for line in [{"identity": {}}, *lines, {"pass": "blank", "row": 0}]))
-    dialogues = verification_dialogues(judged, votes)
-    rows = dialogue_dataset(PromptReader(judged, load_template("plain")), dialogues)
+    )
+    rows = dialogue_dataset(PromptReader(judged, load_template("plain")), verification_dialogues(judged, file))
     said = [row["completion"][0]["content"] for row in rows]
+    reasons = [reasoning_of(pair.judgment) for pair in judged[:2]]
     assert said == [
-        f"Seen red. Response 1 is better. {CORRECT}.",
-        f"Seen red. Response 1 is better. {WRONG}.",
+        f"{reasons[0]} Response 1 is better, and the judgment names Response 1. {CORRECT}.",
+        f"{reasons[0]} Response 1 is better, and the judgment names Response 2. {WRONG}.",
         judged[0].judgment,
-        f"Seen red. Response 2 is better. {CORRECT}.",
+        f"{reasons[1]} Response 2 is better, and the judgment names Response 2. {CORRECT}.",
+        f"{reasons[1]} Response 2 is better, and the judgment names Response 1. {WRONG}.",
+        judged[1].judgment,
     ]
     assert [turn["role"] for turn in rows[2]["prompt"]] == ["user", "assistant", "user", "assistant", "user"]
     assert rows[2]["prompt"][1]["content"] == [{"type": "text", "text": "said second"}]
-    assert [read_verification(text) for text in said] == [True, False, None, True]
-    votes.write_text("\n".join(json.dumps(line) for line in [{"identity": {}}, lines[5]]))
-    with pytest.raises(DataError, match="kept judgment"):
-        verification_dialogues(judged, votes)
-    votes.write_text("\n".join(json.dumps(line) for line in [{"identity": {}}, {**lines[0], "row": len(judged)}]))
-    with pytest.raises(DataError, match="name the votes of this --data"):
-        verification_dialogues(judged, votes)
+    assert [read_verification(text) for text in said] == [True, False, None, True, False, None]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(2, "given", "first")], "kept judgment"),
+        ([(0, "given", "first"), (1, "given", "second")], "all 2 votes that can be verified are right"),
+        ([(0, "given", "second")], "all 1 votes that can be verified are wrong"),
+        ([(3, "given", "first")], "name the votes of this --data"),
+    ],
+)
+def test_votes_that_teach_no_verification(
+    demo_pairs: Any, tmp_path: Path, rows: list[tuple[int, str, str]], message: str
+) -> None:
+    judged = [*judged_pairs(demo_pairs, 0, 1), demo_pairs[0][2]]
+    with pytest.raises(DataError, match=message):
+        verification_dialogues(judged, write_votes(tmp_path / "votes.jsonl", *rows))
+
+
+def test_as_many_right_votes_as_wrong_ones(demo_pairs: Any, tmp_path: Path) -> None:
+    """Of eight right and two wrong votes two each: the right ones of the pairs that also have a wrong one."""
+    judged = judged_pairs(demo_pairs, 0, 0, 0, 0)
+    cast = [(row, "given", choice) for row, choices in enumerate(("fff", "ffs", "fff", "s")) for choice in choices]
+    choice_of_letter = {"f": "first", "s": "second"}
+    file = write_votes(tmp_path / "votes.jsonl", *((row, order, choice_of_letter[c]) for row, order, c in cast))
+    dialogues = [dialogue for dialogue in verification_dialogues(judged, file) if dialogue.answer is not None]
+    found = [(dialogue.number, read_verification(dialogue.answer or "")) for dialogue in dialogues]
+    assert found == [(1, True), (1, True), (1, False), (3, False)]
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "expected"),
+    [
+        ("It is Red, as Response 1 says.", True),
+        ("Response 2 is clearer.", False),
+        ("The star. The star. The star.", False),
+        ("reddish", False),
+        ("", False),
+    ],
+)
+def test_which_reasonings_verify(reasoning: str, expected: bool) -> None:
+    """Those with a word that one response has and the other has not."""
+    for responses in (("The star is red.", "The star is blue."), ("The star is blue.", "The star is red.")):
+        assert mentions_difference(reasoning, responses) is expected
+
+
+def test_a_teachers_mere_preference_verifies_nothing(demo_pairs: Any, tmp_path: Path) -> None:
+    judged = judged_pairs(demo_pairs, 0, 0)
+    judged[1] = replace(judged[1], judgment="<think>Response 1 sounds nicer.</think><answer>1</answer>")
+    file = write_votes(tmp_path / "votes.jsonl", *((row, "given", choice) for row in (0, 1) for choice in ("first", "second")))
+    assert {dialogue.number for dialogue in verification_dialogues(judged, file)} == {0}
 
 
 def test_training_on_dialogues(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SFT on verifications, then RL on verified judgments, through the real trainers. What is trained on is what was sampled:
     in every turn the decoder's log-probs are those of the whole dialogue read at once, image and positions included."""
-    pairs = [replace(p, judgment="<think>a</think><answer>1</answer>", attempts="2") for p in demo_pairs[0][:8]]
+    texts = [f"<think>{pair.responses[0]}</think><answer>1</answer>" for pair in demo_pairs[0][:8]]
+    pairs = [replace(p, judgment=text, attempts="2") for p, text in zip(demo_pairs[0], texts, strict=False)]
     votes = tmp_path / "votes.jsonl"
     cast = [{"order": pair.order.value, "choice": "first", "text": "<answer>1</answer>"} for pair in pairs]
     lines = [{"pass": "votes", "row": row, "votes": [vote]} for row, vote in enumerate(cast)]

@@ -79,8 +79,10 @@ def test_votes_of_a_cold_start_are_counted(tiny_checkpoint: Path, pairs: list[Pr
     """Through `train_sft`: without `max_tokens`, longer than the model's context is an error."""
     votes = tmp_path / "votes.jsonl"
     said = [
-        {"pass": "votes", "row": row, "votes": [{"order": "given", "choice": "first", "text": "x " * 40_000}]} for row in (0, 1)
+        {"pass": "votes", "row": 0, "votes": [{"order": "given", "choice": choice, "text": "x " * 40_000}]}
+        for choice in ("first", "second")
     ]
+    pairs = [replace(pairs[0], judgment=f"<think>{pairs[0].responses[0]}</think><answer>1</answer>")]
     votes.write_text("\n".join(json.dumps(line) for line in [{"identity": {}}, *said]))
     with pytest.raises(DataError, match=r"dialogues are longer than .* tokens; .* set max_tokens to have them left out"):
         train_sft(pairs, config(tiny_checkpoint, None), tmp_path / "run", votes=votes)

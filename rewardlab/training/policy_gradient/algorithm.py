@@ -171,8 +171,10 @@ def _actor_critic(
     fitted_N = batch.finished_N * batch.loss_mask_NT.any(1)  # rollouts that the critic may be fitted to
     lam: float | Tensor = method.gae_lambda
     if method.length_alpha is not None:
-        policy_tokens_NT = torch.stack(batch.segments).sum(0)  # without the user's turns
-        lam = length_adaptive_lambda(policy_tokens_NT.sum(1), alpha=method.length_alpha)
+        lengths_N = torch.stack(batch.segments).sum((0, 2))  # without the user's turns
+        if method.window:  # half a window more is expected of what is not finished, as T-PPO's authors have it
+            lengths_N = lengths_N + method.window / 2 * (1 - batch.finished_N)
+        lam = length_adaptive_lambda(lengths_N, alpha=method.length_alpha)
     raw_NT, targets_NT, value_mask_NT = (torch.zeros_like(values_NT) for _ in range(3))
     for segment_NT in batch.segments:
         raw_NT += gae(rewards_NT, values_NT, segment_NT, lam=lam, finished_N=batch.finished_N)
@@ -295,7 +297,8 @@ def policy_loss(inputs: LossInputs, method: Method) -> LossOutputs:
 def value_loss(values_NT: Tensor, targets: ValueTargets | None, method: Method, scale: LossScale) -> Tensor:
     """Return the critic's share in the loss: its clipped squared error over finished rollouts."""
     assert targets is not None
-    token_loss_NT = clipped_value_loss(values_NT, targets.old_values_NT, targets.targets_NT, method.value_clip)
+    clips = (method.value_clip, method.value_clip_high)
+    token_loss_NT = clipped_value_loss(values_NT, targets.old_values_NT, targets.targets_NT, *clips)
     return average(token_loss_NT, targets.mask_NT, targets.num_tokens, targets.num_rows, method, scale)
 
 

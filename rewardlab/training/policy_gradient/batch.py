@@ -136,10 +136,13 @@ class RolloutBatch:
         each one's KL coefficient where ``kl_coef_of`` names it."""
         shape, device = self.completion_mask_NT, self.completion_mask_NT.device
         places_T = torch.arange(shape.size(1), device=device)
-        from_N1 = torch.tensor([[rollout.trajectory.trained_from] for rollout in rollouts], device=device)
+        trajectories = [rollout.trajectory for rollout in rollouts]
+        from_N1 = torch.tensor([[part.trained_from] for part in trajectories], device=device)
+        ends = [len(part.tokens) if part.trained_until is None else part.trained_until for part in trajectories]
+        until_N1 = torch.tensor(ends, device=device)[:, None]
         batch = replace(
             self,
-            loss_mask_NT=self.loss_mask_NT * (places_T >= from_N1),
+            loss_mask_NT=self.loss_mask_NT * (places_T >= from_N1) * (places_T < until_N1),
             finished_N=torch.tensor([rollout.trajectory.finished for rollout in rollouts], device=device).long(),
             kl_coefs_N=torch.tensor([kl_coef_of(r.row) for r in rollouts], device=device) if kl_coef_of else None,
         )

@@ -147,7 +147,9 @@ def make_trainer(
         if num_processes() > 1:
             always_run_vision_tower(critic, processor)
     if rollouts is None:
-        rollouts = TruncatedRollouts(_prompt_source(rows.dataset, config), config.window) if config.window else WholeRollouts()
+        rollouts = WholeRollouts()
+        if config.window:
+            rollouts = TruncatedRollouts(_prompt_source(rows.dataset, config), config.window, config.window_tail)
     options = dict(trl or {})
     if config.engine and config.engine.kind != "serve":  # which would else draw tokens that stand for images
         options["generation_kwargs"] = {"logit_bias": dict.fromkeys(vision_token_ids(model.config), FORBIDDEN)}

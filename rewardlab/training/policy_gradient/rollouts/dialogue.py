@@ -171,8 +171,10 @@ def verification_metrics(
     correct: list[bool], verifications: list[bool | None], final: list[bool], revised: list[bool]
 ) -> dict[str, Metric]:
     """Return what PAG's collapses show in: a verifier that always says one thing, a first judgment that slackens, free
-    flips."""
+    flips; and what revising gains. Right and wrong are of the first judgment where nothing else is said."""
     total = max(1, len(correct))
+    gained = sum(b and not a for a, b in zip(correct, final, strict=True))
+    lost = sum(a and not b for a, b in zip(correct, final, strict=True))
     of_correct = [verification for verification, ok in zip(verifications, correct, strict=True) if ok]
     of_wrong = [verification for verification, ok in zip(verifications, correct, strict=True) if not ok]
     shares = {
@@ -180,14 +182,17 @@ def verification_metrics(
         "verify/accuracy": (sum(v is True for v in of_correct) + sum(v is False for v in of_wrong)) / total,
         "verify/revised_frac": sum(revised) / total,
         "verify/final_accuracy": sum(final) / total,
-        "verify/gained_frac": sum(b and not a for a, b in zip(correct, final, strict=True)) / total,
-        "verify/lost_frac": sum(a and not b for a, b in zip(correct, final, strict=True)) / total,
+        "verify/gained_frac": gained / total,
+        "verify/lost_frac": lost / total,
+        "verify/net_gain": (gained - lost) / total,
     }
     metrics = {name: Metric(value) for name, value in shares.items()}
     if of_correct:
         recognised = sum(verification is True for verification in of_correct) / len(of_correct)
         metrics["verify/correct_recognised"] = Metric(recognised, len(of_correct))
+        metrics["verify/lost_of_correct"] = Metric(lost / len(of_correct), len(of_correct))
     if of_wrong:
         recognised = sum(verification is False for verification in of_wrong) / len(of_wrong)
         metrics["verify/wrong_recognised"] = Metric(recognised, len(of_wrong))
+        metrics["verify/mended_of_wrong"] = Metric(gained / len(of_wrong), len(of_wrong))
     return metrics

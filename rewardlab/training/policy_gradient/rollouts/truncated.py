@@ -3,7 +3,8 @@ one.
 
 The policy is trained on each window at once, with EGAE's advantages where the rollout is not finished; the critic on whole
 rollouts only, once their reward is known. So no step waits for the longest rollout, every sampled token is trained on once
-by the policy, and once by the critic.
+by the policy, and once by the critic; but for the last tokens of an unfinished window (``tail``), whose advantages are made of
+next to nothing but the critic's value at the cut: the policy is never trained on these.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from rewardlab.training.policy_gradient.rollouts.whole import Collected, Samplin
 
 
 class TruncatedRollouts:
-    """Rollouts that grow by ``window`` tokens a step; unfinished ones go ahead of new prompts, which ``source`` gives."""
+    """Rollouts that grow by ``window`` tokens a step; unfinished ones go ahead of new prompts, which ``source`` gives. The
+    policy is not trained on the last ``tail`` tokens of a window that ends before its rollout does."""
 
     continues_rollouts = True
 
-    def __init__(self, source: PromptSource, window: int) -> None:
-        self._source = source
+    def __init__(self, source: PromptSource, window: int, tail: int = 0) -> None:
+        self._source, self._tail = source, tail
         self.max_new_tokens: int | None = window
         self._unfinished: list[tuple[int, list[int]]] = []  # (place of the prompt, tokens so far), oldest first
         self._places: list[int] = []
@@ -48,7 +50,8 @@ class TruncatedRollouts:
             tokens = prefix + window
             finished = tokens[-1] in sampling.ends or len(tokens) >= sampling.max_completion_length
             drawn = None if logprobs is None else [0.0] * len(prefix) + logprobs[n]
-            completions.append(Trajectory(tokens, drawn, trained_from=len(prefix), finished=finished))
+            until = None if finished else len(tokens) - self._tail
+            completions.append(Trajectory(tokens, drawn, trained_from=len(prefix), trained_until=until, finished=finished))
         return completions
 
     def collect(self, rollouts: list[Rollout], score: Score) -> Collected:

@@ -1,0 +1,314 @@
+"""Does a judge that verifies itself become better by it: after its cold start, and after PAG?
+
+`python eval/self_verification.py --run runs/quickstart --out runs/self_verification`, by hand, after a quickstart's SFT; the
+plan and what it takes are printed first. A trial already in OUT is kept. Results: eval/results/self_verification.json and .md.
+
+Three starts are compared, each the quickstart's SFT judge fine-tuned for as many steps: on verifications of its votes as the
+package chooses them (``taught``), of all its votes, most of which are right (``unbalanced``), and on the teacher's reasonings
+whatever they mention (``ungrounded``). ``pag`` is the recipe from the first start of seed 0, its critic fitted before, once for
+all seeds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torchvision_cpu.py)
+
+# isort: split
+import torch
+
+from eval.studies.plans import Trial, plan
+from eval.studies.runner import read_records, run_trials
+from eval.studies.summary import t_interval
+from eval.studies.trials import digest
+from rewardlab.benchmarks.revision import revision_rows, verified_vote
+from rewardlab.config import RLConfig, SFTConfig, find_config, load_yaml
+from rewardlab.data.files import write_atomic
+from rewardlab.data.pairs import read_pairs
+from rewardlab.data.votes import vote_row
+from rewardlab.demo.build import TEST
+from rewardlab.errors import ConfigError
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.metrics.revision import RevisionScores, VerifiedVote, revision_scores
+from rewardlab.models.checkpoints import commit, template_for
+from rewardlab.models.loading import load_model
+from rewardlab.reporting.tables import markdown_table, percent, signed
+from rewardlab.samplers.hf import HFSampler
+from rewardlab.samplers.self_verifying import SelfVerifying
+from rewardlab.training.policy_gradient.build import pretrain_value
+from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows, train_rl
+from rewardlab.training.run import verification_rows
+from rewardlab.training.run.folder import FINAL, is_finished
+from rewardlab.training.sft import train_sft
+from rewardlab.types import BOTH_ORDERS, Judgment
+
+ROOT = Path(__file__).parents[1]
+ARMS = {
+    "taught": "Start: right and wrong votes in balance, by reasonings that mention what the responses differ in",
+    "pag": "PAG from that start (seed 0), its critic fitted first",
+    "unbalanced": "Start: all votes, most of which are right",
+    "ungrounded": "Start: in balance, by any reasoning of the teacher",
+}
+MINUTES = {"taught": 4, "unbalanced": 4, "ungrounded": 4, "pag": 20}  # of one core, roughly
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all trials share; the optimizers are those of the quickstart."""
+
+    num_votes: int = 2  # of the judge on each pair with a judgment
+    start_steps: int = 300
+    learning_rate: float = 3e-4
+    value_learning_rate: float = 1e-3
+    value_pretrain_steps: int = 100
+    rl_steps: int = 54
+    max_tokens: int = 64
+    num_test: int = 500
+    seed: int = 1000  # of all evaluation
+
+
+OPTIMIZER: dict[str, Any] = {"lr_scheduler": "linear", "adam_beta2": 0.98, "gradient_checkpointing": False}
+
+
+class Context:
+    """The SFT judge, its votes on the pairs that it was trained on, and the held-out pairs."""
+
+    def __init__(self, run: Path, settings: Settings, out: Path) -> None:
+        self.judge, train, test = run / "sft" / FINAL, run / "distill" / "distilled.parquet", run / "demo" / TEST
+        if not is_finished(run / "sft"):
+            raise ConfigError(f"{run}: holds no finished SFT; make one with `rewardlab quickstart --out {run}`")
+        torch.set_num_threads(1)
+        self.settings, self.out, self.files, self.commit = settings, out, (train, test), commit()
+        self.template = template_for(self.judge, None)
+        self.pairs, self.test = read_pairs(train), read_pairs(test)[: settings.num_test]
+        self.votes = out / "votes.jsonl"
+
+    def identity(self) -> dict[str, Any]:
+        weights = digest(self.judge / "model.safetensors")
+        return {"settings": asdict(self.settings), "judge": weights, **{path.name: digest(path) for path in self.files}}
+
+    def start(self) -> dict[str, Any]:
+        """Have the judge vote on the pairs it was trained on, and measure it."""
+        rows = [n for n, pair in enumerate(self.pairs) if pair.judgment]
+        pairs = [self.pairs[n] for n in rows]
+        judge = self._judge(self.judge)
+        judged = judge.compare_many(pairs, orders=[(pair.order,) for pair in pairs], num_votes=self.settings.num_votes, seed=0)
+        lines: list[dict[str, Any]] = [{"identity": {}}]
+        lines += [
+            {"pass": "votes", "row": row, "votes": list(map(vote_row, votes.votes))}
+            for row, votes in zip(rows, judged, strict=True)
+        ]
+        write_atomic(self.votes, "".join(f"{json.dumps(line)}\n" for line in lines))
+        on_train = [vote.winner == pair.preferred for pair, votes in zip(pairs, judged, strict=True) for vote in votes.votes]
+        alone = [verified_vote(vote, pair.preferred or 0, "") for pair, vote in self._votes_of(judge)]
+        return {"accuracy": sum(vote.last_right for vote in alone) / len(alone), "on_train": sum(on_train) / len(on_train)}
+
+    def prepare(self, start: dict[str, Any]) -> None:
+        """Nothing is kept between trials."""
+
+    def _judge(self, checkpoint: Path, *, verifies: bool = False) -> GenerativeJudge:
+        model, processor = load_model(str(checkpoint), device="cpu")
+        sampler = HFSampler(model.eval(), processor, batch_size=512)
+        return GenerativeJudge(
+            SelfVerifying(sampler) if verifies else sampler, self.template, max_tokens=self.settings.max_tokens
+        )
+
+    def _votes_of(self, judge: GenerativeJudge) -> Iterator[tuple[Any, Any]]:
+        """Yield the held-out pairs, each with one sampled vote in each order."""
+        judged: Sequence[Judgment] = judge.compare_many(
+            self.test, orders=[BOTH_ORDERS] * len(self.test), num_votes=1, seed=self.settings.seed
+        )
+        for pair, item in zip(self.test, judged, strict=True):
+            yield from ((pair, vote) for vote in item.votes)
+
+    def run(self, trial: Trial) -> dict[str, Any]:
+        """Train, and judge the held-out pairs with verification."""
+        clock, cpu = time.perf_counter(), time.process_time()
+        checkpoint = self._pag(trial) if trial.arm == "pag" else self._teach(trial)
+        verdict_format = self.template.verdict_format
+        votes = [
+            (pair.pair_id, verified_vote(vote, pair.preferred or 0, verdict_format))
+            for pair, vote in self._votes_of(self._judge(checkpoint, verifies=True))
+        ]
+        return {
+            "arm": trial.arm,
+            "seed": trial.seed,
+            "votes": [[name, vote.first_right, vote.says_correct, vote.revised, vote.last_right] for name, vote in votes],
+            "metrics": _metrics(checkpoint.parent) if trial.arm == "pag" else [],
+            "wall_s": round(time.perf_counter() - clock, 1),
+            "cpu_s": round(time.process_time() - cpu, 1),
+            "commit": self.commit,
+        }
+
+    def _teach(self, trial: Trial) -> Path:
+        """Return the start, fine-tuned where it is not there already."""
+        folder = self.out / "starts" / trial.name
+        if is_finished(folder):
+            return folder / FINAL
+        config = SFTConfig(
+            model=str(self.judge),
+            template=self.template.name,
+            seed=trial.seed,
+            learning_rate=self.settings.learning_rate,
+            max_steps=self.settings.start_steps,
+            batch_size=32,
+            micro_batch_size=32,
+            save_steps=10_000,
+            **OPTIMIZER,
+        )
+        with {"unbalanced": unbalanced, "ungrounded": ungrounded}.get(trial.arm, nullcontext)():
+            return train_sft(self.pairs, config, folder, votes=self.votes)
+
+    def _pag(self, trial: Trial) -> Path:
+        """Return what the recipe makes of the start."""
+        config = self._pag_config(trial.seed)
+        critic = self._critic(config)
+        changes = {"value_pretrain_steps": 0, "value_init": str(critic)}
+        return train_rl(self.pairs, config.model_copy(update=changes), self.out / "runs" / trial.name)
+
+    def _critic(self, config: RLConfig) -> Path:
+        """Return the critic, fitted to the start where it is not there already."""
+        rows = rl_rows(hard_pairs(self.pairs, config), self.template, both_orders=True)
+        build = partial(build_trainer, rows, template=self.template)
+        return pretrain_value(build, config.model_copy(update={"seed": 0}), self.out / "critic", "")
+
+    def _pag_config(self, seed: int) -> RLConfig:
+        """Return the recipe with the quickstart's optimizer."""
+        recipe = {
+            name: value
+            for name, value in load_yaml(find_config("rl/pag")).items()
+            if name not in ("model", "template", "evaluation")
+        }
+        values = {
+            **recipe,
+            **OPTIMIZER,
+            "model": str(self._teach(Trial(0, "taught"))),
+            "template": self.template.name,
+            "seed": seed,
+            "learning_rate": self.settings.learning_rate,
+            "value_learning_rate": self.settings.value_learning_rate,
+            "value_pretrain_steps": self.settings.value_pretrain_steps,
+            "warmup_steps": 5,
+            "max_steps": self.settings.rl_steps,
+            "rollout_batch_size": 256,
+            "batch_size": 128,
+            "micro_batch_size": 64,
+            "max_completion_length": self.settings.max_tokens,
+            "save_steps": self.settings.rl_steps,
+            "consistency": {"weight": 0.0},
+            "health": {"policy": "warn"},
+        }
+        return RLConfig(**values)
+
+
+def _metrics(run: Path) -> list[dict[str, float]]:
+    """Return what is logged of verification and critic, step by step."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    kept = ("verify/", "value/explained_variance", "reward/accuracy", "step")
+    return [{name: value for name, value in line.items() if name.startswith(kept)} for line in lines]
+
+
+@contextmanager
+def unbalanced() -> Iterator[None]:
+    """Teach from all votes."""
+
+    def all_votes(*kinds: Sequence[verification_rows.JudgedVote]) -> list[verification_rows.JudgedVote]:
+        return sorted((vote for kind in kinds for vote in kind), key=lambda item: item[0].row)
+
+    with mock.patch.object(verification_rows, "choose_evenly", all_votes):
+        yield
+
+
+@contextmanager
+def ungrounded() -> Iterator[None]:
+    """Teach by all reasonings."""
+    with mock.patch.object(verification_rows, "mentions_difference", return_value=True):
+        yield
+
+
+def scores_of(records: Sequence[dict[str, Any]]) -> RevisionScores:
+    """Return the scores of the votes of several seeds; a pair is a cluster over all of them."""
+    votes = [
+        (name, VerifiedVote(first, says, revised, last)) for r in records for name, first, says, revised, last in r["votes"]
+    ]
+    return revision_scores([vote for _, vote in votes], [name for name, _ in votes])
+
+
+def summarize(start: dict[str, Any], records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the table by arm: all seeds together, and each."""
+    arms: dict[str, Any] = {}
+    for arm in ARMS:
+        if not (of_arm := [record for record in records if record["arm"] == arm]):
+            continue
+        gains = {record["seed"]: scores_of([record]).net_gain for record in of_arm}
+        arms[arm] = {
+            "title": ARMS[arm],
+            "scores": asdict(scores_of(of_arm)),
+            "net_gain_by_seed": {seed: asdict(gain) for seed, gain in gains.items()},
+            "net_gain_over_seeds": t_interval([gain.difference for gain in gains.values()]),
+            "metrics": [record["metrics"] for record in of_arm],
+            "cpu_s": sum(record["cpu_s"] for record in of_arm),
+        }
+    return {"start": start, "arms": arms, "commits": sorted({record["commit"] for record in records})}
+
+
+def markdown(summary: dict[str, Any], records: Sequence[dict[str, Any]], command: str) -> str:
+    """Return the results as a page."""
+    start = summary["start"]
+    lines = ["# A judge that verifies itself", "", f"`{command}`, commit {', '.join(summary['commits'])}.", ""]
+    lines += [
+        f"The quickstart's SFT judge is right in {percent(start['accuracy'])} % of sampled judgments of held-out pairs, and in "
+        f"{percent(start['on_train'])} % of those it was trained on. Below: one sampled judgment in each order, verified, "
+        "revised where it was found wrong; all seeds together, intervals (95 %) over pairs.",
+    ]
+    for arm, cell in summary["arms"].items():
+        scores = scores_of([record for record in records if record["arm"] == arm])
+        low, high = scores.net_gain.interval
+        by_seed = ", ".join(
+            f"{signed(gain['difference'])} [{signed(gain['interval'][0])}, {signed(gain['interval'][1])}]"
+            for gain in cell["net_gain_by_seed"].values()
+        )
+        seeds, revised = len(cell["net_gain_by_seed"]), percent(scores.revised)
+        gain = f"**{signed(scores.net_gain.difference)} points [{signed(low)}, {signed(high)}]**"
+        lines += ["", f"## {cell['title']}", ""]
+        lines += [f"Revising ({revised} % of judgments) gains {gain}; by seed ({seeds}): {by_seed}.", ""]
+        lines += markdown_table(("", "share %, 95 % interval", "judgments"), revision_rows(scores))
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, default=Path("runs/quickstart"), help="a quickstart, finished up to its SFT")
+    parser.add_argument("--out", type=Path, default=Path("runs/self_verification"))
+    parser.add_argument("--arms", default=",".join(ARMS))
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--value-steps", type=int, default=Settings.value_pretrain_steps, help="of the critic alone, at most")
+    parser.add_argument("--rl-steps", type=int, default=Settings.rl_steps, help="of PAG")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=ROOT / "eval" / "results")
+    options = parser.parse_args()
+    trials = plan(ARMS, options.arms.split(","), [int(seed) for seed in options.seeds.split(",")])
+    minutes = sum(MINUTES[trial.arm] for trial in trials) / options.workers
+    print(f"{len(trials)} trials: {', '.join(trial.name for trial in trials)}; about {minutes:.0f} min", flush=True)
+    settings = Settings(value_pretrain_steps=options.value_steps, rl_steps=options.rl_steps)
+    start = run_trials(partial(Context, options.run, settings, options.out), trials, options.out, workers=options.workers)
+    records = read_records(options.out)
+    summary = summarize(start, records)
+    command = f"python eval/self_verification.py --value-steps {options.value_steps} --rl-steps {options.rl_steps}"
+    write_atomic(options.results / "self_verification.json", json.dumps(summary, indent=1) + "\n")
+    write_atomic(options.results / "self_verification.md", markdown(summary, records, command))
+    print(options.results / "self_verification.md")
+
+
+if __name__ == "__main__":
+    main()
