@@ -64,6 +64,8 @@ def draw_curves(summary: dict[str, Any], path: Path) -> None:
     base = curves.get(BASE)
     for panel in panels.flat[len(curves) :]:
         panel.axis("off")
+    for panel in panels.flat[max(0, len(curves) - columns) : len(curves)]:  # the lowest of each column
+        panel.tick_params(labelbottom=True)
     for panel, (arm, curve) in zip(panels.flat, curves.items(), strict=False):
         thousands = [tokens / 1000 for tokens in curve["tokens"]]
         panel.fill_between(

@@ -16,12 +16,12 @@ CURVES = "_curves"  # what the name of the second plot adds
 
 
 def cell(value: Mean | None, scale: float = 1.0, digits: int = 1, *, sign: bool = False) -> str:
-    """Return a mean with its interval in words; a dash for what is none."""
+    """Return a mean with its interval in words; without it where there are no digits to show, a dash for what is none."""
     if value is None:
         return "–"
     form = f"{'+' if sign else ''},.{digits}f"
     text = f"{scale * value['mean']:{form}}"
-    if value["interval"] is None:
+    if value["interval"] is None or not digits:
         return text
     low, high = (f"{scale * bound:{form}}" for bound in value["interval"])
     return f"{text} [{low}, {high}]"

@@ -260,7 +260,7 @@ class MethodContext:
             build = partial(build_trainer, self.rows(config), template=self.template)
             path = pretrain_value(build, config, folder, data="study")
             rows = read_complete_lines(folder / VALUE / METRICS)
-            return {"path": str(path), "cpu_s": round(time.process_time() - began, 1), **fit_facts(rows, config)}
+            return {"path": str(path), "cpu_s": round(time.process_time() - began, 1), **fit_facts(rows)}
 
         return make_once(folder / "fit.json", make)
 
@@ -355,13 +355,12 @@ class MethodContext:
         return JudgmentReward(scorer, None, weights, ends=end_token_ids(model), samples=out / SAMPLES)
 
 
-def fit_facts(rows: Sequence[dict[str, Any]], config: RLConfig) -> dict[str, Any]:
+def fit_facts(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return what a critic's fit took and how well it explains fresh rollouts, from the run's metrics."""
     fresh = [row for row in rows if row.get("value/explained_variance") is not None]
-    lengths = [row["completions/mean_length"] for row in fresh if row.get("completions/mean_length") is not None]
     return {
         "steps": max((row["step"] for row in rows), default=0),
-        "num_tokens": round(config.rollout_batch_size * sum(lengths)),
+        "num_tokens": round(sum(row.get("tokens/generated") or 0 for row in rows)),
         "explained": [rounded(row["value/explained_variance"]) for row in fresh],
     }
 

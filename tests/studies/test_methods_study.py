@@ -42,7 +42,6 @@ from rewardlab.types import (
 )
 
 RECIPES = Path(__file__).parents[2] / "configs" / "rl"
-SMALL = Settings(rollout_batch_size=16, batch_size=8, value_steps=2)
 
 
 def test_every_recipe_is_in_the_table() -> None:
@@ -133,13 +132,12 @@ def test_the_series_holds_a_row_a_rollout_batch() -> None:
 
 
 def test_what_a_fit_took() -> None:
-    config = critic_config("vc_ppo", 0, SMALL, model="x", template="plain", configs=RECIPES)
     rows: list[dict[str, Any]] = [
-        {"step": 1, "value/explained_variance": -0.1, "completions/mean_length": 10.0},
+        {"step": 1, "value/explained_variance": -0.1, "tokens/generated": 160.0},
         {"step": 2, "value/loss": 0.1},
-        {"step": 3, "value/explained_variance": 0.2, "completions/mean_length": 12.0},
+        {"step": 3, "value/explained_variance": 0.2, "tokens/generated": 192.0},
     ]
-    assert fit_facts(rows, config) == {"steps": 3, "num_tokens": 16 * 22, "explained": [-0.1, 0.2]}
+    assert fit_facts(rows) == {"steps": 3, "num_tokens": 352, "explained": [-0.1, 0.2]}
 
 
 def vote(order: Order, choice: Choice | None, text: str = "") -> Vote:
