@@ -8,7 +8,8 @@
 - sigterm: 300 requests in flight, of which none may be cut;
 - memory: so many requests of one vote, and the resident memory before and after.
 
-Writes ``eval/results/serving_load.json``.
+The engine computes on one thread, here and offline: on two, each would wait for the other whenever the server or the client
+needs a core, as they need none of a GPU's. Writes ``eval/results/serving_load.json``.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import shlex
 import statistics
 import sys
@@ -28,6 +30,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 
 import aiohttp
 from serving_drills import body_of, endpoint, rss_mb
