@@ -101,7 +101,7 @@ class MethodConfig(TrainConfig, Method):
         "(`oversample`, by the share that was thrown away lately).",
     )
     max_sampling_rounds: int = Field(
-        10, ge=1, description="Most rounds of a batch of `refill`; then the mixed groups that there are are repeated."
+        10, ge=1, description="Most rounds in which a batch is drawn; then the mixed groups that there are are repeated."
     )
     difficulty_weighted: bool = Field(
         False,
