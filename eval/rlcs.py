@@ -18,6 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torchvision_cpu.py)
+
+# isort: split
 import numpy as np
 from transformers import PrinterCallback, TrainerCallback
 
