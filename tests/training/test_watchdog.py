@@ -125,6 +125,14 @@ def test_signs_of_a_critic(explained: float, bias: float, expected: tuple[int, s
     assert first_alarm(rows, HealthConfig()) is None
 
 
+def test_a_critics_signs_end_no_run(tmp_path: Path) -> None:
+    watchdog = Watchdog(HealthConfig(policy="stop"), tmp_path, bootstraps=True)
+    for step, row in enumerate(critic_rows(0.2, 0.9), 1):
+        watchdog.on_log(SimpleNamespace(logging_steps=1), SimpleNamespace(global_step=step), None, row)
+    (event,) = map(json.loads, (tmp_path / "health.jsonl").read_text().splitlines())
+    assert (event["signs"], event["done"]) == (["advantage_by_position"], "warn")
+
+
 def test_one_poor_batch_is_no_sign_of_a_critic() -> None:
     """Single batches vary: means count, twice in a row."""
     for poor in (critic_rows(-0.2, 0.0, 1), critic_rows(0.2, 1.2, 1)):

@@ -28,6 +28,7 @@ from rewardlab.training.run.folder import HEALTH, METRICS
 Logs = Mapping[str, float]
 EXPLAINED_WINDOW, BIAS_WINDOW = 5, 3  # rollout batches that are averaged: one alone varies by 0.03, and by 0.15 deviations
 CRITIC_PATIENCE = 2  # how often in a row the mean must be a sign
+# These warn under every policy: their bounds were measured on one starved run, and not yet on healthy ones.
 CRITIC_SIGNS = ("starved_critic", "advantage_by_position")
 
 
@@ -146,7 +147,8 @@ class Alarms:
 
 
 class Watchdog(TrainerCallback):
-    """Reads every log. Under the policies stop and roll_back it raises HealthError, after the event is on disk.
+    """Reads every log. Under the policies stop and roll_back it raises HealthError, after the event is on disk; of a critic's
+    signs it only warns.
 
     A resumed run first reads what was logged up to its checkpoint, so that it knows what was usual.
     """
@@ -166,13 +168,14 @@ class Watchdog(TrainerCallback):
         if not alarms:
             return
         message = "; ".join(alarms.values())
+        policy = "warn" if alarms.keys() <= set(CRITIC_SIGNS) else self._config.policy
         if is_main():
-            if self._config.policy == "roll_back":  # before the event: killed between the two, the run sees the sign again
+            if policy == "roll_back":  # before the event: killed between the two, the run sees the sign again
                 builds_up = state.global_step - self._config.patience * args.logging_steps
                 self._forget(min(builds_up, self._alarms.began(alarms) - args.logging_steps))
-            append_event(self._path.parent, state.global_step, list(alarms), message, self._config.policy)
+            append_event(self._path.parent, state.global_step, list(alarms), message, policy)
             log_line(f"step {state.global_step}: {message}")
-        if self._config.policy != "warn":
+        if policy != "warn":
             raise HealthError(
                 f"step {state.global_step}: {message}. The checkpoints before it are in "
                 f"{self._path.parent}; lower learning_rate, or set `health: {{policy: warn}}` if this is as it should be"
