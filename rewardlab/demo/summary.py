@@ -187,11 +187,11 @@ def read_stage(out: Path, stage: str) -> StageSummary:
 
 
 def read_unlike(out: Path) -> dict[str, Slice]:
-    """Return the greedy accuracy by category on the pairs unlike all others; empty where no judge saw any."""
+    """Return the accuracy of a sampled vote by category on the pairs unlike all others; empty where no judge saw any."""
     if not (out / "bench" / "unlike").exists():
         return {}
-    slices = _read_report(out, "unlike").controls["greedy"].slices["category"]
-    return {name: Slice(part.n, part.accuracy, part.interval) for name, part in slices.items()}
+    groups = _read_report(out, "unlike").scores.groups
+    return {name: Slice(part.n, part.accuracy, part.interval) for name, part in groups.items()}
 
 
 def summarize(
@@ -266,7 +266,7 @@ def summary_sentences(summary: Summary) -> list[str]:
         f"teacher: {teacher['num_requests']:,} requests; attempts {tags}; "
         f"Spearman of level and tag {teacher['level_tag_spearman']:.2f}",
         f"baselines: {baselines}",
-        *([f"pairs unlike all others, one greedy vote: {_unlike(summary.unlike)}"] if summary.unlike else []),
+        *([f"pairs unlike all others, one sampled vote: {_unlike(summary.unlike)}"] if summary.unlike else []),
         _time(summary.seconds),
         _cpu_time(summary.cpu_seconds),
     ]

@@ -183,7 +183,7 @@ def test_metrics_of_unequal_shards() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (2, 2)])
 def test_prompts_are_dealt_out_anew(before: int, after: int) -> None:
-    """Among twelve prompts, those not drawn yet and every pass rate are there once, whoever draws them now."""
+    """Among twelve prompts, those not drawn yet are there once, whoever draws them now."""
     rows = [{"name": str(n)} for n in range(12)]
 
     def sources(number: int) -> list[PromptSource]:
@@ -191,13 +191,10 @@ def test_prompts_are_dealt_out_anew(before: int, after: int) -> None:
 
     old = sources(before)
     drawn = {row["name"] for source in old for place, row in source.take(2)}
-    old[0].update_pass_rate(0, 1.0)  # row 0
     states = [source.state_dict() for source in old]
     new = sources(after)
     for source in new:
         source.load_state_dicts(states)
-    assert sum(source.passes * len(source.state_dict()["pass_rates"]) for source in new) == pytest.approx(2 * before)
+    assert sum(source.passes * len(range(n, 12, after)) for n, source in enumerate(new)) == pytest.approx(2 * before)
     left = [source.state_dict()["left"] for source in new]
     assert sorted(number for own in left for number in own) == sorted(set(range(12)) - {int(name) for name in drawn})
-    rates = {number: rate for source in new for number, rate in source.state_dict()["pass_rates"].items()}
-    assert rates == {0: 0.75} | dict.fromkeys(range(1, 12), 0.5)
