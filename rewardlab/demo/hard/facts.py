@@ -50,7 +50,7 @@ def facts_of_grid(rng: random.Random, grid: Picture) -> list[Fact]:
     item = rng.choice(grid.items)
     if kind == "at":
         cell = rng.randrange(SIDE * SIDE)
-        return [(f"{GRID_PLACES[cell]}:", f" {shown.name if (shown := grid.at(cell)) else 'none'}.")]
+        return [(f"{GRID_PLACES[cell]}:", f" {there.name if (there := grid.at(cell)) else 'none'}.")]
     if kind == "attribute":
         return _attribute(rng, grid, item)
     if kind == "where":
