@@ -25,7 +25,7 @@ from typing import Any
 from PIL import Image, ImageEnhance, ImageOps
 from sklearn.datasets import load_sample_images
 
-from rewardlab.curation.decontaminate import Limits, TextIndex
+from rewardlab.curation.decontaminate import MatchLimits, TextIndex
 from rewardlab.curation.image_hashes import ImageLimits, PictureIndex, picture_of
 from rewardlab.data.images import encode_png
 from rewardlab.demo.pairs import make_pairs
@@ -177,7 +177,7 @@ def texts(number: int) -> dict[str, Any]:
     """Copies of 1,000 texts that are found, and ``number`` other texts that are taken for one."""
     dice = random.Random(0)
     known = [dice.choices(WORDS, k=40) for _ in range(1000)]
-    index = TextIndex([("b", row, " ".join(words)) for row, words in enumerate(known)], Limits())
+    index = TextIndex([("b", row, " ".join(words)) for row, words in enumerate(known)], MatchLimits())
     others = [dice.choices(WORDS, k=40) for _ in range(number)]
     alarms = sum(bool(index.find(" ".join(words))) for words in others)
     shares = {}

@@ -21,10 +21,9 @@ import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torch
 import numpy as np
 import torch
 
-from eval.studies.critics import Clock, CriticLab, logged
+from eval.studies.critics import Clock, CriticLab, fit_critic, logged
 from rewardlab.config import HealthConfig
 from rewardlab.data.files import write_atomic
-from rewardlab.training.policy_gradient.critic_fit import fit_critic
 from rewardlab.training.run.watchdog import CRITIC_SIGNS, Alarms
 
 RESULTS = Path(__file__).parent / "results"

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rewardlab.benchmarks.revision import verified_vote
 from rewardlab.demo.server import favored_response
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, micro, position_bias, swap_consistency
@@ -58,7 +59,7 @@ class Evaluator:
         greedy = self.judgments(model, pairs, 1, verify=verify, temperature=0.0)
         row = scores_of(sampled, greedy, pairs)
         if verify:
-            row["revision"] = revision_of(self.judgments(model, pairs, self.num_votes), sampled, pairs)
+            row["revision"] = revision_of(sampled, pairs, self.template.verdict_format)
         if num_vote_pairs:
             voted = pairs[:num_vote_pairs]
             judged = sampled if self.num_votes == VOTES else self.judgments(model, voted, VOTES, verify=verify)
@@ -108,20 +109,14 @@ def scores_of(sampled: Sequence[Judgment], greedy: Sequence[Judgment], pairs: Se
     }
 
 
-def revision_of(first: Sequence[Judgment], last: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, float]:
+def revision_of(judgments: Sequence[Judgment], pairs: Sequence[PreferencePair], verdict_format: str) -> dict[str, float]:
     """Return what verification does to sampled judgments, as shares (0..1) of all of them: right at first, right at last, right
-    ones that are lost, wrong ones that are mended, and those that were revised.
-
-    ``first`` and ``last`` are of the same draws: what is not revised is the same text in both.
-    """
-    right = [
-        (a.winner == preferred, b.winner == preferred, a.completion.text != b.completion.text)
-        for (a, preferred), (b, _) in zip(_votes(first, pairs), _votes(last, pairs), strict=True)
-    ]
+    ones that are lost, wrong ones that are mended, and those that were revised."""
+    votes = [verified_vote(vote, preferred, verdict_format) for vote, preferred in _votes(judgments, pairs)]
     return {
-        "first": float(np.mean([before for before, _, _ in right])),
-        "last": float(np.mean([after for _, after, _ in right])),
-        "lost": float(np.mean([before and not after for before, after, _ in right])),
-        "mended": float(np.mean([after and not before for before, after, _ in right])),
-        "revised": float(np.mean([changed for _, _, changed in right])),
+        "first": float(np.mean([vote.first_right for vote in votes])),
+        "last": float(np.mean([vote.last_right for vote in votes])),
+        "lost": float(np.mean([vote.first_right and not vote.last_right for vote in votes])),
+        "mended": float(np.mean([vote.last_right and not vote.first_right for vote in votes])),
+        "revised": float(np.mean([vote.revised for vote in votes])),
     }

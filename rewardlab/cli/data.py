@@ -75,14 +75,14 @@ def data_recipes_list() -> None:
 
 def _contamination(against: list[str]) -> tuple[Contamination | None, list[str]]:
     from rewardlab.curation.contamination import load_benchmark_pairs, parse_against
-    from rewardlab.curation.decontaminate import Contamination, Limits, num_images
+    from rewardlab.curation.decontaminate import Contamination, MatchLimits, num_images
     from rewardlab.reporting.progress import bar
 
     if not against:
         return None, ["compared with no benchmark (--no-decontaminate)"]
     known, notes = load_benchmark_pairs([parse_against(spec) for spec in against])
     with bar("benchmarks", num_images(known)) as advance:
-        return Contamination(known, Limits(), advance), notes
+        return Contamination(known, MatchLimits(), advance), notes
 
 
 @data_app.command("build")
@@ -273,9 +273,9 @@ def data_decontaminate(
     vl_rewardbench=vl_rewardbench.jsonl,images/ --out runs/clean`
     """
     from rewardlab.curation.contamination import contamination_markdown, decontaminate, parse_against
-    from rewardlab.curation.decontaminate import Limits
+    from rewardlab.curation.decontaminate import MatchLimits
 
-    limits = Limits(image_bits=image_bits, similarity=similarity, least_words=least_words)
+    limits = MatchLimits(image_bits=image_bits, similarity=similarity, least_words=least_words)
     command = shlex.join(["rewardlab", *sys.argv[1:]])
     specs = [parse_against(spec) for spec in against]
     names = columns_of(allow_columns)

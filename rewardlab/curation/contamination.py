@@ -17,8 +17,8 @@ from rewardlab.curation.decontaminate import (
     OTHER_IMAGE,
     SHARED,
     BenchmarkPair,
-    Limits,
     Match,
+    MatchLimits,
     find_matches,
     num_short,
     num_steps,
@@ -82,7 +82,7 @@ def decontaminate(
     out: Path,
     *,
     images: Path | None,
-    limits: Limits,
+    limits: MatchLimits,
     command: str,
     allow_columns: Collection[str] = (),
 ) -> ContaminationReport:

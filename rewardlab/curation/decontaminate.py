@@ -39,7 +39,7 @@ def is_refusal_text(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Limits:
+class MatchLimits:
     """When two things are the same: ``image_bits`` of 64 by which the hashes of one picture may differ, and the other
     ``image`` limits of :class:`rewardlab.curation.image_hashes.ImageLimits`; the least
     Jaccard ``similarity`` of texts (0..1), which must
@@ -97,7 +97,7 @@ def jaccard(first: frozenset[str], second: frozenset[str]) -> float:
 class TextIndex:
     """The prompts, or the answers, of benchmarks, to look texts up in."""
 
-    def __init__(self, texts: Sequence[tuple[str, int, str]], limits: Limits) -> None:
+    def __init__(self, texts: Sequence[tuple[str, int, str]], limits: MatchLimits) -> None:
         """``texts``: (benchmark, row, text)."""
         self._limits = limits
         self._rows: dict[frozenset[str], set[tuple[str, int]]] = defaultdict(set)
@@ -129,7 +129,7 @@ class TextIndex:
 class Contamination:
     """Benchmarks, to look training pairs up in; ``advance`` hears of each of their images."""
 
-    def __init__(self, benchmark_pairs: Sequence[BenchmarkPair], limits: Limits, advance: Callable[[int], None]) -> None:
+    def __init__(self, benchmark_pairs: Sequence[BenchmarkPair], limits: MatchLimits, advance: Callable[[int], None]) -> None:
         self._pictures: PictureIndex[tuple[str, int]] = PictureIndex(limits.image, crops=True)
         for entry in benchmark_pairs:
             for image in pair_images(entry.pair):
@@ -179,7 +179,10 @@ def _common_answers(benchmark_pairs: Sequence[BenchmarkPair]) -> set[str]:
 
 
 def find_matches(
-    pairs: Iterable[PreferencePair], benchmark_pairs: Sequence[BenchmarkPair], limits: Limits, advance: Callable[[int], None]
+    pairs: Iterable[PreferencePair],
+    benchmark_pairs: Sequence[BenchmarkPair],
+    limits: MatchLimits,
+    advance: Callable[[int], None],
 ) -> list[Match]:
     """Return every match of a training pair with a benchmark's row, best first within a pair; ``advance`` is called at each
     step.
@@ -196,7 +199,7 @@ def _whole(pair: PreferencePair) -> tuple[object, ...]:
     return tuple(words_of(pair.question)), frozenset(tuple(words_of(text)) for text in pair.responses)
 
 
-def num_short(pairs: Sequence[PreferencePair], limits: Limits) -> int:
+def num_short(pairs: Sequence[PreferencePair], limits: MatchLimits) -> int:
     """Return the number of questions and responses that are too short to be compared."""
     return sum(len(words_of(text)) < limits.least_words for pair in pairs for text in (pair.question, *pair.responses))
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from rewardlab.demo import digits, scenes, tasks
 from rewardlab.demo.contrast_pairs import Picture
-from rewardlab.demo.difficulty import Difficulty, Drawing
+from rewardlab.demo.difficulty import DemoDifficulty, Drawing
 from rewardlab.demo.digits import Card
 from rewardlab.demo.facts import standard_facts
 from rewardlab.demo.hard.facts import facts_of_grid, facts_of_row
@@ -88,7 +88,7 @@ def _facts_hard(rng: random.Random, picture: Picture) -> list[tuple[str, str]]:
 
 STANDARD, HARD = "standard", "hard"
 DIFFICULTIES = {
-    STANDARD: Difficulty(
+    STANDARD: DemoDifficulty(
         "56x56 pictures of one to four drawn shapes and of two scanned digits, and eleven kinds of questions about them",
         _draw_standard,
         _render_standard,
@@ -97,7 +97,7 @@ DIFFICULTIES = {
         lambda seed, split: f"world {seed} {split is Split.TEST}",
         (Split.TRAIN, Split.TEST),
     ),
-    HARD: Difficulty(
+    HARD: DemoDifficulty(
         "84x84 pictures of five to nine drawn shapes and of three scanned digits, and twelve kinds of questions about them",
         _draw_hard,
         _render_hard,

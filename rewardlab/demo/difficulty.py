@@ -25,7 +25,7 @@ class Drawing:
 
 
 @dataclass(frozen=True)
-class Difficulty:
+class DemoDifficulty:
     """``draw`` a contrast pair of a split, ``render`` a picture of it; ``view`` a training picture, for ``facts`` about it.
 
     ``view`` takes the share of pictures that show scanned digits. ``facts`` may return none, where its draw came to nothing.

@@ -11,7 +11,7 @@ from pathlib import Path
 from rewardlab.data.files import read_lines, write_atomic
 from rewardlab.data.images import encode_png
 from rewardlab.demo.difficulties import DIFFICULTIES, STANDARD
-from rewardlab.demo.difficulty import Difficulty
+from rewardlab.demo.difficulty import DemoDifficulty
 from rewardlab.demo.judgments import Truth
 from rewardlab.demo.splits import Split
 from rewardlab.types import PreferencePair
@@ -29,7 +29,7 @@ def make_lengths_differ(rng: random.Random, answers: tuple[str, str]) -> tuple[s
     return answers[0], answers[1].removesuffix(".")
 
 
-def make_pair(rng: random.Random, number: int, difficulty: Difficulty, split: Split) -> tuple[PreferencePair, Truth]:
+def make_pair(rng: random.Random, number: int, difficulty: DemoDifficulty, split: Split) -> tuple[PreferencePair, Truth]:
     """Return one pair and its truth. Two coins decide which picture is shown and which answer is response 0."""
     drawing = difficulty.draw(rng, split)
     contrast = drawing.contrast

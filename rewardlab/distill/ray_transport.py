@@ -39,7 +39,7 @@ BATCH = 256  # pairs a worker is handed at a time
 LOCK_WAIT_S = 60.0  # for the journal of a run that was killed a moment ago
 
 
-class Admission(StrEnum):
+class CallPermit(StrEnum):
     """Whether a request may be sent now, after others have ended, or never."""
 
     ADMITTED = "admitted"
@@ -61,13 +61,13 @@ class LedgerActor:
     async def answers(self, pair: str) -> list[Answer]:
         return await self._ledger.answers(pair)
 
-    async def open(self, pair: str, attempt: int, order: Order) -> Admission:
+    async def open(self, pair: str, attempt: int, order: Order) -> CallPermit:
         """Admit a request. Never wait here: that would keep the requests waited for from ending."""
         budget = self._ledger.budget
         if not budget.affords(1):
-            return Admission.WAIT if budget.open_calls else Admission.SPENT
+            return CallPermit.WAIT if budget.open_calls else CallPermit.SPENT
         await self._ledger.open(pair, attempt, order)
-        return Admission.ADMITTED
+        return CallPermit.ADMITTED
 
     async def close(self, pair: str, attempt: int, completion: Completion) -> None:
         await self._ledger.close(pair, attempt, completion)
@@ -101,11 +101,11 @@ class RemoteLedger:
 
     async def open(self, pair: str, attempt: int, order: Order) -> None:
         deadline = time.monotonic() + self._patience_s
-        while (admission := await self._actor.open.remote(pair, attempt, order)) == Admission.WAIT:
+        while (admission := await self._actor.open.remote(pair, attempt, order)) == CallPermit.WAIT:
             if time.monotonic() >= deadline:
                 break
             await asyncio.sleep(0.2)
-        if admission != Admission.ADMITTED:  # also where a worker that died keeps its part of the budget
+        if admission != CallPermit.ADMITTED:  # also where a worker that died keeps its part of the budget
             raise BudgetSpentError
 
     async def close(self, pair: str, attempt: int, completion: Completion) -> None:

@@ -19,7 +19,7 @@ from rewardlab.cli import app
 from rewardlab.curation.contamination import BenchmarkFile, decontaminate, parse_against
 from rewardlab.curation.decontaminate import (
     BenchmarkPair,
-    Limits,
+    MatchLimits,
     TextIndex,
     find_matches,
     jaccard,
@@ -33,7 +33,7 @@ from rewardlab.data.texts import words_of
 from rewardlab.errors import ConfigError
 from rewardlab.types import PreferencePair
 
-LIMITS = Limits()
+LIMITS = MatchLimits()
 
 
 class ImageIndex:

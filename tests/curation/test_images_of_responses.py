@@ -15,7 +15,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
-from rewardlab.curation.decontaminate import BenchmarkPair, Limits, find_matches, num_steps
+from rewardlab.curation.decontaminate import BenchmarkPair, MatchLimits, find_matches, num_steps
 from rewardlab.curation.image_hashes import PictureIndex, picture_of
 from rewardlab.data.pairs import read_pairs
 from rewardlab.distill.self_distill import RejectionRules, select_judgments, self_distill
@@ -51,7 +51,7 @@ def noise(seed: int, side: int = 64) -> bytes:
 @pytest.mark.parametrize(("changed", "near"), [(0, True), (8, True), (9, False), (16, False)])
 def test_hashes_may_differ_in_eight_bits(changed: int, near: bool) -> None:
     """Of 64, by default; thumbnails and colours here are alike."""
-    index: PictureIndex[str] = PictureIndex(Limits().image, crops=False)
+    index: PictureIndex[str] = PictureIndex(MatchLimits().image, crops=False)
     index.add(noise(0), "benchmark")
     picture = picture_of(noise(0))
     bits = np.unpackbits(picture.bits)
@@ -75,7 +75,7 @@ def test_images_within_responses_are_compared(make: Any) -> None:
     train, known = make
     benchmark, counted = [BenchmarkPair("b", n, known(n, noise(n))) for n in range(3)], list[int]()
     pairs = [train(7, noise(1)), train(8, noise(9))]
-    found = find_matches(pairs, benchmark, Limits(), counted.append)
+    found = find_matches(pairs, benchmark, MatchLimits(), counted.append)
     assert [(match.index, match.what, match.row) for match in found] == [(0, "image", 1)]
     assert sum(counted) == num_steps(pairs, benchmark) == 5
 

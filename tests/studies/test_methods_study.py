@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,7 @@ from eval.studies.methods import (
     validation_plan,
 )
 from rewardlab.config import load_yaml
+from rewardlab.prompts.verification import CORRECT, WRONG
 from rewardlab.types import (
     Choice,
     Completion,
@@ -174,13 +176,16 @@ def test_scores_by_hand() -> None:
 
 def test_revisions_by_hand() -> None:
     """Of four judgments one is lost, one is mended, one is revised to the same winner, one stays."""
-    pairs = [PreferencePair("0", "q", ("a", "b"), 0)]
-    right, wrong = Choice.FIRST, Choice.SECOND
-    first = [judged(*(vote(Order.GIVEN, choice, "a") for choice in (right, wrong, right, right)))]
-    last = [
-        judged(*(vote(Order.GIVEN, choice, text) for choice, text in ((wrong, "b"), (right, "b"), (right, "b"), (right, "a"))))
-    ]
-    assert revision_of(first, last, pairs) == {"first": 0.75, "last": 0.75, "lost": 0.25, "mended": 0.25, "revised": 0.75}
+    first, second = "<answer>1</answer>", "<answer>2</answer>"  # the first response is better
+
+    def verified(*turns: str) -> Vote:
+        last = Choice.FIRST if turns[-1] == first else Choice.SECOND
+        return replace(vote(Order.GIVEN, last), completion=Completion("", FinishReason.STOP, 10, turns=turns))
+
+    votes = [verified(first, WRONG, second), verified(second, WRONG, first), verified(first, WRONG, first)]
+    stays = replace(vote(Order.GIVEN, Choice.FIRST), completion=Completion("", FinishReason.STOP, 10, turns=(first, CORRECT)))
+    shares = revision_of([judged(*votes, stays)], [PreferencePair("0", "q", ("a", "b"), 0)], "think_answer")
+    assert shares == {"first": 0.75, "last": 0.75, "lost": 0.25, "mended": 0.25, "revised": 0.75}
 
 
 def test_the_local_checker_answers_as_the_served_one() -> None:

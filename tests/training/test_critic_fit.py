@@ -143,6 +143,15 @@ def test_a_critic_below_the_minimum_ends_the_run(hard: list[Any], tiny_checkpoin
     assert fit["tokens"] == sum(row.get("tokens/generated", 0) for row in metrics) > 0
 
 
+def test_a_baseline_below_the_minimum_is_only_named(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """With lambda 1 a critic's errors do not reach the policy."""
+    changes = {"value_pretrain_steps": 4, "value_learning_rate": 1e-9, "gae_lambda": 1.0, "health": {"policy": "stop"}}
+    out = tmp_path / "run"
+    assert train_rl(hard, fit_config(tiny_checkpoint, **changes), out, reward=TokenReward(parity)).exists()
+    (event,) = map(json.loads, (out / "value" / "health.jsonl").read_text().splitlines())
+    assert (event["signs"], event["done"]) == (["unfitted_critic"], "warn")
+
+
 def parity(ids: list[int], n: int) -> float:
     return float(sum(ids) % 5)
 

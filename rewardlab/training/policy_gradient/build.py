@@ -176,7 +176,7 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
     """Fit the critic to rollouts of the policy as it is, into ``out/value/critic``; return that folder, made once.
 
     At most ``value_pretrain_steps`` steps; fewer where explained variance has reached a plateau above its minimum. Raise
-    HealthError where it ends below, unless ``health.policy`` is to warn only.
+    HealthError where it ends below, as :func:`record_fit` says.
     """
     folder = out / VALUE
     if (folder / CRITIC / "config.json").exists():
@@ -192,7 +192,7 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
         trainer.add_callback(StopAtPlateau(rule))
 
         def finish() -> Path:
-            record_fit(CriticFit.of(trainer.state, rule), value_config.health, folder)
+            record_fit(CriticFit.of(trainer.state, rule), value_config, folder)
             trainer.save_model(str(folder))
             trainer.accelerator.wait_for_everyone()  # one process writes what all will read
             return folder / CRITIC

@@ -10,11 +10,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from rewardlab.config import HealthConfig, MethodConfig
+from rewardlab.config import MethodConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import HealthError
 from rewardlab.processes import is_main
@@ -27,16 +27,6 @@ UNFITTED = "unfitted_critic"
 EXPLAINED, GENERATED = "value/explained_variance", "tokens/generated"
 
 Config = TypeVar("Config", bound=MethodConfig)
-
-
-class ValueTrainer(Protocol):
-    """A trainer that fits a critic alone."""
-
-    state: TrainerState
-
-    def add_callback(self, callback: Any) -> None: ...
-
-    def train(self) -> Any: ...
 
 
 def critic_config(config: Config) -> Config:
@@ -148,31 +138,24 @@ class CriticFit:
             return ""
         return (
             f"the critic explains {self.explained_variance:.2f} of the variance of fresh rollouts' returns after "
-            f"{self.steps:,} steps, less than health.min_explained_variance {minimum:g}, and with lambda below 1 its errors "
-            "would drive the policy; raise value_pretrain_steps or value_learning_rate"
+            f"{self.steps:,} steps, less than health.min_explained_variance {minimum:g}; raise value_pretrain_steps or "
+            "value_learning_rate"
         )
 
 
-def fit_critic(trainer: ValueTrainer, config: MethodConfig) -> CriticFit:
-    """Train ``trainer``, built with ``value_only`` for a :func:`critic_config`, until the rule or the budget ends it; return
-    what it took. Whether that is enough is for the caller to look at (:meth:`CriticFit.shortfall`)."""
-    rule = rule_of(config)
-    trainer.add_callback(StopAtPlateau(rule))
-    trainer.train()
-    return CriticFit.of(trainer.state, rule)
-
-
-def record_fit(fit: CriticFit, config: HealthConfig, folder: Path) -> None:
+def record_fit(fit: CriticFit, config: MethodConfig, folder: Path) -> None:
     """Log the fit and write it to ``folder/fit.json``; a shortfall goes to ``health.jsonl`` too.
 
-    Raise HealthError for a shortfall, unless the policy is to warn only.
+    Raise HealthError for a shortfall, unless the policy is to warn only, or the critic is but a baseline (lambda 1) and its
+    errors do not reach the policy.
     """
-    message = fit.shortfall(config.min_explained_variance)
+    message = fit.shortfall(config.health.min_explained_variance)
+    policy = config.health.policy if config.bootstraps else "warn"
     if is_main():
         log_line(str(fit))
         write_atomic(folder / FIT, json.dumps(asdict(fit), indent=1) + "\n")
         if message:
-            append_event(folder, fit.steps, [UNFITTED], message, config.policy)
+            append_event(folder, fit.steps, [UNFITTED], message, policy)
             log_line(f"step {fit.steps}: {message}")
-    if message and config.policy != "warn":
+    if message and policy != "warn":
         raise HealthError(f"{folder}: {message}, in another --out; or set `health: {{policy: warn}}` to train all the same")

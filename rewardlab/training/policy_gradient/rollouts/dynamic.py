@@ -154,7 +154,8 @@ def _share_out(groups: list[Group], candidates: Candidates) -> list[Rollout]:
     if moved:
         parts = candidates.gather([(n, rollouts) for n in moved if (rollouts := groups[n].rollouts) is not None])
         received = {n: rollouts for n, rollouts in parts if homes[n] == candidates.process}
-    chosen = [(n, received.get(n) or group.rollouts or []) for n, group in enumerate(groups) if homes[n] == candidates.process]
+    mine = [(n, group.rollouts) for n, group in enumerate(groups) if homes[n] == candidates.process]
+    chosen = [(n, received[n] if rollouts is None else rollouts) for n, rollouts in mine]
     # A prompt may come twice, repeated or drawn again: each time it is a group of its own.
     return [replace(rollout, row={**rollout.row, "draw": n}) for n, rollouts in chosen for rollout in rollouts]
 
