@@ -45,7 +45,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 # Two processes, whole files each, so that what a file prepares is prepared once.
-PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: lint
 	$(PYTEST) -m "not slow"

@@ -79,7 +79,7 @@ MODULES = {
     "distill/budget": ("tests/distill/test_budget.py",),
     "distill/journal": ("tests/distill/test_journal.py",),
     "distill/tagging": ("tests/distill/test_tagging.py",),
-    "serving/auth": ("tests/serving/test_tenants.py", "tests/serving/test_kept_apart.py", "tests/serving/test_fairness.py"),
+    "serving/auth": ("tests/serving/test_auth.py", "tests/serving/test_tenants.py"),
     "serving/queue": (
         "tests/serving/test_queue.py",
         "tests/serving/test_kept_apart.py",

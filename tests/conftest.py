@@ -71,12 +71,14 @@ SLOW_FIXTURES = ("tiny_checkpoint", "finished_run")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark slow tests."""
+    """Mark slow tests, and put the files that have some first: two processes that share the files then end together."""
     for item in items:
         name = Path(item.path).relative_to(Path(__file__).parents[1]).as_posix()
         slow_file = name.startswith(SLOW_FILES) and name not in FAST_IN_SLOW
         if slow_file or set(SLOW_FIXTURES) & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")

@@ -90,10 +90,15 @@ def read_keys(path: Path, *, per_minute: float = math.inf) -> list[Key]:
 
 
 def _key(key: str, *options: str, per_minute: float) -> Key:
-    given = {name: value for name, _, value in (text.partition("=") for text in options)}
-    name = given.pop("name", None)
-    if name is not None and not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name: letters, digits, '.', '_' and '-', at most 64")
+    given: dict[str, str] = {}
+    for text in options:
+        name, _, value = text.partition("=")
+        if name in given:
+            raise ValueError(f"{name!r} is there twice")
+        given[name] = value
+    tenant = given.pop("name", None)
+    if tenant is not None and not _NAME.fullmatch(tenant):
+        raise ValueError(f"{tenant!r} is no name: letters, digits, '.', '_' and '-', at most 64")
     values = {"per_minute": per_minute} | {limit: float(value) for limit, value in given.items()}
     if unknown := set(values) - set(LIMITS):
         raise ValueError(f"unknown limit {min(unknown)!r}")
@@ -102,7 +107,8 @@ def _key(key: str, *options: str, per_minute: float) -> Key:
     digest = _HASH.fullmatch(key)
     if key.lower().startswith("sha256:") and not digest:  # it must not become a key itself: whoever reads the file would be in
         raise ValueError("a hash is not 64 hex digits")
-    return Key(bytes.fromhex(digest[1]), **values, name=name or "") if digest else Key.of(key, **values, name=name or "")
+    of = bytes.fromhex(digest[1]) if digest else hashlib.sha256(key.encode()).digest()
+    return Key(of, **values, name=tenant or "")
 
 
 class Bucket:
@@ -116,13 +122,17 @@ class Bucket:
         """Return the seconds until there is one in it."""
         if math.isinf(self._rate):
             return 0.0
-        now = time.monotonic()
-        self._level, self._then = min(self._size, self._level + (now - self._then) * self._rate), now
+        self._fill()
         return max(0.0, (1 - self._level) / self._rate)
 
     def take(self, num: float) -> None:
         if not math.isinf(self._rate):
+            self._fill()  # first: a debt is not paid by the time before it
             self._level -= num
+
+    def _fill(self) -> None:
+        now = time.monotonic()
+        self._level, self._then = min(self._size, self._level + (now - self._then) * self._rate), now
 
 
 class Account:

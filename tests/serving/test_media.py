@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.auth import Key, read_keys
+from rewardlab.serving.auth import Key
 from rewardlab.serving.media import Media
 from tests.support.images import png
 from tests.support.servers import running
@@ -103,27 +102,6 @@ def test_bad_sources(tmp_path: Path) -> None:
             Media(allowed_urls=[url])
     with pytest.raises(ConfigError, match="no such folder"):
         Media(folder=tmp_path / "none")
-
-
-def keys_file(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "keys"
-    path.write_text(text)
-    return path
-
-
-def test_keys_are_read(tmp_path: Path) -> None:
-    """In the clear or hashed, each with its limits; what is no limit is refused before anybody is let in."""
-    hashed = hashlib.sha256(b"beta").hexdigest()
-    path = keys_file(tmp_path, f"# team one\nalpha per_minute=5 max_bytes=1000\n\nsha256:{hashed}  # team two\n")
-    alpha, beta = read_keys(path, per_minute=60)
-    assert alpha == Key.of("alpha", per_minute=5.0, max_bytes=1000.0)
-    assert beta == Key.of("beta", per_minute=60)
-    assert read_keys(keys_file(tmp_path, f"sha256:{hashed.upper()}"))[0] == Key.of("beta")
-    for bad in ("sha256:beef", "SHA256:beta", "alpha per_minute=0", "alpha size=3", "alpha per_minute=many", "# nothing", ""):
-        with pytest.raises(ConfigError, match="--keys"):
-            read_keys(keys_file(tmp_path, bad))
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_keys(tmp_path / "none")
 
 
 def test_keys_have_limits() -> None:

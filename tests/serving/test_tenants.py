@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 
-from rewardlab.errors import ConfigError, OutputError
+from rewardlab.errors import OutputError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.auth import Key, read_keys
+from rewardlab.serving.auth import Key
 from rewardlab.serving.errors import StorageError
 from rewardlab.serving.group_buffer import GroupBuffer
 from rewardlab.serving.request_context import TENANT
@@ -109,17 +109,6 @@ def test_work_is_limited(limit: str) -> None:
         assert (refused.status_code, refused.json()["status"]) == (429, "rate")
         assert int(refused.headers["Retry-After"]) >= 60
         assert beta.post("/v1/judge", json=PAIR).status_code == 200
-
-
-def test_limits_are_read(tmp_path: Path) -> None:
-    path = tmp_path / "keys"
-    path.write_text("alpha samples_per_minute=10 tokens_per_minute=20 weight=3\nbeta\n")
-    alpha, beta = read_keys(path)
-    assert (alpha.samples_per_minute, alpha.tokens_per_minute, alpha.weight) == (10, 20, 3)
-    assert beta == Key.of("beta")
-    path.write_text("alpha weight=0")
-    with pytest.raises(ConfigError, match="not above 0"):
-        read_keys(path)
 
 
 def as_tenant(tenant: str, act: Callable[[], T]) -> T:
