@@ -87,12 +87,8 @@ MODULES = {
         "tests/serving/test_voting.py",
         "tests/serving/test_poison.py",
     ),
-    "serving/group_buffer": (
-        "tests/serving/test_kept_apart.py",
-        "tests/serving/test_admission.py",
-        "tests/serving/test_dialects.py",
-    ),
-    "serving/media": ("tests/serving/test_media.py", "tests/serving/test_media_loader.py", "tests/serving/test_limits.py"),
+    "serving/group_buffer": ("tests/serving/test_group_buffer.py",),
+    "serving/media": ("tests/serving/test_media.py", "tests/serving/test_media_loader.py", "tests/serving/test_uploads.py"),
 }
 
 # By module what a change became, and why nothing can see it.

@@ -92,10 +92,11 @@ class GroupBuffer(Generic[T, R]):
         try:
             with separate_share():  # the task inherits the last member's, which is released where that one hangs up
                 rewards = await self._reward([member for member, _ in group.members])
+            rewarded = list(zip(group.members, rewards, strict=True))  # as many as there are members, or nobody has one
         except Exception as error:  # the boundary: every member gets it
             group.fail(error)
             return
-        for (_, future), reward in zip(group.members, rewards, strict=True):
+        for (_, future), reward in rewarded:
             if not future.done():
                 future.set_result(reward)
 

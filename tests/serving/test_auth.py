@@ -148,7 +148,9 @@ def test_keys_are_replaced_with_what_they_used(clock: Clock) -> None:
     keys.replace([paid := Key.of("paid", samples_per_minute=60.0, tokens_per_minute=600.0)])
     keys.charge(paid.tenant, samples=7)
     assert keys.wait_s(paid) == 2
-    keys.charge(paid.tenant, tokens=99)
+    keys.charge(paid.tenant, tokens=1)
+    assert keys.wait_s(paid) == 2
+    keys.charge(paid.tenant, tokens=98)
     assert keys.wait_s(paid) == 4
 
 
@@ -168,6 +170,7 @@ def test_the_key_of_a_header() -> None:
     for header in (ALPHA, "bearer alpha", basic(b"x:alpha"), basic(b":alpha").replace("Basic", "BASIC")):
         assert key_digest(header) == alpha
     assert key_digest(basic(b"x:al:pha")) == hashlib.sha256(b"al:pha").digest()
+    assert key_digest("Bearer al pha") == hashlib.sha256(b"al pha").digest()
     for header in ("", "alpha", "Digest alpha", "Basic ä", basic(b"alpha")):
         assert key_digest(header) == none
 
@@ -214,7 +217,7 @@ class Asked:
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     def ask(self, path: str, header: str | None = None, **scope: Any) -> tuple[int, dict[str, str], str]:
-        """Return status, headers and sentence."""
+        """Return HTTP status, headers, and the sentence after the status in words."""
         headers = [(b"accept", b"*/*"), *([(b"authorization", header.encode("latin-1"))] if header is not None else [])]
         scope = {"type": "http", "path": path, "client": ("1.2.3.4", 5), "headers": headers} | scope
         sent: list[Any] = []
@@ -228,7 +231,7 @@ class Asked:
         asyncio.run(self.app(scope, receive, send))
         answer = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         body = b"".join(message.get("body", b"") for message in sent[1:])
-        return sent[0]["status"], answer, json.loads(body)["error"] if body else ""
+        return sent[0]["status"], answer, "{status}: {error}".format(**json.loads(body)) if body else ""
 
 
 def test_a_request_is_its_keys() -> None:
@@ -241,7 +244,7 @@ def test_a_request_is_its_keys() -> None:
     assert [seen[2] for seen in server.seen[1:]] == [False, True]
     status, headers, sentence = server.ask("/v1/judge")
     assert (status, headers["www-authenticate"]) == (401, "Bearer")
-    assert sentence == "no valid API key; send Authorization: Bearer KEY"
+    assert sentence == "key: no valid API key; send Authorization: Bearer KEY"
     assert server.ask("/v1/judge", "Bearer gr\xfc\xdfe")[0] == 200
 
 
@@ -261,13 +264,13 @@ def test_limits_and_guesses_are_429(clock: Clock) -> None:
     assert [server.ask("/v1/judge", ALPHA)[0] for _ in range(9)] == [200] * 9
     status, headers, sentence = server.ask("/v1/judge", ALPHA)
     assert (status, headers["retry-after"]) == (429, "1")
-    assert sentence == "this key has used what it may use now (90 requests a minute; a tenth of that at once)"
+    assert sentence == "rate: this key has used what it may use now (90 requests a minute; a tenth of that at once)"
     assert [server.ask("/v1/judge")[0] for _ in range(8)] == [401] * 8
     assert [server.ask("/v1/judge", WRONG)[0] for _ in range(7)] == [401] * 6 + [429]
     clock.now -= 4  # as if six more had been tried
     server.app._guesses._failures["1.2.3.4"].take(2.5)
     status, headers, sentence = server.ask("/v1/judge", WRONG)
-    assert (status, sentence) == (429, "too many wrong keys came from this address; wait before you send another")
+    assert (status, sentence) == (429, "rate: too many wrong keys came from this address; wait before you send another")
     assert int(headers["retry-after"]) > 3
     assert server.ask("/v1/judge", WRONG, client=("5.6.7.8", 5))[0] == 401
     assert server.ask("/v1/judge", WRONG, client=None)[0] == 401

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import time
@@ -24,7 +23,6 @@ from rewardlab.serving import auth
 from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Bucket, Key, Keys
 from rewardlab.serving.conversations import Sample
-from rewardlab.serving.group_buffer import GroupBuffer
 from rewardlab.serving.jobs import ChatJob, JudgeJob
 from rewardlab.serving.service import GroupRules
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message, Order, Part, PreferencePair
@@ -151,21 +149,6 @@ def test_samples_about_other_images_are_of_other_groups() -> None:
         replace(sample, **{name: value}) for name, value in {"question": "p", "images": ("upload:b",), "anchor": "x"}.items()
     ]
     assert sample.key not in {other.key for other in others}
-
-
-def test_the_timer_of_a_full_group_ends_no_later_one() -> None:
-    async def main() -> list[int]:
-        async def reward(members: list[int]) -> list[int]:
-            return members
-
-        buffer: GroupBuffer[int, int] = GroupBuffer(reward, size=2, timeout_s=0.6)
-        assert await asyncio.gather(*(buffer.join("key", n) for n in (1, 2))) == [1, 2]
-        await asyncio.sleep(0.4)
-        third = asyncio.create_task(buffer.join("key", 3))
-        await asyncio.sleep(0.4)  # the timer of the first two has rung
-        return await asyncio.gather(third, buffer.join("key", 4))
-
-    assert asyncio.run(main()) == [3, 4]
 
 
 def data_url(kind: str, data: bytes) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -13,9 +12,8 @@ from typing import Any
 import pytest
 
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, GroupTimeoutError, OverloadedError
+from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
 from rewardlab.serving.gather import gather_bounded
-from rewardlab.serving.group_buffer import GroupBuffer
 from rewardlab.serving.jobs import JudgeJob
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.types import (
@@ -347,35 +345,6 @@ def test_stopping_finishes_what_waits() -> None:
         assert all(one.outcome.winner == 0 for one in await asyncio.gather(*asked))
 
     run(body)
-
-
-def test_groups_that_wait() -> None:
-    """Members of a key wait for each other and get their own reward; one that stays short is dissolved, in time."""
-
-    async def main() -> None:
-        asked: list[list[int]] = []
-
-        async def reward(members: list[int]) -> list[float]:
-            asked.append(members)
-            return [float(member) for member in members]
-
-        buffer: GroupBuffer[int, float] = GroupBuffer(reward, size=3, timeout_s=0.2)
-        full = [asyncio.create_task(buffer.join("a", n)) for n in (1, 2, 3)]
-        begun = time.monotonic()
-        with pytest.raises(GroupTimeoutError, match="only 1 of 3"):
-            await buffer.join("b", 4)
-        assert time.monotonic() - begun < 5
-        assert await asyncio.gather(*full) == [1, 2, 3]
-        gone = asyncio.create_task(buffer.join("c", 5))
-        await asyncio.sleep(0)
-        gone.cancel()
-        await asyncio.sleep(0)
-        again = [asyncio.create_task(buffer.join("c", n)) for n in (6, 7, 8)]
-        assert await asyncio.gather(*again) == [6, 7, 8]
-        assert asked == [[1, 2, 3], [6, 7, 8]]
-        assert buffer.num_dissolved == 1
-
-    asyncio.run(main())
 
 
 def test_who_is_gone_holds_no_place() -> None:

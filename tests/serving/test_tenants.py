@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,6 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
 from rewardlab.serving.errors import StorageError
-from rewardlab.serving.group_buffer import GroupBuffer
 from rewardlab.serving.request_context import TENANT
 from rewardlab.serving.service import GroupRules
 from rewardlab.serving.uploads import UploadStore
@@ -158,28 +156,3 @@ def test_where_uploads_cannot_be_kept(tmp_path: Path) -> None:
     (tmp_path / "uploads" / "a").rename(tmp_path / "gone")
     with pytest.raises(StorageError, match="cannot keep an upload"):
         stored(store, "a", b"2")
-
-
-def test_a_group_whose_members_hang_up_is_not_judged() -> None:
-    """When the last one leaves, what was begun for the group ends."""
-
-    async def main() -> None:
-        ended = asyncio.Event()
-
-        async def reward(members: list[int]) -> list[float]:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.set()
-            return []
-
-        buffer: GroupBuffer[int, float] = GroupBuffer(reward, size=2, timeout_s=60)
-        members = [asyncio.create_task(buffer.join("a", n)) for n in range(2)]
-        await asyncio.sleep(0.01)
-        members[0].cancel()
-        await asyncio.sleep(0.01)
-        assert not ended.is_set()
-        members[1].cancel()
-        await asyncio.wait_for(ended.wait(), 5)
-
-    asyncio.run(main())

@@ -23,7 +23,7 @@ from rewardlab.demo.hard.grids import GRID_PLACES, LINES, OPTIONS, SIDE, Grid, I
 from rewardlab.demo.hard.row_tasks import DIGIT_PLACES, largest, words_of_digits
 from rewardlab.demo.hard.rows import DigitRow
 
-GRID_KINDS = {"at": 2, "attribute": 2, "where": 2, "exists": 2, "like": 1, "claims": 2, "relation": 1, "more": 2, "path": 4}
+GRID_KINDS = {"at": 2, "attribute": 2, "where": 4, "exists": 4, "like": 2, "claims": 2, "relation": 1, "more": 2, "path": 4}
 
 
 def facts_of_row(rng: random.Random, row: Picture) -> list[Fact]:

@@ -22,7 +22,7 @@ from rewardlab.demo.hard.grids import (
 from rewardlab.demo.scenes import plural
 from rewardlab.demo.splits import Split
 
-ITEMS_OF_LEVEL = {1: 5, 2: 7, 3: 9}
+ITEMS_OF_LEVEL = {1: 4, 2: 5, 3: 7}
 MAX_LISTED = 4  # items of one colour that a judgment lists
 GridTask = Callable[[random.Random, Grid], ContrastPair | None]
 REFERENCES = (("fill", "shape"), ("color", "shape"), ("fill", "color", "shape"))
