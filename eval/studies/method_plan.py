@@ -55,10 +55,15 @@ def seconds_of(arm: str, records: Sequence[Record], settings: Settings) -> tuple
 
 def fit_seconds(arms: Sequence[str], records: Sequence[Record], num_seeds: int) -> float:
     """Return the CPU seconds of the fits of critics that are still to be made, as far as one was made: 0 before."""
-    made = {(r["arm"] == "pag", r["seed"]): float(r["fit"]["cpu_s"]) for r in records if r["fit"]}
-    kinds = {ARMS[arm].recipe == "pag" for arm in arms if ARMS[arm].recipe in FITTED}
+    made = {(r["arm"] == "pag", r["seed"]): float(r["fit"]["cpu_s"]) for r in records if r["fit"] and is_whole_fit(r["arm"])}
+    kinds = {ARMS[arm].recipe == "pag" for arm in arms if is_whole_fit(arm)}
     needed = {(kind, seed) for kind in kinds for seed in (*range(num_seeds), VALIDATION_SEED)} - made.keys()
     return len(needed) * float(np.mean(list(made.values()))) if made else 0.0
+
+
+def is_whole_fit(arm: str) -> bool:
+    """Return whether an arm's critic is fitted until it is fitted."""
+    return ARMS[arm].recipe in FITTED and ARMS[arm].fit_steps is None
 
 
 def todo(arms: Sequence[str], records: Sequence[Record], settings: Settings, num_seeds: int) -> list[Todo]:

@@ -50,6 +50,7 @@ SERIES = {
     "right": "reward/accuracy",
     "last_right": "verify/final_accuracy",
     "explained": "value/explained_variance",
+    "position_bias": "advantage/position_bias",
     "first_tenth": "advantage/first_tenth",
     "last_tenth": "advantage/last_tenth",
     "entropy": "entropy",
@@ -246,11 +247,18 @@ class MethodContext:
         train_sft(pairs, config, folder / "sft", votes=votes)
 
     def critic(self, arm: str, seed: int) -> dict[str, Any]:
-        """Return a fitted critic's folder and what the fit took, made once a seed: one for PAG, one for all others."""
-        recipe = "pag" if ARMS[arm].recipe == "pag" else "vc_ppo"
-        folder = self.out / CRITICS / f"{recipe}-{seed}"
+        """Return a fitted critic's folder and what the fit took, made once a seed: one for PAG, one for all others that are
+        fitted for as long."""
+        recipe, num_steps = "pag" if ARMS[arm].recipe == "pag" else "vc_ppo", ARMS[arm].fit_steps or self.settings.value_steps
+        folder = self.out / CRITICS / f"{recipe}-{num_steps}-{seed}"
         config = critic_config(
-            recipe, seed, self.settings, model=str(self.start_of(arm)), template=self.template.name, configs=self.configs
+            recipe,
+            seed,
+            self.settings,
+            num_steps=num_steps,
+            model=str(self.start_of(arm)),
+            template=self.template.name,
+            configs=self.configs,
         )
 
         def make() -> dict[str, Any]:

@@ -21,13 +21,15 @@ VALIDATION_SEED = 100  # of the trials that a rate is chosen by; seeds of the st
 @dataclass(frozen=True)
 class Arm:
     """A recipe, and what the arm changes of it. ``consistency``: the demo's checker is asked, and its answer paid. ``rate_of``:
-    the arm that it has the rate of, where none is chosen for it: it differs from that in one part."""
+    the arm that it has the rate of, where none is chosen for it: it differs from that in one part. ``fit_steps``: the steps for
+    which its critic is fitted, where they are not :attr:`Settings.value_steps`."""
 
     title: str
     recipe: str
     changes: dict[str, Any] = field(default_factory=dict)
     consistency: bool = False
     rate_of: str = ""
+    fit_steps: int | None = None
 
 
 FITTED = ("ppo", "vc_ppo", "vapo", "t_ppo", "pag")  # recipes with a critic
@@ -41,6 +43,7 @@ ARMS: dict[str, Arm] = {
     "ppo": Arm("PPO, lambda 0.95", "ppo"),
     "t_ppo": Arm("T-PPO", "t_ppo"),
     "pag": Arm("PAG, last judgment", "pag"),
+    "starved_vc_ppo": Arm("VC-PPO, critic of 6 steps", "vc_ppo", rate_of="vc_ppo", fit_steps=6),
     "dapo": Arm("DAPO", "dapo"),
     "rloo": Arm("RLOO", "rloo"),
     "reinforce_pp": Arm("REINFORCE++", "reinforce_pp"),
@@ -192,8 +195,10 @@ def config_of(trial: MethodTrial, settings: Settings, *, model: str, template: s
     return RLConfig(**values)
 
 
-def critic_config(recipe: str, seed: int, settings: Settings, *, model: str, template: str, configs: Path) -> RLConfig:
-    """Return the config of a critic's fit to rollouts of the start, ``recipe`` that of VC-PPO or of PAG.
+def critic_config(
+    recipe: str, seed: int, settings: Settings, *, num_steps: int, model: str, template: str, configs: Path
+) -> RLConfig:
+    """Return the config of a critic's fit to rollouts of the start for at most ``num_steps``; ``recipe`` is VC-PPO's or PAG's.
 
     The whole return of a rollout is the target of all critics that are fitted to a policy that stays as it is, so that PPO,
     VC-PPO, VAPO and T-PPO begin with one critic a seed; PAG's rollouts are others.
@@ -206,7 +211,7 @@ def critic_config(recipe: str, seed: int, settings: Settings, *, model: str, tem
         "seed": seed,
         "learning_rate": settings.value_learning_rate,  # of a policy that does not move
         "value_learning_rate": settings.value_learning_rate,
-        "value_pretrain_steps": settings.value_steps,
+        "value_pretrain_steps": num_steps,
         "gae_lambda_critic": 1.0,
     }
     return RLConfig(**values)

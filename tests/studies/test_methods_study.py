@@ -71,7 +71,7 @@ def test_scaling_changes_sizes_only() -> None:
 
 
 def test_critics_are_fitted_to_whole_returns() -> None:
-    config = critic_config("pag", 3, Settings(), model="x", template="plain", configs=RECIPES)
+    config = critic_config("pag", 3, Settings(), num_steps=100, model="x", template="plain", configs=RECIPES)
     assert (config.gae_lambda_critic, config.self_verify, config.value_pretrain_steps) == (1.0, True, 100)
     assert (config.value_learning_rate, config.seed) == (1e-3, 3)
 
