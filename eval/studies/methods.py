@@ -64,7 +64,7 @@ class Settings:
     """Settings that all trials share; the optimizer is that of the quickstart's RL."""
 
     budgets: tuple[int, ...] = (60_000, 300_000)  # generated in training by one trial, of whatever is trained on in the end
-    rates: tuple[float, ...] = (1e-4, 3e-4, 1e-3)
+    rates: tuple[float, ...] = (3e-5, 1e-4, 3e-4)
     warmup_steps: int = 5  # then the rate is constant, so that a trial at the smaller budget is one of that budget
     rollout_batch_size: int = 256
     batch_size: int = 128
