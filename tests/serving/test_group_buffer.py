@@ -195,10 +195,9 @@ def test_a_server_that_stops() -> None:
         later = joined(buffer, "b", 8)
         assert await asyncio.gather(*full) == [1, 2]
         for task in (*short, *later):
-            with pytest.raises(
-                EngineFailedError, match="^the server is shutting down before the group is full; send its responses again$"
-            ):
+            with pytest.raises(EngineFailedError) as caught:
                 await task
+            assert str(caught.value) == "the server is shutting down before the group is full; send its responses again"
         assert buffer.num_waiting == 0
 
     asyncio.run(main())
