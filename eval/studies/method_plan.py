@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from eval.studies.method_summary import cpu_seconds
-from eval.studies.methods import ARMS, FITTED, VALIDATION_SEED, Settings, validated
+from eval.studies.method_summary import cpu_seconds, of_table
+from eval.studies.methods import ARMS, FITTED, VALIDATION_SEED, Settings, choose_rates, validated
 
 Record = dict[str, Any]
 
@@ -69,15 +69,17 @@ def is_whole_fit(arm: str) -> bool:
 def todo(arms: Sequence[str], records: Sequence[Record], settings: Settings, num_seeds: int) -> list[Todo]:
     """Return what each arm has still to do."""
 
-    def done(arm: str, seeds: Sequence[int]) -> int:
-        return sum(record["arm"] == arm and record["seed"] in seeds for record in records)
+    table = of_table(records, choose_rates(records, arms, settings.rates))
+
+    def done(arm: str, seeds: Sequence[int], of: Sequence[Record]) -> int:
+        return sum(record["arm"] == arm and record["seed"] in seeds for record in of)
 
     decide = validated(arms)
     return [
         Todo(
             arm,
-            (done(arm, (VALIDATION_SEED,)), len(settings.rates)) if arm in decide else (0, 0),
-            (done(arm, range(num_seeds)), num_seeds) if arm in arms else (0, 0),
+            (done(arm, (VALIDATION_SEED,), records), len(settings.rates)) if arm in decide else (0, 0),
+            (done(arm, range(num_seeds), table), num_seeds) if arm in arms else (0, 0),
             seconds_of(arm, records, settings),
         )
         for arm in ARMS

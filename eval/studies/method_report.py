@@ -49,14 +49,15 @@ def head_lines(summary: dict[str, Any]) -> list[str]:
         f"- Commit {', '.join(summary['commits'])}; judge {summary['identity']['judge']}; seeds {seeds}; "
         f"{summary['num_trials']} trials, those that chose the rates included.",
         f"- Start: the judge after SFT; {_scores(summary['start'])}.",
-        f"- Budgets: {budgets} generated tokens, of one run a seed: the judge is evaluated once the smaller one is reached, "
-        "and at the end. Tokens of unused candidates count. The rate is constant after "
+        f"- Budgets: {budgets} generated tokens, of one run a seed: the judge is evaluated at the end of the "
+        "rollout batch that reaches it. Tokens of unused candidates count. The rate is constant after "
         f"{s['warmup_steps']} steps of warm-up, so that a run that ended at the smaller budget would have been the same.",
         f"- Rates: each method at the best of {rates} on {s['num_validation']} validation pairs, by sampled accuracy at "
         f"{s['budgets'][0]:,} tokens with seed {VALIDATION_SEED}, which is not the study's; what differs from StableReinforce "
         "in one part has its rate. A critic's rate is as many times the policy's as in its recipe.",
-        f"- Critics are fitted to rollouts of the start before: at most {s['value_steps']} steps at rate "
-        f"{s['value_learning_rate']:g}, a budget of their own. PPO, VC-PPO, VAPO and T-PPO begin with one critic a seed.",
+        f"- Critics are fitted to other rollouts of the start before: at most {s['value_steps']} steps of "
+        f"{s['value_batch_size']} rollouts at rate {s['value_learning_rate']:g}, a budget of their own. PPO, VC-PPO, VAPO and "
+        "T-PPO begin with one critic a seed.",
         "- Reward: format 0.5 and result 1, plus what the recipe adds; consistency is paid in one arm alone, by the "
         "demonstration's checker.",
         f"- Held out: {s['num_test']} pairs in both orders, {s['num_votes']} sampled judgments and a greedy one in each; the "

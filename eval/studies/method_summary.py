@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ COLUMNS = {  # of a budget's row: title, scale, digits
     "consistent": ("reasoning agrees", 100, 1),
     "invalid": ("invalid", 100, 1),
     "length": ("tokens", 1, 1),
+    "num_tokens": ("generated in training", 1, 0),
     "steps": ("steps", 1, 0),
     "train_cpu_s": ("CPU seconds", 1, 0),
 }
@@ -132,13 +133,19 @@ def cpu_seconds(records: Sequence[Record], start: Record) -> dict[str, float]:
     }
 
 
+def of_table(records: Sequence[Record], chosen: Mapping[str, float]) -> list[Record]:
+    """Return the records of the table: at an arm's chosen rate, where there is one, and not of another that was chosen once."""
+    study = [record for record in records if record["seed"] < VALIDATION_SEED]
+    return [record for record in study if chosen.get(record["arm"], record["learning_rate"]) == record["learning_rate"]]
+
+
 def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dict[str, Any]:
     """Return everything the report shows. Raise ValueError without a record."""
     if not records:
         raise ValueError("there is no finished trial to summarise")
     budgets = start["identity"]["settings"]["budgets"]
-    study = [record for record in records if record["seed"] < VALIDATION_SEED]
-    chosen = choose_rates(records, validated(list(ARMS)), start["identity"]["settings"]["rates"])
+    chosen = choose_rates(records, list(ARMS), start["identity"]["settings"]["rates"])
+    study, decided = of_table(records, chosen), [arm for arm in validated(list(ARMS)) if arm in chosen]
     of = {arm: rows for arm in ARMS if (rows := [r for r in study if r["arm"] == arm])}
     base, cpu = of.get(BASE, []), cpu_seconds(records, start)
     tried = [record for record in records if record["seed"] >= VALIDATION_SEED]
@@ -153,9 +160,9 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
         "cpu_s": cpu,
         "minutes": round(sum(cpu.values()) / num_workers / 60, 1),
         "validation": {
-            arm: {f"{r['learning_rate']:g}": r["budgets"][0]["accuracy"] for r in tried if r["arm"] == arm} for arm in chosen
+            arm: {f"{r['learning_rate']:g}": r["budgets"][0]["accuracy"] for r in tried if r["arm"] == arm} for arm in decided
         },
-        "chosen": chosen,
+        "chosen": {arm: chosen[arm] for arm in decided},
         "table": {str(b): {arm: arm_row(rows, base, start, b) for arm, rows in of.items()} for b in budgets},
         "critics": {arm: critic for arm, rows in of.items() if (critic := critic_of(rows))},
         "revision": {str(b): {arm: shares for arm, rows in of.items() if (shares := revision(rows, b))} for b in budgets},

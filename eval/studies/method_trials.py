@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import math
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,11 @@ from eval.studies.checker import LocalChecker
 from eval.studies.method_evaluation import Evaluator
 from eval.studies.methods import ARMS, FITTED, MethodTrial, Settings, config_of, critic_config, facts_of
 from eval.studies.runner import make_once
-from eval.studies.trials import digest, is_numeric_failure
+from eval.studies.trials import is_numeric_failure
+from eval.studies.worlds import VALIDATION, World
 from rewardlab.config import RLConfig, SFTConfig
 from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.data.pairs import read_pairs
-from rewardlab.demo.build import TEST
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.models.checkpoints import commit, template_for
@@ -37,12 +37,11 @@ from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.build import pretrain_value
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows
-from rewardlab.training.run.folder import FINAL, HEALTH, METRICS, SAMPLES, VALUE, is_finished
+from rewardlab.training.run.folder import FINAL, HEALTH, METRICS, SAMPLES, VALUE
 from rewardlab.training.run.watchdog import Watchdog
 from rewardlab.training.sft import train_sft
 from rewardlab.types import Judgment
 
-VALIDATION, UNLIKE = "validation.parquet", "unlike.parquet"  # beside the test pairs
 VERIFYING, CRITICS = "verifying", "critics"  # folders of PAG's start, and of the fitted critics
 
 # Kept of every rollout batch, where a method has it: what a watchdog reads, and the learning curve.
@@ -64,8 +63,9 @@ SERIES = {
 }
 NOTHING: dict[str, Any] = {  # of a judge whose weights are no numbers: right on nothing and invalid on all
     **dict.fromkeys(("accuracy", "greedy_accuracy", "swap_consistency", "flipped", "consistent", "length", "vote_15"), 0.0),
-    **{"num_votes": 0, "invalid": 1.0, "position_bias": None, "answers": []},
+    **{"num_votes": 0, "invalid": 1.0, "position_bias": None, "answers": [], "unlike": 0.0},
 }
+NO_REVISION = dict.fromkeys(("first", "last", "lost", "mended", "revised"), 0.0)  # of a judge that should have verified
 
 
 class SeriesLog(TrainerCallback):
@@ -99,14 +99,20 @@ def rounded(value: float | None) -> float | None:
 
 
 class AtBudgets(TrainerCallback):
-    """Calls ``evaluate(budget)`` once each budget of generated tokens is reached, and stops after the largest."""
+    """Calls ``evaluate(budget)`` once each budget of generated tokens is reached and all that was generated is trained on,
+    ``steps_per_batch`` optimizer steps a rollout batch, and stops after the largest."""
 
-    def __init__(self, trainer: Any, budgets: Sequence[int], evaluate: Callable[[int], dict[str, Any]]) -> None:
+    def __init__(
+        self, trainer: Any, budgets: Sequence[int], evaluate: Callable[[int], dict[str, Any]], steps_per_batch: int
+    ) -> None:
         self._trainer, self._left, self._evaluate = trainer, sorted(budgets), evaluate
+        self._steps_per_batch = steps_per_batch
         self._began, self._cpu_elsewhere = time.process_time(), 0.0
         self.results: list[dict[str, Any]] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if state.global_step % self._steps_per_batch:
+            return
         while self._left and self._trainer.num_generated_tokens >= self._left[0]:
             began = time.process_time()
             facts = {
@@ -120,44 +126,13 @@ class AtBudgets(TrainerCallback):
             self._cpu_elsewhere += time.process_time() - began
         control.should_training_stop |= not self._left
 
-    def fail_rest(self) -> None:
+    def fail_rest(self, *, verifies: bool) -> None:
         """Record the budgets that a training did not reach, since its weights were no numbers."""
         steps, cpu = self._trainer.state.global_step, round(time.process_time() - self._began - self._cpu_elsewhere, 1)
         for budget in self._left:
             num_tokens = self._trainer.num_generated_tokens
-            self.results.append({"budget": budget, "num_tokens": num_tokens, "steps": steps, "train_cpu_s": cpu, **NOTHING})
-
-
-@dataclass(frozen=True)
-class World:
-    """A finished quickstart's folder, or one up to SFT: its judge and its sets of pairs."""
-
-    judge: Path
-    train: Path
-    validation: Path
-    test: Path
-    unlike: Path | None
-
-    @staticmethod
-    def of(run: Path) -> World:
-        """Raise ConfigError where something is missing. Without validation pairs, those are the last of the test pairs."""
-        demo = run / "demo"
-        train, test, validation, unlike = run / "distill" / "distilled.parquet", demo / TEST, demo / VALIDATION, demo / UNLIKE
-        if not is_finished(run / "sft") or not train.exists() or not test.exists():
-            raise ConfigError(f"{run}: holds no finished quickstart; make one with `rewardlab quickstart --out {run}`")
-        return World(
-            run / "sft" / FINAL,
-            train,
-            validation if validation.exists() else test,
-            test,
-            unlike if unlike.exists() else None,
-        )
-
-    def digests(self) -> dict[str, str]:
-        """Return what the judge and the pairs are known by."""
-        files = {"judge": self.judge / "model.safetensors", "train": self.train}
-        files |= {"validation": self.validation, "test": self.test} | ({"unlike": self.unlike} if self.unlike else {})
-        return {name: digest(path) for name, path in files.items()}
+            row = {"budget": budget, "num_tokens": num_tokens, "steps": steps, "train_cpu_s": cpu, **NOTHING}
+            self.results.append(row | ({"revision": NO_REVISION} if verifies else {}))
 
 
 class MethodContext:
@@ -170,6 +145,12 @@ class MethodContext:
         self.model, self.processor = load_model(str(self.world.judge), device="cpu")
         self.pairs = read_pairs(self.world.train)
         test, validation = read_pairs(self.world.test), read_pairs(self.world.validation)
+        for path, pairs, num in (
+            (self.world.test, test, settings.num_test),
+            (self.world.validation, validation, settings.num_validation),
+        ):
+            if len(pairs) < num:
+                raise ConfigError(f"{path}: {len(pairs):,} pairs, fewer than the {num:,} that the study judges")
         self.test, self.validation = test[: settings.num_test], validation[-settings.num_validation :]
         if {pair.pair_id for pair in self.test} & {pair.pair_id for pair in self.validation}:
             raise ConfigError(
@@ -229,8 +210,9 @@ class MethodContext:
         votes, pairs = folder / "votes.jsonl", [pair for pair in self.pairs if pair.judgment]
         sampler = HFSampler(self.model, self.processor, batch_size=512)
         judge = GenerativeJudge(sampler, self.template, max_tokens=self.settings.max_tokens)
-        judgments = judge.compare_many(pairs, orders=[(pair.order,) for pair in pairs], num_votes=1, seed=self.settings.seed)
-        write_votes(votes, judgments)
+        voted = pairs[: self.settings.verify_pairs]
+        orders, num_votes = [(pair.order,) for pair in voted], self.settings.verify_votes
+        write_votes(votes, judge.compare_many(voted, orders=orders, num_votes=num_votes, seed=self.settings.seed))
         config = SFTConfig(
             model=str(self.world.judge),
             template=self.template.name,
@@ -250,7 +232,6 @@ class MethodContext:
         """Return a fitted critic's folder and what the fit took, made once a seed: one for PAG, one for all others that are
         fitted for as long."""
         recipe, num_steps = "pag" if ARMS[arm].recipe == "pag" else "vc_ppo", ARMS[arm].fit_steps or self.settings.value_steps
-        folder = self.out / CRITICS / f"{recipe}-{num_steps}-{seed}"
         config = critic_config(
             recipe,
             seed,
@@ -260,6 +241,8 @@ class MethodContext:
             template=self.template.name,
             configs=self.configs,
         )
+        # With another recipe it is another critic.
+        folder = self.out / CRITICS / f"{recipe}-{digest_of(facts_of(config))}-{seed}"
 
         def make() -> dict[str, Any]:
             shutil.rmtree(folder / VALUE, ignore_errors=True)  # of a fit that was killed
@@ -332,7 +315,8 @@ class MethodContext:
             )
             trainer.remove_callback(PrinterCallback)
             series.num_tokens = lambda: trainer.num_generated_tokens
-            at_budgets = AtBudgets(trainer, budgets, evaluate)
+            steps_per_batch = config.rollout_batch_size // config.batch_size * config.iterations
+            at_budgets = AtBudgets(trainer, budgets, evaluate, steps_per_batch)
             trainer.add_callback(at_budgets)
             try:
                 trainer.train()
@@ -343,7 +327,7 @@ class MethodContext:
             finally:
                 if reward is not None:
                     reward.close()
-            at_budgets.fail_rest()
+            at_budgets.fail_rest(verifies=config.self_verify)
             events = read_complete_lines(out / HEALTH)
         explained = [row["explained"] for row in series.rows if row["explained"] is not None]
         return {
@@ -361,6 +345,10 @@ class MethodContext:
         weights = RewardWeights(format=config.format_weight, consistency=self.settings.consistency_weight)
         scorer = JudgmentScorer(self.template.verdict_format, LocalChecker())
         return JudgmentReward(scorer, None, weights, ends=end_token_ids(model), samples=out / SAMPLES)
+
+
+def digest_of(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def fit_facts(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -71,13 +71,16 @@ class Settings:
     max_tokens: int = 64
     group: int = 8
     window: int = 16  # a judgment has about 27 tokens
-    value_steps: int = 100  # of the critic alone, at most; no part of the budgets
+    value_steps: int = 320  # of the critic alone, at most; no part of the budgets
+    value_batch_size: int = 32  # of these steps: small ones fit a critic in fewer rollouts
     value_learning_rate: float = 1e-3
-    num_validation: int = 300  # pairs of another split than the test pairs, judged in both orders
+    num_validation: int = 200  # pairs of another split than the test pairs, judged in both orders
     num_test: int = 300
     num_votes: int = 2  # sampled judgments of each of them in each order; and a greedy one
     num_vote_pairs: int = 100  # pairs of vote@15: 15 judgments of each in each order
     num_unlike: int = 200  # pairs of the unlike test set, where the world has one
+    verify_pairs: int = 4000  # whose votes PAG's start is taught with
+    verify_votes: int = 4  # of each of them: right and wrong votes on one pair tell more than those on easy and hard pairs
     verify_steps: int = 300  # SFT of PAG's start
     consistency_weight: float = 0.5
     seed: int = 1000  # of all evaluation
@@ -147,7 +150,7 @@ def scaled(recipe: dict[str, Any], settings: Settings) -> dict[str, Any]:
     if "group_size" in method:
         method["group_size"] = settings.group
     if "window_tail" in method:
-        method["window_tail"] = method["window_tail"] * settings.window // method["window"]
+        method["window_tail"] = max(1, method["window_tail"] * settings.window // method["window"])
     if "window" in method:
         method["window"] = settings.window
     if "overlong_margin" in method:
@@ -212,6 +215,8 @@ def critic_config(
         "learning_rate": settings.value_learning_rate,  # of a policy that does not move
         "value_learning_rate": settings.value_learning_rate,
         "value_pretrain_steps": num_steps,
+        "batch_size": settings.value_batch_size,
+        "micro_batch_size": settings.value_batch_size,
         "gae_lambda_critic": 1.0,
     }
     return RLConfig(**values)

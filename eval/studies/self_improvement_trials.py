@@ -10,12 +10,13 @@ from typing import Any
 from transformers import PrinterCallback
 
 from eval.studies.method_evaluation import VOTES, Evaluator
-from eval.studies.method_trials import AtBudgets, SeriesLog, World
+from eval.studies.method_trials import AtBudgets, SeriesLog
 from eval.studies.plans import Trial
 from eval.studies.runner import make_once
 from eval.studies.self_improvement import ARMS, Settings, rl_config, sft_config, stages_of
 from eval.studies.trials import digest
 from eval.studies.vote_reward import VoteReward
+from eval.studies.worlds import World
 from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.base_model import save_model
 from rewardlab.distill.self_distill import DISTILLED, RejectionRules, self_distill, set_hot_token
@@ -115,7 +116,8 @@ class SelfImprovementContext:
         trainer.remove_callback(PrinterCallback)
         series.num_tokens = lambda: trainer.num_generated_tokens
         budgets = [s.num_tokens * (number + 1) for number in range(arm.budgets)]
-        at_budgets = AtBudgets(trainer, budgets, lambda budget: self.scores(model))
+        steps_per_batch = config.rollout_batch_size // config.batch_size * config.iterations
+        at_budgets = AtBudgets(trainer, budgets, lambda budget: self.scores(model), steps_per_batch)
         trainer.add_callback(at_budgets)
         trainer.train()
         reward.close()

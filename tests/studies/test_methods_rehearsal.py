@@ -37,6 +37,8 @@ SMALL = Settings(
     num_votes=1,
     num_vote_pairs=1,
     num_unlike=2,
+    value_batch_size=8,
+    verify_pairs=4,
     verify_steps=2,
 )
 
@@ -96,7 +98,8 @@ def test_a_study_in_small(study: Any) -> None:
     assert not {"vote_15", "unlike"} & paid["budgets"][0].keys()
     assert 0 <= verifying["budgets"][1]["revision"]["last"] == verifying["budgets"][1]["accuracy"]
     assert "accuracy" in verifying["start"]
-    assert sorted(path.name for path in (folder / "out" / "critics").iterdir()) == ["pag-0", "pag-100"]
+    critics = [path.name.split("-") for path in sorted((folder / "out" / "critics").iterdir())]
+    assert [(recipe, seed) for recipe, _, seed in critics] == [("pag", "0"), ("pag", "100")]
     assert "## Revision" in (folder / "r.md").read_text()
 
 

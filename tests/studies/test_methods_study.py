@@ -104,23 +104,24 @@ def test_plans_and_the_choice_of_rates() -> None:
 
 
 def test_budgets_are_points_of_one_run() -> None:
-    """Each budget is evaluated once, at the step that reaches it; after the last the run ends; what is left of one whose
-    weights are no numbers counts as wrong."""
+    """Each budget is evaluated once, when all that was generated is trained on, in two steps; after the last the run ends; what
+    is left of one whose weights are no numbers counts as wrong."""
     trainer = SimpleNamespace(num_generated_tokens=0, state=SimpleNamespace(global_step=9))
     model = SimpleNamespace(train=lambda: None)
-    at = AtBudgets(trainer, (100, 60), lambda budget: {"accuracy": budget / 1000})
+    at = AtBudgets(trainer, (100, 60), lambda budget: {"accuracy": budget / 1000}, 2)
     stops = []
-    for tokens in (50, 70, 90, 120):
+    for tokens in (50, 70, 80, 90, 110, 120):
         trainer.num_generated_tokens, control = tokens, SimpleNamespace(should_training_stop=False)
         at.on_step_end(None, SimpleNamespace(global_step=tokens // 10), control, model=model)
         stops.append(control.should_training_stop)
-    assert stops == [False, False, False, True]
+    assert stops == [False, False, False, False, False, True]
     assert [(row["budget"], row["num_tokens"], row["steps"], row["accuracy"]) for row in at.results] == [
-        (60, 70, 7, 0.06),
+        (60, 80, 8, 0.06),
         (100, 120, 12, 0.1),
     ]
-    broken = AtBudgets(trainer, (100, 200), lambda budget: {"accuracy": 1.0})
-    broken.fail_rest()
+    broken = AtBudgets(trainer, (100, 200), lambda budget: {"accuracy": 1.0}, 1)
+    broken.fail_rest(verifies=True)
+    assert broken.results[0]["revision"]["last"] == 0.0
     assert [(row["budget"], row["accuracy"], row["invalid"]) for row in broken.results] == [(100, 0.0, 1.0), (200, 0.0, 1.0)]
 
 

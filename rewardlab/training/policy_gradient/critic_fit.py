@@ -23,6 +23,7 @@ from rewardlab.training.run.folder import FIT
 from rewardlab.training.run.watchdog import append_event
 
 RISE = 0.01  # of explained variance, from one mean to the next, that is none
+FIT_SEED = 1_000_003  # added to the run's, for the prompts and draws of a fit
 UNFITTED = "unfitted_critic"
 EXPLAINED, GENERATED = "value/explained_variance", "tokens/generated"
 
@@ -34,10 +35,12 @@ def critic_config(config: Config) -> Config:
 
     A constant rate for at most ``value_pretrain_steps`` steps, to whole returns (lambda 1): those of a lambda below 1 are made
     of the values of the critic itself, which knows nothing yet. Rollouts are whole where the method cuts them in windows, for
-    only finished ones are fitted to. The KL divergence of a policy to itself is 0, so no reference model is loaded.
+    only finished ones are fitted to. The KL divergence of a policy to itself is 0, so no reference model is loaded. The seed is
+    another, so that RL begins with rollouts that the critic was not fitted to.
     """
     policy = "warn" if config.health.policy == "warn" else "stop"  # of a frozen policy, going back would draw the same again
     changes = {
+        "seed": config.seed + FIT_SEED,
         "max_steps": config.value_pretrain_steps,
         "lr_scheduler": "constant",
         "warmup_steps": 0,
@@ -55,8 +58,9 @@ def critic_config(config: Config) -> Config:
 
 @dataclass(frozen=True)
 class StopRule:
-    """The fit ends once the mean explained variance of the last ``patience`` rollout batches is at least ``minimum``, and no
-    more than :data:`RISE` above that of the ``patience`` batches before them.
+    """The fit ends once the mean explained variance of the last ``patience`` rollout batches is at least ``minimum``, and has
+    been no more than :data:`RISE` above that of the ``patience`` batches before them for ``patience`` batches in a row: once
+    may be chance, for a batch varies by three times as much.
 
     A plateau below ``minimum``, such as the one at 0 that every fresh critic begins with, does not end it. More of the fit is
     not better: a critic fitted for long to one frozen policy overfits it (VC-PPO).
@@ -74,10 +78,15 @@ class StopRule:
     def stops(self, explained: Sequence[float]) -> bool:
         """Return whether the fit ends after batches of these explained variances, each measured before the critic was fitted
         to the batch."""
-        last, before = self.mean(explained), self.mean(explained[: -self.patience])
-        if last is None or before is None or len(explained) < 2 * self.patience:
+        last = self.mean(explained)
+        if last is None or last < self.minimum or len(explained) < 3 * self.patience - 1:
             return False
-        return last >= self.minimum and last - before <= RISE
+        ends = range(len(explained) - self.patience + 1, len(explained) + 1)
+        return all(self._rise(explained[:end]) <= RISE for end in ends)
+
+    def _rise(self, explained: Sequence[float]) -> float:
+        last, before = explained[-self.patience :], explained[-2 * self.patience : -self.patience]
+        return (sum(last) - sum(before)) / self.patience
 
 
 def rule_of(config: MethodConfig) -> StopRule:
