@@ -82,10 +82,8 @@ MODULES = {
     "serving/auth": ("tests/serving/test_auth.py", "tests/serving/test_tenants.py"),
     "serving/queue": (
         "tests/serving/test_queue.py",
-        "tests/serving/test_kept_apart.py",
+        "tests/serving/test_queue_accounts.py",
         "tests/serving/test_fairness.py",
-        "tests/serving/test_voting.py",
-        "tests/serving/test_poison.py",
     ),
     "serving/group_buffer": ("tests/serving/test_group_buffer.py",),
     "serving/media": ("tests/serving/test_media.py", "tests/serving/test_media_loader.py", "tests/serving/test_uploads.py"),

@@ -52,7 +52,6 @@ SLOW_FILES = (
     "tests/samplers/test_vllm.py",
     "tests/serving/test_fuzzing.py",
     "tests/serving/test_dialects.py",
-    "tests/serving/test_queue.py",
     "tests/serving/test_voting.py",
     "tests/studies/",
     "tests/training/",

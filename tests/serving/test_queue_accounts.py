@@ -1,0 +1,293 @@
+"""What the queue counts for whom, what it charges to keys, what it answers while it stops, and when it says to come again."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from rewardlab.errors import DataError
+from rewardlab.serving.auth import Key, Keys
+from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
+from rewardlab.serving.histograms import ServingHistograms
+from rewardlab.serving.queue import JudgeQueue
+from rewardlab.serving.request_context import TENANT
+from rewardlab.types import Judgment
+from tests.support.queue_engine import Engine, after, judge_job, run, settle
+
+
+def ask(queue: JudgeQueue, question: str, tenant: str = "anna", votes: int = 1, **how: float) -> asyncio.Task[Judgment]:
+    async def submit() -> Judgment:
+        TENANT.set(tenant)
+        return await queue.submit(judge_job(question, votes), **how)  # type: ignore[arg-type, no-any-return]
+
+    return asyncio.create_task(submit())
+
+
+def refused(call: BaseException | Judgment, kind: type[Exception], sentence: str) -> None:
+    assert type(call) is kind
+    assert str(call) == sentence
+
+
+def test_every_tenant_has_its_counts() -> None:
+    """Asked, cached, judged, failed, late, gone and refused are of who asked; totals are of all."""
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        await ask(queue, "q")
+        await ask(queue, "q")  # from the cache
+        await ask(queue, "q", "ben", votes=2)
+        engine.bad = {"bad"}
+        await asyncio.gather(ask(queue, "bad", "ben"), return_exceptions=True)
+        await settle()
+        engine.gate.clear()
+        busy = ask(queue, "busy")
+        await settle()
+        late, gone = ask(queue, "late", "ben", deadline=after(0.1)), ask(queue, "gone", "ben")
+        await settle()
+        over = ask(queue, "over", "ben")
+        await settle()
+        gone.cancel()
+        await asyncio.sleep(0.1)
+        outcomes = await asyncio.gather(late, over, gone, return_exceptions=True)
+        assert [type(one) for one in outcomes] == [DeadlineExceededError, OverloadedError, asyncio.CancelledError]
+        engine.gate.set()
+        await busy
+        anna, ben = (dict(queue.tenants[name].counts) for name in ("anna", "ben"))
+        assert anna == {"asked": 3, "cached": 1, "judged": 2, "batches": 2, "sequences": 4}
+        assert ben == {
+            "asked": 5, "judged": 1, "failed": 1, "late": 1, "gone": 1, "refused": 1, "batches": 2, "sequences": 6
+        }  # fmt: skip
+        assert dict(queue.counts) == {name: anna.get(name, 0) + ben.get(name, 0) for name in ben | anna}
+        assert dict(queue.statuses) == {"ok": 8}
+
+    run(body, max_waiting=2)
+
+
+def test_batches_are_of_whom_they_are_for() -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        engine.gate.clear()
+        tasks = [ask(queue, "busy", "none")]
+        await settle()
+        tasks += [ask(queue, "a"), ask(queue, "b"), ask(queue, "c", "ben")]
+        await settle()
+        assert (queue.num_waiting, queue.num_waiting_of("anna"), queue.num_waiting_of("ben")) == (3, 2, 1)
+        engine.gate.set()
+        await asyncio.gather(*tasks)
+        assert queue.counts["batches"] == len(engine.calls)
+        assert queue.tenants["anna"].counts["batches"] == sum(bool({"a", "b"} & set(call)) for call in engine.calls)
+        assert queue.tenants["ben"].counts["batches"] == 1
+        [latest] = queue.tenants["ben"].recent
+        assert abs(latest[0] - time.time()) < 60
+        assert 40 <= latest[1] < 30_000  # milliseconds
+        assert latest[2] == 0
+
+    run(body)
+
+
+def test_keys_are_charged() -> None:
+    """Samples when they are begun, tokens when they are read and written: one of each vote here."""
+    anna, ben = Key.of("a", samples_per_minute=60.0, name="anna"), Key.of("b", tokens_per_minute=60.0, name="ben")
+    keys = Keys([anna, ben])
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        engine.gate.clear()
+        task = ask(queue, "q", votes=8)  # 16 of the 6 that it may have at once
+        await settle()
+        assert keys.wait_s(anna) == pytest.approx(11, abs=0.5)
+        other = ask(queue, "q", "ben", votes=8)
+        assert keys.wait_s(ben) == 0
+        engine.gate.set()
+        await asyncio.gather(task, other)
+        assert keys.wait_s(ben) == pytest.approx(11, abs=0.5)
+        engine.down = True
+        await asyncio.gather(ask(queue, "failed", "ben", votes=8), return_exceptions=True)
+        assert keys.wait_s(ben) == pytest.approx(11, abs=0.5)
+
+    run(body, keys=keys)
+
+
+def test_failures_in_words() -> None:
+    """What the engine raised, that it gave nothing, or the wrong number; who asks is told when it is looked at again."""
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        engine.down = True
+        outcome = (await asyncio.gather(ask(queue, "q"), return_exceptions=True))[0]
+        refused(outcome, EngineFailedError, "RuntimeError: out of memory")
+        assert isinstance(outcome, EngineFailedError)
+        assert (outcome.retry_after_s, queue.failing) == (3, True)
+        engine.down = False
+        outcome = (await asyncio.gather(ask(queue, "lost"), return_exceptions=True))[0]
+        refused(outcome, EngineFailedError, "the engine failed: HTTP 503")
+        assert queue.failing
+        await ask(queue, "good")
+        await settle()
+        assert not queue.failing
+        outcome = (await asyncio.gather(ask(queue, "too long"), return_exceptions=True))[0]
+        sentence = "the engine refuses the request: HTTP 400: this model's maximum context length is 2048 tokens"
+        refused(outcome, DataError, sentence)
+        await settle()
+        assert not queue.failing  # the request was at fault
+        engine.refuses = DataError("no places for images")
+        outcome = (await asyncio.gather(ask(queue, "bad"), return_exceptions=True))[0]
+        refused(outcome, DataError, "no places for images")
+        await settle()
+        assert not queue.failing
+
+    run(body, recheck_s=2.1)
+
+
+def test_a_call_that_hangs_fails_its_batch() -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        engine.gate.clear()
+        outcome = (await asyncio.gather(ask(queue, "q"), return_exceptions=True))[0]
+        refused(outcome, EngineFailedError, "the engine gave no answer within 0.1 s")
+        assert (queue.failing, queue.ready, queue.tenants["anna"].counts["failed"]) == (True, False, 1)
+
+    run(body, engine_timeout_s=0.1)
+
+
+def test_deadlines_in_words() -> None:
+    """In the queue, in the engine's hands, and before either where it is known to take too long."""
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        engine.gate.clear()
+        begun = ask(queue, "begun", deadline=after(0.15))
+        await settle()
+        waiting = ask(queue, "waiting", deadline=after(0.1))
+        outcomes = await asyncio.gather(begun, waiting, return_exceptions=True)
+        refused(outcomes[0], DeadlineExceededError, "the deadline passed before the request came to an end")
+        refused(outcomes[1], DeadlineExceededError, "the deadline passed before the request was judged")
+        assert queue.counts["late"] == 2
+        engine.gate.set()
+        await settle()
+        await ask(queue, "begun")  # finished all the same, and kept
+
+    run(body)
+
+
+def test_when_to_come_again() -> None:
+    """The average batch's seconds, for each batch that waits and the one that runs; at least one."""
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        assert queue.retry_after_s() == 1
+        engine.gate.clear()
+        tasks = [ask(queue, "busy")]
+        await settle()
+        tasks += [ask(queue, f"q{n}") for n in range(4)]  # eight samples, four at a time
+        await settle()
+        queue.batch_seconds = 7.0
+        assert queue.retry_after_s() == 21
+        queue.batch_seconds = 0.2
+        assert queue.retry_after_s() == 1
+        queue.batch_seconds = 10.0
+        engine.gate.set()
+        await asyncio.gather(*tasks)
+        assert 3.4 < queue.batch_seconds < 3.6  # 0.7 ** 3 of it, after three calls of no time
+
+    run(body, max_sequences=4)
+
+
+def test_readiness() -> None:
+    """Not where a stop is announced, the queue is full, the engine fails or the server stops."""
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        assert queue.ready
+        engine.gate.clear()
+        tasks = [ask(queue, "busy")]
+        await settle()
+        tasks.append(ask(queue, "first"))
+        await settle()
+        assert queue.ready
+        tasks.append(ask(queue, "second"))
+        await settle()
+        assert not queue.ready
+        engine.gate.set()
+        await asyncio.gather(*tasks)
+        assert queue.ready
+        queue.announce_stop()
+        assert not queue.ready
+        assert (await ask(queue, "late")).outcome.winner == 0  # what still comes is judged
+        await queue.stop(1)
+        with pytest.raises(EngineFailedError) as caught:
+            queue.check_room()
+        refused(caught.value, EngineFailedError, "the server is shutting down; ask again, here when it is back or elsewhere")
+
+    run(body, max_waiting=2)
+
+
+def test_a_stop_that_takes_too_long() -> None:
+    """What waits and what the engine has begun is told so."""
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        engine.gate.clear()
+        tasks = [ask(queue, "begun")]
+        await settle()
+        tasks.append(ask(queue, "waits"))
+        await settle()
+        await queue.stop(0.05)
+        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+            refused(outcome, EngineFailedError, "the server is shutting down; ask again, here when it is back or elsewhere")
+        assert queue.num_waiting == 0
+
+    run(body)
+
+
+def test_the_cache_has_a_size() -> None:
+    """Those that were used longest ago go first; a tenant has its own answers."""
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        for question in ("a", "b", "a", "c", "a", "b"):
+            await ask(queue, question)
+        await ask(queue, "a", "ben")
+        assert queue.counts["cached"] == 2
+
+    assert run(body, cache_size=2).calls == [["a"], ["b"], ["c"], ["b"], ["a"]]
+
+
+def test_a_result_that_lacks_a_verdict_is_tried_again() -> None:
+    """A lost order is an error, and nothing is kept of it."""
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        for _ in range(2):
+            await asyncio.gather(ask(queue, "half"), return_exceptions=True)
+        assert queue.counts["cached"] == 0
+        assert dict(queue.statuses) == {"ok": 2, "error": 2}
+
+    assert run(body).calls == [["half"], ["half"]]
+
+
+def test_an_engine_is_checked_where_nobody_asks() -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        engine.down = True
+        await asyncio.gather(ask(queue, "q"), return_exceptions=True)
+        await asyncio.sleep(0.12)
+        assert queue.failing  # the check raises too
+        engine.down = False
+        await asyncio.sleep(0.12)
+        assert queue.ready
+
+    run(body, recheck_s=0.05)
+
+
+def test_what_the_histograms_hold() -> None:
+    """Seconds waited and judged and tokens of each job; sequences and seconds of each batch."""
+    histograms = ServingHistograms()
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        engine.gate.clear()
+        tasks = [ask(queue, "q", votes=3)]
+        await settle()
+        tasks.append(ask(queue, "r", votes=3))
+        await asyncio.sleep(0.2)
+        engine.gate.set()
+        await asyncio.gather(*tasks)
+
+    run(body, histograms=histograms)
+
+    def total(name: str) -> float:
+        return histograms.registry.get_sample_value(f"rewardlab_{name}") or 0.0
+
+    assert (total("batch_size_sum"), total("batch_size_count"), total("job_tokens_sum")) == (12, 2, 12)
+    assert 0.2 <= total("queue_seconds_sum") < 5
+    assert 0.2 <= total("engine_seconds_sum") < 5
