@@ -20,13 +20,16 @@ import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torch
 import numpy as np
 import torch
 
-from eval.studies.critics import Clock, CriticLab, logged
+from eval.studies.critics import SIZES, Clock, CriticLab, logged
+from eval.studies.trials import digest
 from rewardlab.data.files import write_atomic
+from rewardlab.errors import ConfigError
 
 RESULTS = Path(__file__).parent / "results"
 NO_CLIP = 1e6
 ARMS: dict[str, dict[str, Any]] = {
     "fresh": {},
+    "fresh, batches of 32": {"batch_size": 32, "micro_batch_size": 32},
     "fresh, no clip": {"value_clip": NO_CLIP},
     "2 passes, no clip": {"value_clip": NO_CLIP, "iterations": 2},
     "4 passes, no clip": {"value_clip": NO_CLIP, "iterations": 4},
@@ -44,15 +47,29 @@ def file_of(out: Path, arm: str, seed: int) -> Path:
 
 def fit(lab: CriticLab, arm: str, seed: int, out: Path, batches: int | None) -> dict[str, Any]:
     """Fit one critic, keep it, and return its logs."""
-    passes = ARMS[arm].get("iterations", 1)
-    steps = 2 * passes * (batches or BATCHES[passes])
+    passes, sizes = ARMS[arm].get("iterations", 1), SIZES | ARMS[arm]
+    steps = sizes["rollout_batch_size"] // sizes["batch_size"] * passes * (batches or BATCHES[passes])
     config = lab.fit_config("vc_ppo", seed, value_pretrain_steps=steps, **ARMS[arm])
     folder = file_of(out, arm, seed).with_suffix("")
     trainer, clock = lab.trainer(config, folder, value_only=True), Clock()
     trainer.add_callback(clock)
     trainer.train()
     trainer.critic.save(folder / "critic")
-    return {"arm": arm, "seed": seed, "commit": lab.commit, "rows": logged(trainer, clock)}
+    return {"arm": arm, "seed": seed, "commit": lab.commit, **identity(lab, batches), "rows": logged(trainer, clock)}
+
+
+def identity(lab: CriticLab, batches: int | None) -> dict[str, Any]:
+    """Return what all fits of a folder must share."""
+    return {"judge": digest(lab.judge / "model.safetensors"), "batches": batches}
+
+
+def read_fits(out: Path, ours: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the finished fits in a folder. Raise ConfigError where one is of another judge or length."""
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(out.glob("*.json"))]
+    for record in records:
+        if theirs := {name: record.get(name) for name in ours if record.get(name) != ours[name]}:
+            raise ConfigError(f"{out}: holds fits of {theirs}, these are of {ours}; use another --out")
+    return records
 
 
 def curve(record: dict[str, Any]) -> list[tuple[float, float, float]]:
@@ -138,6 +155,7 @@ def main() -> None:
     torch.set_num_threads(1)
     options.out.mkdir(parents=True, exist_ok=True)
     lab = CriticLab(options.run)
+    read_fits(options.out, identity(lab, options.batches))
     plan = [(arm, int(seed)) for seed in options.seeds.split(",") for arm in options.arms.split(";")]
     todo = [(arm, seed) for arm, seed in plan if not file_of(options.out, arm, seed).exists()]
     print(f"{len(plan)} fits, {len(todo)} to do, of about 3 to 6 minutes on one core each", flush=True)
@@ -151,7 +169,7 @@ def main() -> None:
             f"{arm}, seed {seed}: {last[2]:.3f} after {last[0]:,.0f} tokens, {took:.0f} s; {len(todo) - place - 1} left",
             flush=True,
         )
-    records = [json.loads(path.read_text()) for path in sorted(options.out.glob("*.json"))]
+    records = read_fits(options.out, identity(lab, options.batches))
     summary = summarize(records)
     write_atomic(RESULTS / "critic_fits.json", json.dumps({**summary, "records": records}, indent=1) + "\n")
     write_atomic(RESULTS / "critic_fits.md", markdown(summary))

@@ -28,7 +28,7 @@ import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torch
 import torch
 
 from eval.studies.plans import Trial, plan
-from eval.studies.runner import read_records, run_trials
+from eval.studies.runner import make_once, read_records, run_trials
 from eval.studies.summary import t_interval
 from eval.studies.trials import digest
 from rewardlab.benchmarks.revision import revision_rows, verified_vote
@@ -66,9 +66,11 @@ MINUTES = {"taught": 4, "unbalanced": 4, "ungrounded": 4, "pag": 20}  # of one c
 class Settings:
     """What all trials share; the optimizers are those of the quickstart."""
 
-    num_votes: int = 2  # of the judge on each pair with a judgment
+    num_pairs: int = 4000  # with a judgment, that the judge votes on
+    num_votes: int = 4  # on each: right and wrong votes on one pair tell more than those on easy and hard pairs
     start_steps: int = 300
-    learning_rate: float = 3e-4
+    learning_rate: float = 3e-4  # of the starts
+    rl_learning_rate: float = 1e-4
     value_learning_rate: float = 1e-3
     value_pretrain_steps: int = 100
     rl_steps: int = 54
@@ -88,7 +90,8 @@ class Context:
         if not is_finished(run / "sft"):
             raise ConfigError(f"{run}: holds no finished SFT; make one with `rewardlab quickstart --out {run}`")
         torch.set_num_threads(1)
-        self.settings, self.out, self.files, self.commit = settings, out, (train, test), commit()
+        self.settings, self.out, self.commit = settings, out, commit()
+        self.files = (train, test, find_config("rl/pag"))
         self.template = template_for(self.judge, None)
         self.pairs, self.test = read_pairs(train), read_pairs(test)[: settings.num_test]
         self.votes = out / "votes.jsonl"
@@ -99,7 +102,7 @@ class Context:
 
     def start(self) -> dict[str, Any]:
         """Have the judge vote on the pairs it was trained on, and measure it."""
-        rows = [n for n, pair in enumerate(self.pairs) if pair.judgment]
+        rows = [n for n, pair in enumerate(self.pairs) if pair.judgment][: self.settings.num_pairs]
         pairs = [self.pairs[n] for n in rows]
         judge = self._judge(self.judge)
         judged = judge.compare_many(pairs, orders=[(pair.order,) for pair in pairs], num_votes=self.settings.num_votes, seed=0)
@@ -151,10 +154,14 @@ class Context:
         }
 
     def _teach(self, trial: Trial) -> Path:
-        """Return the start, fine-tuned where it is not there already."""
+        """Return the start, fine-tuned by the first process that needs it."""
         folder = self.out / "starts" / trial.name
-        if is_finished(folder):
-            return folder / FINAL
+        make_once(self.out / "made" / trial.name / "start.json", lambda: self._fine_tune(trial, folder))
+        return folder / FINAL
+
+    def _fine_tune(self, trial: Trial, folder: Path) -> dict[str, Any]:
+        if is_finished(folder):  # and killed before that was noted
+            return {}
         config = SFTConfig(
             model=str(self.judge),
             template=self.template.name,
@@ -167,20 +174,27 @@ class Context:
             **OPTIMIZER,
         )
         with {"unbalanced": unbalanced, "ungrounded": ungrounded}.get(trial.arm, nullcontext)():
-            return train_sft(self.pairs, config, folder, votes=self.votes)
+            train_sft(self.pairs, config, folder, votes=self.votes)
+        return {}
 
     def _pag(self, trial: Trial) -> Path:
         """Return what the recipe makes of the start."""
         config = self._pag_config(trial.seed)
         critic = self._critic(config)
-        changes = {"value_pretrain_steps": 0, "value_init": str(critic)}
-        return train_rl(self.pairs, config.model_copy(update=changes), self.out / "runs" / trial.name)
+        changes, folder = {"value_pretrain_steps": 0, "value_init": str(critic)}, self.out / "runs" / trial.name
+        if not is_finished(folder):  # it may have been killed while it was judged
+            train_rl(self.pairs, config.model_copy(update=changes), folder)
+        return folder / FINAL
 
     def _critic(self, config: RLConfig) -> Path:
-        """Return the critic, fitted to the start where it is not there already."""
-        rows = rl_rows(hard_pairs(self.pairs, config), self.template, both_orders=True)
-        build = partial(build_trainer, rows, template=self.template)
-        return pretrain_value(build, config.model_copy(update={"seed": 0}), self.out / "critic", "")
+        """Return the critic, fitted to the start by the first process that needs it."""
+
+        def fit() -> dict[str, Any]:
+            rows = rl_rows(hard_pairs(self.pairs, config), self.template, both_orders=True)
+            build = partial(build_trainer, rows, template=self.template)
+            return {"path": str(pretrain_value(build, config.model_copy(update={"seed": 0}), self.out / "critic", ""))}
+
+        return Path(make_once(self.out / "critic" / "fit.json", fit)["path"])
 
     def _pag_config(self, seed: int) -> RLConfig:
         """Return the recipe with the quickstart's optimizer."""
@@ -195,7 +209,7 @@ class Context:
             "model": str(self._teach(Trial(0, "taught"))),
             "template": self.template.name,
             "seed": seed,
-            "learning_rate": self.settings.learning_rate,
+            "learning_rate": self.settings.rl_learning_rate,
             "value_learning_rate": self.settings.value_learning_rate,
             "value_pretrain_steps": self.settings.value_pretrain_steps,
             "warmup_steps": 5,

@@ -1,7 +1,8 @@
 """Does a judge go on improving without a teacher? SFT, RL, its own right judgments (self-distil), SFT again, RL again.
 
-Beside it stands RL alone, on as many generated tokens as the two rounds of RL have, and what is known to keep rollouts apart:
-for RL may make a judge surer rather than better, and then a majority of its votes gains less than one vote did.
+Beside it stands RL alone, on as many generated tokens as the two rounds of RL have and on as many as all stages have, and what
+is known to keep rollouts apart: for RL may make a judge surer rather than better, and then a majority of its votes gains less
+than one vote did.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Arm:
 
 ARMS: dict[str, Arm] = {
     "two_rounds": Arm("RL, self-distil, SFT, RL", rounds=2),
-    "longer": Arm("RL alone, for as many tokens", budgets=2),
+    "longer": Arm("RL alone, for as many tokens", budgets=4),  # two of RL, and about two of self-distillation
     "clip_higher": Arm("RL with clip-higher (0.28)", {"clip_high": 0.28}),
     "kl": Arm("RL with KL to SFT (k3, 0.04)", {"kl": "k3_loss", "kl_coef": 0.04}),
     "grouped": Arm("RL in groups of 8", {"group_size": 8}),
@@ -46,7 +47,7 @@ class Settings:
     guesser would be with a chance of ``alpha`` at most."""
 
     num_tokens: int = 100_000  # generated in a round of RL
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-4  # StableReinforce's best in the method study
     num_pairs: int = 1000
     samples: int = 4
     keep: int = 2

@@ -63,11 +63,13 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
         raise ValueError("there is no finished trial to summarise")
     of = {arm: rows_of(records, arm) for arm in ARMS}
     budget = start["identity"]["settings"]["num_tokens"]
-    first, longest = f"rl_1@{budget}", f"rl_1@{2 * budget}"
+    first, longer, longest = (f"rl_1@{number * budget}" for number in (1, 2, ARMS["longer"].budgets))
     plain = of["longer"].get(first) or of["two_rounds"].get(first, {})
     pairs = {"second round against first": (of["two_rounds"].get(f"{LAST}@{budget}"), of["two_rounds"].get(first))}
-    pairs["two rounds against RL alone, as many tokens"] = (of["two_rounds"].get(f"{LAST}@{budget}"), of["longer"].get(longest))
-    pairs["RL alone, twice the tokens against once"] = (of["longer"].get(longest), of["longer"].get(first))
+    second = of["two_rounds"].get(f"{LAST}@{budget}")
+    pairs["two rounds against RL alone, as many tokens of RL"] = (second, of["longer"].get(longer))
+    pairs["two rounds against RL alone, about as many tokens in all"] = (second, of["longer"].get(longest))
+    pairs["RL alone, twice the tokens against once"] = (of["longer"].get(longer), of["longer"].get(first))
     pairs |= {f"{ARMS[arm].title}, against RL": (of[arm].get(first), plain) for arm in ("clip_higher", "kl", "grouped")}
     pairs[f"{ARMS['vote_reward'].title}, against groups of 8"] = (of["vote_reward"].get(first), of["grouped"].get(first))
     began = with_gains(start["scores"])

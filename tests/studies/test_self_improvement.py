@@ -71,16 +71,16 @@ def test_the_report_by_hand(tmp_path: Path) -> None:
         distil = {"stage": "distil", **kept, "cpu_s": 10.0, "wall_s": 10.0}
         rounds = [stage("rl_1", vote, budget=100_000), distil, stage("sft", vote), stage("rl_2", vote + 0.04, budget=100_000)]
         rows.append(record("two_rounds", seed, rounds))
-        rows.append(record("longer", seed, [stage("rl_1", vote + 0.03 * n, budget=100_000 * (n + 1)) for n in range(2)]))
+        rows.append(record("longer", seed, [stage("rl_1", vote + 0.03 * n, budget=100_000 * (n + 1)) for n in range(4)]))
     start = {"identity": {"settings": Settings().to_dict(), "judge": "j"}, "cpu_s": 12.0, "scores": stage("", 0.72)}
     summary = summarize(rows, start, 2)
     second = summary["differences"]["second round against first"]["vote_15"]
     assert second["mean"] == pytest.approx(0.04)
     assert second["interval"] == pytest.approx([0.04, 0.04])
-    assert summary["differences"]["two rounds against RL alone, as many tokens"]["vote_15"]["mean"] == pytest.approx(0.01)
+    assert summary["differences"]["two rounds against RL alone, as many tokens of RL"]["vote_15"]["mean"] == pytest.approx(0.01)
     assert summary["differences"]["RL against its start"]["vote_15"]["mean"] == pytest.approx(0.09)
     assert summary["table"]["two_rounds"]["rl_2@100000"]["vote_gain"]["mean"] == pytest.approx(0.15)
-    assert summary["minutes"] == 6.6  # (12 + 3 * (160 + 100)) seconds / 2 processes / 60
+    assert summary["minutes"] == 9.1  # (12 + 3 * (160 + 200)) seconds / 2 processes / 60
     path = write_report(summary, tmp_path / "study.md")
     assert "| second round against first | +0.0 [+0.0, +0.0] | +4.0 [+4.0, +4.0] |" in path.read_text()
     assert markdown(json.loads(path.with_suffix(".json").read_text())) == path.read_text()
