@@ -117,11 +117,16 @@ class MethodConfig(TrainConfig, Method):
         description="Budget of steps of the critic alone, before the policy moves; with their rollouts they are no part of "
         "max_steps. health.policy decides where explained variance then is below health.min_explained_variance.",
     )
+    value_pretrain_batch_size: int | None = Field(
+        None,
+        ge=1,
+        description="Rollouts of a step of the critic's pretraining; null: batch_size. Smaller steps fit it in fewer rollouts.",
+    )
     value_patience: int = Field(
         10,
         ge=1,
-        description="The critic's pretraining ends when the mean explained variance of so many rollout batches has not risen "
-        "above that of as many before, and is not below health.min_explained_variance.",
+        description="The critic's pretraining ends when the mean explained variance of so many rollout batches has for as "
+        "many in a row not risen above that of as many before, and is not below health.min_explained_variance.",
     )
     value_init: str | None = Field(None, description="Checkpoint or value model to start the critic from; null: the policy's.")
 
@@ -138,6 +143,13 @@ class MethodConfig(TrainConfig, Method):
             )
         if self.rollout_batch_size % self.group_size:
             raise ValueError("rollout_batch_size must be a multiple of group_size")
+        if (size := self.value_pretrain_batch_size) and (
+            self.rollout_batch_size % size or size % min(size, self.micro_batch_size)
+        ):
+            raise ValueError(
+                f"value_pretrain_batch_size {size} must divide rollout_batch_size {self.rollout_batch_size}, and be below "
+                f"micro_batch_size {self.micro_batch_size} or a multiple of it"
+            )
         period = self._steps_of_rollouts
         if self.save_steps % period:
             raise ValueError(

@@ -101,6 +101,17 @@ def test_the_config_of_a_fit() -> None:
     assert changed == {"max_steps", "gae_lambda_critic", "window", "kl_coef", "value_learning_rate", "health", "seed"}
 
 
+def test_a_fit_may_take_smaller_steps() -> None:
+    """Its checkpoints are at the end of rollout batches, as RL's are."""
+    sizes = {"rollout_batch_size": 16, "batch_size": 8, "micro_batch_size": 4, "group_size": 1, "save_steps": 6}
+    fitted = critic_config(fit_config(value_pretrain_batch_size=2, **sizes))
+    assert (fitted.batch_size, fitted.micro_batch_size, fitted.save_steps) == (2, 2, 8)
+    assert critic_config(fit_config(**sizes)).save_steps == 6
+    for wrong in (3, 6):
+        with pytest.raises(ValueError, match=f"value_pretrain_batch_size {wrong} must divide rollout_batch_size 16"):
+            fit_config(value_pretrain_batch_size=wrong, **sizes)
+
+
 def test_a_fit_is_read_from_the_logs() -> None:
     state = TrainerState(global_step=12)
     state.log_history = [{"value/explained_variance": 0.1 * n, "tokens/generated": 100.0} for n in range(6)]

@@ -39,7 +39,12 @@ def critic_config(config: Config) -> Config:
     another, so that RL begins with rollouts that the critic was not fitted to.
     """
     policy = "warn" if config.health.policy == "warn" else "stop"  # of a frozen policy, going back would draw the same again
+    batch_size = config.value_pretrain_batch_size or config.batch_size
+    period = config.rollout_batch_size // batch_size * config.iterations  # steps of a rollout batch: checkpoints are at its end
     changes = {
+        "batch_size": batch_size,
+        "micro_batch_size": min(batch_size, config.micro_batch_size),
+        "save_steps": -(-config.save_steps // period) * period,
         "seed": config.seed + FIT_SEED,
         "max_steps": config.value_pretrain_steps,
         "lr_scheduler": "constant",
