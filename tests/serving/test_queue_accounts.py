@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -11,10 +12,12 @@ from rewardlab.errors import DataError
 from rewardlab.serving.auth import Key, Keys
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
 from rewardlab.serving.histograms import ServingHistograms
+from rewardlab.serving.jobs import family_of
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_context import TENANT
 from rewardlab.types import Judgment
 from tests.support.queue_engine import Engine, after, judge_job, run, settle
+from tests.support.virtual_time import TimedEngine, job, run_virtually
 
 
 def ask(queue: JudgeQueue, question: str, tenant: str = "anna", votes: int = 1, **how: float) -> asyncio.Task[Judgment]:
@@ -120,7 +123,11 @@ def test_failures_in_words() -> None:
         outcome = (await asyncio.gather(ask(queue, "lost"), return_exceptions=True))[0]
         refused(outcome, EngineFailedError, "the engine failed: HTTP 503")
         assert queue.failing
+        outcome = (await asyncio.gather(ask(queue, "silent"), return_exceptions=True))[0]
+        refused(outcome, EngineFailedError, "the engine failed: no answer")
+        assert not queue._times._lines  # how long a failure takes says nothing of what a judgment takes
         await ask(queue, "good")
+        assert list(queue._times._lines) == [family_of(judge_job("good"))]
         await settle()
         assert not queue.failing
         outcome = (await asyncio.gather(ask(queue, "too long"), return_exceptions=True))[0]
@@ -142,9 +149,11 @@ def test_a_call_that_hangs_fails_its_batch() -> None:
         engine.gate.clear()
         outcome = (await asyncio.gather(ask(queue, "q"), return_exceptions=True))[0]
         refused(outcome, EngineFailedError, "the engine gave no answer within 0.1 s")
+        assert isinstance(outcome, EngineFailedError)
+        assert outcome.retry_after_s == 1
         assert (queue.failing, queue.ready, queue.tenants["anna"].counts["failed"]) == (True, False, 1)
 
-    run(body, engine_timeout_s=0.1)
+    run(body, engine_timeout_s=0.1, recheck_s=0.4)
 
 
 def test_deadlines_in_words() -> None:
@@ -186,6 +195,36 @@ def test_when_to_come_again() -> None:
         assert 3.4 < queue.batch_seconds < 3.6  # 0.7 ** 3 of it, after three calls of no time
 
     run(body, max_sequences=4)
+
+
+def test_the_average_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven tenths of what it was, and three of the last: by a clock of the test's own, calls of half a second."""
+    engine = TimedEngine(lambda num: 0.5)
+    monkeypatch.setattr("rewardlab.serving.queue.EngineThread", engine.thread)
+
+    async def main() -> list[float]:
+        queue = JudgeQueue(engine)  # type: ignore[arg-type]
+        queue.start()
+        averages = [queue.batch_seconds]
+        for question in "ab":
+            await queue.submit(job(question))
+            averages.append(queue.batch_seconds)
+        await queue.stop(1)
+        return averages
+
+    assert run_virtually(main()) == pytest.approx([1.0, 0.85, 0.745])
+
+
+def test_probabilities_are_the_other_judges() -> None:
+    """Jobs by probability are run by the judge that is given for them."""
+    other = Engine()
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        await queue.submit(replace(judge_job("p"), by_probability=True))
+        await queue.submit(judge_job("q"))
+
+    assert (run(body, probability_judge=other).calls, other.calls) == ([["q"]], [["p"]])
+    assert run(body).calls == [["p"], ["q"]]
 
 
 def test_readiness() -> None:

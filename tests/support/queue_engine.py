@@ -60,8 +60,10 @@ class Engine:
 def vote(pair: PreferencePair, order: Order) -> Vote:
     if pair.question == "lost" or (pair.question == "half" and order is Order.SWAPPED):
         return Vote(order, Verdict(None, VerdictStatus.ERROR), Completion("", FinishReason.ERROR, error="HTTP 503"))
+    if pair.question == "silent":
+        return Vote(order, Verdict(None, VerdictStatus.ERROR), Completion("", FinishReason.ERROR, error=""))
     if pair.question == "too long":
-        said = "HTTP 400: this model's maximum context length is 2048 tokens"
+        said = "HTTP 400: this model's maximum context length is 2048 tokens" + ("" if order is Order.GIVEN else ", again")
         return Vote(order, Verdict(None, VerdictStatus.ERROR), Completion("", FinishReason.ERROR, error=said))
     first, second = pair.shown(order)
     choice = Choice.FIRST if len(first) > len(second) else Choice.SECOND

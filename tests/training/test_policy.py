@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 
 from rewardlab.config import PolicyConfig, RMConfig, load_yaml
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.models.checkpoints import VERDICT_TEMPERATURE, add_to_card, write_card
 from rewardlab.prompts import load_template
 from rewardlab.rewards.anchors import anchors_of, best_of
 from rewardlab.rewards.pairwise import PairwiseReward
@@ -180,6 +182,25 @@ def test_pairwise_ppo(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, mo
     assert (final / "critic" / "config.json").exists() or (tmp_path / "run" / "critic" / "config.json").exists()
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert any("value/explained_variance" in line for line in lines)
+
+
+def test_a_run_is_of_its_judges_temperature(
+    demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A judge that was calibrated between two starts is another one, though its path is the same: the run is not resumed."""
+    judge = tmp_path / "judge"
+    shutil.copytree(tiny_checkpoint, judge)
+    monkeypatch.setattr(AnchoredReward, "__call__", uncut(AnchoredReward.__call__))
+    config = config_for(
+        tiny_checkpoint, judge=f"prob:hf:{judge}", anchor="group", judge_max_tokens=4, max_steps=2, save_steps=2
+    )
+
+    write_card(judge, template=load_template("plain"), stage="sft", verdict_temperature={"tau": 2.0})
+    shutil.rmtree(train_policy(demo_pairs[0][:4], config, tmp_path / "run"))  # as one that was killed before its end
+    add_to_card(judge, verdict_temperature={"tau": 1.5})
+    with pytest.raises(ConfigError, match=r"other settings or data \(data\)"):
+        train_policy(demo_pairs[0][:4], config, tmp_path / "run")
+    assert VERDICT_TEMPERATURE in (tmp_path / "run" / "run.json").read_text()
 
 
 def test_the_best_of_several_is_the_anchor() -> None:
