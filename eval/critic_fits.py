@@ -125,7 +125,7 @@ def markdown(summary: dict[str, Any]) -> str:
         "# Several passes over stored rollouts, or fresh ones?",
         "",
         f"- `python -m eval.critic_fits`, commit {', '.join(summary['commits'])}. The quickstart's judge after SFT, VC-PPO's",
-        "  critic, rate 1e-3, rollout batches of 256 in batches of 128.",
+        "  critic, rate 1e-3, rollout batches of 256 in batches of 128 where no other size stands.",
         f"- Explained variance of a rollout batch before the critic is fitted to it, mean of the last {WINDOW} batches; mean",
         "  over seeds [least, largest]. Tokens are those generated before. `no clip`: the value clip of 0.2 is off.",
         "",

@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from eval.studies.methods import ARMS, FITTED, VALIDATION_SEED
+from eval.studies.method_summary import of_table
+from eval.studies.methods import ARMS, FITTED, choose_rates
 from rewardlab.config import HealthConfig, RLConfig
 from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.training.run.watchdog import CRITIC_SIGNS, Alarms
@@ -34,10 +35,11 @@ def is_starved(arm: str) -> bool:
     return ARMS[arm].fit_steps is not None
 
 
-def read_runs(records: Path) -> list[dict[str, Any]]:
-    """Return the finished runs of the method table whose critic reaches the policy, starved and fitted."""
-    lines = [line for line in read_complete_lines(records) if "arm" in line and line["seed"] < VALIDATION_SEED]
-    return [line for line in lines if ARMS[line["arm"]].recipe in FITTED and bootstraps(line)]
+def read_runs(records: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the scores of the start, and the finished runs of the method table whose critic reaches the policy."""
+    start, *trials = read_complete_lines(records)
+    table = of_table(trials, choose_rates(trials, list(ARMS), start["identity"]["settings"]["rates"]))
+    return start["plain"], [trial for trial in table if ARMS[trial["arm"]].recipe in FITTED and bootstraps(trial)]
 
 
 def bootstraps(record: dict[str, Any]) -> bool:
@@ -45,7 +47,7 @@ def bootstraps(record: dict[str, Any]) -> bool:
 
 
 def batches_of(record: dict[str, Any]) -> list[dict[str, float]]:
-    """Return the log of every rollout batch, as the watchdog had it."""
+    """Return the logs of rollout batches of which some rollout was whole, as the watchdog had them."""
     series = record["series"]
     columns = {name: series[key] for key, name in LOGGED.items() if key in series}
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
@@ -59,12 +61,16 @@ def fall_of(accuracies: Sequence[float], start: float) -> int | None:
     return next((n for n, mean in enumerate(means, WINDOW) if mean <= start - FALL), None)
 
 
+def accuracies_of(rows: Sequence[dict[str, float]]) -> list[float]:
+    return [row[LOGGED["right"]] for row in rows if LOGGED["right"] in row]
+
+
 def judge_run(record: dict[str, Any], start: float) -> dict[str, Any]:
     """Return when the watchdog names the critic of a run, and when accuracy had fallen, in rollout batches."""
     rows, alarms = batches_of(record), Alarms(HealthConfig(), bootstraps=True)
     events = [(n, alarms.of(row, n)) for n, row in enumerate(rows, 1)]
     named, signs = next(((n, sorted(event)) for n, event in events if set(event) & set(CRITIC_SIGNS)), (None, []))
-    accuracies = [row[LOGGED["right"]] for row in rows]
+    accuracies = accuracies_of(rows)
     return {
         "arm": record["arm"],
         "seed": record["seed"],
@@ -77,13 +83,13 @@ def judge_run(record: dict[str, Any], start: float) -> dict[str, Any]:
     }
 
 
-def summarize(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return every run as :func:`judge_run` has it, and by arm how many were named, and in time. The start of an arm is the
-    mean accuracy of its first rollout batches, which are the start judge's own."""
+def summarize(records: Sequence[dict[str, Any]], plain: dict[str, Any]) -> dict[str, Any]:
+    """Return every run as :func:`judge_run` has it, and by arm how many were named, and in time. ``plain``: scores of the judge
+    that all but PAG start from, which has a start of its own."""
     arms, runs = {}, []
     for name in dict.fromkeys(record["arm"] for record in records):
         of_arm = sorted((record for record in records if record["arm"] == name), key=lambda record: int(record["seed"]))
-        start = float(np.mean([batches_of(record)[0][LOGGED["right"]] for record in of_arm]))
+        start = float((of_arm[0]["start"] or plain)["accuracy"])
         judged = [judge_run(record, start) for record in of_arm]
         runs += judged
         arms[name] = {
@@ -121,9 +127,9 @@ def markdown(summary: dict[str, Any]) -> str:
         "",
         f"- `python -m eval.watchdog_critics`, of the runs in `methods_hard.jsonl` (commit {', '.join(summary['commits'])});",
         f"  {bounds}.",
-        f"- Fallen: the mean accuracy of {WINDOW} rollout batches is {100 * FALL:.0f} points below that of the first",
-        "  batches, which are the start judge's. Batches are counted from the beginning of RL, seed by seed; – is never.",
-        f"- Accuracy is that of rollouts: of the first batch, and of the last {WINDOW} (mean of the seeds, least and most).",
+        f"- Fallen: the mean accuracy of {WINDOW} rollout batches is {100 * FALL:.0f} points below the start judge's",
+        "  on held-out pairs. Batches are counted from the beginning of RL, seed by seed; – is never.",
+        f"- Accuracy: of the start, and of the rollouts of the last {WINDOW} batches (mean of the seeds, least and most).",
         "",
         f"| {' | '.join(columns)} |",
         "|" + "---|" * len(columns),
@@ -140,7 +146,8 @@ def markdown(summary: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--records", type=Path, default=RESULTS / "methods_hard.jsonl")
-    summary = summarize(read_runs(parser.parse_args().records))
+    plain, runs = read_runs(parser.parse_args().records)
+    summary = summarize(runs, plain)
     write_atomic(RESULTS / "watchdog_critics.json", json.dumps(summary, indent=1) + "\n")
     write_atomic(RESULTS / "watchdog_critics.md", markdown(summary))
 

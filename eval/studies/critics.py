@@ -14,7 +14,7 @@ from rewardlab.data.pairs import read_pairs
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import commit, load_template_for
 from rewardlab.models.loading import load_model
-from rewardlab.training.policy_gradient.critic_fit import CriticFit, StopAtPlateau, critic_config, rule_of
+from rewardlab.training.policy_gradient.critic_fit import critic_config
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows
 from rewardlab.training.run.folder import FINAL, is_finished
@@ -68,15 +68,6 @@ class CriticLab:
         trainer = build_trainer(rows, config, model, processor, self.template, folder, trl=arguments, **more)
         trainer.remove_callback(PrinterCallback)
         return trainer
-
-
-def fit_critic(trainer: PolicyTrainer, config: RLConfig) -> CriticFit:
-    """Train ``trainer``, built with ``value_only`` for a :meth:`CriticLab.fit_config`, until the rule or the budget ends it;
-    return what it took."""
-    rule = rule_of(config)
-    trainer.add_callback(StopAtPlateau(rule))
-    trainer.train()
-    return CriticFit.of(trainer.state, rule)
 
 
 class Clock(TrainerCallback):

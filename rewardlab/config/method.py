@@ -76,9 +76,9 @@ class Method(Schema):
 
     @property
     def bootstraps(self) -> bool:
-        """Whether advantages are made of a critic's values beyond a baseline: with GAE's lambda below 1 its errors reach the
-        policy, at 1 they only add noise."""
-        return self.advantage == "gae" and (self.gae_lambda < 1 or self.length_alpha is not None)
+        """Whether advantages are made of a critic's values beyond a baseline: with GAE's lambda below 1, and where rollouts are
+        cut in windows, its errors reach the policy; else they only add noise."""
+        return self.advantage == "gae" and (self.gae_lambda < 1 or self.length_alpha is not None or self.window is not None)
 
     @field_validator("preclip")
     @classmethod

@@ -120,7 +120,8 @@ class MethodConfig(TrainConfig, Method):
     value_pretrain_batch_size: int | None = Field(
         None,
         ge=1,
-        description="Rollouts of a step of the critic's pretraining; null: batch_size. Smaller steps fit it in fewer rollouts.",
+        description="Rollouts of a step of the critic's pretraining, of all processes; null: batch_size. value_pretrain_steps "
+        "counts these steps.",
     )
     value_patience: int = Field(
         10,
@@ -143,13 +144,8 @@ class MethodConfig(TrainConfig, Method):
             )
         if self.rollout_batch_size % self.group_size:
             raise ValueError("rollout_batch_size must be a multiple of group_size")
-        if (size := self.value_pretrain_batch_size) and (
-            self.rollout_batch_size % size or size % min(size, self.micro_batch_size)
-        ):
-            raise ValueError(
-                f"value_pretrain_batch_size {size} must divide rollout_batch_size {self.rollout_batch_size}, and be below "
-                f"micro_batch_size {self.micro_batch_size} or a multiple of it"
-            )
+        if (size := self.value_pretrain_batch_size) and self.rollout_batch_size % size:
+            raise ValueError(f"value_pretrain_batch_size {size} must divide rollout_batch_size {self.rollout_batch_size}")
         period = self._steps_of_rollouts
         if self.save_steps % period:
             raise ValueError(

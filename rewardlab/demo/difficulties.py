@@ -98,7 +98,7 @@ DIFFICULTIES = {
         (Split.TRAIN, Split.TEST),
     ),
     HARD: DemoDifficulty(
-        "84x84 pictures of five to nine drawn shapes and of three scanned digits, and twelve kinds of questions about them",
+        "84x84 pictures of four to seven drawn shapes and of three scanned digits, and twelve kinds of questions about them",
         _draw_hard,
         _render_hard,
         _view_hard,

@@ -38,7 +38,7 @@ from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.rollouts.engine import check_engine
 from rewardlab.training.rl import consistency_judge, train_rl
-from rewardlab.training.run.folder import micro_batches, trackers
+from rewardlab.training.run.folder import micro_batch_size, micro_batches, trackers
 from rewardlab.training.sft import train_sft
 from rewardlab.types import PreferencePair, VerdictStatus
 from rewardlab.verdicts.parse import parse_verdict
@@ -141,6 +141,8 @@ def _batches(config: TrainConfig, processes: int) -> str:
         message += (
             f"; {config.rollout_batch_size} rollouts between two samplings, {config.rollout_batch_size // processes} each"
         )
+        if isinstance(config, RLConfig) and (size := config.value_pretrain_batch_size):
+            micro_batch_size(config.micro_batch_size, size, processes)  # raises
     return message
 
 

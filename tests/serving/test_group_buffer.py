@@ -12,6 +12,7 @@ import pytest
 from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError
 from rewardlab.serving.group_buffer import Group, GroupBuffer
 from rewardlab.serving.request_context import TENANT
+from tests.support.virtual_time import run_virtually
 
 Buffer = GroupBuffer[int, float]
 
@@ -78,7 +79,7 @@ def test_the_timer_of_a_full_group_ends_no_later_one() -> None:
         await asyncio.sleep(0.4)  # the timer of the first two has rung
         return await asyncio.gather(third, buffer.join("key", 8))
 
-    assert asyncio.run(main()) == [3, 4]
+    assert run_virtually(main()) == [3, 4]
 
 
 def test_a_tenant_has_groups_of_its_own() -> None:

@@ -11,13 +11,20 @@ from eval.watchdog_critics import fall_of, markdown, summarize
 
 def record(arm: str, explained: list[float], bias: float, right: list[float]) -> dict[str, Any]:
     series = {"tokens": [1000] * len(right), "right": right, "explained": explained, "position_bias": [bias] * len(right)}
-    return {"arm": arm, "seed": 0, "commit": "abc", "config": {"advantage": "gae", "gae_lambda": 0.95}, "series": series}
+    return {
+        "start": None,
+        "arm": arm,
+        "seed": 0,
+        "commit": "abc",
+        "config": {"advantage": "gae", "gae_lambda": 0.95},
+        "series": series,
+    }
 
 
 def test_a_starved_critic_is_named_before_the_fall() -> None:
     healthy = record("vc_ppo", [0.3] * 8, 0.1, [0.60 + 0.01 * n for n in range(8)])
     starved = record("starved_vc_ppo", [0.0] * 8, 0.9, [0.60 - 0.02 * n for n in range(8)])
-    summary = summarize([healthy, starved])
+    summary = summarize([healthy, starved], {"accuracy": 0.6})
     ours, theirs = summary["arms"]["vc_ppo"], summary["arms"]["starved_vc_ppo"]
     assert (ours["starved"], ours["named"], ours["named_at"], ours["fallen_at"]) == (False, 0, [None], [None])
     assert (theirs["starved"], theirs["named"], theirs["in_time"]) == (True, 1, 1)

@@ -12,7 +12,7 @@ import pytest
 from transformers import TrainerControl, TrainerState
 
 from rewardlab.config import RLConfig
-from rewardlab.errors import HealthError
+from rewardlab.errors import ConfigError, HealthError
 from rewardlab.training.policy_gradient.critic_fit import CriticFit, StopAtPlateau, StopRule, critic_config
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
@@ -101,7 +101,7 @@ def test_the_config_of_a_fit() -> None:
     assert changed == {"max_steps", "gae_lambda_critic", "window", "kl_coef", "value_learning_rate", "health", "seed"}
 
 
-def test_a_fit_may_take_smaller_steps() -> None:
+def test_a_fit_may_take_smaller_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its checkpoints are at the end of rollout batches, as RL's are."""
     sizes = {"rollout_batch_size": 16, "batch_size": 8, "micro_batch_size": 4, "group_size": 1, "save_steps": 6}
     fitted = critic_config(fit_config(value_pretrain_batch_size=2, **sizes))
@@ -110,6 +110,10 @@ def test_a_fit_may_take_smaller_steps() -> None:
     for wrong in (3, 6):
         with pytest.raises(ValueError, match=f"value_pretrain_batch_size {wrong} must divide rollout_batch_size 16"):
             fit_config(value_pretrain_batch_size=wrong, **sizes)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert critic_config(fit_config(value_pretrain_batch_size=8, **sizes)).micro_batch_size == 2
+    with pytest.raises(ConfigError, match="2 rollouts a step are those of all processes, and 4 do not divide them"):
+        critic_config(fit_config(value_pretrain_batch_size=2, **sizes))
 
 
 def test_a_fit_is_read_from_the_logs() -> None:

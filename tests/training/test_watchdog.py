@@ -151,6 +151,7 @@ def test_returns_that_hardly_vary_are_no_sign_later() -> None:
         ({"advantage": "gae"}, True),
         ({"advantage": "gae", "gae_lambda": 1.0}, False),
         ({"advantage": "gae", "gae_lambda": 1.0, "length_alpha": 0.05}, True),
+        ({"advantage": "gae", "gae_lambda": 1.0, "window": 64}, True),
         ({"gae_lambda": 0.5}, False),
     ],
 )

@@ -192,7 +192,7 @@ def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> 
         trainer.add_callback(StopAtPlateau(rule))
 
         def finish() -> Path:
-            record_fit(CriticFit.of(trainer.state, rule), value_config, folder)
+            record_fit(CriticFit.of(trainer.state, rule), config, folder)
             trainer.save_model(str(folder))
             trainer.accelerator.wait_for_everyone()  # one process writes what all will read
             return folder / CRITIC

@@ -19,7 +19,7 @@ from rewardlab.data.files import write_atomic
 from rewardlab.errors import HealthError
 from rewardlab.processes import is_main
 from rewardlab.reporting.progress import log_line
-from rewardlab.training.run.folder import FIT
+from rewardlab.training.run.folder import FIT, micro_batch_size
 from rewardlab.training.run.watchdog import append_event
 
 RISE = 0.01  # of explained variance, from one mean to the next, that is none
@@ -37,13 +37,15 @@ def critic_config(config: Config) -> Config:
     of the values of the critic itself, which knows nothing yet. Rollouts are whole where the method cuts them in windows, for
     only finished ones are fitted to. The KL divergence of a policy to itself is 0, so no reference model is loaded. The seed is
     another, so that RL begins with rollouts that the critic was not fitted to.
+
+    Raise ConfigError where ``value_pretrain_batch_size`` is no multiple of the number of processes.
     """
     policy = "warn" if config.health.policy == "warn" else "stop"  # of a frozen policy, going back would draw the same again
     batch_size = config.value_pretrain_batch_size or config.batch_size
     period = config.rollout_batch_size // batch_size * config.iterations  # steps of a rollout batch: checkpoints are at its end
     changes = {
         "batch_size": batch_size,
-        "micro_batch_size": min(batch_size, config.micro_batch_size),
+        "micro_batch_size": micro_batch_size(config.micro_batch_size, batch_size),
         "save_steps": -(-config.save_steps // period) * period,
         "seed": config.seed + FIT_SEED,
         "max_steps": config.value_pretrain_steps,
@@ -158,13 +160,14 @@ class CriticFit:
 
 
 def record_fit(fit: CriticFit, config: MethodConfig, folder: Path) -> None:
-    """Log the fit and write it to ``folder/fit.json``; a shortfall goes to ``health.jsonl`` too.
+    """Log the fit of the critic of ``config``'s run and write it to ``folder/fit.json``; a shortfall goes to ``health.jsonl``
+    too.
 
     Raise HealthError for a shortfall, unless the policy is to warn only, or the critic is but a baseline (lambda 1) and its
     errors do not reach the policy.
     """
     message = fit.shortfall(config.health.min_explained_variance)
-    policy = config.health.policy if config.bootstraps else "warn"
+    policy = "stop" if config.health.policy != "warn" and config.bootstraps else "warn"
     if is_main():
         log_line(str(fit))
         write_atomic(folder / FIT, json.dumps(asdict(fit), indent=1) + "\n")

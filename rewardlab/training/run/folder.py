@@ -207,6 +207,16 @@ def micro_batches(config: TrainConfig, sequences: int, processes: int | None = N
     return sequences // at_once
 
 
+def micro_batch_size(most: int, sequences: int, processes: int | None = None) -> int:
+    """Return the largest micro-batch, ``most`` or smaller, in which every process can read its share of a batch of
+    ``sequences``, which counts those of all processes. Raise ConfigError where they cannot be shared out evenly."""
+    processes = processes or num_processes()
+    if sequences % processes:
+        raise ConfigError(f"{sequences} rollouts a step are those of all processes, and {processes} do not divide them")
+    share = sequences // processes
+    return max(size for size in range(1, min(most, share) + 1) if share % size == 0)
+
+
 def trackers(report_to: str) -> list[str]:
     """The names in ``report_to``. Raises ConfigError for one that is not installed."""
     names = report_to.split(",")
