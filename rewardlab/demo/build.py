@@ -109,14 +109,18 @@ def build_base(out: Path, config: DemoConfig) -> Path:
     tokenizer = train_tokenizer(texts, config.vocab_size)
     processor = build_processor(tokenizer)
     model = build_model(tokenizer, hidden=config.hidden, layers=config.layers, seed=config.seed)
+    kept, num_done = out / f"{BASE}.training.pt", 0
     with bar("base model learns to see", config.base_steps) as advance:
 
         def progress(step: int, metrics: dict[str, float]) -> None:
-            advance(note=f"loss {metrics['loss']:.2f}" if step % 10 == 0 else None)
+            nonlocal num_done  # of a training that goes on, the steps before it are done at once
+            advance(step + 1 - num_done, note=f"loss {metrics['loss']:.2f}" if step % 10 == 0 else None)
+            num_done = step + 1
 
         perception = PerceptionConfig(config.base_steps, seed=config.seed, difficulty=config.difficulty)
-        learn_to_see(model, processor, perception, progress)
+        learn_to_see(model, processor, perception, progress, kept)
     partial = out / f"{BASE}.partial"
     save_model(partial, model, processor)
     partial.rename(folder)
+    kept.unlink(missing_ok=True)
     return folder

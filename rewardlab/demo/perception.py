@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from rewardlab.demo.facts import Fact, facts_of
 
 IGNORE = -100
 PARTS = 2  # of a batch
+SAVE_STEPS = 250
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,8 @@ class FactBatcher:
         }
 
 
-def batches(config: PerceptionConfig, batcher: FactBatcher) -> Iterator[list[dict[str, torch.Tensor]]]:
+def batches(config: PerceptionConfig, batcher: FactBatcher, rng: random.Random) -> Iterator[list[dict[str, torch.Tensor]]]:
     """Yield each batch in :data:`PARTS` of rows of like length: together they hold less padding than one would."""
-    rng = random.Random(f"perception {config.seed}")
     size = max(1, config.batch // PARTS)
     difficulty = DIFFICULTIES[config.difficulty]
 
@@ -129,14 +130,24 @@ def learn_to_see(
     processor: Qwen2_5_VLProcessor,
     config: PerceptionConfig,
     progress: Callable[[int, dict[str, float]], None] = lambda step, metrics: None,
+    kept: Path | None = None,
 ) -> None:
-    """Train ``model`` in place for ``config.steps`` steps; ``progress`` is called after each with loss and token accuracy."""
+    """Train ``model`` in place for ``config.steps`` steps; ``progress`` is called after each with loss and token accuracy.
+
+    Every :data:`SAVE_STEPS` steps all that the rest depends on is written to the file ``kept``, and read from there where it
+    exists: a training that was killed goes on as it would have.
+    """
     torch.manual_seed(config.seed)
+    rng = random.Random(f"perception {config.seed}")
     optimizers = _optimizers(model, config.learning_rate)
     schedules = [LambdaLR(o, lambda step: learning_rate_scale(step, config.steps)) for o in optimizers]
+    parts: list[Any] = [model, *optimizers, *schedules]
+    first = _restore(kept, parts, rng) if kept and kept.exists() else 0
     model.train()
-    stream = batches(config, FactBatcher(processor))
-    for step in range(config.steps):
+    stream = batches(config, FactBatcher(processor), rng)
+    for step in range(first, config.steps):
+        if kept and step > first and step % SAVE_STEPS == 0:
+            _save(kept, parts, rng, step)
         metrics = _backward(model, next(stream))
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
@@ -145,6 +156,28 @@ def learn_to_see(
             optimizer.zero_grad(set_to_none=True)
         progress(step, metrics)
     model.eval()
+
+
+def _save(path: Path, parts: Sequence[Any], rng: random.Random, step: int) -> None:
+    partial = path.with_name(f"{path.name}.partial")
+    state = {
+        "parts": [part.state_dict() for part in parts],
+        "rng": rng.getstate(),
+        "torch": torch.get_rng_state(),
+        "step": step,
+    }
+    torch.save(state, partial)
+    partial.replace(path)
+
+
+def _restore(path: Path, parts: Sequence[Any], rng: random.Random) -> int:
+    """Return the number of steps that were done."""
+    state = torch.load(path, weights_only=True)
+    for part, values in zip(parts, state["parts"], strict=True):
+        part.load_state_dict(values)
+    rng.setstate(state["rng"])
+    torch.set_rng_state(state["torch"])
+    return int(state["step"])
 
 
 def _backward(model: Qwen2_5_VLForConditionalGeneration, parts: Sequence[dict[str, torch.Tensor]]) -> dict[str, float]:
