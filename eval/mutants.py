@@ -92,7 +92,7 @@ MODULES = {
 # By module what a change became, and why nothing can see it.
 REASONS: dict[str, dict[str, str]] = json.loads(Path(__file__).with_name("mutants_reasons.json").read_text(encoding="utf-8"))
 
-_SQL = re.compile(r"(SELECT|WHERE|INSERT|UPDATE|CONFLICT|DELETE|PRAGMA|COALESCE|BEGIN|COMMIT|ROLLBACK)")
+_SQL = re.compile(r"\b(SELECT|WHERE|INSERT|UPDATE|CONFLICT|DELETE|PRAGMA|COALESCE|BEGIN|COMMIT|ROLLBACK)\b")
 _SQL_TEXT = re.compile(r"'[^']*'")
 
 CONFIG = """
