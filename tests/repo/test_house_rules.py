@@ -191,6 +191,7 @@ def test_habits_of_files(path: Path) -> None:
     """A docstring, at most 400 lines (a size that makes one think), no bare except, no leftover; prompt builders know no
     label."""
     text = path.read_text(encoding="utf-8")
+    assert not re.search(r"[\x00-\x08\x0b-\x1f]", text), "a control character"
     tree = ast.parse(text)
     assert ast.get_docstring(tree), "module docstring"
     assert len(text.splitlines()) <= LONG_FILES.get(str(path.relative_to(ROOT)), 400)
