@@ -83,6 +83,7 @@ MODULES = {
     "serving/queue": (
         "tests/serving/test_queue.py",
         "tests/serving/test_queue_accounts.py",
+        "tests/serving/test_queue_times.py",
         "tests/serving/test_fairness.py",
     ),
     "serving/group_buffer": ("tests/serving/test_group_buffer.py",),

@@ -75,7 +75,7 @@ def learning_rates(text: str) -> tuple[float, ...]:
 
 @app.command("methods")
 def study_methods(
-    run: Annotated[Path, typer.Option("--run", help="A finished quickstart, or one up to SFT.")] = Path("runs/quickstart"),
+    run: Annotated[Path, typer.Option("--run", help="A finished quickstart, or one up to SFT.")] = Path("runs/quickstart_hard"),
     out: Out = Path("runs/methods"),
     records: Records = Path("eval/results/methods_hard.jsonl"),
     configs: Annotated[Path, typer.Option("--configs", help="Folder of the methods' recipes.")] = Path("configs/rl"),
@@ -108,7 +108,7 @@ def study_methods(
 
 @app.command("self_improvement")
 def study_self_improvement(
-    run: Annotated[Path, typer.Option("--run", help="A finished quickstart, or one up to SFT.")] = Path("runs/quickstart"),
+    run: Annotated[Path, typer.Option("--run", help="A finished quickstart, or one up to SFT.")] = Path("runs/quickstart_hard"),
     out: Out = Path("runs/self_improvement"),
     records: Records = Path("eval/results/self_improvement.jsonl"),
     configs: Annotated[Path, typer.Option("--configs", help="Folder of the methods' recipes.")] = Path("configs/rl"),

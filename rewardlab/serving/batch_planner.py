@@ -58,14 +58,14 @@ class BatchPlanner:
                     break
         return batch, late
 
-    def seconds_until_done(self, entry: Entry, now: float) -> float:
+    def seconds_until_done(self, entry: Entry, now: float, num_threads: int) -> float:
         """Return the seconds after the running calls within which a job that is not yet in the queue is done: the calls before
-        it as they are on average, its own one safely."""
+        it as they are on average, so many at a time, its own one safely."""
         family, num = family_of(entry.job), entry.job.num_sequences
         size = self._size(entry.job, now)
         ahead = self._waiting.sequences_before(entry.tenant, entry.rank, num)
         calls_before = int(ahead // size) * self._times.expected(family, size)
-        return calls_before + self._times.safe(family, max(num, min(size, self._waiting.sequences + num)))
+        return calls_before / num_threads + self._times.safe(family, max(num, min(size, self._waiting.sequences + num)))
 
     def _is_late(self, entry: Entry, size: int, now: float) -> bool:
         """Return whether a job cannot be done in time; where more waits than fits into a batch, in one of full size: a small

@@ -224,7 +224,7 @@ class JudgeQueue:
         """Raise DeadlineExceededError for a job that cannot be done in time; an engine that was idle for long tries."""
         now = asyncio.get_running_loop().time()
         entry.is_trial = not (self._running or self._waiting) and now - self._last_call > TRIAL_S
-        seconds = self._seconds_busy(now) + self._planner.seconds_until_done(entry, now) / self._num_threads
+        seconds = self._seconds_busy(now) + self._planner.seconds_until_done(entry, now, self._num_threads)
         if not entry.is_trial and seconds > (left := entry.deadline - now):
             self._count(entry.tenant, "late")
             raise DeadlineExceededError(

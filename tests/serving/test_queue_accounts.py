@@ -19,7 +19,6 @@ from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_context import TENANT
 from rewardlab.types import Judgment
 from tests.support.queue_engine import Engine, after, judge_job, run, settle
-from tests.support.virtual_time import TimedEngine, job, run_virtually
 
 
 def ask(queue: JudgeQueue, question: str, tenant: str = "anna", votes: int = 1, **how: float) -> asyncio.Task[Judgment]:
@@ -81,6 +80,7 @@ def test_batches_are_of_whom_they_are_for() -> None:
         assert queue.counts["batches"] == len(engine.calls)
         assert queue.tenants["anna"].counts["batches"] == sum(bool({"a", "b"} & set(call)) for call in engine.calls)
         assert queue.tenants["ben"].counts["batches"] == 1
+        assert [waiting for _, _, waiting in queue.tenants["anna"].recent] == [1, 0]  # own jobs, at the end of each
         [latest] = queue.tenants["ben"].recent
         assert abs(latest[0] - time.time()) < 60
         assert 40 <= latest[1] < 30_000  # milliseconds
@@ -200,75 +200,6 @@ def test_when_to_come_again() -> None:
     run(body, max_sequences=4)
 
 
-def test_the_average_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seven tenths of what it was, and three of the last: by a clock of the test's own, calls of half a second."""
-    engine = TimedEngine(lambda num: 0.5)
-    monkeypatch.setattr("rewardlab.serving.queue.EngineThread", engine.thread)
-
-    async def main() -> list[float]:
-        queue = JudgeQueue(engine)  # type: ignore[arg-type]
-        queue.start()
-        averages = [queue.batch_seconds]
-        for question in "ab":
-            await queue.submit(job(question))
-            averages.append(queue.batch_seconds)
-        assert [latency[1] for latency in queue.tenants[""].recent] == [500, 500]  # milliseconds
-        await queue.stop(1)
-        return averages
-
-    assert run_virtually(main()) == pytest.approx([1.0, 0.85, 0.745])
-
-
-def test_what_cannot_be_done_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock of the test's own, calls of two seconds: refused at once, also where the engine is busy until then; not
-    refused where nothing was tried for long; told so where the engine became free too late."""
-    engine, told = TimedEngine(lambda num: 2.0), {}
-    monkeypatch.setattr("rewardlab.serving.queue.EngineThread", engine.thread)
-
-    async def main() -> JudgeQueue:
-        TENANT.set("anna")
-        queue, loop = JudgeQueue(engine), asyncio.get_running_loop()  # type: ignore[arg-type]
-        queue.start()
-
-        async def tell(question: str, seconds: float) -> None:
-            try:
-                await queue.submit(job(question), deadline=loop.time() + seconds)
-            except DeadlineExceededError as error:
-                told[question] = str(error)
-
-        await tell("first", 60)
-        await tell("short", 1.0)
-        busy = asyncio.create_task(tell("busy", 60))
-        await asyncio.sleep(0.5)
-        await tell("waits", 3.0)
-        await tell("past", -1.0)
-        await busy
-        await asyncio.sleep(9)
-        await tell("soon", 1.9)
-        await asyncio.sleep(2)
-        await tell("trial", 1.9)
-        await asyncio.sleep(3)
-        engine.seconds = lambda num: 5.0
-        busy = asyncio.create_task(tell("slow", 60))
-        await asyncio.sleep(0.1)
-        await tell("late", 5.5)
-        await busy
-        await queue.stop(1)
-        return queue
-
-    queue, more = run_virtually(main()), "give it more time, or come later"
-    assert told == {
-        "short": f"the judge would need 2.0 s and has 1.0 s: {more}",
-        "waits": f"the judge would need 3.5 s and has 3.0 s: {more}",  # the rest of the call that runs, and its own
-        "past": f"the judge would need 3.5 s and has 0.0 s: {more}",
-        "soon": f"the judge would need 2.0 s and has 1.9 s: {more}",
-        "trial": "the deadline passed before the request came to an end",
-        "late": "the engine became free too late to judge the request before its deadline",
-    }
-    assert engine.calls == [["first"], ["busy"], ["trial"], ["slow"]]
-    assert queue.tenants["anna"].counts["late"] == len(told)
-
-
 def test_probabilities_are_the_other_judges() -> None:
     """Jobs by probability are run by the judge that is given for them."""
     other = Engine()
@@ -324,6 +255,40 @@ def test_a_stop_that_takes_too_long() -> None:
         assert queue.num_waiting == 0
 
     run(body)
+
+
+def test_a_stop_waits_for_all_threads() -> None:
+    """Not for the one alone that has nothing to do; and no longer than the last call takes."""
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        engine.gate.clear()
+        task = ask(queue, "begun")
+        await settle()
+        stop = asyncio.create_task(queue.stop(30))
+        await settle()
+        assert not stop.done()
+        engine.gate.set()
+        async with asyncio.timeout(10):
+            assert (await task).outcome.winner == 0
+            await stop
+
+    run(body, num_threads=2)
+
+
+def test_room_is_waited_for_until_the_deadline() -> None:
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        engine.gate.clear()
+        tasks = [ask(queue, "begun")]
+        await settle()
+        tasks.append(ask(queue, "waits"))
+        await settle()
+        async with asyncio.timeout(10):
+            with pytest.raises(OverloadedError, match="the judge is busy; try again in 1 s"):
+                await ask(queue, "part", deadline=after(0.2), waits_for_room=True)
+        engine.gate.set()
+        await asyncio.gather(*tasks)
+
+    run(body, max_waiting=1)
 
 
 def test_the_cache_has_a_size() -> None:
