@@ -29,7 +29,7 @@ RESULTS = Path(__file__).parent / "results"
 NO_CLIP = 1e6
 ARMS: dict[str, dict[str, Any]] = {
     "fresh": {},
-    "fresh, batches of 32": {"batch_size": 32, "micro_batch_size": 32},
+    "fresh, batches of 32": {"value_pretrain_batch_size": 32},
     "fresh, no clip": {"value_clip": NO_CLIP},
     "2 passes, no clip": {"value_clip": NO_CLIP, "iterations": 2},
     "4 passes, no clip": {"value_clip": NO_CLIP, "iterations": 4},
@@ -47,8 +47,8 @@ def file_of(out: Path, arm: str, seed: int) -> Path:
 
 def fit(lab: CriticLab, arm: str, seed: int, out: Path, batches: int | None) -> dict[str, Any]:
     """Fit one critic, keep it, and return its logs."""
-    passes, sizes = ARMS[arm].get("iterations", 1), SIZES | ARMS[arm]
-    steps = sizes["rollout_batch_size"] // sizes["batch_size"] * passes * (batches or BATCHES[passes])
+    passes, size = ARMS[arm].get("iterations", 1), ARMS[arm].get("value_pretrain_batch_size", SIZES["batch_size"])
+    steps = SIZES["rollout_batch_size"] // size * passes * (batches or BATCHES[passes])
     config = lab.fit_config("vc_ppo", seed, value_pretrain_steps=steps, **ARMS[arm])
     folder = file_of(out, arm, seed).with_suffix("")
     trainer, clock = lab.trainer(config, folder, value_only=True), Clock()

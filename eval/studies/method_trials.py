@@ -315,8 +315,7 @@ class MethodContext:
             )
             trainer.remove_callback(PrinterCallback)
             series.num_tokens = lambda: trainer.num_generated_tokens
-            steps_per_batch = config.rollout_batch_size // config.batch_size * config.iterations
-            at_budgets = AtBudgets(trainer, budgets, evaluate, steps_per_batch)
+            at_budgets = AtBudgets(trainer, budgets, evaluate, config.steps_of_rollouts)
             trainer.add_callback(at_budgets)
             try:
                 trainer.train()

@@ -215,8 +215,7 @@ def critic_config(
         "learning_rate": settings.value_learning_rate,  # of a policy that does not move
         "value_learning_rate": settings.value_learning_rate,
         "value_pretrain_steps": num_steps,
-        "batch_size": settings.value_batch_size,
-        "micro_batch_size": settings.value_batch_size,
+        "value_pretrain_batch_size": settings.value_batch_size,
         "gae_lambda_critic": 1.0,
     }
     return RLConfig(**values)

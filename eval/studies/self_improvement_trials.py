@@ -116,8 +116,7 @@ class SelfImprovementContext:
         trainer.remove_callback(PrinterCallback)
         series.num_tokens = lambda: trainer.num_generated_tokens
         budgets = [s.num_tokens * (number + 1) for number in range(arm.budgets)]
-        steps_per_batch = config.rollout_batch_size // config.batch_size * config.iterations
-        at_budgets = AtBudgets(trainer, budgets, lambda budget: self.scores(model), steps_per_batch)
+        at_budgets = AtBudgets(trainer, budgets, lambda budget: self.scores(model), config.steps_of_rollouts)
         trainer.add_callback(at_budgets)
         trainer.train()
         reward.close()

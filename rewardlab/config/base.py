@@ -206,13 +206,13 @@ class TrainConfig(Schema):
         return self
 
     @property
-    def _steps_of_rollouts(self) -> int:
+    def steps_of_rollouts(self) -> int:
         """Optimizer steps between two lines that log rollouts."""
         return 1
 
     @model_validator(mode="after")
     def _can_go_back(self) -> Self:
-        apart = max(self.logging_steps, self._steps_of_rollouts)
+        apart = max(self.logging_steps, self.steps_of_rollouts)
         builds_up, kept = self.health.patience * apart, (self.save_total_limit - 1) * self.save_steps
         if self.health.policy == "roll_back" and builds_up > kept:
             raise ValueError(

@@ -132,7 +132,7 @@ class MethodConfig(TrainConfig, Method):
     value_init: str | None = Field(None, description="Checkpoint or value model to start the critic from; null: the policy's.")
 
     @property
-    def _steps_of_rollouts(self) -> int:
+    def steps_of_rollouts(self) -> int:
         return self.rollout_batch_size // self.batch_size * self.iterations
 
     @model_validator(mode="after")
@@ -146,7 +146,7 @@ class MethodConfig(TrainConfig, Method):
             raise ValueError("rollout_batch_size must be a multiple of group_size")
         if (size := self.value_pretrain_batch_size) and self.rollout_batch_size % size:
             raise ValueError(f"value_pretrain_batch_size {size} must divide rollout_batch_size {self.rollout_batch_size}")
-        period = self._steps_of_rollouts
+        period = self.steps_of_rollouts
         if self.save_steps % period:
             raise ValueError(
                 f"save_steps {self.save_steps} must be a multiple of {period}, the optimizer steps per rollout batch: a "

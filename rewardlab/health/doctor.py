@@ -141,7 +141,7 @@ def _batches(config: TrainConfig, processes: int) -> str:
         message += (
             f"; {config.rollout_batch_size} rollouts between two samplings, {config.rollout_batch_size // processes} each"
         )
-        if isinstance(config, RLConfig) and (size := config.value_pretrain_batch_size):
+        if size := config.value_pretrain_batch_size:
             micro_batch_size(config.micro_batch_size, size, processes)  # raises
     return message
 

@@ -107,8 +107,7 @@ def _key(key: str, *options: str, per_minute: float) -> Key:
     digest = _HASH.fullmatch(key)
     if key.lower().startswith("sha256:") and not digest:  # it must not become a key itself: whoever reads the file would be in
         raise ValueError("a hash is not 64 hex digits")
-    of = bytes.fromhex(digest[1]) if digest else hashlib.sha256(key.encode()).digest()
-    return Key(of, **values, name=tenant or "")
+    return Key(bytes.fromhex(digest[1]) if digest else Key.of(key).digest, **values, name=tenant or "")
 
 
 class Bucket:

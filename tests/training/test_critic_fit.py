@@ -13,6 +13,8 @@ from transformers import TrainerControl, TrainerState
 
 from rewardlab.config import RLConfig
 from rewardlab.errors import ConfigError, HealthError
+from rewardlab.prompts import load_template
+from rewardlab.training.policy_gradient.build import run_method
 from rewardlab.training.policy_gradient.critic_fit import CriticFit, StopAtPlateau, StopRule, critic_config
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
@@ -114,6 +116,20 @@ def test_a_fit_may_take_smaller_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     assert critic_config(fit_config(value_pretrain_batch_size=8, **sizes)).micro_batch_size == 2
     with pytest.raises(ConfigError, match="2 rollouts a step are those of all processes, and 4 do not divide them"):
         critic_config(fit_config(value_pretrain_batch_size=2, **sizes))
+
+
+def test_a_run_that_cannot_be_shared_out_is_refused_before_its_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the fit, in smaller steps, could be."""
+    sizes = {"rollout_batch_size": 16, "batch_size": 8, "micro_batch_size": 8, "group_size": 1, "save_steps": 2}
+    config = fit_config(value_pretrain_steps=4, value_pretrain_batch_size=4, **sizes)
+
+    def build(**kwargs: Any) -> Any:
+        raise AssertionError("a trainer is built")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="a batch of 8 is that of all processes together"):
+        run_method(build, config, tmp_path / "rl", "data", load_template("plain"), name="rl", num_rows=16, pairs=[])
+    assert not (tmp_path / "rl").exists()
 
 
 def test_a_fit_is_read_from_the_logs() -> None:

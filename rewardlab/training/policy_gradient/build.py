@@ -225,6 +225,8 @@ def run_method(
     """
     if config.engine:
         check_engine(config.engine)  # before anything is loaded
+    for sequences in (config.batch_size, config.rollout_batch_size):
+        micro_batches(config, sequences)  # before a critic is fitted for hours
 
     def build_stage(resume: str | None) -> Built:
         stage_config = config

@@ -41,11 +41,11 @@ def critic_config(config: Config) -> Config:
     Raise ConfigError where ``value_pretrain_batch_size`` is no multiple of the number of processes.
     """
     policy = "warn" if config.health.policy == "warn" else "stop"  # of a frozen policy, going back would draw the same again
-    batch_size = config.value_pretrain_batch_size or config.batch_size
-    period = config.rollout_batch_size // batch_size * config.iterations  # steps of a rollout batch: checkpoints are at its end
+    if size := config.value_pretrain_batch_size:
+        sizes = {"batch_size": size, "micro_batch_size": micro_batch_size(config.micro_batch_size, size)}
+        config = config.model_copy(update=sizes)
+    period = config.steps_of_rollouts  # checkpoints are at the end of a rollout batch
     changes = {
-        "batch_size": batch_size,
-        "micro_batch_size": micro_batch_size(config.micro_batch_size, batch_size),
         "save_steps": -(-config.save_steps // period) * period,
         "seed": config.seed + FIT_SEED,
         "max_steps": config.value_pretrain_steps,
