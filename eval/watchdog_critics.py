@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from eval.studies.method_summary import of_table
-from eval.studies.methods import ARMS, FITTED, choose_rates
+from eval.studies.methods import ARMS, choose_rates
 from rewardlab.config import HealthConfig, RLConfig
 from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.training.run.watchdog import CRITIC_SIGNS, Alarms
@@ -39,7 +39,7 @@ def read_runs(records: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the scores of the start, and the finished runs of the method table whose critic reaches the policy."""
     start, *trials = read_complete_lines(records)
     table = of_table(trials, choose_rates(trials, list(ARMS), start["identity"]["settings"]["rates"]))
-    return start["plain"], [trial for trial in table if ARMS[trial["arm"]].recipe in FITTED and bootstraps(trial)]
+    return start["plain"], [trial for trial in table if ARMS[trial["arm"]].is_fitted and bootstraps(trial)]
 
 
 def bootstraps(record: dict[str, Any]) -> bool:

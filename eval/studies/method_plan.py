@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from eval.studies.method_summary import cpu_seconds, of_table
-from eval.studies.methods import ARMS, FITTED, VALIDATION_SEED, Settings, choose_rates, validated
+from eval.studies.methods import ARMS, VALIDATION_SEED, Arm, Settings, budgets_of, choose_rates, validated
 
 Record = dict[str, Any]
 
@@ -35,8 +35,8 @@ class Todo:
 
 def seconds_of(arm: str, records: Sequence[Record], settings: Settings) -> tuple[float | None, float | None]:
     """Return the CPU seconds of a validation trial and of one of the table: of the arm's own records, else by tokens from its
-    other trials, else from those of all arms with, or without, a critic."""
-    tokens = (settings.budgets[0], settings.budgets[-1])
+    other trials, else from those of arms like it: with a critic, without, or with completions in its place; else of all."""
+    tokens = (settings.budgets[0], budgets_of(arm, settings)[-1])
     is_validation = (True, False)
 
     def cost(of: Sequence[Record], kind: int) -> float | None:
@@ -47,10 +47,15 @@ def seconds_of(arm: str, records: Sequence[Record], settings: Settings) -> tuple
         return float(np.mean(other)) * tokens[kind] / tokens[1 - kind] if other else None
 
     own = [r for r in records if r["arm"] == arm]
-    fitted = ARMS[arm].recipe in FITTED
-    alike = [r for r in records if (ARMS[r["arm"]].recipe in FITTED) == fitted]
-    costs = [cost(own, kind) or cost(alike, kind) or cost(records, kind) for kind in (0, 1)]
+    alike = [r for r in records if kind_of(ARMS[r["arm"]]) == kind_of(ARMS[arm])]
+    rest = [] if ARMS[arm].oracle else records
+    costs = [cost(own, kind) or cost(alike, kind) or cost(rest, kind) for kind in (0, 1)]
     return costs[0], costs[1]
+
+
+def kind_of(arm: Arm) -> tuple[bool, bool]:
+    """Return what decides most of the time that an arm takes: whether it has a critic, and whether completions in its place."""
+    return arm.is_fitted, arm.oracle is not None
 
 
 def fit_seconds(arms: Sequence[str], records: Sequence[Record], num_seeds: int) -> float:
@@ -63,7 +68,7 @@ def fit_seconds(arms: Sequence[str], records: Sequence[Record], num_seeds: int) 
 
 def is_whole_fit(arm: str) -> bool:
     """Return whether an arm's critic is fitted until it is fitted."""
-    return ARMS[arm].recipe in FITTED and ARMS[arm].fit_steps is None
+    return ARMS[arm].is_fitted and ARMS[arm].fit_steps is None
 
 
 def todo(arms: Sequence[str], records: Sequence[Record], settings: Settings, num_seeds: int) -> list[Todo]:

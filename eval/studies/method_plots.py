@@ -22,12 +22,12 @@ COLUMNS = 4  # of panels
 def draw_accuracy(summary: dict[str, Any], path: Path) -> None:
     """Sampled accuracy of every method at each budget: its seeds, their mean and interval."""
     budgets = list(summary["table"])
-    arms = list(summary["table"][budgets[-1]])
+    arms = list(summary["curves"])
     figure, axes = plt.subplots(figsize=(8.5, 0.5 * len(arms) + 1.4))
     for number, (budget, colour) in enumerate(zip(budgets, COLOURS, strict=False)):
         for line, arm in enumerate(arms):
             place = line + 0.32 * (number - 0.5)
-            value = summary["table"][budget][arm].get("accuracy")
+            value = summary["table"][budget].get(arm, {}).get("accuracy")
             if value is None:
                 continue
             seeds = _accuracies(summary, arm, budget)

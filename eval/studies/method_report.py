@@ -66,6 +66,13 @@ def head_lines(summary: dict[str, Any]) -> list[str]:
         f"- Time: {summary['minutes']} minutes with {summary['num_workers']} processes of one thread, by CPU seconds: "
         f"{cpu['trials']:,.0f} of trials, {cpu['fits']:,.0f} of critics' fits, {cpu['starts']:,.0f} of starts.",
     ]
+    oracles = {arm.oracle for arm in map(ARMS.__getitem__, summary["curves"]) if arm.oracle}
+    for oracle in oracles:
+        lines.append(
+            f"- No critic but completions: every {oracle.stride}th state has the mean reward of {oracle.completions} "
+            "completions by the policy as it is, those between it have that of the one before. Only at "
+            f"{s['budgets'][0]:,} tokens, for the cost; tokens of these completions do not count."
+        )
     if summary["pag_start"]:
         lines.insert(
             2, f"- PAG's start, taught to verify its judgments: {_scores(summary['pag_start'])}, at the last judgment."

@@ -163,7 +163,9 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
             arm: {f"{r['learning_rate']:g}": r["budgets"][0]["accuracy"] for r in tried if r["arm"] == arm} for arm in decided
         },
         "chosen": {arm: chosen[arm] for arm in decided},
-        "table": {str(b): {arm: arm_row(rows, base, start, b) for arm, rows in of.items()} for b in budgets},
+        "table": {
+            str(b): {arm: arm_row(rows, base, start, b) for arm, rows in of.items() if rows_at(rows, b)} for b in budgets
+        },
         "critics": {arm: critic for arm, rows in of.items() if (critic := critic_of(rows))},
         "revision": {str(b): {arm: shares for arm, rows in of.items() if (shares := revision(rows, b))} for b in budgets},
         "events": {arm: _events(rows) for arm, rows in of.items()},

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ from transformers import PrinterCallback, TrainerCallback
 
 from eval.studies.checker import LocalChecker
 from eval.studies.method_evaluation import Evaluator
-from eval.studies.methods import ARMS, FITTED, MethodTrial, Settings, config_of, critic_config, facts_of
+from eval.studies.methods import ARMS, MethodTrial, Settings, budgets_of, config_of, critic_config, facts_of
+from eval.studies.oracle import OracleValues
 from eval.studies.runner import make_once
 from eval.studies.trials import is_numeric_failure
 from eval.studies.worlds import VALIDATION, World
@@ -36,7 +38,7 @@ from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.build import pretrain_value
-from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows
+from rewardlab.training.rl import build_trainer, hard_pairs, judgment_reward_of, rl_rows
 from rewardlab.training.run.folder import FINAL, HEALTH, METRICS, SAMPLES, VALUE
 from rewardlab.training.run.watchdog import Watchdog
 from rewardlab.training.sft import train_sft
@@ -172,7 +174,8 @@ class MethodContext:
 
     def facts(self, trial: MethodTrial) -> dict[str, Any]:
         """What a record of ``trial`` must agree in to count as that trial's."""
-        return {"config": facts_of(self.config_of(trial))}
+        oracle = ARMS[trial.arm].oracle
+        return {"config": facts_of(self.config_of(trial)), **({"oracle": asdict(oracle)} if oracle else {})}
 
     def start_of(self, arm: str) -> Path:
         """Return the checkpoint that an arm starts from; PAG's is made by :meth:`verifying`."""
@@ -263,7 +266,7 @@ class MethodContext:
         arm = ARMS[trial.arm]
         verifies, config = arm.recipe == "pag", self.config_of(trial)
         own_start = self.verifying() if verifies else None
-        fit = self.critic(trial.arm, trial.seed) if arm.recipe in FITTED else None
+        fit = self.critic(trial.arm, trial.seed) if arm.is_fitted else None
         clock, cpu = time.perf_counter(), time.process_time()
         if fit is not None:
             config = config.model_copy(update={"value_init": fit["path"]})
@@ -272,9 +275,9 @@ class MethodContext:
         def evaluate(budget: int) -> dict[str, Any]:
             if trial.is_validation:
                 return self.evaluator.scores(model, self.validation, verify=verifies)
-            return self.measure(model, last=budget == self.settings.budgets[-1], verify=verifies)
+            return self.measure(model, last=budget == budgets[-1], verify=verifies)
 
-        budgets = self.settings.budgets[:1] if trial.is_validation else self.settings.budgets
+        budgets = self.settings.budgets[:1] if trial.is_validation else budgets_of(trial.arm, self.settings)
         trained = self._train(trial, config, model, budgets, evaluate)
         return {
             "arm": trial.arm,
@@ -302,6 +305,7 @@ class MethodContext:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder)
             reward = self._reward(trial, config, model, out)
+            oracle = self._oracle(trial, config, model, out)
             trainer = build_trainer(
                 self.rows(config),
                 config,
@@ -312,6 +316,7 @@ class MethodContext:
                 reward=reward,
                 callbacks=[series, Watchdog(config.health, out, bootstraps=config.bootstraps)],
                 trl={"save_strategy": "no", "logging_nan_inf_filter": False},
+                **({"values": oracle} if oracle else {}),
             )
             trainer.remove_callback(PrinterCallback)
             series.num_tokens = lambda: trainer.num_generated_tokens
@@ -335,6 +340,7 @@ class MethodContext:
             "explained": {"first": explained[0], "last": float(np.mean(explained[-3:]))} if explained else None,
             "events": [{name: event[name] for name in ("step", "signs", "message")} for event in events],
             "series": series.columns(),
+            **({"oracle_tokens": oracle.num_tokens} if oracle else {}),
         }
 
     def _reward(self, trial: MethodTrial, config: RLConfig, model: Any, out: Path) -> JudgmentReward | None:
@@ -344,6 +350,22 @@ class MethodContext:
         weights = RewardWeights(format=config.format_weight, consistency=self.settings.consistency_weight)
         scorer = JudgmentScorer(self.template.verdict_format, LocalChecker())
         return JudgmentReward(scorer, None, weights, ends=end_token_ids(model), samples=out / SAMPLES)
+
+    def _oracle(self, trial: MethodTrial, config: RLConfig, model: Any, out: Path) -> OracleValues | None:
+        """Return what takes the place of a critic in an arm without one; None where there is a critic, or no need of values."""
+        if (oracle := ARMS[trial.arm].oracle) is None:
+            return None
+        (samples := out / "oracle").mkdir()  # of completions, apart from those of rollouts
+        return OracleValues(
+            model,
+            self.processor,
+            judgment_reward_of(config, self.template, model, samples),
+            completions=oracle.completions,
+            stride=oracle.stride,
+            max_tokens=config.max_completion_length,
+            ends=end_token_ids(model),
+            seed=trial.seed,
+        )
 
 
 def digest_of(facts: dict[str, Any]) -> str:

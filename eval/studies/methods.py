@@ -19,10 +19,19 @@ VALIDATION_SEED = 100  # of the trials that a rate is chosen by; seeds of the st
 
 
 @dataclass(frozen=True)
+class Oracle:
+    """Values in a critic's place: the mean reward of ``completions`` of every ``stride``-th prefix, by the policy as it is."""
+
+    completions: int = 8
+    stride: int = 4
+
+
+@dataclass(frozen=True)
 class Arm:
     """A recipe, and what the arm changes of it. ``consistency``: the demo's checker is asked, and its answer paid. ``rate_of``:
     the arm that it has the rate of, where none is chosen for it: it differs from that in one part. ``fit_steps``: the steps for
-    which its critic is fitted, where they are not :attr:`Settings.value_steps`."""
+    which its critic is fitted, where they are not :attr:`Settings.value_steps`. ``oracle``: it has no critic. Its values cost
+    some thirty times the tokens of its rollouts, so that it ends at the smallest budget. Not for windows, nor for dialogues."""
 
     title: str
     recipe: str
@@ -30,6 +39,12 @@ class Arm:
     consistency: bool = False
     rate_of: str = ""
     fit_steps: int | None = None
+    oracle: Oracle | None = None
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether it has a critic, which is fitted before."""
+        return self.recipe in FITTED and self.oracle is None
 
 
 FITTED = ("ppo", "vc_ppo", "vapo", "t_ppo", "pag")  # recipes with a critic
@@ -44,6 +59,9 @@ ARMS: dict[str, Arm] = {
     "t_ppo": Arm("T-PPO", "t_ppo"),
     "pag": Arm("PAG, last judgment", "pag"),
     "starved_vc_ppo": Arm("VC-PPO, critic of 6 steps", "vc_ppo", rate_of="vc_ppo", fit_steps=6),
+    "oracle_ppo": Arm("PPO, lambda 0.95, no critic but completions", "ppo", rate_of="ppo", oracle=Oracle()),
+    "oracle_vc_ppo": Arm("VC-PPO, no critic but completions", "vc_ppo", rate_of="vc_ppo", oracle=Oracle()),
+    "oracle_vapo": Arm("VAPO, no critic but completions", "vapo", rate_of="vapo", oracle=Oracle()),
     "dapo": Arm("DAPO", "dapo"),
     "rloo": Arm("RLOO", "rloo"),
     "reinforce_pp": Arm("REINFORCE++", "reinforce_pp"),
@@ -104,6 +122,11 @@ class MethodTrial:
     @property
     def is_validation(self) -> bool:
         return self.seed >= VALIDATION_SEED
+
+
+def budgets_of(arm: str, settings: Settings) -> tuple[int, ...]:
+    """Return the budgets that the trials of an arm are evaluated at."""
+    return settings.budgets[:1] if ARMS[arm].oracle else settings.budgets
 
 
 def check_arms(arms: Sequence[str], known: Collection[str] = ARMS) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from eval.studies.method_report import write_report
 from eval.studies.method_study import run_study
+from eval.studies.method_summary import summarize
 from eval.studies.method_trials import MethodContext
 from eval.studies.methods import MethodTrial, Settings
 from eval.studies.runner import read_records, restore
@@ -101,6 +103,21 @@ def test_a_study_in_small(study: Any) -> None:
     critics = [path.name.split("-") for path in sorted((folder / "out" / "critics").iterdir())]
     assert [(recipe, seed) for recipe, _, seed in critics] == [("pag", "0"), ("pag", "100")]
     assert "## Revision" in (folder / "r.md").read_text()
+
+
+def test_completions_in_the_place_of_a_critic(study: Any, tmp_path: Path) -> None:
+    """There is no fit; the tokens of completions are no part of the budget, and it is only the smaller one."""
+    opener, folder = study
+    record = opener(tmp_path)().run(MethodTrial("oracle_ppo", 1e-3, 0))
+    assert (record["fit"], record["oracle"]) == (None, {"completions": 8, "stride": 4})
+    assert [row["budget"] for row in record["budgets"]] == [150]
+    assert record["oracle_tokens"] > record["budgets"][0]["num_tokens"]
+    assert record["explained"]
+    start = json.loads((folder / "out" / "start.json").read_text())
+    summary = summarize([*read_records(folder / "out"), {"name": "oracle_ppo-0.001-0", **record}], start, 1)
+    assert ["oracle_ppo" in summary["table"][budget] for budget in ("150", "300")] == [True, False]
+    assert "No critic but completions" in write_report(summary, tmp_path / "r.md").read_text()
+    assert (tmp_path / "r.png").exists()
 
 
 def test_records_stand_in_for_a_folder(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
