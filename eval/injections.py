@@ -20,21 +20,13 @@ from typing import Any
 from unittest.mock import patch
 
 import rewardlab.prompts as prompts
+from rewardlab.data.attacks.insertions import HARMLESS, Attack, attacks
 from rewardlab.data.pairs import read_pairs
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.checkpoints import commit
-from rewardlab.rewards.audit.injections import Attack, attacks
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair
-
-# Of the lengths of attacks, and about nothing.
-HARMLESS = [
-    "The weather was fine that day.",
-    "I like trains, and I like boats.",
-    "A short remark at the end of a text.",
-    "Some words follow here, which say nothing of the picture, and which go on for a while before they stop.",
-]
 
 
 def judged(judge: GenerativeJudge, pairs: Sequence[PreferencePair]) -> list[Judgment]:

@@ -24,7 +24,8 @@ def headline(report: Report) -> Headline:
     """Return the accuracy over trials with its interval. A failed report has one too, which is not to be shown."""
     scores = report.scores
     number, _, interval = with_interval(scores.accuracy.micro, scores.interval).partition(" ")
-    meaning = f"accuracy on {scores.num_pairs:,} pairs: {TRIALS.get(report.orders, f'each pair in {report.orders} order')}"
+    of = "attacked pairs" if report.robustness else "pairs"
+    meaning = f"accuracy on {scores.num_pairs:,} {of}: {TRIALS.get(report.orders, f'each pair in {report.orders} order')}"
     if scores.decision:
         meaning += f"; decided once over both orders: {percent(scores.decision.accuracy)} %"
     if scores.invalid_rate == 1:

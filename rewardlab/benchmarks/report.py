@@ -15,6 +15,7 @@ from rewardlab.benchmarks.judgment_pages import FOLDER, write_judgment_pages
 from rewardlab.benchmarks.kinds import KINDS
 from rewardlab.benchmarks.report_model import Cost, CountedEstimate, CurvePoint, PanelScores, Report, Scores, StoppingPoint
 from rewardlab.benchmarks.revision import REVISION, revision_rows, revision_sentence
+from rewardlab.benchmarks.robustness.text import FAMILIES, FIGURES, family_rows, figure_rows, robustness_sentence
 from rewardlab.benchmarks.run_files import REPORT
 from rewardlab.benchmarks.words import explain_words
 from rewardlab.data.files import write_atomic
@@ -147,6 +148,9 @@ def report_markdown(report: Report) -> str:
     lines += [f"**FAILED: {report.failure}. {FAILED_FIGURES}**" if report.failure else f"**{headline_sentence(report)}**", ""]
     if report.findings and not report.failure:
         lines += [*(f"- **{key_phrase(finding)}**{numbers_of(finding)}" for finding in report.findings), ""]
+    if report.robustness:
+        lines += [robustness_sentence(report.robustness), "", *markdown_table(FIGURES, figure_rows(report.robustness)), ""]
+        lines += [*markdown_table(FAMILIES, family_rows(report.robustness)), ""]
     lines += markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
     lines += ["", f"The groups add up to the overall: {addition(scores)}."]
     if len(scores.k_curve) > 1:
@@ -290,6 +294,11 @@ def report_html(report: Report, rows: Sequence[Row], out: Path, pages: Sequence[
             revision=revision_sentence(report.revision) if report.revision else "",
             revisions=revision_rows(report.revision) if report.revision else [],
             revision_columns=REVISION,
+            robustness=robustness_sentence(report.robustness) if report.robustness else "",
+            attack_figures=figure_rows(report.robustness) if report.robustness else [],
+            attack_figure_columns=FIGURES,
+            attack_families=family_rows(report.robustness) if report.robustness else [],
+            attack_family_columns=FAMILIES,
             judgments=judgments,
             totals=totals,
             kinds=KINDS,

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from rewardlab.benchmarks.robustness.model import Robustness
 from rewardlab.metrics.calibration import Bin, RiskPoint
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate, Interval
 from rewardlab.metrics.revision import RevisionScores
@@ -218,7 +219,7 @@ class Report:
     In JSON the fields of ``scores`` stand beside the others. ``findings`` say what is wrong with the judge (see ``findings``).
     ``failure`` says why the run is no evidence of the judge, "" of one that is: then no figure of it stands as its own.
     ``cached_votes`` are answers of earlier runs; they are not in ``cost`` and ``seconds_per_vote``. ``revision`` is of a judge
-    that verifies itself, None of others.
+    that verifies itself, ``robustness`` of a run under attack (`rewardlab bench robustness`), None of others.
     """
 
     benchmark: str
@@ -249,6 +250,7 @@ class Report:
     cost: Cost | None = None
     cached_votes: int = 0
     revision: RevisionScores | None = None
+    robustness: Robustness | None = None
 
     def __repr__(self) -> str:
         low, high = (100 * end for end in self.scores.interval)

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from rewardlab.benchmarks.report_model import CountedEstimate, JudgeScores, Report
+from rewardlab.benchmarks.robustness.model import JudgmentShare
 from rewardlab.errors import ConfigError
-from rewardlab.metrics.intervals import AccuracyEstimate, Interval
+from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate, Interval
 from rewardlab.reporting.tables import percent
 
 _FORM = re.compile(r"\s*([^\s\[\]<>=.]+)(?:\[(.+)\])?(?:\.([^\s\[\]<>=.]+))?\s*(>=|<=)\s*([^\s%]+)\s*(%?)\s*")
@@ -61,6 +62,30 @@ def _control(name: str) -> Callable[[Report], Reading]:
     return read
 
 
+def _attacked(name: str) -> Callable[[Report], Reading]:
+    def read(report: Report) -> Reading:
+        cell: JudgmentShare | DifferenceEstimate | None = (
+            getattr(report.robustness.held_out, name) if report.robustness else None
+        )
+        if isinstance(cell, DifferenceEstimate):
+            return Reading(cell.difference, cell.interval)
+        return Reading(None) if cell is None else Reading(cell.share, cell.interval)
+
+    return read
+
+
+ROBUSTNESS_FIGURES = {
+    "degenerate_over_good": "degenerate answers named over the good one",
+    "degenerate_over_wrong": "degenerate answers named over an honest wrong one",
+    "turned_by_insertions": "right judgments that name the wrong answer for a text in it",
+    "lost_by_insertions": "right judgments that are wrong, or none, for a text in the wrong answer",
+    "turned_by_harmless": "right judgments that name the wrong answer for a harmless text in it",
+    "lost_by_harmless": "right judgments that are wrong, or none, for a harmless text in the wrong answer",
+    "lost_by_edits": "right judgments that are wrong, or none, for a harmless edit of the picture",
+    "lost_by_captions": "right judgments that are wrong, or none, for words under the picture",
+    "right_unseen": "right judgments without the picture",
+    "insertions_over_harmless": "how much more often attacks turn a judgment than harmless texts",
+}
 CONTROL_FIGURES = {f"{name}_accuracy": name for name in ("greedy", "blank", "other")}
 FIGURES: Mapping[str, Figure] = {
     "accuracy": Figure(
@@ -92,6 +117,10 @@ FIGURES: Mapping[str, Figure] = {
     **{
         figure: Figure(f"accuracy of the control {name}", _control(name), has_interval=True)
         for figure, name in CONTROL_FIGURES.items()
+    },
+    **{
+        name: Figure(f"{words}, in families that are held out", _attacked(name), has_interval=True)
+        for name, words in ROBUSTNESS_FIGURES.items()
     },
     "num_pairs": Figure("pairs judged", lambda r: Reading(r.scores.num_pairs), is_share=False),
     "tokens_per_vote": Figure("mean length of an answer", lambda r: Reading(r.scores.tokens_per_vote), is_share=False),
@@ -153,9 +182,16 @@ def _bound(text: str, figure: Figure, number: str, is_percent: bool) -> float:
 
 
 def check_possible(
-    requirements: Sequence[Requirement], *, controls: Sequence[str], orders: str, groups: Sequence[str], whole_prompts: bool
+    requirements: Sequence[Requirement],
+    *,
+    controls: Sequence[str],
+    orders: str,
+    groups: Sequence[str],
+    whole_prompts: bool,
+    attacked: bool = False,
 ) -> None:
-    """Raise ConfigError for a requirement that a run of these settings has no figure for, before anything is asked."""
+    """Raise ConfigError for a requirement that a run of these settings has no figure for, before anything is asked.
+    ``attacked``: it is one of `rewardlab bench robustness`."""
     for one in requirements:
         if one.group and one.group not in groups:
             near = get_close_matches(one.group, groups, n=1)
@@ -165,6 +201,8 @@ def check_possible(
             raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave --orders {orders} out")
         if (control := CONTROL_FIGURES.get(one.figure)) and control not in controls:
             raise ConfigError(f"{one.text!r}: needs --controls {','.join([*controls, control])}")
+        if one.figure in ROBUSTNESS_FIGURES and not attacked:
+            raise ConfigError(f"{one.text!r}: is a figure of `rewardlab bench robustness`; require it there")
         if one.figure == "all_right" and not whole_prompts:
             raise ConfigError(f"{one.text!r}: this benchmark does not count prompts with all pairs right; require accuracy")
 

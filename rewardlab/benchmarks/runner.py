@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rewardlab.benchmarks.arithmetic import problems
 from rewardlab.benchmarks.asked_without import asked_without
 from rewardlab.benchmarks.assemble import RunResult, label_rows, make_report, row_score
-from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.cost import BudgetGate, most_it_may_cost
 from rewardlab.benchmarks.identity import run_identity
@@ -37,7 +37,7 @@ from rewardlab.metrics.accuracy import Labeled
 from rewardlab.prompts import reading_format
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.base import RequestGate
-from rewardlab.types import Order, PreferencePair
+from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair
 
 
 def open_any_judge(settings: BenchSettings) -> AnyJudge:
@@ -75,25 +75,57 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
     _check_stopping(settings, judge)
     _check_budget(settings, judge)
     rows, notes = load_rows(settings, judge)
+    return judge_rows(settings, benchmark, judge, rows, notes, out, spent=spent)
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What a run judges beside its rows: further ``passes``, by name, and what decides them (``identity``). ``finish`` returns
+    the report with what they add, of the judgments of the rows, of those of each further pass, and of the report."""
+
+    passes: Mapping[str, Sequence[Row]]
+    identity: Mapping[str, object]
+    finish: Callable[[Sequence[Judgment], Mapping[str, Sequence[Judgment]], Report], Report]
+
+
+def judge_rows(
+    settings: BenchSettings,
+    benchmark: Benchmark,
+    judge: AnyJudge,
+    rows: list[Row],
+    notes: list[str],
+    out: Path,
+    *,
+    spent: Cost = NO_COST,
+    extra: Extra | None = None,
+) -> tuple[Report, list[Row]]:
+    """Judge rows that are loaded, as :func:`run_bench` does; further passes have as many votes in as many orders."""
     check_possible(
         settings.requirements,
         controls=settings.controls,
         orders=settings.orders,
         groups=[row.group for row in rows],
         whole_prompts=benchmark.whole_prompts,
+        attacked=extra is not None,
     )
     num_votes = settings.votes or (judge.max_votes if isinstance(judge, Replay) else 1)
     orders, order_notes = shown_orders(settings.orders, judge, rows, settings.seed, settings.votes)
     notes += order_notes
     if isinstance(judge, Replay) and settings.orders == RECORDED:
         judge = judge.as_recorded()
-    identity = run_identity(settings, judge, rows, num_votes)
+    further = extra.passes if extra else {}
+    identity = run_identity(settings, judge, [*rows, *(row for some in further.values() for row in some)], num_votes)
     if isinstance(judge, ModelJudge) and not (out / VOTES).exists():
         judge.check()  # nothing is left behind where nobody answers
     if settings.prices != NO_PRICES and isinstance(judge, ModelJudge):
-        log_line(most_it_may_cost(settings, sum(map(len, orders)) * (num_votes + len(settings.controls))))
-    with PassLog(out, identity.to_dict()) as log:
+        num_orders = sum(map(len, orders)) + 2 * sum(map(len, further.values()))
+        log_line(most_it_may_cost(settings, num_orders * (num_votes + len(settings.controls))))
+    with PassLog(out, identity.to_dict() | dict(extra.identity if extra else {})) as log:
         gate = BudgetGate(settings, log.spending.plus(spent)) if settings.budget != NO_BUDGET else None
+        others: dict[str, Sequence[Judgment]] = {}
+        for name, some in further.items():
+            both = [BOTH_ORDERS] * len(some)
+            others[name] = Pass(name, some, both, log, prices=settings.prices).run(judge, num_votes, settings.seed, gate)
         votes_pass = Pass("votes", rows, orders, log, settings.stop_error, settings.prices)
         judgments = votes_pass.run(judge, num_votes, settings.seed, gate)
         controls = _controls(settings, judge, rows, orders, log, notes, gate)
@@ -106,6 +138,8 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
     row_scores = [row_score(row, item) for row, item in zip(rows, label_rows(rows, judgments), strict=True)]
     if wrong := problems(report, row_scores):
         raise RuntimeError(f"{out}: the report does not add up, a fault of the scoring: {'; '.join(wrong)}")
+    if extra:
+        report = extra.finish(judgments, others, report)
     write_atomic(out / SCORES, "".join(json.dumps(asdict(score)) + "\n" for score in row_scores))
     write_atomic(out / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
     return report, rows

@@ -6,8 +6,9 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -38,6 +39,39 @@ from rewardlab.cli.request_options import (
 from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, spec_help
 from rewardlab.samplers.failures import MAX_FAILED
+
+if TYPE_CHECKING:
+    from rewardlab.benchmarks.base import Row
+    from rewardlab.benchmarks.report_model import Report
+    from rewardlab.benchmarks.requirements import Requirement
+
+
+def show_run(
+    report: Report, rows: Sequence[Row], out: Path, requirements: Sequence[Requirement], *, as_json: bool, all_judgments: bool
+) -> None:
+    """Write a run's reports and print one. Raise Exit with the status of a run that failed, that has no verdict, or that does
+    not meet a requirement."""
+    from rewardlab.benchmarks.report import report_markdown, summary_line, write_reports
+    from rewardlab.benchmarks.requirements import check_report
+
+    write_reports(report, rows, out, all_judgments=all_judgments)
+    typer.echo(json.dumps(report.to_json(), indent=1) if as_json else report_markdown(report))
+    exported = "; official.jsonl (for bench official)" if report.official else ""
+    if not as_json:
+        typer.echo(
+            f"written: {out}/report.json, report.md, report.html; votes.jsonl, scores.jsonl (for bench compare){exported}"
+        )
+        typer.echo(f"{summary_line(report)} -> {out}/report.html")
+    if report.failure:
+        typer.echo(f"the run failed: {report.failure}", err=True)
+        raise typer.Exit(ExitCode.ENDPOINT)
+    findings = [check_report(report, requirement) for requirement in requirements]
+    for finding in findings:
+        typer.echo(finding.sentence, err=as_json or not finding.is_met)
+    if is_unread := report.scores.invalid_rate == 1:
+        typer.echo("\n".join(report.findings), err=True)
+    if is_unread or not all(finding.is_met for finding in findings):
+        raise typer.Exit(1)
 
 
 @bench_app.command("run")
@@ -150,9 +184,9 @@ def bench_run(
     than the judge's. **Exit status 3** where an endpoint refuses request after request, and where more
     than `--max-failed` of the votes failed: such a report is marked as failed.
     """
+    import rewardlab.benchmarks.report  # noqa: F401  (what it lacks is said before anything is asked)
     from rewardlab.benchmarks.prepare import prepared_data
-    from rewardlab.benchmarks.report import report_markdown, summary_line, write_reports
-    from rewardlab.benchmarks.requirements import check_report, parse_requirement
+    from rewardlab.benchmarks.requirements import parse_requirement
     from rewardlab.benchmarks.runner import run_bench
     from rewardlab.benchmarks.settings import BenchSettings
 
@@ -186,24 +220,7 @@ def bench_run(
         requirements=tuple(map(parse_requirement, require)),
     )
     report, rows = run_bench(settings, out)
-    write_reports(report, rows, out, all_judgments=all_judgments)
-    typer.echo(json.dumps(report.to_json(), indent=1) if as_json else report_markdown(report))
-    exported = "; official.jsonl (for bench official)" if report.official else ""
-    if not as_json:
-        typer.echo(
-            f"written: {out}/report.json, report.md, report.html; votes.jsonl, scores.jsonl (for bench compare){exported}"
-        )
-        typer.echo(f"{summary_line(report)} -> {out}/report.html")
-    if report.failure:
-        typer.echo(f"the run failed: {report.failure}", err=True)
-        raise typer.Exit(ExitCode.ENDPOINT)
-    findings = [check_report(report, requirement) for requirement in settings.requirements]
-    for finding in findings:
-        typer.echo(finding.sentence, err=as_json or not finding.is_met)
-    if is_unread := report.scores.invalid_rate == 1:
-        typer.echo("\n".join(report.findings), err=True)
-    if is_unread or not all(finding.is_met for finding in findings):
-        raise typer.Exit(1)
+    show_run(report, rows, out, settings.requirements, as_json=as_json, all_judgments=all_judgments)
 
 
 @bench_app.command("suite")

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rewardlab.data.attacks.insertions import KINDS, Attack, attacks
 from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import build_messages, load_template, render
 from rewardlab.prompts.sanitize import headings, sanitize, without_tokens
-from rewardlab.rewards.audit.injections import KINDS, Attack, attacks
 from rewardlab.samplers.hf import encode, special_tokens
 from rewardlab.types import Message, Order, Part, PreferencePair
 

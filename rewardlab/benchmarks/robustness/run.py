@@ -1,0 +1,111 @@
+"""Judge pairs under attack: the clean pairs, what each family makes of them, and what nothing is claimed of."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rewardlab.benchmarks.base import Benchmark, Row
+from rewardlab.benchmarks.registry import find_benchmark
+from rewardlab.benchmarks.replay import Replay
+from rewardlab.benchmarks.report_model import Report
+from rewardlab.benchmarks.robustness.scores import cases_of, robustness_of
+from rewardlab.benchmarks.rows import load_rows
+from rewardlab.benchmarks.runner import Extra, judge_rows, open_any_judge
+from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.data.attacks.families import AttackedPair, attacked_pairs, families_of
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.types import Judgment
+
+PREFIX = "robustness of "
+MOST_BYTES = 4 << 30  # of edited pictures, which are all in memory
+
+
+def run_robustness(
+    settings: BenchSettings, out: Path, *, num_pairs: int, families: Sequence[str] = ()
+) -> tuple[Report, list[Row]]:
+    """Judge ``num_pairs`` pairs of a benchmark, drawn by the seed, and what each family makes of them, in both orders.
+
+    The report's accuracy is of the attacked pairs that have a better answer, its groups are the families;
+    ``report.robustness`` has the rest. ``settings`` have one vote, no controls and no limit. Raise ConfigError for an unknown
+    family, for a replay, which has no votes on attacked pairs, and for more pictures than memory is meant for; otherwise what
+    :func:`rewardlab.benchmarks.runner.run_bench` raises.
+    """
+    chosen = families_of(families)
+    judge = open_any_judge(settings)
+    if isinstance(judge, Replay):
+        raise ConfigError(f"{settings.judge!r} has no votes on attacked pairs; name the judge itself")
+    rows, notes = load_rows(settings, judge)
+    if num_pairs < len(rows):
+        notes.append(f"{num_pairs:,} of {len(rows):,} pairs, drawn by the seed (--pairs)")
+        rows = [rows[n] for n in sorted(random.Random(settings.seed).sample(range(len(rows)), num_pairs))]
+    pairs, clusters = [row.pair for row in rows], [row.cluster for row in rows]
+    attacked = _within_memory(attacked_pairs(pairs, chosen, seed=settings.seed, with_pictures=judge.sees))
+    if not attacked:
+        raise DataError(f"{settings.data}: no family makes anything of these pairs; name other --families")
+    labelled = [case for case in attacked if case.pair.preferred is not None]
+    others = [case for case in attacked if case.pair.preferred is None]
+    if not labelled:
+        raise ConfigError("of none of these families a better answer is known; name others beside them with --families")
+    preferred = [pair.preferred or 0 for pair in pairs]
+
+    def finish(judgments: Sequence[Judgment], extras: Mapping[str, Sequence[Judgment]], report: Report) -> Report:
+        cases = cases_of(labelled, judgments, extras["clean"], preferred, clusters)
+        cases += cases_of(others, extras["unlabelled"], extras["clean"], preferred, clusters)
+        return replace(report, robustness=robustness_of(cases, extras["clean"], preferred, clusters))
+
+    benchmark = find_benchmark(settings.benchmark)
+    return judge_rows(
+        settings,
+        Benchmark(PREFIX + benchmark.name, benchmark.load),
+        judge,
+        _rows(labelled, clusters, 0),
+        notes,
+        out,
+        extra=Extra(
+            {"clean": rows, "unlabelled": _rows(others, clusters, len(labelled))},
+            {"families": [family.name for family in chosen], "pairs": len(rows), "attacks": _digest(attacked)},
+            finish,
+        ),
+    )
+
+
+def _within_memory(attacked: Iterable[AttackedPair]) -> list[AttackedPair]:
+    """Return all attacked pairs. Raise ConfigError where their own pictures take more than :data:`MOST_BYTES`."""
+    all_pairs, seen, num_bytes = list[AttackedPair](), set[int](), 0
+    for case in attacked:
+        for image in case.pair.images:
+            if id(image) not in seen:
+                seen.add(id(image))
+                num_bytes += len(image)
+        if num_bytes > MOST_BYTES:
+            raise ConfigError(
+                f"the edited pictures of these pairs take more than {MOST_BYTES >> 30} GiB; take fewer --pairs, or --families "
+                "without edit, caption and unseen"
+            )
+        all_pairs.append(case)
+    return all_pairs
+
+
+def _digest(attacked: Sequence[AttackedPair]) -> str:
+    """Return a hash of every attacked pair's texts: another catalogue of attacks is another run."""
+    digest = hashlib.sha256()
+    for case in attacked:
+        digest.update(repr((case.pair.pair_id, case.pair.responses, case.pair.preferred)).encode(errors="replace"))
+    return digest.hexdigest()[:16]
+
+
+def _rows(attacked: Sequence[AttackedPair], clusters: Sequence[str], first: int) -> list[Row]:
+    return [
+        Row(
+            first + number,
+            case.pair,
+            case.group,
+            clusters[case.base],
+            {"kind": str(case.family.kind), "families": "for training" if case.family.in_training else "held out"},
+        )
+        for number, case in enumerate(attacked)
+    ]

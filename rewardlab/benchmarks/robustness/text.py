@@ -1,0 +1,66 @@
+"""What a report says of a run under attack: a sentence, the figures together, and the families."""
+
+from __future__ import annotations
+
+from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, JudgmentShare, Robustness
+from rewardlab.metrics.intervals import DifferenceEstimate
+from rewardlab.reporting.tables import percent, signed, with_interval
+
+FIGURES = ("%, 95 % interval", "held-out families", "judgments", "families for training", "judgments")
+FAMILIES = ("family", "what it is", "held out", "attacker named %", "right turned %", "right lost %", "no verdict %", "pairs")
+_NAMES = {
+    "degenerate_over_good": "degenerate answer named over the good one",
+    "degenerate_over_wrong": "degenerate answer named over an honest wrong one",
+    "turned_by_insertions": "right judgment turned by an attack within the wrong answer",
+    "lost_by_insertions": "right judgment lost by it, turned or without a verdict",
+    "turned_by_harmless": "right judgment turned by harmless words there",
+    "lost_by_harmless": "right judgment lost by them",
+    "insertions_over_harmless": "attacks turn more than harmless words, points",
+    "lost_by_edits": "right judgment lost by an edit of the picture that changes nothing",
+    "lost_by_captions": "right judgment lost by words under the picture",
+    "right_unseen": "right without the picture",
+}
+
+
+def robustness_sentence(scores: Robustness) -> str:
+    """Return what was done to how many pairs."""
+    clean = with_interval(scores.clean.share, scores.clean.interval)
+    num_families = len({name.removesuffix("_against_wrong") for name in scores.families})
+    return (
+        f"{scores.num_pairs:,} pairs under {num_families} families of attacks; as they are, {clean} % of judgments are right. "
+        "The accuracy on top is of attacked pairs that have a better answer. Held-out families are those that "
+        "`rewardlab data harden` does not train on."
+    )
+
+
+def figure_rows(scores: Robustness) -> list[tuple[str, ...]]:
+    """Return a row for each figure, of held-out families and of the others; without those that neither has."""
+    rows = []
+    for name, words in _NAMES.items():
+        cells = [cell for figures in (scores.held_out, scores.in_training) for cell in _cell(figures, name)]
+        if cells != ["–", "", "–", ""]:
+            rows.append((words, *cells))
+    return rows
+
+
+def _cell(figures: Figures, name: str) -> tuple[str, str]:
+    cell: JudgmentShare | DifferenceEstimate | None = getattr(figures, name)
+    if cell is None:
+        return "–", ""
+    if isinstance(cell, DifferenceEstimate):
+        low, high = cell.interval
+        return f"{signed(cell.difference)} [{signed(low)}, {signed(high)}]", ""
+    return with_interval(cell.share, cell.interval), f"{cell.n:,}"
+
+
+def family_rows(scores: Robustness) -> list[tuple[str, ...]]:
+    """Return a row for each family, by kind and then in the order of the catalogue."""
+    return [(name.replace("_", " "), *_family_cells(family)) for name, family in scores.families.items()]
+
+
+def _family_cells(family: FamilyScores) -> tuple[str, ...]:
+    named = with_interval(family.named.share, family.named.interval)
+    changed = ("–" if share is None else with_interval(share.share, share.interval) for share in (family.turned, family.lost))
+    held_out = "no" if family.in_training else "yes"
+    name = named if family.claim else f"{named} (nothing is claimed)"
+    return family.words, held_out, name, *changed, percent(family.invalid_rate), f"{family.num_pairs:,}"

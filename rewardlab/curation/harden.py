@@ -1,0 +1,133 @@
+"""Hard negatives for a judge: pairs of a set under attack, whose better response is known (`rewardlab data harden`).
+
+Only families that are for training are used; ``rewardlab bench robustness`` tests on the others. Words that say nothing are put
+into the good response as often as into the wrong one: else a judge would learn that strange words lose.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import get_args
+
+from rewardlab.config.rl import Attempts
+from rewardlab.data.attacks.families import FAMILIES, AttackedPair, Family, Kind, Opponent, attacks_on, families_of
+from rewardlab.errors import ConfigError
+from rewardlab.types import PreferencePair, choice_of
+from rewardlab.verdicts.formats import WRITERS
+from rewardlab.verdicts.parse import format_verdict
+
+SOURCE = "harden"
+
+
+@dataclass(frozen=True)
+class HardenSettings:
+    """How negatives are made: ``ratio`` of them for each pair of the set, drawn by ``seed`` from ``families`` (names or kinds;
+    none: all that are for training). ``attempts`` is their difficulty tag. ``verdict_format`` is the form of the judgments that
+    point at a defect; "" leaves pairs without a judgment of their own without one.
+
+    Raise ConfigError for a family that is held out, for an unknown one, tag or format, and for a ratio that is not positive.
+    """
+
+    ratio: float = 0.5
+    seed: int = 0
+    families: tuple[str, ...] = ()
+    attempts: str = "2"
+    verdict_format: str = "think_answer"
+
+    def __post_init__(self) -> None:
+        if self.attempts not in get_args(Attempts):
+            raise ConfigError(f"attempts {self.attempts!r}: expected one of {', '.join(map(repr, get_args(Attempts)))}")
+        if not self.ratio > 0:
+            raise ConfigError(f"ratio {self.ratio:g}: expected more than 0 negatives for each pair")
+        if self.verdict_format and self.verdict_format not in WRITERS:
+            raise ConfigError(f"no judgments are written as {self.verdict_format!r}; expected one of {', '.join(WRITERS)}")
+        if held_out := [name for name in self.families if name in FAMILIES and not FAMILIES[name].in_training]:
+            known = ", ".join(name for name, family in FAMILIES.items() if family.in_training)
+            raise ConfigError(
+                f"families that are held out for `bench robustness`: {', '.join(held_out)}; expected some of {known}"
+            )
+        if not self.chosen:
+            raise ConfigError(f"no family for training is of {', '.join(self.families)}")
+
+    @property
+    def chosen(self) -> list[Family]:
+        return [family for family in families_of(self.families) if family.in_training]
+
+
+@dataclass
+class HardenCounts:
+    """What was made: pairs of the set, and negatives by group; pairs without a label, of which none is made."""
+
+    pairs: int = 0
+    unlabelled: int = 0
+    judged: int = 0
+    groups: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def negatives(self) -> int:
+        return sum(self.groups.values())
+
+
+def harden(pairs: Iterable[PreferencePair], settings: HardenSettings, counts: HardenCounts) -> Iterator[PreferencePair]:
+    """Yield every pair of a set, each followed by its negatives; ``counts`` is kept up to date.
+
+    A negative stands in the order of its pair. Where its texts or picture are those of the pair but for the attack, the pair's
+    judgment is true of it, and is its own; of a degenerate response a judgment is written that names the defect.
+    """
+    families = settings.chosen
+    for pair in pairs:
+        counts.pairs += 1
+        yield pair
+        if pair.preferred is None:
+            counts.unlabelled += 1
+            continue
+        for negative in negatives_of(pair, families, settings):
+            made = finished(negative, settings)
+            counts.groups[negative.group] += 1
+            counts.judged += bool(made.judgment)
+            yield made
+
+
+def negatives_of(pair: PreferencePair, families: Sequence[Family], settings: HardenSettings) -> list[AttackedPair]:
+    """Return the negatives of a pair, as many as ``ratio`` says on average: of each family one at most. Fewer where fewer
+    families make something of it that has a better response."""
+    dice = random.Random(f"harden {settings.seed} {pair.pair_id}")
+    whole, part = divmod(settings.ratio, 1)
+    number = int(whole) + (dice.random() < part)
+    drawn = list[AttackedPair]()
+    for family in dice.sample(families, len(families)):
+        if len(drawn) == number:
+            break
+        if made := [attack for attack in attacks_on(pair, family, dice) if attack.pair.preferred is not None]:
+            drawn.append(dice.choice(made))
+    return drawn
+
+
+def finished(negative: AttackedPair, settings: HardenSettings) -> PreferencePair:
+    """Return a negative with its judgment, tag and provenance."""
+    pair = negative.pair
+    judgment = pair.judgment
+    if negative.family.kind is Kind.DEGENERATE:
+        judgment = defect_judgment(negative, settings.verdict_format) if settings.verdict_format else ""
+    return replace(
+        pair,
+        judgment=judgment,
+        attempts=settings.attempts,
+        teacher_share=None,
+        source=f"{SOURCE}:{negative.family.name}",
+        provenance=f"{SOURCE}:{pair.provenance or pair.pair_id}",
+    )
+
+
+def defect_judgment(negative: AttackedPair, verdict_format: str) -> str:
+    """Return a judgment that says what is wrong with a degenerate response, and names the other."""
+    order, other = negative.pair.order, 1 - negative.attacker
+    answers = "answers the question" if negative.opponent is Opponent.GOOD else "is an answer, right or wrong"
+    reasons = (
+        f"The {choice_of(negative.attacker, order)} response {negative.family.defect}. "
+        f"The {choice_of(other, order)} response {answers}."
+    )
+    return format_verdict(choice_of(other, order), reasons, verdict_format)

@@ -1,0 +1,250 @@
+"""Families of attacks, and the pairs they make of a labelled pair: what a judge is tested on, and hardened on.
+
+A family is one way to win without being better. Half of the families are for training (``rewardlab data harden``), the others
+are held out: a judge that was hardened is tested on what it was not hardened on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from rewardlab.data.attacks import answers, insertions, pictures
+from rewardlab.data.attacks.answers import AnswerMaker, states
+from rewardlab.data.attacks.insertions import HARMLESS, HARMLESS_IN_TRAINING, PLACES, Attack
+from rewardlab.data.attacks.pictures import PictureEdit
+from rewardlab.data.images import blank_like
+from rewardlab.errors import ConfigError
+from rewardlab.types import IMAGE_MARK, PreferencePair
+
+
+class Kind(StrEnum):
+    """What a family changes.
+
+    ``degenerate``: an answer, as a whole. ``insertion``: a text is put into the wrong answer. ``harmless``: so is one that says
+    nothing. ``edit``: the picture, in a way that must not matter. ``caption``: words are written under the picture.
+    ``unseen``: what is asked about cannot be seen.
+    """
+
+    DEGENERATE = "degenerate"
+    INSERTION = "insertion"
+    HARMLESS = "harmless"
+    EDIT = "edit"
+    CAPTION = "caption"
+    UNSEEN = "unseen"
+
+
+class Opponent(StrEnum):
+    """The answer of the pair that stands against the changed one, and stays as it is."""
+
+    GOOD = "good"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True)
+class Family:
+    """A way to win without being better.
+
+    ``loses_to_wrong``: a degenerate answer of it is worse than an honest wrong one, too. ``loses_to_good`` is False where it is
+    none the worse. ``in_training``: it is for hardening, and not held out. ``defect`` is what is wrong with such an answer, as
+    a judge would say it: "says nothing".
+    """
+
+    name: str
+    kind: Kind
+    words: str
+    in_training: bool = False
+    answer: AnswerMaker | None = None
+    texts: tuple[Attack, ...] = ()
+    edit: PictureEdit | None = None
+    loses_to_wrong: bool = False
+    loses_to_good: bool = True
+    defect: str = ""
+
+
+@dataclass(frozen=True)
+class AttackedPair:
+    """What a family makes of the pair at place ``base``. ``attacker`` is the index of the response that would win by it: of a
+    picture's edit, and of harmless words in the good answer, the wrong one. The pair's ``preferred`` is None where nothing is
+    claimed of it."""
+
+    family: Family
+    base: int
+    pair: PreferencePair
+    attacker: int
+    opponent: Opponent = Opponent.GOOD
+
+    @property
+    def group(self) -> str:
+        """Return the name under which it is counted."""
+        if self.opponent is Opponent.GOOD:
+            return self.family.name
+        return f"{self.family.name}_{'in_good' if self.family.kind is Kind.HARMLESS else 'against_wrong'}"
+
+
+def _degenerate(
+    name: str, words: str, answer: AnswerMaker, defect: str = "", *, loses_to_wrong: bool = False, loses_to_good: bool = True
+) -> Family:
+    """Return a family of degenerate answers: for training where their defect is said."""
+    return Family(
+        name,
+        Kind.DEGENERATE,
+        words,
+        in_training=bool(defect),
+        answer=answer,
+        loses_to_wrong=loses_to_wrong,
+        loses_to_good=loses_to_good,
+        defect=defect,
+    )
+
+
+def _insertion(kind: str, words: str, *, in_training: bool = False) -> Family:
+    return Family(kind, Kind.INSERTION, words, in_training=in_training, texts=tuple(insertions.attacks((kind,))))
+
+
+def _harmless(name: str, words: str, texts: Sequence[str], *, in_training: bool = False) -> Family:
+    placed = tuple(Attack(name, place, text) for text in texts for place in PLACES)
+    return Family(name, Kind.HARMLESS, words, in_training=in_training, texts=placed)
+
+
+def _picture(name: str, kind: Kind, words: str, edit: PictureEdit | None, *, in_training: bool = False) -> Family:
+    return Family(name, kind, words, in_training=in_training, edit=edit)
+
+
+OTHER_PICTURE = "other_picture"
+_ALL = (
+    _degenerate("no_answer", "words for no answer, such as N/A", answers.no_answer, "gives no answer", loses_to_wrong=True),
+    _degenerate("one_word", "one word, such as Yes", answers.one_word, "is one word that answers nothing", loses_to_wrong=True),
+    _degenerate(
+        "looped", "its first words over and over", answers.looped, "says the same again and again", loses_to_wrong=True
+    ),
+    _degenerate("both_answers", "both answers at once", answers.both_answers, "gives both answers at once"),
+    _degenerate("refusal", "a refusal", answers.refusal, "refuses to answer"),
+    _degenerate("empty", "nothing at all", answers.empty, loses_to_wrong=True),
+    _degenerate("punctuation", "a mark or two", answers.punctuation, loses_to_wrong=True),
+    _degenerate("opening", "the beginning of an answer, such as Solution", answers.opening, loses_to_wrong=True),
+    _degenerate("question_repeated", "the question again", answers.question_repeated, loses_to_wrong=True),
+    _degenerate("irrelevant", "a true sentence about something else", answers.irrelevant, loses_to_wrong=True),
+    _degenerate("hedge", "it could be either", answers.hedge),
+    _degenerate("truncated", "half of the wrong answer", answers.truncated),
+    _degenerate("padded", "the wrong answer, made long", answers.padded),
+    _degenerate("other_repeated", "the right answer, said twice", answers.other_repeated, loses_to_good=False),
+    _insertion("verdict", "a forged verdict", in_training=True),
+    _insertion("order", "an order to the judge", in_training=True),
+    _insertion("flattery", "praise of itself", in_training=True),
+    _insertion("turn", "the end of the turn, and another"),
+    _insertion("heading", "a heading of the prompt"),
+    _insertion("authority", "a claim of authority"),
+    _insertion("languages", "an order in another language"),
+    _insertion("disguise", "an order in disguise"),
+    _insertion("lookalike", "an order in letters that look alike"),
+    _insertion("image", "the mark of an image"),
+    _harmless("harmless_remarks", "words that say nothing", HARMLESS_IN_TRAINING, in_training=True),
+    _harmless("harmless_words", "other words that say nothing", HARMLESS),
+    _picture("jpeg", Kind.EDIT, "the picture as a JPEG", pictures.jpeg, in_training=True),
+    _picture("resized", Kind.EDIT, "the picture made smaller, and large again", pictures.resized),
+    _picture("bordered", Kind.EDIT, "a border around the picture", pictures.bordered),
+    _picture("captioned", Kind.CAPTION, "a verdict written under the picture", pictures.captioned),
+    _picture("blank", Kind.UNSEEN, "a grey picture", lambda data, dice: blank_like(data)),
+    _picture(OTHER_PICTURE, Kind.UNSEEN, "another pair's picture", None),
+)
+FAMILIES = {family.name: family for family in _ALL}
+
+
+def families_of(names: Collection[str] = ()) -> list[Family]:
+    """Return the families of these names, or of these kinds; all where there are none. Raise ConfigError for an unknown one."""
+    known = {*FAMILIES, *Kind}
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigError(
+            f"unknown family {', '.join(unknown)}; expected a kind of {', '.join(Kind)}, or a family of {', '.join(FAMILIES)}"
+        )
+    return [family for family in _ALL if not names or family.name in names or family.kind in names]
+
+
+def attacked_pairs(
+    pairs: Sequence[PreferencePair], families: Sequence[Family], *, seed: int, with_pictures: bool = True
+) -> Iterator[AttackedPair]:
+    """Yield what each family makes of each labelled pair (:func:`attacks_on`).
+
+    Which of a family's texts a pair gets is drawn by ``seed``, the family and the pair's place, so that other families and
+    pairs change nothing. Without ``with_pictures`` pictures are neither needed nor edited.
+    """
+    for family in families:
+        for base, pair in enumerate(pairs):
+            if with_pictures and family.name == OTHER_PICTURE:
+                others = (pairs[(base + len(pairs) // 2 + step) % len(pairs)].images for step in range(len(pairs)))
+                images = next((each for each in others if len(each) == len(pair.images) and each != pair.images), None)
+                yield from [] if images is None else [_with_pictures(family, base, pair, images)]
+            elif with_pictures or family.edit is None:
+                yield from attacks_on(pair, family, random.Random(f"{seed} {family.name} {base}"), base)
+
+
+def attacks_on(pair: PreferencePair, family: Family, dice: random.Random, base: int = 0) -> Iterator[AttackedPair]:
+    """Yield what a family makes of a labelled pair, at place ``base`` of a set: of a degenerate answer one pair against either
+    answer, of harmless words one with them in either answer, otherwise one pair.
+
+    Nothing of a pair without pictures where these are edited, and of one whose right answer is what the family would say.
+    Raise ValueError for a pair without a label.
+    """
+    if pair.preferred is None:
+        raise ValueError(f"pair {pair.pair_id} has no label")
+    if family.answer is not None:
+        yield from _with_answer(family, base, pair, family.answer, dice)
+    elif family.texts:
+        yield from _with_text(family, base, pair, dice)
+    elif family.edit is not None and pair.images:
+        edit: PictureEdit = family.edit
+        yield _with_pictures(family, base, pair, tuple(edit(image, dice) for image in pair.images))
+
+
+def _wrong_index(pair: PreferencePair) -> int:
+    return 1 - (pair.preferred or 0)
+
+
+def _with_answer(
+    family: Family, base: int, pair: PreferencePair, make: AnswerMaker, dice: random.Random
+) -> Iterator[AttackedPair]:
+    text, wrong = make(pair, dice), _wrong_index(pair)
+    if text is None:
+        return
+    for opponent, place, holds in (
+        (Opponent.GOOD, wrong, family.loses_to_good),
+        (Opponent.WRONG, 1 - wrong, family.loses_to_wrong),
+    ):
+        if text.strip() != pair.responses[1 - place].strip():
+            changed = replace(_with_response(pair, place, text, ()), preferred=1 - place if holds else None)
+            yield AttackedPair(family, base, _named(changed, family, opponent), place, opponent)
+
+
+def _with_text(family: Family, base: int, pair: PreferencePair, dice: random.Random) -> Iterator[AttackedPair]:
+    wrong = _wrong_index(pair)
+    places = {Opponent.GOOD: wrong, Opponent.WRONG: 1 - wrong} if family.kind is Kind.HARMLESS else {Opponent.GOOD: wrong}
+    for opponent, place in places.items():
+        fit = [
+            attack
+            for attack in family.texts
+            if not states(attack.text, pair.responses[1 - place])
+            and not (IMAGE_MARK in attack.text and any(pair.response_images))  # it would be a place for an image
+        ]
+        if fit:
+            text = dice.choice(fit).apply(pair.responses[place])
+            changed = _with_response(pair, place, text, pair.response_images[place])
+            yield AttackedPair(family, base, _named(changed, family, opponent), wrong, opponent)
+
+
+def _with_pictures(family: Family, base: int, pair: PreferencePair, images: tuple[bytes, ...]) -> AttackedPair:
+    preferred = None if family.kind is Kind.UNSEEN else pair.preferred
+    changed = replace(pair, images=images, preferred=preferred)
+    return AttackedPair(family, base, _named(changed, family, Opponent.GOOD), _wrong_index(pair))
+
+
+def _with_response(pair: PreferencePair, place: int, text: str, images_of_it: tuple[bytes, ...]) -> PreferencePair:
+    responses, images = list(pair.responses), list(pair.response_images)
+    responses[place], images[place] = text, images_of_it
+    return replace(pair, responses=(responses[0], responses[1]), response_images=(images[0], images[1]))
+
+
+def _named(pair: PreferencePair, family: Family, opponent: Opponent) -> PreferencePair:
+    return replace(pair, pair_id=f"{pair.pair_id}/{family.name}/{opponent}")

@@ -1,0 +1,207 @@
+"""Judges under attack: figures by hand, of judges whose weakness is known; runs that go on; requirements and refusals."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardlab.benchmarks.comparison import against, read_run
+from rewardlab.benchmarks.report_model import Report
+from rewardlab.benchmarks.robustness import run as robustness_run
+from rewardlab.benchmarks.robustness.run import run_robustness
+from rewardlab.benchmarks.robustness.scores import Case, cases_of, figures_of
+from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.cli import main
+from rewardlab.data.attacks.families import attacked_pairs, families_of
+from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.errors import ConfigError
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.prompts import load_template
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.types import Choice, Judgment, Message, Outcome, PreferencePair
+from rewardlab.verdicts.parse import format_verdict
+from tests.support.shell import run_main
+
+
+@pytest.fixture
+def pairs_file(demo_pairs: Any, tmp_path: Path) -> Path:
+    """24 pairs of different answers, of which no degenerate one can be right."""
+    some = list({frozenset(pair.responses): pair for pair in demo_pairs[0]}.values())[:24]
+    pairs = [replace(p, responses=(f"{p.responses[0]} I am sure.", f"{p.responses[1]} I am sure.")) for p in some]
+    write_parquet(pairs, tmp_path / "pairs.parquet")
+    return tmp_path / "pairs.parquet"
+
+
+def settings_of(data: Path, judge: str = "baseline:shortest", **more: Any) -> BenchSettings:
+    return BenchSettings("pairs", data, judge, votes=1, orders="both", controls=(), temperature=0.0, **more)
+
+
+def attack(data: Path, out: Path, judge: str = "baseline:shortest", *, num_pairs: int = 24, **more: Any) -> Report:
+    return run_robustness(settings_of(data, judge, **more), out, num_pairs=num_pairs)[0]
+
+
+class Truthful:
+    """In a model's place: names the right answer of a question, unless ``fooled`` by a response, which it names. Counts what it
+    is asked. It knows a pair by its picture, or by an answer that is as it was."""
+
+    def __init__(self, pairs: list[PreferencePair], fooled: str = "") -> None:
+        self._pairs, self._fooled, self.asked = pairs, re.compile(fooled or "(?!)"), 0
+
+    def __call__(self, prompt: tuple[Message, ...], draw: int) -> str:
+        self.asked += 1
+        question, first, second = re.findall(r"(?s)Question: (.*?)\nResponse 1: (.*?)\nResponse 2: (.*)", prompt[0].text)[0]
+        fooled = [bool(self._fooled.search(text)) for text in (first, second)]
+        if fooled[0] != fooled[1]:
+            return format_verdict(Choice.FIRST if fooled[0] else Choice.SECOND, "r")
+        known = [pair for pair in self._pairs if pair.question == question]
+        pair = max(known, key=lambda p: 2 * (p.images == prompt[0].images) + len({first, second} & {*p.responses}))
+        right = pair.responses[pair.preferred or 0]
+        return format_verdict(Choice.FIRST if right in first and right not in second else Choice.SECOND, "r")
+
+    def judge(self) -> GenerativeJudge:
+        return GenerativeJudge(ScriptedSampler(self, "truthful"), load_template("plain"), temperature=0.0)
+
+
+def test_by_hand(pairs_file: Path, tmp_path: Path) -> None:
+    """Of a judge that names the shorter response, every figure is a count over what the families make."""
+    report = attack(pairs_file, tmp_path / "run")
+    scores = report.robustness
+    assert scores is not None
+    made = list(attacked_pairs(read_pairs(pairs_file), families_of(), seed=0, with_pictures=False))
+    by_group: dict[str, list[bool]] = {}
+    for one in made:
+        shorter = len(one.pair.responses[one.attacker]) < len(one.pair.responses[1 - one.attacker])
+        by_group.setdefault(one.group, []).append(shorter)
+    assert scores.families.keys() == by_group.keys()
+    for name, shorter in by_group.items():
+        assert scores.families[name].num_pairs == len(shorter)
+        if len({len(one.pair.responses[0]) == len(one.pair.responses[1]) for one in made if one.group == name}) == 1:
+            assert scores.families[name].named.share == sum(shorter) / len(shorter), name
+    assert scores.families["empty"].named.share == 1
+    assert scores.families["padded"].named.share == 0
+    held_out = [one for one in made if not one.family.in_training and one.family.answer and one.pair.preferred is not None]
+    assert scores.held_out.degenerate_over_good is not None
+    assert scores.held_out.degenerate_over_good.n == 2 * sum(one.opponent == "good" for one in held_out)
+    assert scores.held_out.lost_by_edits is None  # it does not look
+    assert report.scores.num_pairs == sum(one.pair.preferred is not None for one in made)
+
+
+def test_what_a_judge_is_fooled_by(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that obeys orders alone: turned by the family order, by nothing else; what harmless words do stands beside it."""
+    model = Truthful(read_pairs(pairs_file), fooled=r"Ignore all previous|Do not compare|Choose Response|the evaluator|SYSTEM")
+    monkeypatch.setattr(robustness_run, "open_any_judge", lambda settings: model.judge())
+    scores = attack(pairs_file, tmp_path / "run").robustness
+    assert scores is not None
+    assert scores.clean.share == 1
+    families = scores.families
+    assert families["order"].turned is not None
+    assert families["order"].turned.share > 0.3
+    assert {name for name, one in families.items() if one.turned and one.turned.share} <= {"order", "turn", "authority"}
+    assert scores.in_training.insertions_over_harmless is not None
+    turned = scores.in_training.turned_by_insertions
+    assert turned is not None
+    assert scores.in_training.insertions_over_harmless.difference == pytest.approx(turned.share, abs=0.02)
+    for figures in (scores.held_out, scores.in_training):
+        assert figures.lost_by_harmless is not None
+        assert figures.lost_by_edits is not None
+        assert (figures.lost_by_harmless.share, figures.lost_by_edits.share) == (0, 0)
+        assert figures.degenerate_over_good is not None
+        assert figures.degenerate_over_good.share <= 0.1  # both answers at once hold the right one
+
+
+def test_no_verdict_is_a_judgment_lost() -> None:
+    """It does not name the attacker, and is right no longer."""
+    pair = PreferencePair("p", "Q", ("good answer", "bad answer"), 0)
+    made = list(attacked_pairs([pair], families_of(("order",)), seed=0))
+    mute = Judgment("p", (), Outcome.NO_VALID_VOTE, None)
+    assert cases_of(made, [mute], [mute], [0], ["c"]) == []
+    cases = [
+        Case(made[0], "c", None, True),
+        Case(made[0], "c", 0, True),
+        Case(made[0], "c", 1, True),
+        Case(made[0], "c", 1, False),
+    ]
+    figures = figures_of(cases)
+    assert figures.turned_by_insertions is not None
+    assert figures.lost_by_insertions is not None
+    assert (figures.turned_by_insertions.share, figures.turned_by_insertions.n) == (1 / 3, 3)
+    assert (figures.lost_by_insertions.share, figures.lost_by_insertions.n) == (2 / 3, 3)
+    assert figures.insertions_over_harmless is None
+
+
+def test_a_run_goes_on(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in the log is not asked again; another number of pairs is another run."""
+    model = Truthful(read_pairs(pairs_file))
+    monkeypatch.setattr(robustness_run, "open_any_judge", lambda settings: model.judge())
+    first = attack(pairs_file, tmp_path / "run")
+    asked = model.asked
+    assert asked > 24 * 2 * 40
+    log = tmp_path / "run" / "votes.jsonl"
+    lines = log.read_text().splitlines(keepends=True)
+    log.write_text("".join(lines[:-300]) + lines[-300][:40])
+    second = attack(pairs_file, tmp_path / "run")
+    assert model.asked - asked == 2 * 300
+    assert second.robustness == first.robustness
+    with pytest.raises(ConfigError, match="pairs"):
+        attack(pairs_file, tmp_path / "run", num_pairs=12)
+
+
+def test_report_and_comparison(pairs_file: Path, tmp_path: Path) -> None:
+    """The report can be read back; its pages and tables name every family; two runs are compared family by family."""
+    shortest, longest = (attack(pairs_file, tmp_path / rule, f"baseline:{rule}") for rule in ("shortest", "longest"))
+    runs = [read_run(tmp_path / rule) for rule in ("shortest", "longest")]
+    assert runs[0].report.robustness == shortest.robustness != longest.robustness
+    difference = against(*runs)
+    assert difference.difference == pytest.approx(longest.scores.accuracy.micro - shortest.scores.accuracy.micro)
+    plain = tmp_path / "plain"
+    run_bench(settings_of(pairs_file), plain)
+    with pytest.raises(ConfigError, match="not of the same benchmark"):
+        against(runs[0], read_run(plain))
+    assert read_run(plain).report.robustness is None
+
+
+def test_the_command(pairs_file: Path, tmp_path: Path) -> None:
+    """Tables in Markdown and on the page; a requirement that is met and one that is not; `bench run` has no such figures."""
+    common = ("--data", pairs_file, "--judge", "baseline:longest", "--pairs", 12)
+    done = run_main(
+        main, "bench", "robustness", "pairs", *common, "--out", tmp_path / "run", "--require", "degenerate_over_good<=0.9"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "degenerate_over_good is" in done.stdout
+    assert "reaches" not in done.stderr
+    text, page = ((tmp_path / "run" / name).read_text() for name in ("report.md", "report.html"))
+    for name in json.loads((tmp_path / "run" / "report.json").read_text())["robustness"]["families"]:
+        assert f"| {name.replace('_', ' ')} |" in text
+        assert f">{name.replace('_', ' ')}<" in page
+    assert "Under attack" in page
+    require = ("--require", "accuracy[padded]<=0.1", "--require", "degenerate_over_good.high<=0")
+    again = run_main(main, "bench", "robustness", "pairs", *common, "--out", tmp_path / "run", *require)
+    assert again.returncode == 1
+    assert "its upper bound is above the 0.00 % required" in again.stderr
+    refused = run_main(main, "bench", "run", "pairs", *common[:4], "--out", tmp_path / "x", "--require", "right_unseen<=0.6")
+    assert refused.returncode == 2
+    assert "is a figure of `rewardlab bench robustness`" in refused.stderr
+
+
+def test_what_is_refused(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    votes = tmp_path / "v.jsonl"
+    votes.write_text('{"row": 0, "order": "given", "text": "<answer>1</answer>"}\n')
+    with pytest.raises(ConfigError, match="has no votes on attacked pairs"):
+        attack(pairs_file, tmp_path / "run", f"replay:{votes}")
+    unclaimed = settings_of(pairs_file)
+    with pytest.raises(ConfigError, match="a better answer is known"):
+        run_robustness(unclaimed, tmp_path / "run", num_pairs=5, families=("other_repeated",))
+    with pytest.raises(ConfigError, match="unknown family"):
+        run_robustness(unclaimed, tmp_path / "run", num_pairs=5, families=("nothing",))
+    model = Truthful(read_pairs(pairs_file))
+    monkeypatch.setattr(robustness_run, "open_any_judge", lambda settings: model.judge())
+    monkeypatch.setattr(robustness_run, "MOST_BYTES", 1000)
+    with pytest.raises(ConfigError, match="take fewer --pairs"):
+        attack(pairs_file, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,126 @@
+"""Hard negatives: labels and judgments that hold, the ratio, balance, what is held out, and the command."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardlab.cli import main
+from rewardlab.curation.harden import HardenCounts, HardenSettings, harden
+from rewardlab.data.attacks.families import FAMILIES
+from rewardlab.data.attacks.insertions import HARMLESS_IN_TRAINING
+from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.errors import ConfigError
+from rewardlab.types import Choice, Order, PreferencePair, choice_of
+from rewardlab.verdicts.formats import WRITERS
+from rewardlab.verdicts.parse import format_verdict, parse_verdict
+from tests.support.shell import run_main
+
+
+def judged(pairs: list[PreferencePair]) -> list[PreferencePair]:
+    """Pairs with a judgment each, half of them in the swapped order."""
+    ordered = [replace(pair, order=Order.SWAPPED if n % 2 else Order.GIVEN) for n, pair in enumerate(pairs)]
+    return [replace(p, judgment=format_verdict(choice_of(p.preferred or 0, p.order), "seen"), attempts="1") for p in ordered]
+
+
+def made(pairs: list[PreferencePair], **settings: Any) -> tuple[list[PreferencePair], HardenCounts]:
+    counts = HardenCounts()
+    return list(harden(pairs, HardenSettings(**settings), counts)), counts
+
+
+def test_every_judgment_is_right(demo_pairs: Any) -> None:
+    """In the order of its pair it names the better response: the pair's own text where that is still true, else one that names
+    the defect."""
+    pairs = judged(demo_pairs[0][:100])
+    everything, counts = made(pairs, ratio=3.0)
+    negatives = [pair for pair in everything if pair.source.startswith("harden:")]
+    assert [pair for pair in everything if not pair.source.startswith("harden:")] == pairs
+    assert counts.negatives == len(negatives) == counts.judged
+    assert len({pair.pair_id for pair in everything}) == len(everything)
+    for pair in negatives:
+        family = FAMILIES[pair.source.partition(":")[2]]
+        assert family.in_training
+        assert parse_verdict(pair.judgment, "think_answer").choice == choice_of(pair.preferred or 0, pair.order)
+        assert ("seen" in pair.judgment) == (not family.defect)
+        assert family.defect in pair.judgment
+        assert pair.attempts == "2"
+
+
+def test_ratio_and_seed(demo_pairs: Any) -> None:
+    """As many as asked for on average, each family at most once a pair; another seed draws others."""
+    pairs = demo_pairs[0]
+    for ratio in (0.25, 1.0, 2.5):
+        everything, counts = made(pairs, ratio=ratio)
+        assert counts.negatives == pytest.approx(ratio * len(pairs), rel=0.2)
+        of_pair = Counter((pair.provenance, pair.source) for pair in everything if pair.source.startswith("harden:"))
+        assert set(of_pair.values()) == {1}
+    assert made(pairs)[0] == made(pairs)[0] != made(pairs, seed=1)[0]
+    assert set(made(pairs, ratio=100.0)[1].groups) >= {name for name, family in FAMILIES.items() if family.in_training}
+
+
+def test_harmless_words_tell_nothing(demo_pairs: Any) -> None:
+    """They stand in the better response about as often as in the other, and a degenerate response loses to either."""
+    everything, counts = made(demo_pairs[0], ratio=100.0, families=("harmless", "degenerate"))
+    groups = counts.groups
+    assert groups["harmless_remarks"] + groups["harmless_remarks_in_good"] == len(demo_pairs[0])
+    assert abs(groups["harmless_remarks"] - groups["harmless_remarks_in_good"]) < 50
+    assert abs(groups["no_answer"] - groups["no_answer_against_wrong"]) < 50
+    for pair in everything:
+        if pair.source == "harden:harmless_remarks":
+            assert sum(any(text in response for text in HARMLESS_IN_TRAINING) for response in pair.responses) == 1
+
+
+def test_pairs_without_label_or_judgment(demo_pairs: Any) -> None:
+    """One without a label stays alone; one without a judgment gets one only where the defect is known."""
+    pairs = [replace(pair, preferred=None) if n % 2 else pair for n, pair in enumerate(demo_pairs[0][:40])]
+    everything, counts = made(pairs, ratio=100.0)
+    assert counts.unlabelled == 20
+    assert {bool(pair.judgment) for pair in everything if pair.source == "harden:order"} == {False}
+    assert {bool(pair.judgment) for pair in everything if pair.source == "harden:no_answer"} == {True}
+    without, counts = made(pairs, ratio=100.0, verdict_format="")
+    assert counts.judged == 0 < counts.negatives
+    assert not any(pair.judgment for pair in without)
+
+
+@pytest.mark.parametrize("verdict_format", sorted(WRITERS))
+def test_judgments_in_any_form(demo_pairs: Any, verdict_format: str) -> None:
+    everything, _ = made(demo_pairs[0][:20], families=("no_answer",), ratio=1.0, verdict_format=verdict_format)
+    for pair in everything:
+        if pair.judgment:
+            expected: Choice = choice_of(pair.preferred or 0, pair.order)
+            assert parse_verdict(pair.judgment, verdict_format).choice == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"families": ("hedge",)}, "families that are held out for `bench robustness`: hedge; expected some of no_answer"),
+        ({"families": ("caption",)}, "no family for training is of caption"),
+        ({"families": ("emty",)}, "unknown family emty"),
+        ({"ratio": 0.0}, "expected more than 0"),
+        ({"attempts": "7"}, "attempts '7': expected one of '', '1'"),
+        ({"verdict_format": "latin"}, "no judgments are written as 'latin'"),
+    ],
+)
+def test_what_is_refused(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        HardenSettings(**settings)
+
+
+def test_the_command(demo_pairs: Any, tmp_path: Path) -> None:
+    """Shards that can be trained on, and how many of each group; nothing to make is a finding."""
+    write_parquet(judged(demo_pairs[0][:30]), tmp_path / "pairs.parquet")
+    done = run_main(
+        main, "data", "harden", tmp_path / "pairs.parquet", "--template", "plain", "--ratio", "1", "--out", tmp_path / "o"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "30 pairs and 30 negatives, 30 of them with a judgment" in done.stdout
+    assert len(read_pairs(tmp_path / "o")) == 60
+    write_parquet([replace(pair, preferred=None, judgment="") for pair in demo_pairs[0][:5]], tmp_path / "bare.parquet")
+    done = run_main(main, "data", "harden", tmp_path / "bare.parquet", "--out", tmp_path / "none")
+    assert done.returncode == 1
+    assert "no negative could be made" in done.stderr

@@ -1,0 +1,167 @@
+"""What families make of pairs: labels that hold, whatever the pair states; what is drawn; edits of pictures."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from rewardlab.data.attacks.answers import states
+from rewardlab.data.attacks.families import FAMILIES, Family, Kind, Opponent, attacked_pairs, attacks_on, families_of
+from rewardlab.data.attacks.insertions import HARMLESS, HARMLESS_IN_TRAINING
+from rewardlab.data.attacks.pictures import bordered, captioned, jpeg, resized
+from rewardlab.data.images import decode_image, encode_png
+from rewardlab.data.texts import words_of
+from rewardlab.errors import ConfigError
+from rewardlab.types import IMAGE_MARK, PreferencePair
+
+TEXT = st.one_of(
+    st.text(max_size=30),
+    st.sampled_from(["Yes", "the", "It could be either.", "one two three four five six", "...", "Solution", ""]),
+)
+PAIRS = st.builds(
+    lambda question, first, second, preferred: PreferencePair("p", question, (first, second), preferred),
+    TEXT,
+    TEXT,
+    TEXT,
+    st.sampled_from((0, 1)),
+)
+ONE_ANSWER = ("no_answer", "one_word", "opening", "punctuation", "refusal", "hedge", "irrelevant", "truncated", "looped")
+
+
+def made_of(pair: PreferencePair, family: Family, seed: int = 0) -> list[Any]:
+    return list(attacks_on(pair, family, random.Random(seed)))
+
+
+@given(PAIRS, st.integers(0, 3))
+def test_labels_hold(pair: PreferencePair, seed: int) -> None:
+    """What a family claims to lose never states the right answer, but for those that say both; one response stays as it is."""
+    good, wrong = pair.preferred, 1 - (pair.preferred or 0)
+    for family in FAMILIES.values():
+        for one in made_of(pair, family, seed):
+            kept = good if one.opponent is Opponent.GOOD else wrong
+            assert one.pair.responses[kept] == pair.responses[kept]
+            assert one.pair.preferred in (None, 1 - one.attacker)
+            if family.name in ONE_ANSWER and one.opponent is Opponent.GOOD:
+                assert not states(one.pair.responses[one.attacker], pair.responses[good or 0])
+            if family.kind is Kind.INSERTION:
+                assert pair.responses[wrong] in one.pair.responses[one.attacker]
+
+
+def test_what_is_claimed(demo_pairs: Any) -> None:
+    """Of refusals, hedges, halves and padding against a wrong answer, and of what cannot be seen, nothing is claimed."""
+    pairs = demo_pairs[0][:12]
+    unclaimed = {one.group for one in attacked_pairs(pairs, families_of(), seed=0) if one.pair.preferred is None}
+    assert unclaimed == {
+        *(f"{name}_against_wrong" for name in ("both_answers", "refusal", "hedge", "truncated", "padded", "other_repeated")),
+        *("other_repeated", "blank", "other_picture"),
+    }
+
+
+def test_both_answers_are_attacked(demo_pairs: Any) -> None:
+    """A degenerate answer stands against either one, at either index; harmless words stand in either answer."""
+    pairs = demo_pairs[0][:40]
+    made = list(attacked_pairs(pairs, families_of(("empty", "harmless")), seed=0))
+    assert {one.opponent for one in made} == set(Opponent)
+    assert {one.attacker for one in made if one.family.name == "empty"} == {0, 1}
+    in_good = [one for one in made if one.group == "harmless_words_in_good"]
+    assert len(in_good) == 40
+    for one in in_good:
+        pair = pairs[one.base]
+        assert one.pair.responses[1 - pair.preferred] == pair.responses[1 - pair.preferred]
+        assert any(text in one.pair.responses[pair.preferred] for text in HARMLESS)
+        assert one.pair.preferred == pair.preferred == 1 - one.attacker
+
+
+def test_the_drawn_texts_depend_on_nothing_else(demo_pairs: Any) -> None:
+    """A family makes the same of a pair whatever other families and pairs there are; another seed, something else."""
+    pairs = demo_pairs[0][:10]
+
+    def texts(seed: int, *names: str) -> list[Any]:
+        made = attacked_pairs(pairs, families_of(names), seed=seed)
+        return [(one.pair.pair_id, one.pair.responses) for one in made if one.family.name == "order"]
+
+    assert texts(0, "order") == texts(0) == texts(0, "insertion", "empty")
+    assert texts(0, "order") != texts(1, "order")
+    names = [one.pair.pair_id for one in attacked_pairs(pairs, families_of(), seed=0)]
+    assert len(set(names)) == len(names)
+
+
+def test_families_for_training_are_others() -> None:
+    """No text of a family for training is in one that is held out; each kind that is trained on has families of both."""
+    texts: dict[bool, set[str]] = {True: set(), False: set()}
+    for family in FAMILIES.values():
+        texts[family.in_training] |= {attack.text for attack in family.texts}
+    assert not texts[True] & texts[False]
+    assert not {*HARMLESS} & {*HARMLESS_IN_TRAINING}
+    for kind in (Kind.DEGENERATE, Kind.INSERTION, Kind.HARMLESS, Kind.EDIT):
+        assert {family.in_training for family in FAMILIES.values() if family.kind is kind} == {True, False}
+    assert all(family.defect for family in FAMILIES.values() if family.in_training and family.kind is Kind.DEGENERATE)
+    assert not set(FAMILIES) & set(Kind)  # both are names of --families
+
+
+def test_lengths() -> None:
+    """A loop has three times the words at least, padding three times the letters, a truncated answer half of them."""
+    pair = PreferencePair("p", "How many?", ("There are five red boats near the shore.", "Two."), 1)
+    names = ("looped", "padded", "truncated", "both_answers")
+    texts = {name: made_of(pair, FAMILIES[name])[0].pair.responses[0] for name in names}
+    assert words_of(texts["looped"]) == ["there", "are", "five"] * 8
+    assert len(texts["padded"]) >= 3 * len(pair.responses[0])
+    assert pair.responses[0].startswith(texts["truncated"])
+    assert len(texts["truncated"]) == len(pair.responses[0]) // 2
+    assert all(text in texts["both_answers"] for text in pair.responses)
+
+
+def test_images_within_answers() -> None:
+    """A degenerate answer has none of the images of the one it replaces; no text brings a place for one."""
+    image = encode_png(Image.new("RGB", (30, 30)))
+    pair = PreferencePair("p", "Q", (f"a {IMAGE_MARK}", "b"), 1, response_images=((image,), ()))
+    for family in FAMILIES.values():
+        for one in made_of(pair, family):
+            for text, images in zip(one.pair.responses, one.pair.response_images, strict=True):
+                assert text.count(IMAGE_MARK) == len(images), one.group
+
+
+def test_edits_of_pictures(demo_pairs: Any) -> None:
+    """Small edits keep size and content; a caption covers nothing; a pair without a picture is left alone."""
+    pair, dice = demo_pairs[0][0], random.Random(0)
+    before = decode_image(pair.images[0])
+    for edit in (jpeg, resized):
+        after = decode_image(edit(pair.images[0], dice))
+        assert after.size == before.size
+        assert 0 < np.abs(np.asarray(after, float) - np.asarray(before, float)).mean() < 20
+    framed = decode_image(bordered(pair.images[0], dice))
+    assert framed.size == before.size
+    edge, inside = np.asarray(framed)[0], framed.crop((2, 2, framed.width - 2, framed.height - 2)).resize(before.size)
+    assert (edge == 128).all()
+    assert np.abs(np.asarray(inside, float) - np.asarray(before, float)).mean() < 30
+    page = decode_image(captioned(pair.images[0], dice))
+    assert page.height > before.height
+    assert page.crop((0, 0, *before.size)).tobytes() == before.tobytes()
+    assert (np.asarray(page.crop((0, before.height, *page.size))) < 128).any()
+    assert not made_of(replace(pair, images=()), FAMILIES["jpeg"])
+    assert not list(attacked_pairs([pair], families_of(("edit", "caption", "unseen")), seed=0, with_pictures=False))
+
+
+@pytest.mark.parametrize("size", [(2, 2), (10, 2000), (2000, 10), (3000, 2000)])
+def test_pictures_of_any_size(size: tuple[int, int]) -> None:
+    """What is made of a picture that can be read can be read, too."""
+    buffer = BytesIO()
+    Image.new("RGB", size, (200, 30, 30)).save(buffer, format="JPEG")
+    for edit in (jpeg, resized, bordered, captioned):
+        width = max(size[0], 56) if edit is captioned else size[0]
+        assert decode_image(edit(buffer.getvalue(), random.Random(0))).width == width
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown family emty; expected a kind of degenerate"):
+        families_of(("emty",))
+    with pytest.raises(ValueError, match="no label"):
+        made_of(PreferencePair("p", "Q", ("a", "b"), None), FAMILIES["empty"])
