@@ -25,11 +25,11 @@ _NAMES = {
 def robustness_sentence(scores: Robustness) -> str:
     """Return what was done to how many pairs."""
     clean = with_interval(scores.clean.share, scores.clean.interval)
-    num_families = len({name.removesuffix("_against_wrong") for name in scores.families})
+    num_families = len({family.words for family in scores.families.values()})
     return (
         f"{scores.num_pairs:,} pairs under {num_families} families of attacks; as they are, {clean} % of judgments are right. "
         "The accuracy on top is of attacked pairs that have a better answer. Held-out families are those that "
-        "`rewardlab data harden` does not train on."
+        "rewardlab data harden does not train on."
     )
 
 
