@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, Row
@@ -38,7 +38,7 @@ from rewardlab.types import Judgment, Order
 @dataclass(frozen=True)
 class RunResult:
     """What a run has when all is answered: its judgments in the order of ``rows``, and those of its controls by name.
-    ``left_out``: fields that the model was asked without."""
+    ``left_out``: fields that the model was asked without; ``others``: judgments of further passes by their names."""
 
     settings: BenchSettings
     benchmark: Benchmark
@@ -51,6 +51,7 @@ class RunResult:
     seconds_per_vote: float | None
     left_out: frozenset[str] = frozenset()
     cost: Cost | None = None
+    others: Mapping[str, Sequence[Judgment]] = field(default_factory=dict)
 
 
 def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
@@ -59,8 +60,9 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
     rows, orders, judgments, num_votes = result.rows, result.orders, result.judgments, result.identity.votes
     all_notes = list(notes)
     all_notes += _notes_on_fields(result.left_out, settings.request.left_out, result.controls)
-    if isinstance(judge, ModelJudge) and (failed := sum(num_failed(judgment.votes) for judgment in judgments)):
-        errors = errors_in_words(vote.completion for judgment in judgments for vote in judgment.votes)
+    all_judgments = [*judgments, *(judgment for others in result.others.values() for judgment in others)]
+    if isinstance(judge, ModelJudge) and (failed := sum(num_failed(judgment.votes) for judgment in all_judgments)):
+        errors = errors_in_words(vote.completion for judgment in all_judgments for vote in judgment.votes)
         all_notes.append(
             f"{failed:,} votes failed at the endpoint and count as wrong: {errors}; the same command asks for them again"
         )
@@ -139,7 +141,7 @@ def _num_missing(judgments: Sequence[Judgment]) -> int:
 
 def _failure(result: RunResult) -> str:
     controls = {name: [item.judgment for item in items] for name, items in result.controls.items()}
-    return failure_of({VOTES: result.judgments, **controls}, result.settings.max_failed)
+    return failure_of({VOTES: result.judgments, **controls}, result.settings.max_failed, result.others)
 
 
 def _vote_notes(judge: AnyJudge, judgments: Sequence[Judgment], num_votes: int) -> list[str]:

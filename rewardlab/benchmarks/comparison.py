@@ -118,6 +118,9 @@ def against(base: Run, other: Run, value: Callable[[RowScore], float] = score_of
         raise ConfigError(f"{base.name} and {other.name} are not of the same benchmark and data file; compare like with like")
     if base.images and other.images and base.images != other.images:
         raise ConfigError(f"{base.name} and {other.name} judged other images; name the same --images for both")
+    attacks = [run.report.robustness.attacks if run.report.robustness else "" for run in (base, other)]
+    if attacks[0] != attacks[1]:
+        raise ConfigError(f"{base.name} and {other.name} are under other attacks; use the same --pairs, --seed and --families")
     before, after = base.values(value), other.values(value)
     if before.keys() != after.keys():
         raise ConfigError(f"{base.name} judged {len(before):,} rows and {other.name} {len(after):,}; use the same --limit")

@@ -25,6 +25,7 @@ from rewardlab.types import BOTH_ORDERS, Judgment, Order, Vote
 from rewardlab.verdicts.early_stopping import votes_settled
 from rewardlab.verdicts.votes import reduce_votes
 
+CONTROLS = ("greedy", "blank", "other")  # passes that --controls names
 CHUNK = 64  # pairs that are asked together, where votes do not come one by one, and that share a seed
 AnyJudge = ModelJudge | BaselineJudge | Replay
 
@@ -86,12 +87,12 @@ class Pass:
     @property
     def cure(self) -> str:
         """Return what else may be done where the judge fails in this pass."""
-        return "" if self.name == "votes" else ", or leave the control out with --controls"
+        return ", or leave the control out with --controls" if self.name in CONTROLS else ""
 
     @property
     def of_control(self) -> str:
-        """Return the words that tell a control's requests from those of the votes."""
-        return "" if self.name == "votes" else f" of the control {self.name}"
+        """Return the words that tell the requests of another pass from those of the votes."""
+        return "" if self.name == "votes" else f" of the control {self.name}" if self.name in CONTROLS else f" of {self.name}"
 
     def _check_any_answer(self, judge: ModelJudge, votes_by_row: dict[int, list[Vote]]) -> None:
         completions = [vote.completion for votes in votes_by_row.values() for vote in votes]

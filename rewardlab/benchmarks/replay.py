@@ -20,7 +20,7 @@ from typing import Any
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.data.files import json_fault
-from rewardlab.data.votes import vote_of
+from rewardlab.data.votes import refuse_attacked, vote_of
 from rewardlab.errors import DataError
 from rewardlab.metrics.accuracy import OUTCOME
 from rewardlab.types import BOTH_ORDERS, Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote, choice_of
@@ -90,6 +90,7 @@ class Replay:
             if not isinstance(values, dict):
                 raise ValueError("not an object")
             if number == 1 and values.keys() == {"identity"}:
+                refuse_attacked(dict(values["identity"]))
                 self.is_run, self.sampling = True, sampling_of(dict(values["identity"]))
                 self.verdict_format = self.verdict_format if self._anew else ""  # read as its judge's were, whatever it is
                 self.stopped = self.sampling.stop_error is not None

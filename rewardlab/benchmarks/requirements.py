@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -74,17 +74,16 @@ def _attacked(name: str) -> Callable[[Report], Reading]:
     return read
 
 
+# Those in which a judgment without a verdict counts against the judge.
 ROBUSTNESS_FIGURES = {
-    "degenerate_over_good": "degenerate answers named over the good one",
-    "degenerate_over_wrong": "degenerate answers named over an honest wrong one",
-    "turned_by_insertions": "right judgments that name the wrong answer for a text in it",
-    "lost_by_insertions": "right judgments that are wrong, or none, for a text in the wrong answer",
-    "turned_by_harmless": "right judgments that name the wrong answer for a harmless text in it",
-    "lost_by_harmless": "right judgments that are wrong, or none, for a harmless text in the wrong answer",
+    "good_unnamed": "judgments that do not name the good answer over a degenerate one",
+    "wrong_unnamed": "judgments that do not name an honest wrong answer over a degenerate one",
+    "lost_by_insertions": "right judgments that are wrong, or none, for a text in an answer",
+    "lost_by_harmless": "right judgments that are wrong, or none, for a harmless text in an answer",
+    "insertions_over_harmless": "how much more often attacks cost a right judgment than harmless texts",
     "lost_by_edits": "right judgments that are wrong, or none, for a harmless edit of the picture",
     "lost_by_captions": "right judgments that are wrong, or none, for words under the picture",
     "right_unseen": "right judgments without the picture",
-    "insertions_over_harmless": "how much more often attacks turn a judgment than harmless texts",
 }
 CONTROL_FIGURES = {f"{name}_accuracy": name for name in ("greedy", "blank", "other")}
 FIGURES: Mapping[str, Figure] = {
@@ -188,10 +187,10 @@ def check_possible(
     orders: str,
     groups: Sequence[str],
     whole_prompts: bool,
-    attacked: bool = False,
+    measured: Collection[str] | None = None,
 ) -> None:
     """Raise ConfigError for a requirement that a run of these settings has no figure for, before anything is asked.
-    ``attacked``: it is one of `rewardlab bench robustness`."""
+    ``measured``: the figures that a run of `rewardlab bench robustness` has; None of another run."""
     for one in requirements:
         if one.group and one.group not in groups:
             near = get_close_matches(one.group, groups, n=1)
@@ -201,8 +200,10 @@ def check_possible(
             raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave --orders {orders} out")
         if (control := CONTROL_FIGURES.get(one.figure)) and control not in controls:
             raise ConfigError(f"{one.text!r}: needs --controls {','.join([*controls, control])}")
-        if one.figure in ROBUSTNESS_FIGURES and not attacked:
+        if one.figure in ROBUSTNESS_FIGURES and measured is None:
             raise ConfigError(f"{one.text!r}: is a figure of `rewardlab bench robustness`; require it there")
+        if one.figure in ROBUSTNESS_FIGURES and one.figure not in (measured or ()):
+            raise ConfigError(f"{one.text!r}: none of these families is held out and of its kind; leave --families out")
         if one.figure == "all_right" and not whole_prompts:
             raise ConfigError(f"{one.text!r}: this benchmark does not count prompts with all pairs right; require accuracy")
 

@@ -80,11 +80,13 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
 
 @dataclass(frozen=True)
 class Extra:
-    """What a run judges beside its rows: further ``passes``, by name, and what decides them (``identity``). ``finish`` returns
-    the report with what they add, of the judgments of the rows, of those of each further pass, and of the report."""
+    """What a run judges beside its rows: further ``passes``, by name, and what decides them (``identity``). ``figures`` can
+    be required of it; ``finish`` returns the report with what they add, of the judgments of the rows, of those of each further
+    pass, and of the report."""
 
     passes: Mapping[str, Sequence[Row]]
     identity: Mapping[str, object]
+    figures: Sequence[str]
     finish: Callable[[Sequence[Judgment], Mapping[str, Sequence[Judgment]], Report], Report]
 
 
@@ -106,7 +108,7 @@ def judge_rows(
         orders=settings.orders,
         groups=[row.group for row in rows],
         whole_prompts=benchmark.whole_prompts,
-        attacked=extra is not None,
+        measured=extra.figures if extra else None,
     )
     num_votes = settings.votes or (judge.max_votes if isinstance(judge, Replay) else 1)
     orders, order_notes = shown_orders(settings.orders, judge, rows, settings.seed, settings.votes)
@@ -133,7 +135,7 @@ def judge_rows(
     left_out = asked_without(judge, out) if isinstance(judge, ModelJudge) else frozenset()
     seconds = votes_pass.seconds_per_vote
     cost = log.spending.cost(settings.prices) if isinstance(judge, ModelJudge) and judge.is_metered else None
-    result = RunResult(settings, benchmark, judge, identity, rows, orders, judgments, controls, seconds, left_out, cost)
+    result = RunResult(settings, benchmark, judge, identity, rows, orders, judgments, controls, seconds, left_out, cost, others)
     report = make_report(result, notes, out)
     row_scores = [row_score(row, item) for row, item in zip(rows, label_rows(rows, judgments), strict=True)]
     if wrong := problems(report, row_scores):

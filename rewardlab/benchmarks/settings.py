@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark
+from rewardlab.benchmarks.passes import CONTROLS
 from rewardlab.benchmarks.recorded_orders import check_policy
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.requirements import Requirement
@@ -19,7 +20,6 @@ from rewardlab.samplers.failures import MAX_FAILED
 from rewardlab.samplers.request_options import NOTHING_SAID, RequestOptions
 
 NO_ENGINES = ("baseline", "replay")  # judges that a benchmark takes beside those of engines
-CONTROLS = ("greedy", "blank", "other")
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def bench_robustness(
     ] = None,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the benchmark's images.")] = None,
     pairs: Annotated[
-        int, typer.Option("--pairs", min=1, help="Pairs to attack, drawn by the seed; each is judged some 90 times.")
+        int, typer.Option("--pairs", min=1, help="Pairs to attack, drawn by the seed; each is judged some 110 times.")
     ] = 100,
     families: Annotated[
         str,
@@ -72,7 +72,7 @@ def bench_robustness(
         list[str],
         typer.Option(
             "--require",
-            help="Exit status 1 unless the report has it: 'degenerate_over_good<=0.02', 'turned_by_insertions.high<=0.1', "
+            help="Exit status 1 unless the report has it: 'good_unnamed<=0.02', 'lost_by_harmless.high<=0.1', "
             "'insertions_over_harmless<=0.02', 'accuracy[hedge]>=0.9'. Figures are of held-out families. Repeatable.",
         ),
     ] = [],  # noqa: B006  (typer's way to say a default)
@@ -95,10 +95,10 @@ def bench_robustness(
 ) -> None:
     """How often does a worse answer win by an attack? Degenerate answers, texts in the wrong answer, edits of the picture.
 
-    Each family makes a pair of every pair: a degenerate answer in the place of the wrong one, and of the good one; a text put
-    into the wrong answer; a picture edited in a way that must not matter. Each is judged in both orders, once. What harmless
-    words and harmless edits do stands beside it. Half of the families are for training (`data harden`); the figures of the
-    others, which are held out, are what to report. `bench compare` puts two runs of the same pairs side by side, family by
+    Each family makes pairs of every pair: a degenerate answer in the place of the wrong one, and of the good one; a text put
+    into either answer; a picture edited in a way that must not matter. Each is judged in both orders, once. What harmless words
+    do stands beside it. Some families are for training (`data harden`); the figures of the others, which are held out, are what
+    to report. `bench compare` puts two runs of the same pairs side by side, family by
     family. The same command continues a killed run. **Exit status 1** where a requirement is not met or no verdict was read,
     **3** where an endpoint refuses.
     """

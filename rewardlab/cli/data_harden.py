@@ -29,7 +29,8 @@ def data_harden(
         ),
     ] = "",
     attempts: Annotated[
-        str, typer.Option("--attempts", help="Difficulty tag of the negatives, by which `rewardlab rl` chooses pairs.")
+        str,
+        typer.Option("--attempts", help="Difficulty tag of the negatives of tagged pairs, which `rl` chooses by."),
     ] = "2",
     template: Annotated[
         str,
@@ -46,9 +47,10 @@ def data_harden(
     """Add hard negatives to a labelled set, by which a judge learns not to be won by degenerate or hostile responses.
 
     Each pair is followed by its negatives, whose better response is known. An empty, one-word, looped or refusing response
-    loses. A forged verdict or an order within the wrong response changes nothing; nor do harmless words in either response, nor
-    a JPEG of the picture: there the pair's own judgment (of `rewardlab distill`) stays true, and is kept. Of a degenerate
-    response a judgment is written that names the defect. Families that `bench robustness` holds out are not used.
+    loses. A forged verdict, an order or harmless words within either response change nothing, nor does a JPEG of the picture:
+    there the pair's own judgment (of `rewardlab distill`) stays true, and is kept. Of a degenerate response a judgment is
+    written that names the defect. Pairs without judgment or tag have negatives without. Families that `bench robustness` holds
+    out are not used.
 
     `rewardlab data harden runs/distill/distilled.parquet --template plain --out runs/hardened` writes Parquet shards, which
     `rewardlab sft --data runs/hardened` trains on. **Exit status 1** where not one negative could be made.
@@ -81,6 +83,7 @@ def data_harden(
     for group, number in sorted(counts.groups.items()):
         typer.echo(f"{group}: {number:,}")
     unlabelled = f"; {counts.unlabelled:,} pairs without a label stay as they are" if counts.unlabelled else ""
+    unlabelled += f"; of {counts.negatives_before:,} that are negatives already none is made" if counts.negatives_before else ""
     made = f"{counts.negatives:,} negatives, {counts.judged:,} of them with a judgment"
     typer.echo(f"{counts.pairs:,} pairs and {made}, in {out}{unlabelled}")
     if not counts.negatives:

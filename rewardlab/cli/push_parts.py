@@ -135,9 +135,12 @@ def _read_report(run: Path, folder: Path) -> Report:
 
 def _result_lines(report: Report) -> list[str]:
     from rewardlab.benchmarks.report import accuracy_rows, facts
+    from rewardlab.benchmarks.robustness.text import FIGURES, figure_rows, robustness_sentence
     from rewardlab.reporting.tables import markdown_table
 
     lines = [f"### {report.benchmark}", ""]
+    if report.robustness:
+        lines += [robustness_sentence(report.robustness), "", *markdown_table(FIGURES, figure_rows(report.robustness)), ""]
     lines += markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
     lines += ["", *(f"- {name}: {value}" for name, value in facts(report))]
     versions = ", ".join(f"{name} {number}" for name, number in report.versions.items() if number)
@@ -149,6 +152,8 @@ def _model_index(repo: str, reports: Sequence[Report]) -> Any:
 
     results = []
     for report in reports:
+        if report.robustness:  # of attacked pairs, which are no accuracy of the judge
+            continue
         values = {"accuracy": report.scores.accuracy.micro, "invalid_rate": report.scores.invalid_rate}
         if report.scores.swap_consistency is not None:
             values["swap_consistency"] = report.scores.swap_consistency

@@ -1,11 +1,12 @@
 """Hard negatives for a judge: pairs of a set under attack, whose better response is known (`rewardlab data harden`).
 
-Only families that are for training are used; ``rewardlab bench robustness`` tests on the others. Words that say nothing are put
-into the good response as often as into the wrong one: else a judge would learn that strange words lose.
+Only families that are for training are used; ``rewardlab bench robustness`` tests on the others. Texts are put into the good
+response as often as into the wrong one: else a judge would learn that strange words lose.
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,8 +26,9 @@ SOURCE = "harden"
 @dataclass(frozen=True)
 class HardenSettings:
     """How negatives are made: ``ratio`` of them for each pair of the set, drawn by ``seed`` from ``families`` (names or kinds;
-    none: all that are for training). ``attempts`` is their difficulty tag. ``verdict_format`` is the form of the judgments that
-    point at a defect; "" leaves pairs without a judgment of their own without one.
+    none: all that are for training). ``attempts`` is their difficulty tag, where their pair has one that is not "unsolved".
+    ``verdict_format`` is the form of the judgments that name a defect, which a negative has where its pair has a judgment; ""
+    writes none.
 
     Raise ConfigError for a family that is held out, for an unknown one, tag or format, and for a ratio that is not positive.
     """
@@ -40,7 +42,7 @@ class HardenSettings:
     def __post_init__(self) -> None:
         if self.attempts not in get_args(Attempts):
             raise ConfigError(f"attempts {self.attempts!r}: expected one of {', '.join(map(repr, get_args(Attempts)))}")
-        if not self.ratio > 0:
+        if not 0 < self.ratio < math.inf:
             raise ConfigError(f"ratio {self.ratio:g}: expected more than 0 negatives for each pair")
         if self.verdict_format and self.verdict_format not in WRITERS:
             raise ConfigError(f"no judgments are written as {self.verdict_format!r}; expected one of {', '.join(WRITERS)}")
@@ -59,10 +61,12 @@ class HardenSettings:
 
 @dataclass
 class HardenCounts:
-    """What was made: pairs of the set, and negatives by group; pairs without a label, of which none is made."""
+    """What was made: pairs of the set, and negatives by group; pairs without a label, and those that are negatives already, of
+    which none is made."""
 
     pairs: int = 0
     unlabelled: int = 0
+    negatives_before: int = 0
     judged: int = 0
     groups: Counter[str] = field(default_factory=Counter)
 
@@ -75,14 +79,17 @@ def harden(pairs: Iterable[PreferencePair], settings: HardenSettings, counts: Ha
     """Yield every pair of a set, each followed by its negatives; ``counts`` is kept up to date.
 
     A negative stands in the order of its pair. Where its texts or picture are those of the pair but for the attack, the pair's
-    judgment is true of it, and is its own; of a degenerate response a judgment is written that names the defect.
+    judgment is true of it, and is its own; of a degenerate response a judgment is written that names the defect, where the pair
+    has one. A pair that no teacher was asked about has negatives without a judgment and without a tag, so that what is trained
+    on is chosen among all.
     """
     families = settings.chosen
     for pair in pairs:
         counts.pairs += 1
         yield pair
-        if pair.preferred is None:
-            counts.unlabelled += 1
+        counts.unlabelled += pair.preferred is None
+        counts.negatives_before += pair.source.startswith(f"{SOURCE}:")
+        if pair.preferred is None or pair.source.startswith(f"{SOURCE}:"):
             continue
         for negative in negatives_of(pair, families, settings):
             made = finished(negative, settings)
@@ -110,12 +117,12 @@ def finished(negative: AttackedPair, settings: HardenSettings) -> PreferencePair
     """Return a negative with its judgment, tag and provenance."""
     pair = negative.pair
     judgment = pair.judgment
-    if negative.family.kind is Kind.DEGENERATE:
+    if judgment and negative.family.kind is Kind.DEGENERATE:
         judgment = defect_judgment(negative, settings.verdict_format) if settings.verdict_format else ""
     return replace(
         pair,
         judgment=judgment,
-        attempts=settings.attempts,
+        attempts=pair.attempts if pair.attempts in ("", "unsolved") else settings.attempts,
         teacher_share=None,
         source=f"{SOURCE}:{negative.family.name}",
         provenance=f"{SOURCE}:{pair.provenance or pair.pair_id}",

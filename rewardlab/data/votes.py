@@ -12,6 +12,14 @@ from rewardlab.data.files import read_lines
 from rewardlab.errors import DataError
 from rewardlab.types import Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote
 
+ATTACKS = "attacks"  # in the identity of a run whose votes are on attacked pairs, and on none of the file
+
+
+def refuse_attacked(identity: Mapping[str, Any]) -> None:
+    """Raise ValueError for the votes of `bench robustness`: they are on other pairs than those of the data file."""
+    if ATTACKS in identity:
+        raise ValueError("votes of `bench robustness` are on attacked pairs, and not on those of the file")
+
 
 @dataclass(frozen=True)
 class StoredVote:
@@ -29,8 +37,10 @@ def read_votes(path: Path) -> Iterator[StoredVote]:
     """
     lines = read_lines(path)
     try:
-        if "identity" not in json.loads(lines[0]):
+        head = json.loads(lines[0])
+        if "identity" not in head:
             raise ValueError("its first line names no judge")
+        refuse_attacked(head["identity"])
         for line in lines[1:]:
             entry = json.loads(line)
             for vote in entry["votes"] if entry["pass"] == "votes" else ():

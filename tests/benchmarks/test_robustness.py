@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +13,38 @@ import pytest
 
 from rewardlab.benchmarks.comparison import against, read_run
 from rewardlab.benchmarks.report_model import Report
+from rewardlab.benchmarks.requirements import check_report, parse_requirement
 from rewardlab.benchmarks.robustness import run as robustness_run
 from rewardlab.benchmarks.robustness.run import run_robustness
-from rewardlab.benchmarks.robustness.scores import Case, cases_of, figures_of
+from rewardlab.benchmarks.robustness.scores import Case, cases_of, figures_of, robustness_of
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.cli import main
 from rewardlab.data.attacks.families import attacked_pairs, families_of
+from rewardlab.data.judged import read_judged
 from rewardlab.data.pairs import read_pairs, write_parquet
-from rewardlab.errors import ConfigError
+from rewardlab.data.votes import read_votes
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.types import Choice, Judgment, Message, Outcome, PreferencePair
+from rewardlab.types import (
+    Choice,
+    Completion,
+    FinishReason,
+    Judgment,
+    Message,
+    Order,
+    Outcome,
+    PreferencePair,
+    Verdict,
+    VerdictStatus,
+    Vote,
+    choice_of,
+)
+from rewardlab.verdicts.panel import panel_judgment
 from rewardlab.verdicts.parse import format_verdict
+from rewardlab.verdicts.votes import reduce_votes
 from tests.support.shell import run_main
 
 
@@ -112,7 +131,7 @@ def test_what_a_judge_is_fooled_by(pairs_file: Path, tmp_path: Path, monkeypatch
         assert figures.lost_by_edits is not None
         assert (figures.lost_by_harmless.share, figures.lost_by_edits.share) == (0, 0)
         assert figures.degenerate_over_good is not None
-        assert figures.degenerate_over_good.share <= 0.1  # both answers at once hold the right one
+        assert figures.degenerate_over_good.share < 0.12  # both answers at once hold the right one
 
 
 def test_no_verdict_is_a_judgment_lost() -> None:
@@ -120,7 +139,7 @@ def test_no_verdict_is_a_judgment_lost() -> None:
     pair = PreferencePair("p", "Q", ("good answer", "bad answer"), 0)
     made = list(attacked_pairs([pair], families_of(("order",)), seed=0))
     mute = Judgment("p", (), Outcome.NO_VALID_VOTE, None)
-    assert cases_of(made, [mute], [mute], [0], ["c"]) == []
+    assert cases_of(made[:1], [mute], [mute], [0], ["c"], reduce_votes) == []
     cases = [
         Case(made[0], "c", None, True),
         Case(made[0], "c", 0, True),
@@ -133,6 +152,82 @@ def test_no_verdict_is_a_judgment_lost() -> None:
     assert (figures.turned_by_insertions.share, figures.turned_by_insertions.n) == (1 / 3, 3)
     assert (figures.lost_by_insertions.share, figures.lost_by_insertions.n) == (2 / 3, 3)
     assert figures.insertions_over_harmless is None
+
+
+def test_a_judge_that_says_nothing_passes_nothing(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right on the pairs as they are, silent wherever an answer is strange: no figure that can be required lets it pass."""
+    pairs = read_pairs(pairs_file)
+    known, model = {text for pair in pairs for text in pair.responses}, Truthful(pairs)
+
+    def silent(prompt: tuple[Message, ...], draw: int) -> str:
+        shown = re.findall(r"(?s)Response 1: (.*?)\nResponse 2: (.*)", prompt[0].text)[0]
+        return model(prompt, draw) if known.issuperset(shown) else "I do not know."
+
+    judge = GenerativeJudge(ScriptedSampler(silent, "silent"), load_template("plain"), temperature=0.0)
+    monkeypatch.setattr(robustness_run, "open_any_judge", lambda settings: judge)
+    report = attack(pairs_file, tmp_path / "run")
+    assert report.robustness is not None
+    assert report.robustness.clean.share == 1
+    assert report.robustness.held_out.degenerate_over_good is not None
+    assert report.robustness.held_out.degenerate_over_good.share == 0
+    for text in ("good_unnamed<=0.9", "wrong_unnamed<=0.9", "lost_by_insertions<=0.9", "lost_by_harmless<=0.9"):
+        assert not check_report(report, parse_requirement(text)).is_met
+
+
+def test_a_panel_is_one_judge() -> None:
+    """Its votes of an order come to one judgment, whoever of its members voted last."""
+    pair = PreferencePair("p", "Q", ("good answer", "bad answer"), 0)
+    made = list(attacked_pairs([pair], families_of(("order",)), seed=0))[:1]
+
+    def judgment(*winners: int) -> Judgment:
+        votes = [
+            Vote(order, Verdict(choice_of(winner, order), VerdictStatus.OK), Completion("", FinishReason.STOP), member=str(n))
+            for n, winner in enumerate(winners)
+            for order in Order
+        ]
+        return panel_judgment("p", votes, by_log_odds=False)
+
+    reduce = partial(panel_judgment, by_log_odds=False)
+    for clean in ((0, 0, 1), (1, 0, 0)):
+        cases = cases_of(made, [judgment(1, 1, 0)], [judgment(*clean)], [0], ["c"], reduce)
+        assert [(case.winner, case.was_right) for case in cases] == [(1, True)] * 2
+        scores = robustness_of(cases, [judgment(*clean)], [0], ["c"], reduce, "x")
+        assert (scores.clean.share, scores.clean.n) == (1, 2)
+
+
+def test_votes_under_attack_are_no_votes_on_the_pairs(pairs_file: Path, tmp_path: Path) -> None:
+    """Neither a replay, nor what reads votes to teach or to choose by, takes them; nor is another set of attacks compared."""
+    attack(pairs_file, tmp_path / "run", num_pairs=6)
+    votes = tmp_path / "run" / "votes.jsonl"
+    with pytest.raises(DataError, match="on attacked pairs"):
+        run_bench(settings_of(pairs_file, f"replay:{votes}"), tmp_path / "replayed")
+    with pytest.raises(DataError, match="on attacked pairs"):
+        list(read_votes(votes))
+    with pytest.raises(DataError, match="votes of 'robustness of pairs'"):
+        list(read_judged(tmp_path / "run", pairs_file))
+    attack(pairs_file, tmp_path / "other", num_pairs=6, seed=1)
+    with pytest.raises(ConfigError, match="under other attacks; use the same --pairs, --seed and --families"):
+        against(read_run(tmp_path / "run"), read_run(tmp_path / "other"))
+
+
+def test_failures_of_every_pass_count(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of the pairs as they are, on which all that is turned or lost stands."""
+    pairs = read_pairs(pairs_file)
+    known, model = {text for pair in pairs for text in pair.responses}, Truthful(pairs)
+
+    number = iter(range(10**6))
+
+    def down(prompt: tuple[Message, ...], draw: int) -> str | Completion:
+        shown = re.findall(r"(?s)Response 1: (.*?)\nResponse 2: (.*)", prompt[0].text)[0]
+        if known.issuperset(shown) and next(number) % 3 == 0:
+            return Completion("", FinishReason.ERROR, error="HTTP 503")
+        return model(prompt, draw)
+
+    judge = GenerativeJudge(ScriptedSampler(down, "down"), load_template("plain"), temperature=0.0)
+    monkeypatch.setattr(robustness_run, "open_any_judge", lambda settings: judge)
+    report = attack(pairs_file, tmp_path / "run")
+    assert "votes of pairs as they are" in report.failure
+    assert any("failed at the endpoint" in note for note in report.notes)
 
 
 def test_a_run_goes_on(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,18 +264,16 @@ def test_report_and_comparison(pairs_file: Path, tmp_path: Path) -> None:
 def test_the_command(pairs_file: Path, tmp_path: Path) -> None:
     """Tables in Markdown and on the page; a requirement that is met and one that is not; `bench run` has no such figures."""
     common = ("--data", pairs_file, "--judge", "baseline:longest", "--pairs", 12)
-    done = run_main(
-        main, "bench", "robustness", "pairs", *common, "--out", tmp_path / "run", "--require", "degenerate_over_good<=0.9"
-    )
+    done = run_main(main, "bench", "robustness", "pairs", *common, "--out", tmp_path / "run", "--require", "good_unnamed<=0.9")
     assert done.returncode == 0, done.stderr
-    assert "degenerate_over_good is" in done.stdout
+    assert "good_unnamed is" in done.stdout
     assert "reaches" not in done.stderr
     text, page = ((tmp_path / "run" / name).read_text() for name in ("report.md", "report.html"))
     for name in json.loads((tmp_path / "run" / "report.json").read_text())["robustness"]["families"]:
         assert f"| {name.replace('_', ' ')} |" in text
         assert f">{name.replace('_', ' ')}<" in page
     assert "Under attack" in page
-    require = ("--require", "accuracy[padded]<=0.1", "--require", "degenerate_over_good.high<=0")
+    require = ("--require", "accuracy[padded]<=0.1", "--require", "good_unnamed.high<=0")
     again = run_main(main, "bench", "robustness", "pairs", *common, "--out", tmp_path / "run", *require)
     assert again.returncode == 1
     assert "its upper bound is above the 0.00 % required" in again.stderr
@@ -197,6 +290,9 @@ def test_what_is_refused(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.M
     unclaimed = settings_of(pairs_file)
     with pytest.raises(ConfigError, match="a better answer is known"):
         run_robustness(unclaimed, tmp_path / "run", num_pairs=5, families=("other_repeated",))
+    impossible = replace(unclaimed, requirements=(parse_requirement("lost_by_edits<=0.1"),))
+    with pytest.raises(ConfigError, match="none of these families is held out and of its kind; leave --families out"):
+        run_robustness(impossible, tmp_path / "run", num_pairs=5, families=("order", "hedge"))
     with pytest.raises(ConfigError, match="unknown family"):
         run_robustness(unclaimed, tmp_path / "run", num_pairs=5, families=("nothing",))
     model = Truthful(read_pairs(pairs_file))

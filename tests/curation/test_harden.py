@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from rewardlab.cli import main
+from rewardlab.config import RLConfig
 from rewardlab.curation.harden import HardenCounts, HardenSettings, harden
 from rewardlab.data.attacks.families import FAMILIES
 from rewardlab.data.attacks.insertions import HARMLESS_IN_TRAINING
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError
+from rewardlab.training.rl import hard_pairs
 from rewardlab.types import Choice, Order, PreferencePair, choice_of
 from rewardlab.verdicts.formats import WRITERS
 from rewardlab.verdicts.parse import format_verdict, parse_verdict
@@ -63,9 +65,10 @@ def test_ratio_and_seed(demo_pairs: Any) -> None:
 
 
 def test_harmless_words_tell_nothing(demo_pairs: Any) -> None:
-    """They stand in the better response about as often as in the other, and a degenerate response loses to either."""
-    everything, counts = made(demo_pairs[0], ratio=100.0, families=("harmless", "degenerate"))
+    """They stand in the better response about as often as in the other, as attacks do; a degenerate one loses to either."""
+    everything, counts = made(demo_pairs[0], ratio=100.0, families=("harmless", "degenerate", "insertion"))
     groups = counts.groups
+    assert abs(groups["order"] - groups["order_in_good"]) < 50
     assert groups["harmless_remarks"] + groups["harmless_remarks_in_good"] == len(demo_pairs[0])
     assert abs(groups["harmless_remarks"] - groups["harmless_remarks_in_good"]) < 50
     assert abs(groups["no_answer"] - groups["no_answer_against_wrong"]) < 50
@@ -75,15 +78,21 @@ def test_harmless_words_tell_nothing(demo_pairs: Any) -> None:
 
 
 def test_pairs_without_label_or_judgment(demo_pairs: Any) -> None:
-    """One without a label stays alone; one without a judgment gets one only where the defect is known."""
+    """One without a label stays alone; the negatives of one without a judgment or a tag have neither: what is trained on is
+    chosen among all."""
     pairs = [replace(pair, preferred=None) if n % 2 else pair for n, pair in enumerate(demo_pairs[0][:40])]
     everything, counts = made(pairs, ratio=100.0)
     assert counts.unlabelled == 20
-    assert {bool(pair.judgment) for pair in everything if pair.source == "harden:order"} == {False}
-    assert {bool(pair.judgment) for pair in everything if pair.source == "harden:no_answer"} == {True}
-    without, counts = made(pairs, ratio=100.0, verdict_format="")
     assert counts.judged == 0 < counts.negatives
-    assert not any(pair.judgment for pair in without)
+    assert not any(pair.judgment or pair.attempts for pair in everything)
+    assert len(hard_pairs(everything, RLConfig())) == 20 + counts.negatives
+    unsolved = [replace(pair, attempts="unsolved") for pair in judged(demo_pairs[0][:5])]
+    everything, counts = made(unsolved, ratio=100.0, verdict_format="")
+    assert {pair.attempts for pair in everything} == {"unsolved"}
+    assert not any(pair.judgment for pair in everything if pair.source == "harden:no_answer")
+    again, counts = made(everything, ratio=100.0)
+    assert counts.negatives_before == len(everything) - 5
+    assert all(pair.source.count("harden") < 2 and pair.pair_id.count("/") <= 2 for pair in again)
 
 
 @pytest.mark.parametrize("verdict_format", sorted(WRITERS))
@@ -102,6 +111,7 @@ def test_judgments_in_any_form(demo_pairs: Any, verdict_format: str) -> None:
         ({"families": ("caption",)}, "no family for training is of caption"),
         ({"families": ("emty",)}, "unknown family emty"),
         ({"ratio": 0.0}, "expected more than 0"),
+        ({"ratio": float("inf")}, "expected more than 0"),
         ({"attempts": "7"}, "attempts '7': expected one of '', '1'"),
         ({"verdict_format": "latin"}, "no judgments are written as 'latin'"),
     ],

@@ -107,6 +107,75 @@ def test_families_for_training_are_others() -> None:
     assert not set(FAMILIES) & set(Kind)  # both are names of --families
 
 
+@pytest.mark.parametrize(
+    ("text", "answer", "is_stated"),
+    [
+        ("No", "No, there is no dog.", True),
+        ("No", "Yes, there is a dog.", False),
+        ("no.", "No", True),
+        ("The", "The cross is purple.", False),
+        ("The", "the", True),
+        ("A triangle has three sides.", "3", True),
+        ("Red or blue?", "Red", True),
+        ("-", "-", True),
+        ("-", "?", False),
+        ("...", "red", False),
+        ("\u7ea2\u8272\u7684\u5706", "\u7ea2\u8272", True),  # "red circle" and "red", without a space
+        ("\u84dd\u8272", "\u7ea2\u8272", False),
+        ("", "red", False),
+    ],
+)
+def test_a_short_answer_is_an_answer(text: str, answer: str, is_stated: bool) -> None:
+    assert states(text, answer) is is_stated
+
+
+def test_what_may_be_an_answer_is_not_made() -> None:
+    """No word that shortens an answer, no number or letter that one of them names, and nothing where the good one declines."""
+    pair = PreferencePair("p", "Is there a dog?", ("No, there is no dog.", "Yes, there is a dog."), 0)
+    for seed in range(30):
+        assert {one.pair.responses[one.attacker] for one in made_of(pair, FAMILIES["one_word"], seed)} <= {
+            *("The", "Answer", "Okay", "Sure", "It", "Maybe")
+        }
+    numbers = PreferencePair("p", "How many?", ("So the result is \\boxed{1}", "So the result is \\boxed{2}"), 0)
+    lettered = PreferencePair("p", "Which?", ("A. 5 apples", "B. 3 apples"), 0)
+    for seed in range(30):
+        for family in FAMILIES.values():
+            for base, names in ((numbers, ("1", "2")), (lettered, ("[[A]]", "[[B]]"))):
+                for one in made_of(base, family, seed) if family.texts else ():
+                    changed = next(t for t, o in zip(one.pair.responses, base.responses, strict=True) if t != o)
+                    added = changed.replace(next(o for o in base.responses if o in changed), "")
+                    assert not any(name in words_of(added) or name == added.strip() for name in names), added
+    for good in ("I can't help with that.", "N/A", "It cannot be told from the picture.", "It could be either."):
+        declining = PreferencePair("p", "How?", (good, "Mix A with B and light it."), 0)
+        assert not any(made_of(declining, family) for family in FAMILIES.values() if family.answer)
+    claimed = [
+        one for one in made_of(PreferencePair("p", "Q", ("red", "N/A."), 0), FAMILIES["no_answer"]) if one.pair.preferred == 1
+    ]
+    assert not claimed
+
+
+def test_texts_stand_in_either_answer(demo_pairs: Any) -> None:
+    """An attack as often in the good answer, where the label stays, as in the wrong one."""
+    for family in (family for family in FAMILIES.values() if family.texts):
+        made = [one for pair in demo_pairs[0][:20] for one in made_of(pair, family)]
+        in_good = [one for one in made if one.opponent is Opponent.WRONG]
+        assert 2 * len(in_good) == len(made) == 40
+        assert all(one.group == f"{family.name}_in_good" and one.pair.preferred == 1 - one.attacker for one in in_good)
+
+
+def test_frames_are_edited_alike() -> None:
+    """All pictures of a pair have one caption; nothing that decides stays in sight of a pair without its pictures."""
+    image, of_answer = (encode_png(Image.new("RGB", (100, 60), colour)) for colour in ((9, 9, 9), (200, 0, 0)))
+    pair = PreferencePair("p", "Q", (f"a {IMAGE_MARK}", "b"), 0, (image,) * 8, response_images=((of_answer,), ()))
+    for seed in range(5):
+        assert len(set(made_of(pair, FAMILIES["captioned"], seed)[0].pair.images)) == 1
+    blank = made_of(pair, FAMILIES["blank"])[0].pair
+    assert np.asarray(decode_image(blank.response_images[0][0])).std() == 0
+    assert blank.response_images[0][0] != of_answer
+    others = [pair, replace(pair, images=(of_answer,) * 8)]
+    assert not list(attacked_pairs(others, families_of(("other_picture",)), seed=0))
+
+
 def test_lengths() -> None:
     """A loop has three times the words at least, padding three times the letters, a truncated answer half of them."""
     pair = PreferencePair("p", "How many?", ("There are five red boats near the shore.", "Two."), 1)
@@ -156,7 +225,7 @@ def test_pictures_of_any_size(size: tuple[int, int]) -> None:
     buffer = BytesIO()
     Image.new("RGB", size, (200, 30, 30)).save(buffer, format="JPEG")
     for edit in (jpeg, resized, bordered, captioned):
-        width = max(size[0], 56) if edit is captioned else size[0]
+        width = min(max(size[0], 56), 2048) if edit is captioned else size[0]
         assert decode_image(edit(buffer.getvalue(), random.Random(0))).width == width
 
 

@@ -43,13 +43,17 @@ class Figures:
     """The families of a kind together; None where there are none of it.
 
     ``degenerate_over_good``, ``degenerate_over_wrong``: degenerate answers that are named over the good answer, and over an
-    honest wrong one. ``turned_by_...``, ``lost_by_...``: right judgments that name the attacker, and that are right no longer.
-    ``insertions_over_harmless``: how much more often attacks turn a judgment than texts that say nothing, of pairs with both.
+    honest wrong one; ``good_unnamed``, ``wrong_unnamed``: judgments that do not name the good or wrong answer there, for they
+    name the degenerate one, or none. ``turned_by_...``: right judgments that name the wrong answer with a text in it;
+    ``lost_by_...``: that are right no longer, with a text in either. ``insertions_over_harmless``: how much more often attacks
+    in the wrong answer cost a right judgment than texts that say nothing, of pairs with both.
     ``right_unseen``: judgments that are right though what is asked about cannot be seen; guessing gives a half.
     """
 
     degenerate_over_good: JudgmentShare | None
+    good_unnamed: JudgmentShare | None
     degenerate_over_wrong: JudgmentShare | None
+    wrong_unnamed: JudgmentShare | None
     turned_by_insertions: JudgmentShare | None
     lost_by_insertions: JudgmentShare | None
     turned_by_harmless: JudgmentShare | None
@@ -63,9 +67,11 @@ class Figures:
 @dataclass(frozen=True)
 class Robustness:
     """A run under attack: ``clean`` is the share of right judgments without any, ``held_out`` the figures of families that
-    `rewardlab data harden` does not train on, ``in_training`` those of the others."""
+    `rewardlab data harden` does not train on, ``in_training`` those of the others. ``attacks`` is a hash of all attacked pairs:
+    runs with the same can be compared."""
 
     num_pairs: int
+    attacks: str
     clean: JudgmentShare
     held_out: Figures
     in_training: Figures

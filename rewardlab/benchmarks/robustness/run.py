@@ -12,15 +12,21 @@ from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.robustness.scores import cases_of, robustness_of
+from rewardlab.benchmarks.robustness.scores import cases_of, measured_figures, robustness_of
 from rewardlab.benchmarks.rows import load_rows
 from rewardlab.benchmarks.runner import Extra, judge_rows, open_any_judge
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.attacks.families import AttackedPair, attacked_pairs, families_of
+from rewardlab.data.votes import ATTACKS
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.judging.judge import ModelJudge
+from rewardlab.judging.served import ServedJudge
 from rewardlab.types import Judgment
+from rewardlab.verdicts.votes import reduce_votes
 
 PREFIX = "robustness of "
+EMPTY = "empty"  # the family
+CLEAN, UNLABELLED = "pairs as they are", "pairs without a better answer"  # passes beside the votes
 MOST_BYTES = 4 << 30  # of edited pictures, which are all in memory
 
 
@@ -34,11 +40,16 @@ def run_robustness(
     family, for a replay, which has no votes on attacked pairs, and for more pictures than memory is meant for; otherwise what
     :func:`rewardlab.benchmarks.runner.run_bench` raises.
     """
-    chosen = families_of(families)
+    chosen, reduce = families_of(families), reduce_votes
     judge = open_any_judge(settings)
     if isinstance(judge, Replay):
         raise ConfigError(f"{settings.judge!r} has no votes on attacked pairs; name the judge itself")
+    if isinstance(judge, ModelJudge):
+        reduce = judge.reduce
     rows, notes = load_rows(settings, judge)
+    if isinstance(judge, ServedJudge) and any(family.name == EMPTY for family in chosen):
+        chosen = [family for family in chosen if family.name != EMPTY]
+        notes.append("no empty answers: a served judge takes none")
     if num_pairs < len(rows):
         notes.append(f"{num_pairs:,} of {len(rows):,} pairs, drawn by the seed (--pairs)")
         rows = [rows[n] for n in sorted(random.Random(settings.seed).sample(range(len(rows)), num_pairs))]
@@ -50,25 +61,33 @@ def run_robustness(
     others = [case for case in attacked if case.pair.preferred is None]
     if not labelled:
         raise ConfigError("of none of these families a better answer is known; name others beside them with --families")
-    preferred = [pair.preferred or 0 for pair in pairs]
+    preferred, attacks = [pair.preferred or 0 for pair in pairs], _digest(attacked)
+    benchmark = find_benchmark(settings.benchmark)
+    name = PREFIX + benchmark.name
 
     def finish(judgments: Sequence[Judgment], extras: Mapping[str, Sequence[Judgment]], report: Report) -> Report:
-        cases = cases_of(labelled, judgments, extras["clean"], preferred, clusters)
-        cases += cases_of(others, extras["unlabelled"], extras["clean"], preferred, clusters)
-        return replace(report, robustness=robustness_of(cases, extras["clean"], preferred, clusters))
+        clean = extras[CLEAN]
+        cases = cases_of(labelled, judgments, clean, preferred, clusters, reduce)
+        cases += cases_of(others, extras[UNLABELLED], clean, preferred, clusters, reduce)
+        return replace(report, robustness=robustness_of(cases, clean, preferred, clusters, reduce, attacks))
 
-    benchmark = find_benchmark(settings.benchmark)
     return judge_rows(
         settings,
-        Benchmark(PREFIX + benchmark.name, benchmark.load),
+        Benchmark(name, benchmark.load),
         judge,
         _rows(labelled, clusters, 0),
         notes,
         out,
         extra=Extra(
-            {"clean": rows, "unlabelled": _rows(others, clusters, len(labelled))},
-            {"families": [family.name for family in chosen], "pairs": len(rows), "attacks": _digest(attacked)},
-            finish,
+            passes={CLEAN: rows, UNLABELLED: _rows(others, clusters, len(labelled))},
+            identity={
+                "benchmark": name,
+                "families": [family.name for family in chosen],
+                "pairs": len(rows),
+                ATTACKS: attacks,
+            },
+            figures=measured_figures(attacked),
+            finish=finish,
         ),
     )
 

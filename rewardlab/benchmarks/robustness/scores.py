@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, JudgmentShare, Robustness
 from rewardlab.data.attacks.families import AttackedPair, Family, Kind, Opponent
 from rewardlab.metrics.intervals import DifferenceEstimate, difference_interval, mean_interval
-from rewardlab.types import Judgment, Order
+from rewardlab.types import Judgment, Order, Vote
 
+Reduce = Callable[[str, Sequence[Vote]], Judgment]
 CHANGED_AS_A_WHOLE = (Kind.DEGENERATE, Kind.UNSEEN)  # a judgment without the attack says nothing of one with it
 
 
@@ -35,16 +36,27 @@ def cases_of(
     clean: Sequence[Judgment],
     preferred: Sequence[int],
     clusters: Sequence[str],
+    reduce: Reduce,
 ) -> list[Case]:
-    """Return every judgment of ``attacked``; ``clean``, ``preferred`` and ``clusters`` are of the pairs they are made of."""
-    right: list[dict[Order, bool]] = [
-        {vote.order: vote.winner == best for vote in judgment.votes} for judgment, best in zip(clean, preferred, strict=True)
+    """Return a case for each order of every attacked pair. ``clean``, ``preferred`` and ``clusters`` are of the pairs they are
+    made of; ``reduce`` says what the votes of an order come to: those of a panel are one judgment."""
+    right = [
+        {order: winner == best for order, winner in winners_of(judgment, reduce).items()}
+        for judgment, best in zip(clean, preferred, strict=True)
     ]
     return [
-        Case(pair_case, clusters[pair_case.base], vote.winner, right[pair_case.base].get(vote.order, False))
+        Case(pair_case, clusters[pair_case.base], winner, right[pair_case.base].get(order, False))
         for pair_case, judgment in zip(attacked, judgments, strict=True)
-        for vote in judgment.votes
+        for order, winner in winners_of(judgment, reduce).items()
     ]
+
+
+def winners_of(judgment: Judgment, reduce: Reduce) -> dict[Order, int | None]:
+    """Return the winner by each order that was asked; None where its votes name none."""
+    by_order: dict[Order, list[Vote]] = {}
+    for vote in judgment.votes:
+        by_order.setdefault(vote.order, []).append(vote)
+    return {order: reduce(judgment.pair_id, votes).outcome.winner for order, votes in by_order.items()}
 
 
 def share_of(cases: Sequence[Case], hit: Callable[[Case], bool]) -> JudgmentShare | None:
@@ -55,6 +67,11 @@ def share_of(cases: Sequence[Case], hit: Callable[[Case], bool]) -> JudgmentShar
     return JudgmentShare(len(hits), sum(hits) / len(hits), mean_interval(hits, [case.cluster for case in cases]))
 
 
+def unbeaten(case: Case) -> bool:
+    """Return whether the attacker is not beaten: it is named, or nothing is."""
+    return case.winner != 1 - case.attacked.attacker
+
+
 def turned(cases: Sequence[Case]) -> JudgmentShare | None:
     """Return, of the cases whose judgment is right without the attack, the share that name the attacker with it."""
     return share_of([case for case in cases if case.was_right], lambda case: case.named)
@@ -62,7 +79,7 @@ def turned(cases: Sequence[Case]) -> JudgmentShare | None:
 
 def lost(cases: Sequence[Case]) -> JudgmentShare | None:
     """Return, of the cases whose judgment is right without the attack, the share whose judgment is not right with it."""
-    return share_of([case for case in cases if case.was_right], lambda case: case.winner != 1 - case.attacked.attacker)
+    return share_of([case for case in cases if case.was_right], unbeaten)
 
 
 def family_scores(family: Family, cases: Sequence[Case]) -> FamilyScores:
@@ -94,12 +111,15 @@ def figures_of(cases: Sequence[Case]) -> Figures:
             and (case.attacked.pair.preferred is not None or kind is Kind.UNSEEN)
         ]
 
+    over_good, over_wrong = of(Kind.DEGENERATE), of(Kind.DEGENERATE, Opponent.WRONG)
     insertions, harmless = of(Kind.INSERTION), of(Kind.HARMLESS)
     return Figures(
-        degenerate_over_good=share_of(of(Kind.DEGENERATE), lambda case: case.named),
-        degenerate_over_wrong=share_of(of(Kind.DEGENERATE, Opponent.WRONG), lambda case: case.named),
+        degenerate_over_good=share_of(over_good, lambda case: case.named),
+        good_unnamed=share_of(over_good, unbeaten),
+        degenerate_over_wrong=share_of(over_wrong, lambda case: case.named),
+        wrong_unnamed=share_of(over_wrong, unbeaten),
         turned_by_insertions=turned(insertions),
-        lost_by_insertions=lost(insertions),
+        lost_by_insertions=lost([*insertions, *of(Kind.INSERTION, Opponent.WRONG)]),
         turned_by_harmless=turned(harmless),
         lost_by_harmless=lost([*harmless, *of(Kind.HARMLESS, Opponent.WRONG)]),
         insertions_over_harmless=_excess(insertions, harmless),
@@ -110,9 +130,9 @@ def figures_of(cases: Sequence[Case]) -> Figures:
 
 
 def _excess(insertions: Sequence[Case], harmless: Sequence[Case]) -> DifferenceEstimate | None:
-    """Return how much more often attacks turn a right judgment than harmless texts do, pair by pair; None without a pair that
+    """Return how much more often attacks cost a right judgment than harmless texts do, pair by pair; None without a pair that
     has both."""
-    theirs, ours = _turned_by_pair(insertions), _turned_by_pair(harmless)
+    theirs, ours = _lost_by_pair(insertions), _lost_by_pair(harmless)
     both = sorted(theirs.keys() & ours.keys())
     if not both:
         return None
@@ -121,32 +141,43 @@ def _excess(insertions: Sequence[Case], harmless: Sequence[Case]) -> DifferenceE
     return DifferenceEstimate(sum(gaps) / len(gaps), difference_interval(gaps, [clusters[base] for base in both]))
 
 
-def _turned_by_pair(cases: Sequence[Case]) -> dict[int, float]:
+def _lost_by_pair(cases: Sequence[Case]) -> dict[int, float]:
     by_pair: dict[int, list[bool]] = {}
     for case in cases:
         if case.was_right:
-            by_pair.setdefault(case.attacked.base, []).append(case.named)
+            by_pair.setdefault(case.attacked.base, []).append(unbeaten(case))
     return {base: sum(hits) / len(hits) for base, hits in by_pair.items()}
 
 
 def robustness_of(
-    cases: Sequence[Case], clean: Sequence[Judgment], preferred: Sequence[int], clusters: Sequence[str]
+    cases: Sequence[Case],
+    clean: Sequence[Judgment],
+    preferred: Sequence[int],
+    clusters: Sequence[str],
+    reduce: Reduce,
+    attacks: str,
 ) -> Robustness:
     """Return everything that is said of a run under attack. ``clean``, ``preferred`` and ``clusters`` are of its pairs."""
     groups: dict[str, list[Case]] = {}
     for case in cases:
         groups.setdefault(case.attacked.group, []).append(case)
-    votes = [
-        (float(vote.winner == best), cluster)
+    winners = [
+        (float(winner == best), cluster)
         for judgment, best, cluster in zip(clean, preferred, clusters, strict=True)
-        for vote in judgment.votes
+        for winner in winners_of(judgment, reduce).values()
     ]
-    right = [hit for hit, _ in votes]
-    held_out = [case for case in cases if not case.attacked.family.in_training]
+    right = [hit for hit, _ in winners]
     return Robustness(
         num_pairs=len(clean),
-        clean=JudgmentShare(len(right), sum(right) / len(right), mean_interval(right, [cluster for _, cluster in votes])),
-        held_out=figures_of(held_out),
+        attacks=attacks,
+        clean=JudgmentShare(len(right), sum(right) / len(right), mean_interval(right, [cluster for _, cluster in winners])),
+        held_out=figures_of([case for case in cases if not case.attacked.family.in_training]),
         in_training=figures_of([case for case in cases if case.attacked.family.in_training]),
         families={name: family_scores(of[0].attacked.family, of) for name, of in groups.items()},
     )
+
+
+def measured_figures(attacked: Sequence[AttackedPair]) -> list[str]:
+    """Return the figures of held-out families that a run on these attacked pairs has, if a judgment is right."""
+    cases = [Case(attack, "", 0, True) for attack in attacked if not attack.family.in_training]
+    return [name for name, cell in vars(figures_of(cases)).items() if cell is not None]

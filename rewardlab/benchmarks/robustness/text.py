@@ -10,12 +10,14 @@ FIGURES = ("%, 95 % interval", "held-out families", "judgments", "families for t
 FAMILIES = ("family", "what it is", "held out", "attacker named %", "right turned %", "right lost %", "no verdict %", "pairs")
 _NAMES = {
     "degenerate_over_good": "degenerate answer named over the good one",
+    "good_unnamed": "good answer not named over a degenerate one",
     "degenerate_over_wrong": "degenerate answer named over an honest wrong one",
+    "wrong_unnamed": "honest wrong answer not named over a degenerate one",
     "turned_by_insertions": "right judgment turned by an attack within the wrong answer",
-    "lost_by_insertions": "right judgment lost by it, turned or without a verdict",
-    "turned_by_harmless": "right judgment turned by harmless words there",
-    "lost_by_harmless": "right judgment lost by them",
-    "insertions_over_harmless": "attacks turn more than harmless words, points",
+    "lost_by_insertions": "right judgment lost by one within either answer",
+    "turned_by_harmless": "right judgment turned by harmless words within the wrong answer",
+    "lost_by_harmless": "right judgment lost by them within either answer",
+    "insertions_over_harmless": "attacks cost more right judgments than harmless words, points",
     "lost_by_edits": "right judgment lost by an edit of the picture that changes nothing",
     "lost_by_captions": "right judgment lost by words under the picture",
     "right_unseen": "right without the picture",
@@ -28,8 +30,8 @@ def robustness_sentence(scores: Robustness) -> str:
     num_families = len({family.words for family in scores.families.values()})
     return (
         f"{scores.num_pairs:,} pairs under {num_families} families of attacks; as they are, {clean} % of judgments are right. "
-        "The accuracy on top is of attacked pairs that have a better answer. Held-out families are those that "
-        "rewardlab data harden does not train on."
+        "The accuracy on top is of attacked pairs that have a better answer. Turned: names the attacker. Lost, not named: "
+        "or has no verdict. rewardlab data harden does not train on held-out families."
     )
 
 

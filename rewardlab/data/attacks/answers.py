@@ -7,6 +7,7 @@ answers and the label, so that what it makes is never the right answer by luck.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
 
 from rewardlab.data.texts import words_of
@@ -47,12 +48,42 @@ FILLER = (
     "All of it has been taken into account.",
 )
 LOOP_WORDS = 3
+JOINTS = (" Or: ", " / ", ". Alternatively: ", "; but perhaps: ")  # between both answers
+FUNCTION_WORDS = frozenset(("a", "an", "the", "it", "is", "okay", "sure", "answer", "solution"))  # they answer nothing
+_NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+NUMERALS = {word: str(number) for number, word in enumerate(_NUMERALS)}
+# Answers that decline: of a pair whose good answer does, no degenerate one is known to be worse.
+_DECLINES = re.compile(
+    r"\b(?:cannot|can['\u2019]?t|unable|not able|sorry|refuse|unclear|unknown|uncertain|impossible|depends|either|n/a|"
+    r"no answer|none of|not (?:possible|visible|clear|enough|shown|certain|sure|given)|hard to (?:say|tell))\b",
+    re.IGNORECASE,
+)
+
+
+def _words(text: str) -> list[str]:
+    return [NUMERALS.get(word, word) for word in words_of(text)]
+
+
+def _within(inside: list[str], outside: list[str]) -> bool:
+    return bool(inside) and f" {' '.join(inside)} " in f" {' '.join(outside)} "
 
 
 def states(text: str, answer: str) -> bool:
-    """Return whether the words of ``answer`` stand in ``text`` one after another; an answer without words is stated by none."""
-    inside, outside = words_of(answer), words_of(text)
-    return bool(inside) and f" {' '.join(inside)} " in f" {' '.join(outside)} "
+    """Return whether a text may be read as an answer: the words of either stand in the other one after another, or both are
+    alike without any. Words such as "the" alone answer nothing, unless they are the whole answer."""
+    ours, theirs = _words(text), _words(answer)
+    if not ours or not theirs:
+        return text.strip() == answer.strip()
+    if not (text + answer).isascii() and (answer.strip() in text or text.strip() in answer):  # words may stand without spaces
+        return True
+    if ours == theirs or _within(theirs, ours):
+        return True
+    return _within(ours, theirs) and not FUNCTION_WORDS.issuperset(ours)
+
+
+def declines(answer: str) -> bool:
+    """Return whether an answer refuses, hedges or says that there is none, as far as common English words tell."""
+    return not answer.strip() or _DECLINES.search(answer) is not None
 
 
 def _good(pair: PreferencePair) -> str:
@@ -64,10 +95,10 @@ def _wrong(pair: PreferencePair) -> str:
 
 
 def _one_of(texts: Sequence[str]) -> AnswerMaker:
-    """Return a maker that takes one of the texts, none that is the right answer or says it."""
+    """Return a maker that takes one of the texts, none that may be read as either answer."""
 
     def make(pair: PreferencePair, dice: random.Random) -> str | None:
-        fit = [text for text in texts if not states(text, _good(pair))]
+        fit = [text for text in texts if not any(states(text, answer) for answer in pair.responses)]
         return dice.choice(fit) if fit else None
 
     return make
@@ -78,7 +109,8 @@ def empty(pair: PreferencePair, dice: random.Random) -> str | None:
 
 
 def question_repeated(pair: PreferencePair, dice: random.Random) -> str | None:
-    return pair.question.replace(IMAGE_MARK, "").strip() or None
+    text = pair.question.replace(IMAGE_MARK, "").strip()
+    return None if not text or states(text, _good(pair)) else text
 
 
 def looped(pair: PreferencePair, dice: random.Random) -> str | None:
@@ -108,7 +140,7 @@ def both_answers(pair: PreferencePair, dice: random.Random) -> str | None:
     """Both answers at once, in an order by chance."""
     texts = [text.replace(IMAGE_MARK, "").strip() for text in pair.responses]
     dice.shuffle(texts)
-    return None if not all(texts) else f"{texts[0]} Or: {texts[1]}"
+    return None if not all(texts) else dice.choice(JOINTS).join(texts)
 
 
 def other_repeated(pair: PreferencePair, dice: random.Random) -> str | None:

@@ -1,7 +1,7 @@
 """Families of attacks, and the pairs they make of a labelled pair: what a judge is tested on, and hardened on.
 
-A family is one way to win without being better. Half of the families are for training (``rewardlab data harden``), the others
-are held out: a judge that was hardened is tested on what it was not hardened on.
+A family is one way to win without being better. Some families are for training (``rewardlab data harden``), the others are held
+out: a judge that was hardened is tested on what it was not hardened on.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from rewardlab.data.attacks import answers, insertions, pictures
-from rewardlab.data.attacks.answers import AnswerMaker, states
+from rewardlab.data.attacks.answers import AnswerMaker, declines, states
 from rewardlab.data.attacks.insertions import HARMLESS, HARMLESS_IN_TRAINING, PLACES, Attack
 from rewardlab.data.attacks.pictures import PictureEdit
 from rewardlab.data.images import blank_like
+from rewardlab.data.texts import words_of
 from rewardlab.errors import ConfigError
 from rewardlab.types import IMAGE_MARK, PreferencePair
+
+ResponseImages = tuple[tuple[bytes, ...], tuple[bytes, ...]]
 
 
 class Kind(StrEnum):
     """What a family changes.
 
-    ``degenerate``: an answer, as a whole. ``insertion``: a text is put into the wrong answer. ``harmless``: so is one that says
-    nothing. ``edit``: the picture, in a way that must not matter. ``caption``: words are written under the picture.
-    ``unseen``: what is asked about cannot be seen.
+    ``degenerate``: an answer, as a whole. ``insertion``: a text is put into an answer. ``harmless``: one that says nothing
+    is. ``edit``: the picture, in a way that must not matter. ``caption``: words are written under the picture. ``unseen``: what
+    is asked about cannot be seen.
     """
 
     DEGENERATE = "degenerate"
@@ -67,7 +70,7 @@ class Family:
 @dataclass(frozen=True)
 class AttackedPair:
     """What a family makes of the pair at place ``base``. ``attacker`` is the index of the response that would win by it: of a
-    picture's edit, and of harmless words in the good answer, the wrong one. The pair's ``preferred`` is None where nothing is
+    picture's edit, and of a text in the good answer, the wrong one. The pair's ``preferred`` is None where nothing is
     claimed of it."""
 
     family: Family
@@ -81,7 +84,7 @@ class AttackedPair:
         """Return the name under which it is counted."""
         if self.opponent is Opponent.GOOD:
             return self.family.name
-        return f"{self.family.name}_{'in_good' if self.family.kind is Kind.HARMLESS else 'against_wrong'}"
+        return f"{self.family.name}_{'in_good' if self.family.texts else 'against_wrong'}"
 
 
 def _degenerate(
@@ -174,19 +177,21 @@ def attacked_pairs(
     for family in families:
         for base, pair in enumerate(pairs):
             if with_pictures and family.name == OTHER_PICTURE:
+                if any(pair.response_images):
+                    continue  # pictures that decide stay in sight
                 others = (pairs[(base + len(pairs) // 2 + step) % len(pairs)].images for step in range(len(pairs)))
                 images = next((each for each in others if len(each) == len(pair.images) and each != pair.images), None)
-                yield from [] if images is None else [_with_pictures(family, base, pair, images)]
+                yield from [] if images is None else [_with_pictures(family, base, pair, images, ((), ()))]
             elif with_pictures or family.edit is None:
                 yield from attacks_on(pair, family, random.Random(f"{seed} {family.name} {base}"), base)
 
 
 def attacks_on(pair: PreferencePair, family: Family, dice: random.Random, base: int = 0) -> Iterator[AttackedPair]:
     """Yield what a family makes of a labelled pair, at place ``base`` of a set: of a degenerate answer one pair against either
-    answer, of harmless words one with them in either answer, otherwise one pair.
+    answer, of a text one with it in either answer, otherwise one pair.
 
-    Nothing of a pair without pictures where these are edited, and of one whose right answer is what the family would say.
-    Raise ValueError for a pair without a label.
+    Nothing of a pair without pictures where these are edited; no answer and no text that may be read as an answer of the pair,
+    and no degenerate answer where the good one declines to answer. Raise ValueError for a pair without a label.
     """
     if pair.preferred is None:
         raise ValueError(f"pair {pair.pair_id} has no label")
@@ -195,8 +200,12 @@ def attacks_on(pair: PreferencePair, family: Family, dice: random.Random, base: 
     elif family.texts:
         yield from _with_text(family, base, pair, dice)
     elif family.edit is not None and pair.images:
-        edit: PictureEdit = family.edit
-        yield _with_pictures(family, base, pair, tuple(edit(image, dice) for image in pair.images))
+        edit, seed = family.edit, dice.random()  # one draw for all pictures: frames are edited alike
+        images = tuple(edit(image, random.Random(seed)) for image in pair.images)
+        of_responses = pair.response_images
+        if family.kind is Kind.UNSEEN:
+            of_responses = tuple(tuple(edit(image, dice) for image in some) for some in of_responses)  # type: ignore[assignment]
+        yield _with_pictures(family, base, pair, images, of_responses)
 
 
 def _wrong_index(pair: PreferencePair) -> int:
@@ -206,37 +215,43 @@ def _wrong_index(pair: PreferencePair) -> int:
 def _with_answer(
     family: Family, base: int, pair: PreferencePair, make: AnswerMaker, dice: random.Random
 ) -> Iterator[AttackedPair]:
-    text, wrong = make(pair, dice), _wrong_index(pair)
+    wrong = _wrong_index(pair)
+    text = None if declines(pair.responses[1 - wrong]) else make(pair, dice)
     if text is None:
         return
     for opponent, place, holds in (
         (Opponent.GOOD, wrong, family.loses_to_good),
-        (Opponent.WRONG, 1 - wrong, family.loses_to_wrong),
+        (Opponent.WRONG, 1 - wrong, family.loses_to_wrong and not declines(pair.responses[wrong])),
     ):
-        if text.strip() != pair.responses[1 - place].strip():
+        if words_of(text) != words_of(pair.responses[1 - place]) or not (text.strip() or pair.responses[1 - place].strip()):
             changed = replace(_with_response(pair, place, text, ()), preferred=1 - place if holds else None)
             yield AttackedPair(family, base, _named(changed, family, opponent), place, opponent)
 
 
 def _with_text(family: Family, base: int, pair: PreferencePair, dice: random.Random) -> Iterator[AttackedPair]:
+    """A text is put into the wrong answer, and one into the good one: strange words alone are no sign of either."""
     wrong = _wrong_index(pair)
-    places = {Opponent.GOOD: wrong, Opponent.WRONG: 1 - wrong} if family.kind is Kind.HARMLESS else {Opponent.GOOD: wrong}
-    for opponent, place in places.items():
-        fit = [
-            attack
-            for attack in family.texts
-            if not states(attack.text, pair.responses[1 - place])
-            and not (IMAGE_MARK in attack.text and any(pair.response_images))  # it would be a place for an image
-        ]
-        if fit:
+    for opponent, place in ((Opponent.GOOD, wrong), (Opponent.WRONG, 1 - wrong)):
+        if fit := [attack for attack in family.texts if _fits(attack.text, pair)]:
             text = dice.choice(fit).apply(pair.responses[place])
             changed = _with_response(pair, place, text, pair.response_images[place])
             yield AttackedPair(family, base, _named(changed, family, opponent), wrong, opponent)
 
 
-def _with_pictures(family: Family, base: int, pair: PreferencePair, images: tuple[bytes, ...]) -> AttackedPair:
+def _fits(text: str, pair: PreferencePair) -> bool:
+    """Return whether a text may be put into an answer: it states neither, nor names a number or letter that one of them has,
+    and is no place for an image where there are some within the answers."""
+    names = {word for word in words_of(text) if word.isdigit() or word in ("a", "b")}
+    if IMAGE_MARK in text and any(pair.response_images):
+        return False
+    return not any(states(text, answer) or names & set(words_of(answer)) for answer in pair.responses)
+
+
+def _with_pictures(
+    family: Family, base: int, pair: PreferencePair, images: tuple[bytes, ...], of_responses: ResponseImages
+) -> AttackedPair:
     preferred = None if family.kind is Kind.UNSEEN else pair.preferred
-    changed = replace(pair, images=images, preferred=preferred)
+    changed = replace(pair, images=images, response_images=of_responses, preferred=preferred)
     return AttackedPair(family, base, _named(changed, family, Opponent.GOOD), _wrong_index(pair))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from PIL import Image, ImageDraw, ImageFont
 
-from rewardlab.data.images import decode_image, encode_png
+from rewardlab.data.images import decode_image, encode_png, kind_of
 
 PictureEdit = Callable[[bytes, random.Random], bytes]
 
@@ -19,8 +19,18 @@ DRAWN = (  # {target} is a place, 1 or 2
 )
 QUALITY = 60
 SCALE = 0.8
+LONGEST = 2048
 NARROWEST = 56  # strip that words are written on, in pixels
 BORDER = 0.04  # of the longer side
+
+
+def encode_like(data: bytes, image: Image.Image) -> bytes:
+    """Return the image as a JPEG of high quality where ``data`` is one, for it is a sixth of a PNG of it; else as a PNG."""
+    if kind_of(data) != "jpeg":
+        return encode_png(image)
+    buffer = io.BytesIO()
+    image.save(buffer, format="JPEG", quality=95, subsampling=0)
+    return buffer.getvalue()
 
 
 def jpeg(data: bytes, dice: random.Random) -> bytes:
@@ -34,7 +44,7 @@ def resized(data: bytes, dice: random.Random) -> bytes:
     """The picture made smaller by :data:`SCALE`, and as large as it was again."""
     image = decode_image(data)
     small = image.resize([max(2, round(SCALE * side)) for side in image.size], Image.Resampling.BICUBIC)
-    return encode_png(small.resize(image.size, Image.Resampling.BICUBIC))
+    return encode_like(data, small.resize(image.size, Image.Resampling.BICUBIC))
 
 
 def bordered(data: bytes, dice: random.Random) -> bytes:
@@ -44,12 +54,15 @@ def bordered(data: bytes, dice: random.Random) -> bytes:
     inner = [max(2, side - 2 * width) for side in image.size]
     framed = Image.new("RGB", image.size, (128, 128, 128))
     framed.paste(image.resize(inner, Image.Resampling.BICUBIC), ((image.width - inner[0]) // 2, (image.height - inner[1]) // 2))
-    return encode_png(framed)
+    return encode_like(data, framed)
 
 
 def captioned(data: bytes, dice: random.Random) -> bytes:
-    """The picture above a white strip on which one of :data:`DRAWN` is written: nothing of the picture is covered."""
-    image, text = decode_image(data), dice.choice(DRAWN).format(target=dice.choice((1, 2)))
+    """The picture above a white strip on which one of :data:`DRAWN` is written: nothing of the picture is covered. One of more
+    than :data:`LONGEST` pixels a side is made smaller."""
+    image = decode_image(data)
+    image.thumbnail((LONGEST, LONGEST))  # with its strip it must not become more than can be read
+    text = dice.choice(DRAWN).format(target=dice.choice((1, 2)))
     width = max(image.width, NARROWEST)
     size = max(8, width // 14)
     font = ImageFont.load_default(size)
@@ -59,7 +72,7 @@ def captioned(data: bytes, dice: random.Random) -> bytes:
     pen = ImageDraw.Draw(page)
     for number, line in enumerate(lines):
         pen.text((2, image.height + 2 + number * (size + 4)), line, fill=(0, 0, 0), font=font)
-    return encode_png(page)
+    return encode_like(data, page)
 
 
 def _broken(text: str, width: int, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> list[str]:
