@@ -20,7 +20,7 @@ from docs.generator.notebooks import notebook_files  # noqa: E402
 from docs.generator.pages import generated_pages  # noqa: E402
 from docs.generator.results import fill_results  # noqa: E402
 
-FIGURES = ("stability", "methods", "policy", "calibration")  # of eval/results, shown by the studies of that name
+FIGURES = ("stability", "methods", "methods_hard", "methods_hard_curves", "policy", "calibration")  # of eval/results
 PIPELINE = Path(__file__).with_name("pipeline.svg")  # drawn within a page, in the page's colours
 _navigation: list[Navigation] = []
 

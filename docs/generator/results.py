@@ -252,7 +252,8 @@ def _replacement(match: re.Match[str], *, folder: Path, where: str) -> str:
     if name == "demo_judges":
         return demo_judges(folder)
     if name.endswith(".md"):
-        return included((folder / name).read_text(encoding="utf-8"))
+        text = re.sub(r"^!\[.*\]\(.*\)\n\n?", "", (folder / name).read_text(encoding="utf-8"), flags=re.MULTILINE)
+        return included(text)  # a page shows the pictures of its results itself, where they are spoken of
     if name not in TABLES:
         raise ValueError(f"{where}: no results {name!r}; expected {', '.join(TABLES)}, demo_judges, or a file of eval/results")
     return TABLES[name](json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
