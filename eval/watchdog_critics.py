@@ -138,7 +138,7 @@ def markdown(summary: dict[str, Any]) -> str:
         at, fallen = (", ".join("–" if n is None else str(n) for n in row[key]) for key in ("named_at", "fallen_at"))
         ends = [100 * value for value in row["last_accuracy"]]
         kind, in_time = ("yes", str(row["in_time"])) if row["starved"] else ("no", "–")
-        end = f"{100 * row['start']:.1f} → {np.mean(ends):.1f} [{min(ends):.1f}, {max(ends):.1f}]"
+        end = f"{100 * row['start']:.1f} → {np.mean(ends):.1f} ({min(ends):.1f} to {max(ends):.1f})"
         lines.append(f"| {row['title']} | {kind} | {row['runs']} | {row['named']} | {in_time} | {at} | {fallen} | {end} |")
     return "\n".join(lines) + "\n"
 
