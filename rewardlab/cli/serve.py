@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Optional
 
@@ -100,6 +101,14 @@ def serve_judge(
         Optional[float],
         typer.Option("--replica-gpus", min=0.0, help="Cards of each replica (default: one where there are any)."),
     ] = None,
+    judge_file: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--judge-file",
+            help="File with the name of a judge, as --judge takes it, which is served in its place. When the file changes, the "
+            "judge that it names then is loaded while the last one serves, and takes the requests that come from then on.",
+        ),
+    ] = None,
     peers: Annotated[
         str,
         typer.Option(
@@ -161,6 +170,7 @@ def serve_judge(
     from rewardlab.samplers.base import Replicas
     from rewardlab.serving.app import create_app
     from rewardlab.serving.browser import accepted_hosts
+    from rewardlab.serving.followed_judge import FollowedJudge
     from rewardlab.serving.keys_file import KeysFile
     from rewardlab.serving.limits import Limits
     from rewardlab.serving.listening import listening_options
@@ -187,8 +197,8 @@ def serve_judge(
     keys_file = KeysFile(keys, per_minute=rate) if keys else None
     store = UploadStore(uploads, max_bytes=upload_bytes)
     sources = Media(allowed_urls=allow_url or (), folder=media, uploads=store, limits=limits)
-    opened_judge = open_generative_judge(
-        judge,
+    open_judge = partial(
+        open_generative_judge,
         template=template,
         temperature=temperature,
         max_tokens=max_tokens,
@@ -198,6 +208,8 @@ def serve_judge(
         restart_after_s=engine_timeout,
         replicas=Replicas(replicas, replica_gpus) if replicas else None,
     )
+    followed = FollowedJudge(judge_file, open_judge) if judge_file else None
+    opened_judge = open_judge(followed.read_or(judge) if followed else judge)
     rules = GroupRules(VotingOptions(votes, policy), strategy, group_size, group_timeout, timeout)
     # An engine in a process has its own time limit; the queue's is for what is beyond it.
     batching: dict[str, Any] = {"max_waiting": queue, "engine_timeout_s": 2 * engine_timeout, "max_sequences": 4 * batch_size}
@@ -211,6 +223,7 @@ def serve_judge(
         allowed_hosts=hosts,
         limits=limits,
         peers=shared,
+        followed=followed,
         **batching,
     )
     run_server(app, StopTimes(notice, drain), host=host, port=port, **listening)

@@ -53,7 +53,7 @@ class ServedJudge(ModelJudge):
     Template, temperature and the lengths of judgments are the server's own. A full queue (429) and an engine that starts again
     (503 with Retry-After) are waited for within ``deadline_s``; another 5xx and a broken connection are tried again ``RETRIES``
     times. Raise ConfigError for what is no address, and
-    EndpointError where the server refuses the key or is none.
+    EndpointError where the server refuses the key, is none, or replaces its judge meanwhile.
     """
 
     temperature = 1.0  # the server does not tell
@@ -63,6 +63,7 @@ class ServedJudge(ModelJudge):
         self.spec, self.deadline_s = self.url, deadline_s  # one name of a server, however it is written
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._concurrency = concurrency
+        self._weights: str | None = None  # that judged the first pair
         self._background = EventLoopThread(partial(_opened, self.url, headers, concurrency))
 
     @property
@@ -72,7 +73,12 @@ class ServedJudge(ModelJudge):
     @property
     def identity(self) -> dict[str, str | float]:
         health = self._background.run(self._health)
-        return {"judge": self.spec, "weights": str(health["judge"]), "template": str(health["template_hash"])}
+        names = (health["judge"], health.get("weights"))
+        return {
+            "judge": self.spec,
+            "weights": " ".join(str(name) for name in names if name),
+            "template": str(health["template_hash"]),
+        }
 
     @property
     def is_batch_invariant(self) -> bool:
@@ -145,6 +151,7 @@ class ServedJudge(ModelJudge):
         if not isinstance(answer, Completion):
             try:
                 votes = [_vote(row) for row in answer["votes"]]
+                self._refuse_another_judge(answer.get("weights"))
                 if all([vote.order for vote in votes].count(order) == num_votes for order in orders):
                     return votes
                 answer = _failure(f"garbled answer: {len(votes)} votes in place of {num_votes} in each of {len(orders)} orders")
@@ -152,6 +159,16 @@ class ServedJudge(ModelJudge):
                 answer = _failure(f"garbled answer: {error!r}")
         status = VerdictStatus.TIMEOUT if answer.finish is FinishReason.TIMEOUT else VerdictStatus.ERROR
         return [Vote(order, Verdict(None, status), answer) for order in orders for _ in range(num_votes)]
+
+    def _refuse_another_judge(self, weights: str | None) -> None:
+        """Raise EndpointError where the server has replaced its judge since the first pair: the votes would be of two."""
+        if self._weights is None:
+            self._weights = weights
+        if weights != self._weights:
+            raise EndpointError(
+                f"{self.url}: has replaced its judge (weights {self._weights} before, {weights} now); the judgments of one run "
+                "must be of one judge: begin again, in another --out"
+            )
 
     async def _ask(self, connection: _Connection, request: Callable[[], Mapping[str, Any]]) -> Any:
         """Return the server's answer, or a failed Completion that tells why there is none. Its time runs from its first try."""

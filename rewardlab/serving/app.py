@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -21,7 +22,9 @@ from rewardlab.serving.dialects.scalar_models import scalar_model_routes
 from rewardlab.serving.dialects.scoring import scoring_routes
 from rewardlab.serving.docs_page import add_docs
 from rewardlab.serving.errors import ERROR_HANDLERS
+from rewardlab.serving.followed_judge import FollowedJudge
 from rewardlab.serving.histograms import ServingHistograms
+from rewardlab.serving.judge_versions import BindVersion
 from rewardlab.serving.keys_file import KeysFile
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
@@ -45,11 +48,13 @@ def create_app(
     allowed_hosts: Sequence[str] = (),
     limits: Limits | None = None,
     peers: Peers | None = None,
+    followed: FollowedJudge | None = None,
     **queue_options: Any,
 ) -> FastAPI:
     """Return the application around one judge. ``queue_options`` are those of :class:`JudgeQueue`; requests need one of
     ``keys``, or of those that ``keys_file`` holds now, where either is given. It answers to the names ``allowed_hosts``, by
-    default to any, holds requests to ``limits``, and shares groups with ``peers``."""
+    default to any, holds requests to ``limits``, and shares groups with ``peers``. ``followed`` replaces the judge when its
+    file names another."""
     accepted, histograms = keys_file.keys if keys_file else Keys(keys), ServingHistograms()
     defaults = {"probability_judge": probability_judge_of(judge), "mix_seeds": not judge.sampler.is_batch_invariant}
     queue = JudgeQueue(judge, keys=accepted, histograms=histograms, **(defaults | queue_options))
@@ -59,7 +64,10 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.queue.start()
+        following = asyncio.create_task(followed.follow(service)) if followed else None
         yield
+        if following:
+            following.cancel()
         await service.queue.stop(0)  # every connection is closed: nobody waits
 
     app = FastAPI(
@@ -71,6 +79,7 @@ def create_app(
         dependencies=[Security(HTTPBearer(scheme_name="key", auto_error=False))] if len(accepted) else [],
     )
     app.state.service, app.state.limits = service, limits
+    app.add_middleware(BindVersion, versions=queue.versions)
     app.add_middleware(BodyLimit, admission=Admission(limits, are_keys=lambda: len(accepted) > 1))
     app.add_middleware(CancelOnDisconnect)
     app.add_middleware(ApiKeyMiddleware, keys=accepted, update=keys_file.update if keys_file else None)

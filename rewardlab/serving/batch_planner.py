@@ -45,7 +45,7 @@ class BatchPlanner:
             num = entry.job.num_sequences
             if not batch:
                 size = self._size(entry.job, now)
-            elif self._kind(entry.job) != self._kind(batch[0].job) or total + num > size:
+            elif self._kind(entry) != self._kind(batch[0]) or total + num > size:
                 continue
             if self._is_late(entry, size, now):
                 self._waiting.remove(entry)
@@ -83,6 +83,6 @@ class BatchPlanner:
             size = min(size, self._times.lasting_twice(family, self._smallest, most))
         return max(size, self._times.efficient_size(family, most), job.num_sequences)
 
-    def _kind(self, job: Job) -> Hashable:
+    def _kind(self, entry: Entry) -> Hashable:
         """Return what jobs of one batch have in common."""
-        return (job.kind, None if self._mix_seeds else job.seed)
+        return (entry.version.number, entry.job.kind, None if self._mix_seeds else entry.job.seed)

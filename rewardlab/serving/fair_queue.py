@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rewardlab.serving.jobs import Job
+from rewardlab.serving.judge_versions import JudgeVersion
 
 MAX_SKIPPED = 64  # jobs of a tenant that do not fit into a batch, before the others are looked at
 
 
 @dataclass(eq=False)
 class Entry:
-    """A job in the queue: ``rank`` is its place among those of its tenant, the lowest first. Times are the event loop's."""
+    """A job in the queue: ``rank`` is its place among those of its tenant, the lowest first. Times are the event loop's.
+    ``version`` is the judge that does it, ``cache_name`` what its result is kept by; None where it is not."""
 
     tenant: str
     job: Job
@@ -23,6 +25,8 @@ class Entry:
     rank: tuple[int, float, int]
     arrival: float
     deadline: float
+    version: JudgeVersion
+    cache_name: str | None = None
     taken: float = 0.0  # when the engine took it
     is_trial: bool = False  # begun though it seems too long: the engine is idle, and nothing recent is known of it
 

@@ -40,6 +40,9 @@ class ServiceCollector:
         yield GaugeMetricFamily(
             "rewardlab_batch_seconds", "moving average of one call of the engine", value=queue.batch_seconds
         )
+        versions = self._service.queue.versions
+        yield GaugeMetricFamily("rewardlab_judge_version", "judges since the start", value=versions.newest.number)
+        yield GaugeMetricFamily("rewardlab_judges_draining", "replaced, with requests left", value=versions.num_draining)
         yield GaugeMetricFamily("rewardlab_ready", "whether a request is likely to be answered", value=float(queue.ready))
 
 

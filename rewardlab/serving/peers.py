@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -51,6 +51,15 @@ class JoinRequest(BaseModel):
 
 class JoinResponse(BaseModel):
     reward: float
+    weights: str = ""
+
+
+@dataclass(frozen=True)
+class MemberReward:
+    """The reward of a sample within its group, and which weights judged the group."""
+
+    value: float
+    weights: str = ""
 
 
 class Peers:
@@ -70,7 +79,7 @@ class Peers:
         """Return the server at which the group of a key meets."""
         return max(self.servers, key=lambda url: hashlib.sha256(f"{url} {key}".encode("utf-8", "surrogatepass")).digest())
 
-    async def join(self, home: str, sample: Sample) -> float:
+    async def join(self, home: str, sample: Sample) -> MemberReward:
         """Return the reward of a sample from its home. Raises what the home answers, PeerError where it does not."""
         passed_on = {"Authorization": AUTHORIZATION.get(), "X-Request-ID": request_id()}
         headers = {name: value for name, value in passed_on.items() if value}
@@ -88,7 +97,7 @@ class Peers:
             answer = None
         fields: dict[str, Any] = answer if isinstance(answer, dict) else {}
         if response.status_code == 200 and isinstance(fields.get("reward"), int | float):
-            return float(fields["reward"])
+            return MemberReward(float(fields["reward"]), str(fields.get("weights", "")))
         raise _error_of(where, response, fields)
 
     def check(self, home: str, servers: Sequence[str]) -> None:

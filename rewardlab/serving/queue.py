@@ -3,7 +3,7 @@
 The queue is bounded, shared fairly between tenants, and knows priorities and deadlines. A caller that disconnects leaves it
 before the engine is called, and what cannot be done in time is not begun. A batch that fails is tried again in halves, so that
 one bad request fails alone; an engine that fails or hangs is an error for those that waited for it, never a verdict. Results
-are cached by tenant and content of the job.
+are cached by tenant, judge and content of the job. The judge may be replaced: a job is done by the one its request is bound to.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, O
 from rewardlab.serving.fair_queue import Entry, FairQueue
 from rewardlab.serving.histograms import ServingHistograms
 from rewardlab.serving.jobs import Job, JudgeEngine, family_of, is_refusal
+from rewardlab.serving.judge_versions import JudgeVersions
 from rewardlab.serving.request_context import TENANT
-from rewardlab.serving.request_log import record_job
+from rewardlab.serving.request_log import record_job, record_weights
 
 # Counter -> what it counts.
 COUNTS = {
@@ -87,7 +88,7 @@ class JudgeQueue:
         mix_seeds: bool = False,
         histograms: ServingHistograms | None = None,
     ) -> None:
-        self.judge, self.probability_judge = judge, probability_judge or judge
+        self.versions = JudgeVersions(judge, probability_judge)
         self.max_sequences, self.max_waiting, self.engine_timeout_s = max_sequences, max_waiting, engine_timeout_s
         self.recheck_s = recheck_s
         self.counts: Counter[str] = Counter()
@@ -123,6 +124,11 @@ class JudgeQueue:
 
     def num_waiting_of(self, tenant: str) -> int:
         return self._waiting.num_of(tenant)
+
+    def replace_judge(self, judge: JudgeEngine, probability_judge: Judge | None = None) -> None:
+        """Let another judge answer the requests that come from now on; those that are here are finished by theirs."""
+        self.versions.replace(judge, probability_judge)
+        self.failing = False
 
     def start(self) -> None:
         self._idle.set()
@@ -160,15 +166,17 @@ class JudgeQueue:
         tenant, loop = TENANT.get(), asyncio.get_running_loop()
         self._count(tenant, "asked")
         arrival = loop.time()
-        key = job.key()
-        if key is not None and (cache_hit := self._cache.get(f"{tenant}:{key}")) is not None:
-            self._cache.move_to_end(f"{tenant}:{key}")
+        version, key = self.versions.current, job.key()
+        name = None if key is None else f"{tenant}:{version.cache_name}:{key}"
+        if name is not None and (cache_hit := self._cache.get(name)) is not None:
+            self._cache.move_to_end(name)
             self._count(tenant, "cached")
+            record_weights(version.weights)
             return cache_hit
         deadline = arrival + TIMEOUT_S if deadline is None else deadline
         await self._enter(tenant, deadline if waits_for_room else None)
         rank = (priority, deadline, next(self._arrivals))
-        entry = Entry(tenant, job, loop.create_future(), rank, arrival, deadline)
+        entry = Entry(tenant, job, loop.create_future(), rank, arrival, deadline, version, name)
         self._refuse_late(entry)
         self._planner.add(entry)
         self._idle.clear()
@@ -177,6 +185,7 @@ class JudgeQueue:
         try:
             result = await entry.future
             record_job(self._histograms, entry.taken - arrival, loop.time() - entry.taken, job.num_tokens(result))
+            record_weights(version.weights)
             record = (time.time(), 1000 * (loop.time() - arrival), self._waiting.num_of(tenant))
             self.tenants[tenant].recent.append(record)
             return result
@@ -265,14 +274,16 @@ class JudgeQueue:
                 continue
             start, end = loop.time(), self._expected_end(batch)
             self._ends.append(end)
-            call = BatchCall(self.judge, self.probability_judge)
+            version = batch[0].version  # all jobs of a batch have one
+            call = BatchCall(version.judge, version.probability_judge or version.judge)
             try:
                 async with asyncio.timeout(self.engine_timeout_s):
                     results = await thread.run(partial(call.run, [entry.job for entry in batch]))
                 self._learn(batch, results, loop.time() - start)
                 for entry, result in zip(batch, results, strict=True):
                     self._settle(entry, result)
-                self.failing = all(_engine_failed(entry.job, result) for entry, result in zip(batch, results, strict=True))
+                if version is self.versions.newest:
+                    self.failing = all(_engine_failed(entry.job, result) for entry, result in zip(batch, results, strict=True))
                 await self._await_next({entry.tenant for entry in batch}, loop.time() - start)
             except TimeoutError:
                 # A call cannot be stopped: its thread is left behind, and another one calls the engine from now on.
@@ -336,7 +347,7 @@ class JudgeQueue:
             await asyncio.sleep(self.recheck_s)
             if self.failing:
                 with contextlib.suppress(Exception):  # it may be down in any way; then it stays failing
-                    await asyncio.get_running_loop().run_in_executor(None, self.judge.check)
+                    await asyncio.get_running_loop().run_in_executor(None, self.versions.newest.judge.check)
                     self.failing = False
 
     def _settle(self, entry: Entry, result: Any) -> None:
@@ -347,9 +358,8 @@ class JudgeQueue:
         self._count(entry.tenant, "judged")
         self.statuses.update(entry.job.statuses(result))
         errors = entry.job.errors(result)
-        key = entry.job.key()
-        if key is not None and entry.job.is_final(result):
-            self._cache[f"{entry.tenant}:{key}"] = result
+        if entry.cache_name is not None and entry.job.is_final(result):
+            self._cache[entry.cache_name] = result
             while len(self._cache) > self._cache_size:
                 self._cache.popitem(last=False)
         if entry.future.done():
@@ -362,7 +372,7 @@ class JudgeQueue:
             entry.future.set_result(result)
 
     def _fail_batch(self, batch: Sequence[Entry], message: str) -> None:
-        self.failing = True
+        self.failing |= batch[0].version is self.versions.newest
         for entry in batch:
             self._count(entry.tenant, "failed")
             entry.fail(self._failure(message))

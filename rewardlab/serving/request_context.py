@@ -18,12 +18,14 @@ class RequestAccount:
     """The id of a request, and what was spent on it.
 
     ``queue_s`` is the longest that one of its jobs waited for the engine, ``num_tokens`` what the engine read and wrote. A
-    group that was sent one response at a time is on the account of the response that completed it.
+    group that was sent one response at a time is on the account of the response that completed it. ``weights`` names those of
+    the judge that answers it, where it has some here.
     """
 
     id: str
     queue_s: float = 0.0
     num_tokens: int = 0
+    weights: str = ""
 
     def add(self, queue_s: float, num_tokens: int) -> None:
         """Add a job that the engine has done."""

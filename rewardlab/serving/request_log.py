@@ -46,6 +46,8 @@ class RequestLog:
                 # Read here, in the context of the inner middleware that has checked the key.
                 status, key = message["status"], TENANT.get()
                 MutableHeaders(scope=message)["X-Request-ID"] = account.id
+                if account.weights:
+                    MutableHeaders(scope=message)["X-Judge-Weights"] = account.weights
             await send(message)
 
         with request_span(scope) as span:
@@ -88,6 +90,12 @@ def _log(scope: Scope, path: str, status: int, key: str, seconds: float, account
         "tokens": account.num_tokens,
     }
     LOG.log(level, "%s", " ".join(f"{name}={value}" for name, value in fields.items()), extra={"fields": fields})
+
+
+def record_weights(weights: str) -> None:
+    """Record by which weights the request is judged; "" where they have no name."""
+    if account := REQUEST.get():
+        account.weights = weights
 
 
 def record_job(histograms: ServingHistograms, wait_s: float, engine_s: float, num_tokens: int) -> None:

@@ -12,6 +12,7 @@ from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.serving.group_buffer import GroupBuffer
+from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.queue import COUNTS, JudgeQueue
 from rewardlab.serving.request_context import TENANT
 from rewardlab.serving.schemas import JudgeResponse, LatencySample, MatchResult, RewardsResponse, StatusResponse, VoteResult
@@ -33,7 +34,7 @@ def vote_result(vote: Vote) -> VoteResult:
     )
 
 
-def judge_response(judgment: Judgment, judge: GenerativeJudge, seconds: float) -> JudgeResponse:
+def judge_response(judgment: Judgment, version: JudgeVersion, seconds: float) -> JudgeResponse:
     votes = [vote_result(vote) for vote in judgment.votes]
     return JudgeResponse(
         p_first_better=judgment.share_0,
@@ -41,13 +42,18 @@ def judge_response(judgment: Judgment, judge: GenerativeJudge, seconds: float) -
         num_valid=sum(vote.winner is not None for vote in votes),
         votes=votes,
         num_tokens=sum(vote.num_tokens for vote in votes),
-        judge=judge.name,
-        template_hash=judge.template.hash,
+        **_judge_facts(version),
         seconds=round(seconds, 4),
     )
 
 
-def rewards_response(result: GroupRewards, judge: GenerativeJudge, num: int, seconds: float) -> RewardsResponse:
+def _judge_facts(version: JudgeVersion) -> dict[str, Any]:
+    judge = version.judge
+    assert isinstance(judge, GenerativeJudge)
+    return {"judge": judge.name, "weights": version.weights or None, "template_hash": judge.template.hash}
+
+
+def rewards_response(result: GroupRewards, version: JudgeVersion, num: int, seconds: float) -> RewardsResponse:
     """Return the response about ``num`` responses of a group; an anchor beyond them is left out."""
     judgments = [match.judgment for match in result.matches if match.judgment is not None]
     tiers = [[n for n in tier if n < num] for tier in result.ranking.tiers]
@@ -58,8 +64,7 @@ def rewards_response(result: GroupRewards, judge: GenerativeJudge, num: int, sec
         matches=[_match_result(match, num) for match in result.matches],
         num_failed=sum(match.judgment is None or match.judgment.share_0 is None for match in result.matches),
         num_tokens=sum(vote.completion.num_tokens for judgment in judgments for vote in judgment.votes),
-        judge=judge.name,
-        template_hash=judge.template.hash,
+        **_judge_facts(version),
         seconds=round(seconds, 4),
     )
 
@@ -93,6 +98,11 @@ def status_response(
     return StatusResponse(
         ready=queue.ready,
         failing=queue.failing,
+        version=queue.versions.newest.number,
+        weights=queue.versions.newest.weights or None,
+        num_draining=queue.versions.num_draining,
+        loading=queue.versions.loading,
+        load_error=queue.versions.load_error,
         waiting=queue.num_waiting_of(tenant),
         max_waiting=queue.max_waiting,
         group_members_waiting=groups.num_waiting_of(tenant),

@@ -63,7 +63,7 @@ async def _json_lines(live: AsyncIterator[VoteResult | JudgeResponse]) -> AsyncI
 
 
 def api_routes(service: JudgeService) -> APIRouter:
-    router, judge = APIRouter(tags=["native"], route_class=StrictJSONRoute), service.judge
+    router = APIRouter(tags=["native"], route_class=StrictJSONRoute)
 
     @router.get("/health", response_model_exclude_none=True)
     @router.head("/health", include_in_schema=False)
@@ -71,9 +71,12 @@ def api_routes(service: JudgeService) -> APIRouter:
         """Return whether the server answers; who has a key, or needs none, learns with which judge."""
         if not request.scope["has_key"]:
             return HealthResponse(status="ok")
+        version, judge = service.queue.versions.newest, service.judge
         return HealthResponse(
             status="ok",
             judge=judge.name,
+            weights=version.weights or None,
+            version=version.number,
             template=judge.template.name,
             template_hash=judge.template.hash,
             verdict_temperature=judge.verdict_temperature if service.collector.has_probabilities else None,
@@ -95,19 +98,19 @@ def api_routes(service: JudgeService) -> APIRouter:
     @router.get("/v1/status")
     async def status() -> StatusResponse:
         """Return the state of the queue and the engine, and the last latencies."""
-        return status_response(service.queue, service.collector, judge, service.group_buffer)
+        return status_response(service.queue, service.collector, service.judge, service.group_buffer)
 
     @router.get("/v1/models")
     async def models() -> ModelList:
         """List the judge, as OpenAI's API lists models."""
-        return ModelList(data=[ModelCard(id=judge.name, created=int(time.time()))])
+        return ModelList(data=[ModelCard(id=service.judge.name, created=int(time.time()))])
 
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> ModelCard:
         """Return the judge, by the name that /v1/models lists; 404 for another."""
-        if name != judge.name:
+        if name != service.judge.name:
             raise HTTPException(404, f"there is no model {name[:80]!r} here; /v1/models lists the one that is")
-        return ModelCard(id=judge.name, created=int(time.time()))
+        return ModelCard(id=name, created=int(time.time()))
 
     @router.post("/v1/uploads")
     @router.put("/v1/uploads", include_in_schema=False)
@@ -138,7 +141,8 @@ def api_routes(service: JudgeService) -> APIRouter:
             assert service.peers
             service.peers.check(request.home, request.servers)
             sample = Sample(**request.model_dump(exclude={"home", "servers"}))
-            return JoinResponse(reward=await service.group_buffer.join(sample.key, sample))
+            reward = await service.group_buffer.join(sample.key, sample)
+            return JoinResponse(reward=reward.value, weights=reward.weights)
 
     @router.post("/v1/judge")
     async def judge_pair(request: JudgeRequest) -> JudgeResponse:

@@ -95,6 +95,7 @@ class JudgeResponse(_Schema):
     votes: list[VoteResult]
     num_tokens: int
     judge: str
+    weights: str | None = Field(None, description="which weights judged, where the judge's checkpoint is here")
     template_hash: str
     seconds: float
 
@@ -157,6 +158,7 @@ class RewardsResponse(_Schema):
     num_failed: int
     num_tokens: int
     judge: str
+    weights: str | None = Field(None, description="which weights judged, where the judge's checkpoint is here")
     template_hash: str
     seconds: float
 
@@ -180,6 +182,9 @@ class StatusResponse(_Schema):
 
     ready: bool
     failing: bool
+    version: int = Field(description="which judge since the server began: 2 after one was replaced")
+    weights: str | None = Field(description="of its checkpoint, where that is here")
+    num_draining: int = Field(description="judges that were replaced and still have requests to answer")
     waiting: int
     max_waiting: int
     group_members_waiting: int = Field(description="responses that wait for the others of their group")
@@ -187,6 +192,8 @@ class StatusResponse(_Schema):
     template: str
     weighs: bool = Field(description="whether the policy weighted is available")
     policy: Literal["majority", "weighted"] = Field(description="of a request that names none")
+    loading: str | None = Field(description="the judge that is being loaded, to serve in place of this one")
+    load_error: str | None = Field(description="why the last such judge does not serve")
     labels: tuple[str, str] = Field(description="what the template calls the two responses, the one shown first first")
     batch_seconds: float
     counts: dict[str, int]
@@ -196,13 +203,15 @@ class StatusResponse(_Schema):
 
 
 class HealthResponse(_Schema):
-    """The server answers, with this judge; which one is for those who have a key.
+    """The server answers, with this judge; which one is for those who have a key. ``version`` counts the judges since it began.
 
     ``verdict_temperature`` divides the log-odds of its verdicts, where it has probabilities of them.
     """
 
     status: Literal["ok"]
     judge: str | None = None
+    weights: str | None = None
+    version: int | None = None
     template: str | None = None
     template_hash: str | None = None
     verdict_temperature: float | None = None

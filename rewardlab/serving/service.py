@@ -14,10 +14,8 @@ from fastapi.concurrency import run_in_threadpool
 from rewardlab.data.rows import validate
 from rewardlab.judging.group_rewards import GroupRewards, most_matches
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.judging.margins import probability_judge_of
 from rewardlab.serving.admission import as_part, begin_comparisons, load_held
 from rewardlab.serving.connections import ConnectionCounts
-from rewardlab.serving.context_length import ContextLength
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import DeadlineExceededError, NoVerdictError
 from rewardlab.serving.gather import gather_bounded
@@ -27,8 +25,9 @@ from rewardlab.serving.histograms import ServingHistograms
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.serving.media_loader import MediaLoader, processor_pixels
-from rewardlab.serving.peers import Peers
+from rewardlab.serving.peers import MemberReward, Peers
 from rewardlab.serving.queue import JudgeQueue
+from rewardlab.serving.request_log import record_weights
 from rewardlab.serving.responses import judge_response, rewards_response, vote_result
 from rewardlab.serving.schemas import JudgeRequest, JudgeResponse, RequestBase, RewardsRequest, RewardsResponse, VoteResult
 from rewardlab.serving.voting import VoteCollector, VotingOptions
@@ -66,14 +65,21 @@ class JudgeService:
         peers: Peers | None = None,
     ) -> None:
         self.connections, self.peers = ConnectionCounts(), peers
-        self.limits, self._context = limits or Limits(), ContextLength.of(judge)
+        self.limits = limits or Limits()
         self.histograms = histograms or ServingHistograms()
-        self.judge, self.queue, self.rules = judge, queue, rules or GroupRules()
+        self.queue, self.rules = queue, rules or GroupRules()
         self.media = MediaLoader(media or Media(limits=self.limits), self.limits, processor_pixels(judge))
-        self.collector = VoteCollector(queue, has_probabilities=probability_judge_of(judge) is not None)
-        self.group_buffer: GroupBuffer[Sample, float] = GroupBuffer(
+        self.collector = VoteCollector(queue)
+        self.group_buffer: GroupBuffer[Sample, MemberReward] = GroupBuffer(
             self._collected_rewards, size=self.rules.group_size, timeout_s=self.rules.group_timeout_s
         )
+
+    @property
+    def judge(self) -> GenerativeJudge:
+        """Return the judge of the request; outside of one that which serves."""
+        judge = self.queue.versions.current.judge
+        assert isinstance(judge, GenerativeJudge)
+        return judge
 
     async def sample_rewards(self, samples: Sequence[Sample]) -> list[float]:
         """Return a reward for each, in -1..1: samples of one prompt are compared with each other, a single one with its
@@ -108,13 +114,18 @@ class JudgeService:
         """Return the reward of a sample that came alone, within the group of its key, here or at the peer that is its home."""
         home = self.peers.home_of(sample.key) if self.peers else None
         if self.peers and home and home != self.peers.address:
-            return await self.peers.join(home, sample)
-        return await self.group_buffer.join(sample.key, sample)
+            reward = await self.peers.join(home, sample)
+        else:
+            reward = await self.group_buffer.join(sample.key, sample)
+        record_weights(reward.weights)  # of the judge of the group, which may be newer than this request
+        return reward.value
 
-    async def _collected_rewards(self, samples: list[Sample]) -> list[float]:
-        """Return the rewards of a group whose samples came one at a time: its comparisons begin when it is full."""
+    async def _collected_rewards(self, samples: list[Sample]) -> list[MemberReward]:
+        """Return the rewards of a group whose samples came one at a time: its comparisons begin when it is full, by the judge
+        of the request that completed it."""
         self._admit_groups([(len(samples), False)])
-        return await self._group_rewards(samples)
+        with self.queue.versions.bound() as version:
+            return [MemberReward(value, version.weights) for value in await self._group_rewards(samples)]
 
     def _admit_groups(self, groups: Sequence[tuple[int, bool]]) -> None:
         """Count the comparisons of a framework's groups as the request's; a group is its size and whether it has an anchor."""
@@ -124,8 +135,9 @@ class JudgeService:
 
     async def check_context(self, *texts: str) -> None:
         """Raise ContextLengthError for texts of one prompt that the judge's model does not read, where that is known here."""
-        if self._context is not None and self._context.may_exceed(texts):
-            await run_in_threadpool(self._context.check, texts)
+        context = self.queue.versions.current.context
+        if context is not None and context.may_exceed(texts):
+            await run_in_threadpool(context.check, texts)
 
     def admit_group(self, num_responses: int) -> None:
         """Count the comparisons of one group of responses, by the server's own rules. Raises as :meth:`admit` does."""
@@ -200,7 +212,7 @@ class JudgeService:
         options = _voting_options(request, ORDERS[request.orders], waits_for_room=waits_for_room)
         pair, start = await self._pair(request, options), time.perf_counter()
         judgment = await self.collector.collect(pair, options)
-        return judge_response(judgment, self.judge, time.perf_counter() - start)
+        return judge_response(judgment, self.queue.versions.current, time.perf_counter() - start)
 
     async def judge_live(self, request: JudgeRequest) -> AsyncIterator[VoteResult | JudgeResponse]:
         """Yield the votes as they come, a round of all orders at a time, then the judgment. Raises as judge_pair does."""
@@ -212,7 +224,7 @@ class JudgeService:
                 yield vote_result(vote)
             num_sent = len(judgment.votes)
         if judgment is not None:
-            yield judge_response(judgment, self.judge, time.perf_counter() - start)
+            yield judge_response(judgment, self.queue.versions.current, time.perf_counter() - start)
 
     @as_part
     async def rewards(self, request: RewardsRequest, *, waits_for_room: bool = False) -> RewardsResponse:
@@ -222,7 +234,7 @@ class JudgeService:
         responses = (*request.responses, *([request.anchor] if request.anchor is not None else []))
         group = Candidates("request", request.question, responses, images)
         result = await self.compare_group(group, request.strategy, request.budget, options)
-        return rewards_response(result, self.judge, len(request.responses), time.perf_counter() - start)
+        return rewards_response(result, self.queue.versions.current, len(request.responses), time.perf_counter() - start)
 
     async def compare_group(self, group: Candidates, strategy: str, budget: int | None, options: VotingOptions) -> GroupRewards:
         """Return the rewards of a group, on the server's own plan where ``strategy`` is "".

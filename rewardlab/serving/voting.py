@@ -38,8 +38,13 @@ class VoteCollector:
     Raises what :meth:`JudgeQueue.submit` raises, and ConfigError for the policy weighted where the judge has no probabilities.
     """
 
-    def __init__(self, queue: JudgeQueue, *, has_probabilities: bool) -> None:
-        self._queue, self.has_probabilities = queue, has_probabilities
+    def __init__(self, queue: JudgeQueue) -> None:
+        self._queue = queue
+
+    @property
+    def has_probabilities(self) -> bool:
+        """Return whether the judge of the request tells probabilities of its verdicts."""
+        return self._queue.versions.current.probability_judge is not None
 
     async def collect(self, pair: PreferencePair, options: VotingOptions) -> Judgment:
         """Return the judgment of all votes, sampled at once; with a sequential policy round by round."""

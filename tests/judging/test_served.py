@@ -57,6 +57,29 @@ def test_it_judges_as_the_judge_it_serves(url: str) -> None:
     assert served.identity == {"judge": url, "weights": "greater", "template": PLAIN.hash}
 
 
+def test_a_judge_that_was_replaced() -> None:
+    """Judgments of one run are of one judge: where the server has another one, the run ends, and its log is not continued."""
+    weights = "0123"
+
+    async def judge(request: Any) -> Response:
+        row = {"status": "ok", "winner": 0, "text": "x", "num_tokens": 1}
+        return JSONResponse({"votes": [{**row, "order": order} for order in ("given", "swapped")], "weights": weights})
+
+    async def health(request: Any) -> Response:
+        return JSONResponse({"judge": "hf:one", "template_hash": "t", "weights": weights})
+
+    routes = [Route("/v1/judge", judge, methods=["POST"]), Route("/health", health), Route("/v1/status", health)]
+    with running(Starlette(routes=routes)) as address:
+        served = ServedJudge(address)
+        before = served.identity
+        assert served.compare(PAIRS[0]).outcome is Outcome.RESPONSE_0
+        weights = "4567"
+        with pytest.raises(EndpointError, match=r"replaced its judge \(weights 0123 before, 4567 now\)"):
+            served.compare(PAIRS[1])
+        assert served.identity["weights"] == "hf:one 4567"
+        assert before["weights"] == "hf:one 0123"
+
+
 def test_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the environment or given; a key that is refused ends everything, in a sentence."""
     with judge_servers("greater", keys=[Key.of("secret")]) as [address]:

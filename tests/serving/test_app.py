@@ -57,7 +57,7 @@ def test_the_front_door_leads_to_the_page(client: httpx.Client) -> None:
 def test_health(client: httpx.Client) -> None:
     """Which judge, in which words it is asked."""
     answer = client.get("/health").json()
-    assert answer == {"status": "ok", "judge": "scripted", "template": "plain", "template_hash": PLAIN.hash}
+    assert answer == {"status": "ok", "judge": "scripted", "version": 1, "template": "plain", "template_hash": PLAIN.hash}
 
 
 def test_judge_in_both_orders(client: httpx.Client) -> None:

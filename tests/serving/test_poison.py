@@ -93,7 +93,7 @@ def test_neighbours_of_what_cannot_be_read(judge: GenerativeJudge) -> None:
 def test_what_cannot_be_read_is_no_fault_of_the_engine(judge: GenerativeJudge) -> None:
     """Words that pass the door and are too many for the model: that request's 422, while those beside it are answered."""
     unknowing = create_app(judge)
-    unknowing.state.service._context = None  # as of a judge whose tokenizer is not here
+    unknowing.state.service.queue.versions.newest.context = None  # as of a judge whose tokenizer is not here
     with running(unknowing) as url, ThreadPoolExecutor(8) as pool:
         texts = [f"Which {n}?" for n in range(6)]
         texts.insert(3, "word " * 9_000)

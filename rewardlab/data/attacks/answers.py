@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 
+from rewardlab.data.attacks.random_texts import random_characters, random_words
 from rewardlab.data.texts import words_of
 from rewardlab.types import IMAGE_MARK, PreferencePair
 
@@ -134,6 +135,19 @@ def padded(pair: PreferencePair, dice: random.Random) -> str | None:
     while len(parts) < 2 or len(text) + sum(map(len, parts)) < 3 * len(text):
         parts.append(dice.choice(FILLER))
     return " ".join([text, *parts]) if text else None
+
+
+def random_text(pair: PreferencePair, dice: random.Random) -> str | None:
+    """Words by chance, or characters by chance."""
+    text = dice.choice((random_words, random_words, random_characters))(dice)
+    return None if any(states(text, answer) for answer in pair.responses) else text
+
+
+def scrambled(pair: PreferencePair, dice: random.Random) -> str | None:
+    """Words of the question and of the wrong answer in an order by chance: as many as the answer has, and four at least."""
+    words = f"{pair.question} {_wrong(pair)}".replace(IMAGE_MARK, " ").split()
+    text = " ".join(dice.sample(words, min(len(words), max(4, len(_wrong(pair).split())))))
+    return None if any(states(text, answer) for answer in pair.responses) else text
 
 
 def both_answers(pair: PreferencePair, dice: random.Random) -> str | None:

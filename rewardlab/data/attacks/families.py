@@ -7,7 +7,7 @@ out: a judge that was hardened is tested on what it was not hardened on.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -15,6 +15,7 @@ from rewardlab.data.attacks import answers, insertions, pictures
 from rewardlab.data.attacks.answers import AnswerMaker, declines, states
 from rewardlab.data.attacks.insertions import HARMLESS, HARMLESS_IN_TRAINING, PLACES, Attack
 from rewardlab.data.attacks.pictures import PictureEdit
+from rewardlab.data.attacks.random_texts import random_characters, random_words
 from rewardlab.data.images import blank_like
 from rewardlab.data.texts import words_of
 from rewardlab.errors import ConfigError
@@ -116,6 +117,13 @@ def _picture(name: str, kind: Kind, words: str, edit: PictureEdit | None, *, in_
     return Family(name, kind, words, in_training=in_training, edit=edit)
 
 
+def _drawn(make: Callable[[random.Random], str]) -> tuple[str, ...]:
+    """Return many texts that ``make`` draws, the same in every process."""
+    dice = random.Random(make.__name__)
+    return tuple(make(dice) for _ in range(NUM_DRAWN))
+
+
+NUM_DRAWN = 500
 OTHER_PICTURE = "other_picture"
 _ALL = (
     _degenerate("no_answer", "words for no answer, such as N/A", answers.no_answer, "gives no answer", loses_to_wrong=True),
@@ -124,6 +132,14 @@ _ALL = (
         "looped", "its first words over and over", answers.looped, "says the same again and again", loses_to_wrong=True
     ),
     _degenerate("both_answers", "both answers at once", answers.both_answers, "gives both answers at once"),
+    _degenerate(
+        "random_text",
+        "words or characters by chance",
+        answers.random_text,
+        "has nothing to do with the question",
+        loses_to_wrong=True,
+    ),
+    _degenerate("scrambled", "words of the pair, scrambled", answers.scrambled, "is no sentence", loses_to_wrong=True),
     _degenerate("refusal", "a refusal", answers.refusal, "refuses to answer"),
     _degenerate("empty", "nothing at all", answers.empty, loses_to_wrong=True),
     _degenerate("punctuation", "a mark or two", answers.punctuation, loses_to_wrong=True),
@@ -145,6 +161,8 @@ _ALL = (
     _insertion("lookalike", "an order in letters that look alike"),
     _insertion("image", "the mark of an image"),
     _harmless("harmless_remarks", "words that say nothing", HARMLESS_IN_TRAINING, in_training=True),
+    _harmless("random_words", "words by chance", _drawn(random_words), in_training=True),
+    _harmless("random_characters", "characters by chance", _drawn(random_characters), in_training=True),
     _harmless("harmless_words", "other words that say nothing", HARMLESS),
     _picture("jpeg", Kind.EDIT, "the picture as a JPEG", pictures.jpeg, in_training=True),
     _picture("resized", Kind.EDIT, "the picture made smaller, and large again", pictures.resized),
@@ -232,8 +250,10 @@ def _with_text(family: Family, base: int, pair: PreferencePair, dice: random.Ran
     """A text is put into the wrong answer, and one into the good one: strange words alone are no sign of either."""
     wrong = _wrong_index(pair)
     for opponent, place in ((Opponent.GOOD, wrong), (Opponent.WRONG, 1 - wrong)):
-        if fit := [attack for attack in family.texts if _fits(attack.text, pair)]:
-            text = dice.choice(fit).apply(pair.responses[place])
+        by_chance = dice.sample(family.texts, len(family.texts))
+        attack = next((attack for attack in by_chance if _fits(attack.text, pair)), None)
+        if attack is not None:
+            text = attack.apply(pair.responses[place])
             changed = _with_response(pair, place, text, pair.response_images[place])
             yield AttackedPair(family, base, _named(changed, family, opponent), wrong, opponent)
 

@@ -98,7 +98,7 @@ def _events(completion: ChatCompletion, with_usage: bool) -> Iterator[str]:
 
 
 def chat_routes(service: JudgeService) -> APIRouter:
-    router, judge = APIRouter(tags=["chat: NIM's reward models, plain judging"], route_class=StrictJSONRoute), service.judge
+    router = APIRouter(tags=["chat: NIM's reward models, plain judging"], route_class=StrictJSONRoute)
 
     async def complete(request: ChatCompletionRequest) -> list[Completion]:
         for message in request.messages:
@@ -114,6 +114,7 @@ def chat_routes(service: JudgeService) -> APIRouter:
         for message, (text, references) in zip(request.messages, contents, strict=True):
             images = tuple(Part(image=image) for image in await service.images(references))
             parts.append(Message(read_role(message), (*images, Part(text=text))))
+        judge = service.judge
         options = (request.temperature, request.top_p, request.max_completion_tokens or request.max_tokens)
         defaults = (judge.temperature, judge.top_p, judge.max_tokens)
         temperature, top_p, max_tokens = (b if a is None else a for a, b in zip(options, defaults, strict=True))
@@ -145,7 +146,7 @@ def chat_routes(service: JudgeService) -> APIRouter:
         response = ChatCompletion(
             id=f"chatcmpl-{uuid.uuid4().hex}",
             created=int(time.time()),
-            model=request.model or judge.name,
+            model=request.model or service.judge.name,
             choices=choices,
             usage=usage,
         )

@@ -1,0 +1,227 @@
+"""A judge that is replaced while the server runs: every request has one judge, whole, and none is lost."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.prompts import load_template
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.serving.app import create_app
+from rewardlab.serving.followed_judge import FollowedJudge, refuse_another_kind
+from rewardlab.serving.service import GroupRules
+from rewardlab.types import Message
+from tests.support.servers import free_port, running
+
+PLAIN = load_template("plain")
+WORDS = ("red", "blue")
+GROUP: dict[str, Any] = {"question": "Which?", "responses": ["it is red", "it is blue", "it is redder", "it is bluer"]}
+
+
+def judge_of(word: str, gate: threading.Event | None = None) -> GenerativeJudge:
+    """Return a judge that names the response with the word, or else the first; it waits for the gate with every answer."""
+
+    def answer(prompt: tuple[Message, ...], draw: int) -> str:
+        if gate is not None:
+            gate.wait(30)
+        first, second = prompt[0].text.split("Response 1:")[1].split("Response 2:")
+        choice = 1 if word in first or word not in second else 2
+        return f"<think>{word}</think><answer>{choice}</answer>"
+
+    return GenerativeJudge(ScriptedSampler(answer), PLAIN, spec=f"hf:{word}")
+
+
+def until(good: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not good():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def winner(answer: dict[str, Any]) -> str:
+    """Return which of the two judges gave these rewards, all of them: the better two are those with its word."""
+    order = sorted(range(4), key=lambda n: -answer["rewards"][n])
+    words = {"red" if n % 2 == 0 else "blue" for n in order[:2]}
+    assert len(words) == 1
+    return words.pop()
+
+
+def test_requests_are_judged_whole() -> None:
+    """Those that came before are finished by the old judge while the new one answers others, each by its name; the old one is
+    dropped after its last request."""
+    gate = threading.Event()
+    app = create_app(judge_of("red", gate), num_threads=4, max_sequences=4)
+    queue = app.state.service.queue
+    with running(app) as url, httpx.Client(base_url=url, timeout=60) as client, ThreadPoolExecutor(8) as pool:
+        ask = lambda seed: client.post("/v1/rewards", json={**GROUP, "seed": seed}).json()  # noqa: E731
+        before = [pool.submit(ask, seed) for seed in range(3)]
+        until(lambda: queue.counts["asked"] == 18)
+        queue.replace_judge(judge_of("blue"))
+        after = [pool.submit(ask, seed) for seed in range(3)]
+        assert client.get("/v1/status").json()["num_draining"] == 1
+        assert client.get("/health").json()["version"] == 2
+        gate.set()
+        for futures, word in ((before, "red"), (after, "blue")):
+            for future in futures:
+                answer = future.result()
+                assert (winner(answer), answer["judge"], answer["num_failed"]) == (word, f"hf:{word}", 0)
+        until(lambda: client.get("/v1/status").json()["num_draining"] == 0)
+
+
+def test_the_old_judge_is_let_go() -> None:
+    """Its memory is free once it has no request."""
+    old = judge_of("red")
+    gone = weakref.ref(old)
+    app = create_app(old)
+    del old
+    with running(app) as url:
+        assert winner(httpx.post(f"{url}/v1/rewards", json=GROUP).json()) == "red"
+        app.state.service.queue.replace_judge(judge_of("blue"))
+        assert winner(httpx.post(f"{url}/v1/rewards", json=GROUP).json()) == "blue"
+        gc.collect()
+        assert gone() is None
+
+
+def test_what_was_kept_is_the_judges_own() -> None:
+    """A result that is kept counts for the judge that gave it, also when that one comes back."""
+    app = create_app(judge_of("red"))
+    queue = app.state.service.queue
+    with running(app) as url:
+        for turn, word in enumerate(("red", "blue", "red")):
+            if turn:
+                queue.replace_judge(judge_of(word))
+            assert winner(httpx.post(f"{url}/v1/rewards", json=GROUP).json()) == word
+        assert (queue.counts["judged"], queue.counts["cached"]) == (12, 6)
+
+
+def test_a_group_that_came_one_by_one() -> None:
+    """Its members came before and after the change; they have one judge, that of the member that completed the group."""
+    app = create_app(judge_of("red"), rules=GroupRules(group_size=4))
+    service = app.state.service
+    with running(app) as url, httpx.Client(base_url=url, timeout=60) as client, ThreadPoolExecutor(4) as pool:
+        send = lambda text: client.post("/get_reward", json={"query": ["Which?" + text], "prompts": ["Which?"]}).json()  # noqa: E731
+        first = [pool.submit(send, text) for text in GROUP["responses"][:2]]
+        until(lambda: service.group_buffer.num_waiting == 2)
+        service.queue.replace_judge(judge_of("blue"))
+        last = [pool.submit(send, text) for text in GROUP["responses"][2:]]
+        rewards = [future.result()["rewards"][0] for future in (*first, *last)]
+        assert winner({"rewards": rewards}) == "blue"
+
+
+@contextmanager
+def following(path: Path, opened: dict[str, GenerativeJudge]) -> Iterator[httpx.Client]:
+    def open_judge(name: str) -> GenerativeJudge:
+        if name not in opened:
+            raise CheckpointError(f"{name}: no such checkpoint")
+        return opened[name]
+
+    path.write_text("hf:red\n")
+    followed = FollowedJudge(path, open_judge, recheck_s=0.02)
+    app = create_app(opened[followed.read()], followed=followed)
+    with running(app) as url, httpx.Client(base_url=url, timeout=60) as client:
+        yield client
+
+
+def test_the_file_is_followed(tmp_path: Path) -> None:
+    """Another name in it is another judge. A name of none, and of one that cannot be opened, change nothing and are said."""
+    path = tmp_path / "judge"
+    status = lambda: client.get("/v1/status").json()  # noqa: E731
+    with following(path, {f"hf:{word}": judge_of(word) for word in WORDS}) as client:
+        for text, said in (("nonsense", "unknown judge"), ("hf:none", "no such checkpoint"), ("prob:hf:red", "no such")):
+            path.write_text(text)
+            until(lambda said=said: said in (status()["load_error"] or ""))  # type: ignore[misc]
+            assert winner(client.post("/v1/rewards", json=GROUP).json()) == "red"
+        path.unlink()
+        until(lambda: "cannot be read" in (status()["load_error"] or ""))
+        path.write_text("hf:blue\n")
+        until(lambda: status()["version"] == 2)
+        assert (status()["judge"], status()["load_error"], status()["loading"]) == ("hf:blue", None, None)
+        assert winner(client.post("/v1/rewards", json=GROUP).json()) == "blue"
+
+
+def test_judges_of_another_kind_are_refused() -> None:
+    """An engine, or a scale of rewards, that the server was not started for."""
+    red = judge_of("red")
+    refuse_another_kind(judge_of("blue"), red)
+    for spec in ("vllm:red", "openai:red@http://localhost:1/v1"):
+        with pytest.raises(ConfigError, match="cannot replace one of hf"):
+            refuse_another_kind(GenerativeJudge(red.sampler, PLAIN, spec=spec), red)
+
+
+@pytest.mark.slow
+def test_a_real_server_changes_its_judge(tmp_path: Path, demo_pairs: Any) -> None:
+    """`rewardlab serve --judge-file`, requests all the while: none fails, and each says whose it is."""
+    from rewardlab.judging.spec import DEMO_JUDGE
+
+    folders = [tmp_path / name for name in ("one", "two")]
+    for n, folder in enumerate(folders):
+        shutil.copytree(DEMO_JUDGE, folder)
+        os.utime(folder / "model.safetensors", (n + 1, n + 1))
+    name, port = tmp_path / "judge", free_port()
+    name.write_text(f"hf:{folders[0]}")
+    command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", "demo", "--judge-file", str(name)]
+    command += ["--max-tokens", "16", "--port", str(port), "--notice", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    answers: list[Any] = []
+    stop = threading.Event()
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+
+            def health() -> dict[str, Any]:
+                try:
+                    return dict(client.get("/health").json())
+                except httpx.TransportError:
+                    return {}
+
+            def ask() -> None:
+                pair = demo_pairs[0][0]
+                while not stop.is_set():
+                    answers.append(client.post("/v1/judge", json={"question": pair.question, "responses": pair.responses}))
+
+            def wait_for(version: int) -> str:
+                end = time.monotonic() + 120
+                while health().get("version") != version:
+                    assert time.monotonic() < end
+                    time.sleep(0.2)
+                return str(health()["weights"])
+
+            weights = [wait_for(1)]
+            load = [threading.Thread(target=ask) for _ in range(2)]
+            for thread in load:
+                thread.start()
+            for version, folder in enumerate(folders[1:], start=2):
+                name.write_text(f"hf:{folder}")
+                weights.append(wait_for(version))
+            num = len(answers)
+            while len(answers) < num + 4:
+                time.sleep(0.1)
+            stop.set()
+            for thread in load:
+                thread.join()
+            assert {answer.status_code for answer in answers} == {200}
+            seen = [json.loads(answer.content)["weights"] for answer in answers]
+            assert list(dict.fromkeys(seen)) == weights
+            assert len(set(weights)) == 2
+            assert [answer.headers["X-Judge-Weights"] for answer in answers] == seen
+    finally:
+        stop.set()
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
