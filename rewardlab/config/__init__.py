@@ -15,7 +15,8 @@ from rewardlab.config.keys import ConfigKey, config_keys, resolved_yaml
 from rewardlab.config.loading import load_config, load_yaml
 from rewardlab.config.method import Method
 from rewardlab.config.overrides import parse_overrides
-from rewardlab.config.rl import ConsistencyConfig, EngineConfig, HotTokenConfig, MethodConfig, PolicyConfig, RLConfig
+from rewardlab.config.policy import PolicyConfig, SignsConfig
+from rewardlab.config.rl import ConsistencyConfig, EngineConfig, HotTokenConfig, MethodConfig, RLConfig
 from rewardlab.config.stages import SCHEMAS, find_schema, stage_of
 from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
 
@@ -39,6 +40,7 @@ __all__ = [
     "RLConfig",
     "RMConfig",
     "SFTConfig",
+    "SignsConfig",
     "StepsConfig",
     "SuiteConfig",
     "TrainConfig",

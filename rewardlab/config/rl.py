@@ -1,4 +1,4 @@
-"""Reinforcement learning: what tells one method from another, what a judge is paid for, and what a policy under a judge."""
+"""Reinforcement learning of judges: what is sampled, what is paid, and what each method changes of it."""
 
 from __future__ import annotations
 
@@ -305,73 +305,3 @@ class RLConfig(MethodConfig):
                 "positive_nll raises the likelihood of correct rollouts, and with self_verify a turn of one may be "
                 "wrong: set it to 0"
             )
-
-
-class PolicyConfig(MethodConfig):
-    """A policy trained on a judge's word: Pairwise-RL (arXiv 2504.04950) with the rates of Seed1.5-VL (arXiv 2505.07062).
-
-    The reward of a response is the probability that it beats an anchor, both orders asked. The method's fields mean, and
-    default to, what they do for judges (``configs/rl/``); Pairwise-RL's own PPO is ``configs/policy/pairwise_rl.yaml``.
-    """
-
-    template: str = Field("answer", description="Prompt template of a question to the policy.")
-    learning_rate: float = Field(6e-7, gt=0, description="Peak learning rate of AdamW (Seed1.5-VL).")
-    value_learning_rate: float | None = Field(7.5e-7, gt=0, description="Peak learning rate of the critic (Seed1.5-VL).")
-    judge: str = Field(
-        "prob:runs/rl/final",
-        description="The judge, as in `rewardlab bench run` (hf:, prob: or openai:; each process opens its own), or rm:FOLDER, "
-        "a scalar head that sees no anchor.",
-    )
-    judge_votes: int = Field(1, ge=1, description="Rationales (or votes) in each order of a comparison.")
-    judge_max_tokens: int = Field(1024, ge=1, description="Most tokens of a judgment.")
-    judge_batch_size: int = Field(64, ge=1, description="Sequences that the judge samples at a time.")
-    anchor: Literal["preferred", "start", "best", "group"] = Field(
-        "preferred",
-        description="What a response is compared with: the pair's better one, the first policy's greedy one, the best of its "
-        "anchor_samples, or the other rollouts of the group.",
-    )
-    anchor_samples: int = Field(
-        4, ge=2, description="Samples of the first policy for anchor `best`; the one that the judge prefers stays."
-    )
-    phi: Literal["probability", "centered", "logit", "binary"] = Field(
-        "probability", description="What winning with probability p is worth."
-    )
-    verified: bool = Field(
-        False, description="Pairs of a category that a rule can check (math, number, ...) are paid by the rule."
-    )
-    verified_kl_coef: float | None = Field(
-        None,
-        ge=0,
-        description="Weight of the KL divergence on pairs that a rule pays, Seed1.5-VL's is 0; null: kl_coef.",
-    )
-    contract: Literal["boxed", "box", "answer"] = Field(
-        "boxed", description="Where a checkable answer stands: \\boxed{}, GLM's box tokens, or answer tags."
-    )
-    thinking: bool = Field(True, description="Responses to checkable questions must open with <think>...</think>.")
-
-    @model_validator(mode="after")
-    def _one_scale(self) -> Self:
-        if self.verified and (self.phi != "probability" or self.judge.startswith("rm:")):
-            raise ValueError("verified mixes rules that pay 0 to 1 with the judge: it needs phi probability and no scalar head")
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_kl_to_change(self) -> Self:
-        if self.verified_kl_coef is not None and not (self.verified and self.kl_coef):
-            raise ValueError(
-                "verified_kl_coef replaces kl_coef on pairs that a rule pays: set verified to true and kl_coef above 0, or "
-                "verified_kl_coef to null"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _whole_answers(self) -> Self:
-        if self.window:
-            raise ValueError("window lets rollouts grow over steps, and a judge is asked about whole answers: set it to null")
-        return self
-
-    @model_validator(mode="after")
-    def _anchor_has_a_group(self) -> Self:
-        if self.anchor == "group" and self.group_size < 2:
-            raise ValueError("anchor group compares a group's rollouts; set group_size to 2 or more")
-        return self

@@ -8,7 +8,8 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
-from rewardlab.config.rl import PolicyConfig, RLConfig
+from rewardlab.config.policy import PolicyConfig
+from rewardlab.config.rl import RLConfig
 from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
 from rewardlab.errors import ConfigError
 

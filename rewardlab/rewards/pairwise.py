@@ -18,7 +18,8 @@ from torch import Tensor
 
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.running import Metric, Metrics
-from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus
+from rewardlab.rewards.policy_signs.checks import Comparison, JudgeChecks, orders_agree, share_in_both_orders
+from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 Anchors = Sequence[Sequence[str]]  # what each response is compared with: none where it has no anchor
 LOGIT_REWARD_LIMIT = 4.0
@@ -85,10 +86,19 @@ class PairwiseReward:
 
     Thinking is stripped from both: it is the answer that is judged. Equal answers are even and an empty one has lost, without
     asking; an empty anchor says nothing of who is compared with it. Against several anchors a response earns the mean.
+    ``checks`` are asked of what was compared; what they say is only reported.
     """
 
-    def __init__(self, judge: GenerativeJudge, *, num_votes: int = 1, phi: str = "probability", seed: int = 0) -> None:
-        self.judge, self._num_votes, self._phi, self._seed = judge, num_votes, phi, seed
+    def __init__(
+        self,
+        judge: GenerativeJudge,
+        *,
+        num_votes: int = 1,
+        phi: str = "probability",
+        seed: int = 0,
+        checks: JudgeChecks | None = None,
+    ) -> None:
+        self.judge, self._num_votes, self._phi, self._seed, self._checks = judge, num_votes, phi, seed, checks
         self.least: float | None = LEAST[phi]
         self.parity: float | None = PARITY[phi]
 
@@ -97,7 +107,7 @@ class PairwiseReward:
     ) -> tuple[list[float | None], Metrics]:
         answers = [without_thinking(response) for response in responses]
         comparisons = [(n, without_thinking(other)) for n, others in enumerate(anchors) for other in others]
-        wins = self._probabilities([(questions[n], answers[n], other) for n, other in comparisons], step)
+        wins, made = self._probabilities([(questions[n], answers[n], other) for n, other in comparisons], step)
         readable: dict[int, list[float]] = {}
         for (n, _), p in zip(comparisons, wins, strict=True):
             if p is not None:
@@ -110,10 +120,15 @@ class PairwiseReward:
             metrics = {**metrics, **{name: Metric(value, len(readable)) for name, value in reward_metrics.items()}}
             for n, reward in zip(readable, values.tolist(), strict=True):
                 rewards[n] = reward
-        return rewards, metrics
+        agree = [same for each in made if (same := orders_agree(each.judgment)) is not None]
+        metrics = {**metrics, "judge/order_agreement": Metric(sum(agree) / max(1, len(agree)), len(agree))}
+        return rewards, {**metrics, **self._checks(made, step)} if self._checks else metrics
 
-    def _probabilities(self, comparisons: Sequence[tuple[PreferencePair, str, str]], step: int) -> list[float | None]:
-        """Return the probability that the first text beats the second, each distinct comparison made once, in both orders."""
+    def _probabilities(
+        self, comparisons: Sequence[tuple[PreferencePair, str, str]], step: int
+    ) -> tuple[list[float | None], list[Comparison]]:
+        """Return the probability that the first text beats the second, and the comparisons: each distinct one is made once, in
+        both orders."""
         shares: dict[tuple[str, str, str], float | None] = {}
         todo: dict[tuple[str, str, str], PreferencePair] = {}
         for question, first, second in comparisons:
@@ -129,13 +144,8 @@ class PairwiseReward:
             list(todo.values()), orders=orders, num_votes=self._num_votes, seed=self._seed + step
         )
         for (name, first, second), judgment in zip(todo, judgments, strict=True):
-            share = _in_both_orders(judgment)
+            share = share_in_both_orders(judgment)
             shares[name, first, second] = share
             shares[name, second, first] = None if share is None else 1 - share
-        return [shares[question.pair_id, first, second] for question, first, second in comparisons]
-
-
-def _in_both_orders(judgment: Judgment) -> float | None:
-    """Return the share for response 0, where either order had a vote that could be read: one order alone holds its bias."""
-    orders = {vote.order for vote in judgment.votes if vote.verdict.status in (VerdictStatus.OK, VerdictStatus.TIE)}
-    return judgment.share_0 if orders == set(BOTH_ORDERS) else None
+        made = [Comparison(pair, judgment) for pair, judgment in zip(todo.values(), judgments, strict=True)]
+        return [shares[question.pair_id, first, second] for question, first, second in comparisons], made

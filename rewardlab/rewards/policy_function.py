@@ -9,10 +9,12 @@ from pathlib import Path
 import torch
 
 from rewardlab.data.pair_table import pair_facts
-from rewardlab.metrics.running import Metric
+from rewardlab.metrics.running import Metric, Metrics
 from rewardlab.processes import is_main
 from rewardlab.rewards.anchors import AnchorsById
-from rewardlab.rewards.pairwise import Anchors, PolicyReward
+from rewardlab.rewards.pairwise import Anchors, PolicyReward, without_thinking
+from rewardlab.rewards.policy_signs.answers import KnownWordPairs, most_common, repetition, winners_length
+from rewardlab.rewards.policy_signs.truth import Rightness
 from rewardlab.rewards.rollout import GatherObjects, Rollout, Scored
 from rewardlab.rewards.scorer import as_completion
 from rewardlab.types import FinishReason, PreferencePair
@@ -27,7 +29,9 @@ class AnchoredReward:
 
     ``anchors`` None: a response is compared with the other finished ones to its question. A response is correct where it beat
     its anchor (the batch's mean where there is none), and parsed where it has a reward. ``gather`` joins what the processes of
-    a run have: others of a group, and the least and the mean of a batch, may be on another one.
+    a run have: others of a group, and the least and the mean of a batch, may be on another one. ``known`` are the word pairs of
+    answers that are no news; ``rightness`` says of an answer whether it is right, where that is known: both only for what is
+    reported.
     """
 
     __name__ = "policy_reward"
@@ -42,8 +46,10 @@ class AnchoredReward:
         samples: Path,
         observer: Observer | None = None,
         gather: GatherObjects = list,
+        known: KnownWordPairs | None = None,
+        rightness: Rightness | None = None,
     ) -> None:
-        self._gather = gather
+        self._gather, self._known, self._rightness = gather, known, rightness
         self._reward, self._anchors, self._ends, self._path = reward, anchors, ends, samples
         self._observer = observer
         self._pairs = pairs
@@ -76,8 +82,38 @@ class AnchoredReward:
             rewards=rewards,
             correct=[float(reward is not None and reward > parity) for reward in rewards],
             parsed=[reward is not None for reward in rewards],
-            metrics={**reported, "policy/truncated_frac": Metric(1 - len(rows) / max(1, len(rollouts)))},
+            metrics={
+                **reported,
+                **self._answer_metrics(pairs, texts, finished, rewards),
+                "policy/truncated_frac": Metric(1 - len(rows) / max(1, len(rollouts))),
+            },
         )
+
+    def _answer_metrics(
+        self,
+        pairs: Sequence[PreferencePair],
+        texts: Sequence[str],
+        finished: Sequence[bool],
+        rewards: Sequence[float | None],
+    ) -> Metrics:
+        """Return what the answers of all processes look like, and how many of those whose truth is known are right."""
+        answers = [without_thinking(text) for text in texts]
+        known = [self._rightness(pair, text) if self._rightness else None for pair, text in zip(pairs, answers, strict=True)]
+        right = [None if ok is None else ok and done for ok, done in zip(known, finished, strict=True)]
+        names = [pair.pair_id for pair in pairs]
+        rows = self._gather(list(zip(names, answers, rewards, right, strict=True)))
+        measures: dict[str, float | None] = {
+            "answers/repetition": _mean([repetition(answer) for _, answer, _, _ in rows]),
+            "answers/most_common": most_common([row[0] for row in rows], [row[1] for row in rows]),
+            "answers/winners_length": winners_length([row[1] for row in rows], [row[2] for row in rows]),
+            "answers/right": _mean([float(ok) for *_, ok in rows if ok is not None]),
+        }
+        if self._reward.least == 0:  # paid in 0..1, as rightness is
+            paid = [reward - ok for *_, reward, ok in rows if None not in (reward, ok)]
+            measures["answers/overpaid"] = _mean(paid)
+        if self._known is not None:
+            measures["answers/novelty"] = _mean([self._known.novelty(answer) for _, answer, _, _ in rows])
+        return {name: Metric(value) for name, value in measures.items() if value is not None}
 
     def _anchors_of(self, names: Sequence[str], texts: Sequence[str]) -> Anchors:
         """Return what each of these responses is compared with: its question's anchor, or the other responses to it."""
@@ -96,6 +132,10 @@ class AnchoredReward:
                 anchor = None if self._anchors is None else self._anchors[name]
                 row = {"step": step, "pair_id": name, "text": text, "anchor": anchor, "reward": reward}
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def _without_one(texts: Sequence[str], text: str) -> list[str]:

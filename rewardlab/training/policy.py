@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from rewardlab.config import PolicyConfig
-from rewardlab.data.pair_table import fingerprint_of, pair_facts
+from rewardlab.data.pair_table import fingerprint_of, light_pairs, pair_facts
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_generative_judge
+from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
@@ -22,6 +24,9 @@ from rewardlab.prompts import Template, load_template
 from rewardlab.rewards.anchors import AnchorsById, anchors_of
 from rewardlab.rewards.pairwise import PairwiseReward, PolicyReward
 from rewardlab.rewards.policy_function import AnchoredReward, Observer
+from rewardlab.rewards.policy_signs.answers import MOST_TEXTS, KnownWordPairs
+from rewardlab.rewards.policy_signs.checks import JudgeChecks
+from rewardlab.rewards.policy_signs.truth import Rightness, by_rules, exactly
 from rewardlab.rewards.rollout import Row
 from rewardlab.rewards.scalar import ScalarReward
 from rewardlab.rewards.verifiable.extraction import Contract
@@ -51,7 +56,8 @@ def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> Policy
         )
     judge = open_generative_judge(config.judge, max_tokens=config.judge_max_tokens, batch_size=config.judge_batch_size)
     judge.check()
-    pairwise = PairwiseReward(judge, num_votes=config.judge_votes, phi=config.phi, seed=config.seed)
+    checks = _checks(config, judge, pairs)
+    pairwise = PairwiseReward(judge, num_votes=config.judge_votes, phi=config.phi, seed=config.seed, checks=checks)
     if not config.verified:
         return pairwise
     math = MathVerifier()
@@ -59,6 +65,43 @@ def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> Policy
     verified = VerifiedReward(all_verifiers(math), pairwise, contract=Contract(config.contract), thinking=config.thinking)
     verified.check(pairs)
     return verified
+
+
+def _checks(config: PolicyConfig, judge: GenerativeJudge, pairs: Sequence[PreferencePair]) -> JudgeChecks:
+    """Return what is asked besides. Raise what opening the second judge raises."""
+    signs, second = config.signs, None
+    if signs.second_judge and signs.sample:
+        second = open_generative_judge(
+            signs.second_judge, max_tokens=config.judge_max_tokens, batch_size=config.judge_batch_size
+        )
+        second.check()
+    return JudgeChecks(
+        judge,
+        sample=signs.sample,
+        second_judge=second,
+        canaries=pairs,
+        num_canaries=signs.canaries,
+        num_votes=config.judge_votes,
+        seed=config.seed,
+    )
+
+
+def known_answers(pairs: Sequence[PreferencePair], seed: int) -> KnownWordPairs:
+    """Return the word pairs of the answers of a set, or of so many drawn ones that more would say little."""
+    number = min(len(pairs), MOST_TEXTS // 2)
+    drawn = set(random.Random(f"known answers {seed}").sample(range(len(pairs)), number))
+    return KnownWordPairs(text for n, pair in light_pairs(pairs) if n in drawn for text in pair.responses)
+
+
+def rightness_of(config: PolicyConfig) -> Rightness | None:
+    """Return what knows whether an answer is right, as ``signs.truth`` says; None where nothing does."""
+    if config.signs.truth == "exact":
+        return exactly
+    if config.signs.truth == "none":
+        return None
+    math = MathVerifier()
+    atexit.register(math.close)
+    return by_rules(all_verifiers(math), Contract(config.contract))
 
 
 def policy_rows(
@@ -102,6 +145,8 @@ def build_policy_trainer(
         samples=out / SAMPLES,
         observer=observer,
         gather=gather_object,
+        known=known_answers(pairs, config.seed),
+        rightness=rightness_of(config),
     )
     more = {"kl_coef_of": kl_coef_by_route(config, reward, pairs), **more}
     return make_trainer(rows, config, model, processor, function, out, **more)

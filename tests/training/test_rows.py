@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import pickle
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -31,10 +32,10 @@ from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.training.run import folder, preflight
 from rewardlab.training.run import rows as row_module
 from rewardlab.training.run.folder import common_arguments
-from rewardlab.training.run.rows import PromptReader, dialogue_dataset
+from rewardlab.training.run.rows import PromptReader, PromptRows, SFTDialogue, dialogue_dataset
 from rewardlab.training.run.token_counts import TokenCounter
 from rewardlab.training.sft import ResumableSFTTrainer, sft_dialogues, train_sft
-from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, PreferencePair
+from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, Order, PreferencePair
 from tests.support.configs import short_rl_config
 
 TEMPLATES = ("plain", "r1_reward")
@@ -218,3 +219,11 @@ def test_workers_need_shared_memory(
     monkeypatch.setattr(folder, "MIN_SHARED_MEMORY", 1 << 60)
     assert folder.supervised_arguments(config, tmp_path)["dataloader_num_workers"] == 0
     assert "--shm-size" in capsys.readouterr().err
+
+
+def test_rows_can_be_sent_to_spawned_processes(demo_pairs: Any) -> None:
+    """On a system that spawns processes, a loader's own are sent the dataset: pickled, it reads the same."""
+    reader = PromptReader(demo_pairs[0][:2], load_template("plain"))
+    dialogues = dialogue_dataset(reader, [SFTDialogue(0, Order.SWAPPED, "x", ({"role": "user", "content": "y"},))])
+    for rows in (dialogues, PromptRows(reader, [(1, Order.GIVEN)]).whole_dataset()):
+        assert pickle.loads(pickle.dumps(rows))[0].keys() == rows[0].keys()

@@ -32,7 +32,10 @@ def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) 
     if resume:
         fit_to_processes(trainer, Path(resume))
     is_fit = getattr(trainer, "value_only", False)  # of a critic alone, which begins at 0
-    trainer.add_callback(Watchdog(config.health, out, bootstraps=not is_fit and getattr(config, "bootstraps", False)))
+    bootstraps, limits = getattr(config, "bootstraps", False), getattr(config, "signs", None)
+    trainer.add_callback(
+        Watchdog(config.health, out) if is_fit else Watchdog(config.health, out, bootstraps=bootstraps, limits=limits)
+    )
     if times := len(rollbacks(out)):
         with_critic = getattr(config, "advantage", "") == "gae"
         rates = [config.learning_rate, *([trainer.value_learning_rate] if with_critic else [])]

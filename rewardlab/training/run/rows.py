@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from datasets import Dataset
@@ -74,12 +74,11 @@ class PromptRows:
 
     def whole_dataset(self) -> Dataset:
         """Return a dataset of whole rows, as TRL's own trainers take them: read anew whenever one is taken."""
+        return self.dataset.with_transform(self._read_columns)
 
-        def read(batch: dict[str, list[int]]) -> dict[str, list[Any]]:
-            rows = self.read([{"row": number} for number in batch["row"]])
-            return {name: [row[name] for row in rows] for name in rows[0]}
-
-        return self.dataset.with_transform(read)
+    def _read_columns(self, batch: dict[str, list[int]]) -> dict[str, list[Any]]:
+        rows = self.read([{"row": number} for number in batch["row"]])
+        return {name: [row[name] for row in rows] for name in rows[0]}
 
     def read(self, rows: Sequence[Row]) -> list[Row]:
         """Return rows with ``prompt``, ``images`` (decoded), ``pair_id``, ``question``, ``order`` and ``preferred``.
@@ -126,20 +125,21 @@ def dialogue_dataset(reader: PromptReader, dialogues: Sequence[SFTDialogue]) -> 
 
     What it holds in their place has the same names, or the trainer would remove it.
     """
-
-    def read(batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
-        rows: dict[str, list[Any]] = {"prompt": [], "completion": [], "images": []}
-        for key, answer in zip(batch["prompt"], batch["completion"], strict=True):
-            number, order, turns = json.loads(key)
-            pair, prompts = reader.read(number, [Order(order)])
-            chat, images = prompts[Order(order)]
-            rows["prompt"].append([*chat, *map(_in_parts, turns)])
-            rows["completion"].append([turn("assistant", pair.judgment if answer is None else answer)])
-            rows["images"].append(images)
-        return rows
-
     columns = {
         "prompt": [json.dumps([dialogue.number, dialogue.order.value, dialogue.turns]) for dialogue in dialogues],
         "completion": [dialogue.answer for dialogue in dialogues],
     }
-    return Dataset.from_dict(columns).with_transform(read)
+    # No function of this function's own: where processes are spawned, a loader's processes are sent it.
+    return Dataset.from_dict(columns).with_transform(partial(_read_dialogues, reader))
+
+
+def _read_dialogues(reader: PromptReader, batch: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    rows: dict[str, list[Any]] = {"prompt": [], "completion": [], "images": []}
+    for key, answer in zip(batch["prompt"], batch["completion"], strict=True):
+        number, order, turns = json.loads(key)
+        pair, prompts = reader.read(number, [Order(order)])
+        chat, images = prompts[Order(order)]
+        rows["prompt"].append([*chat, *map(_in_parts, turns)])
+        rows["completion"].append([turn("assistant", pair.judgment if answer is None else answer)])
+        rows["images"].append(images)
+    return rows

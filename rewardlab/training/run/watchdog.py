@@ -18,12 +18,13 @@ from typing import Any
 from accelerate import PartialState
 from transformers import TrainerCallback
 
-from rewardlab.config import HealthConfig, TrainConfig
+from rewardlab.config import HealthConfig, SignsConfig, TrainConfig
 from rewardlab.data.files import read_complete_lines
 from rewardlab.errors import HealthError
 from rewardlab.processes import is_main
 from rewardlab.reporting.progress import log_line
 from rewardlab.training.run.folder import HEALTH, METRICS
+from rewardlab.training.run.policy_signs import TRENDS, PolicySigns
 
 Logs = Mapping[str, float]
 EXPLAINED_WINDOW, BIAS_WINDOW = 5, 3  # rollout batches that are averaged: one alone varies by 0.03, and by 0.15 deviations
@@ -31,17 +32,20 @@ CRITIC_PATIENCE = 2  # how often in a row the mean must be a sign
 # These warn under every policy. On one judge they named 5 of 5 starved critics and none of 15 fitted ones; but one of these
 # began at an explained variance of 0.04, close to the bound (eval/results/watchdog_critics.md).
 CRITIC_SIGNS = ("starved_critic", "advantage_by_position")
+PATIENCE = {"not_finite": 1, **dict.fromkeys(TRENDS, 1), **dict.fromkeys(CRITIC_SIGNS, CRITIC_PATIENCE)}
 
 
 class Signs:
     """What a line of metrics, after those before it, is a sign of: name -> a sentence with the numbers, "" for none.
 
     A line that lacks what a sign is read from leaves it out: rollouts are logged once a rollout batch, which several optimizer
-    steps are trained on. ``bootstraps`` says that a critic's errors reach the policy (:attr:`Method.bootstraps`).
+    steps are trained on. ``bootstraps`` says that a critic's errors reach the policy (:attr:`Method.bootstraps`), ``limits``
+    those of a policy under a judge.
     """
 
-    def __init__(self, config: HealthConfig, *, bootstraps: bool = False) -> None:
+    def __init__(self, config: HealthConfig, *, bootstraps: bool = False, limits: SignsConfig | None = None) -> None:
         self._config, self._bootstraps = config, bootstraps
+        self._policy_signs = PolicySigns(limits) if limits else None
         self._first_lengths: list[float] = []
         self._window: deque[tuple[float, float]] = deque(maxlen=2 * config.window)
         self._explained: list[float] = []
@@ -73,7 +77,8 @@ class Signs:
                 abs(first - 0.5) > c.max_position_bias,
                 f"{first:.0%} of the verdicts name the response that is shown first",
             )
-        return signs | self._critic(logs) | self._hacking(logs)
+        policy_signs = self._policy_signs.of(logs) if self._policy_signs else {}
+        return signs | policy_signs | self._critic(logs) | self._hacking(logs)
 
     def _critic(self, logs: Logs) -> dict[str, str]:
         """Return whether a critic knows too little of the returns, or drives the policy by position, over the last rollout
@@ -123,10 +128,10 @@ def _sentence(is_sign: bool, message: str) -> str:
 
 class Alarms:
     """Signs that have held for long enough: ``patience`` times in a row among the lines that have what they are read from, the
-    critic's :data:`CRITIC_PATIENCE` times, and once for a number that is none."""
+    critic's :data:`CRITIC_PATIENCE` times; once for a number that is none, and for those of a policy, which are means."""
 
-    def __init__(self, config: HealthConfig, *, bootstraps: bool = False) -> None:
-        self._signs, self._patience = Signs(config, bootstraps=bootstraps), config.patience
+    def __init__(self, config: HealthConfig, *, bootstraps: bool = False, limits: SignsConfig | None = None) -> None:
+        self._signs, self._patience = Signs(config, bootstraps=bootstraps, limits=limits), config.patience
         self._streaks: dict[str, list[int]] = {}  # the steps of each sign's last lines in a row
 
     def of(self, logs: Logs, step: int) -> dict[str, str]:
@@ -136,9 +141,7 @@ class Alarms:
         alarms = {}
         for name, message in self._signs.of(logs).items():
             streak = self._streaks[name] = [*self._streaks.get(name, []), step] if message else []
-            if message and len(streak) == {"not_finite": 1}.get(
-                name, CRITIC_PATIENCE if name in CRITIC_SIGNS else self._patience
-            ):
+            if message and len(streak) == PATIENCE.get(name, self._patience):
                 alarms[name] = message
         return alarms
 
@@ -154,9 +157,9 @@ class Watchdog(TrainerCallback):
     A resumed run first reads what was logged up to its checkpoint, so that it knows what was usual.
     """
 
-    def __init__(self, config: HealthConfig, out: Path, *, bootstraps: bool = False) -> None:
+    def __init__(self, config: HealthConfig, out: Path, *, bootstraps: bool = False, limits: SignsConfig | None = None) -> None:
         self._config, self._path, self._metrics = config, out / HEALTH, out / METRICS
-        self._alarms = Alarms(config, bootstraps=bootstraps)
+        self._alarms = Alarms(config, bootstraps=bootstraps, limits=limits)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         for row in read_complete_lines(self._metrics):

@@ -1,0 +1,61 @@
+"""What a policy's answers look like, whoever pays for them: how new their words are, how alike, how long the winning ones."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from rewardlab.data.texts import words_of
+
+MOST_TEXTS = 20_000  # of which the word pairs are remembered: novelty is read as a rise over a run's own beginning
+RUN = 3  # words that stand one after another again: a repetition
+
+
+class KnownWordPairs:
+    """Which words stand one after another in some texts, their beginnings and ends included.
+
+    Kept as sorted 32-bit hashes: of a million word pairs one new one in 4,000 passes for known.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        hashes = {number for text in texts for number in _word_pairs(words_of(text))}
+        self._hashes = np.fromiter(sorted(hashes), np.uint32, len(hashes))
+
+    def novelty(self, text: str) -> float:
+        """Return the share (0..1) of a text's word pairs that none of the texts has. A text without words has one pair, of its
+        beginning and its end."""
+        pairs = np.array(_word_pairs(words_of(text)), np.uint32)
+        return float(np.isin(pairs, self._hashes, invert=True).mean())
+
+
+def _word_pairs(words: Sequence[str]) -> list[int]:
+    ends = ["", *words, ""]
+    return [zlib.crc32(f"{first} {second}".encode()) for first, second in itertools.pairwise(ends)]
+
+
+def repetition(text: str) -> float:
+    """Return the share (0..1) of a text's runs of three words that stood in it before; 0 for one of three words or fewer."""
+    words = words_of(text)
+    runs = list(zip(*(words[n:] for n in range(RUN)), strict=False))
+    return 1 - len(set(runs)) / len(runs) if runs else 0.0
+
+
+def most_common(prompts: Sequence[str], answers: Sequence[str]) -> float:
+    """Return the share (0..1) of prompts that got the answer that most of them got, by its words; 0 of a single prompt."""
+    answered = {(prompt, " ".join(words_of(answer))) for prompt, answer in zip(prompts, answers, strict=True)}
+    if len(set(prompts)) < 2:
+        return 0.0
+    return Counter(answer for _, answer in answered).most_common(1)[0][1] / len(set(prompts))
+
+
+def winners_length(answers: Sequence[str], rewards: Sequence[float | None]) -> float | None:
+    """Return how many times as long, in words, the answers above the median reward are as the others; None where either half
+    is empty or without words."""
+    paid = [(reward, len(words_of(answer))) for answer, reward in zip(answers, rewards, strict=True) if reward is not None]
+    median = float(np.median([reward for reward, _ in paid])) if paid else 0.0
+    above, below = ([length for reward, length in paid if (reward > median) is wins] for wins in (True, False))
+    return float(np.mean(above) / np.mean(below)) if above and sum(below) else None

@@ -1,0 +1,100 @@
+"""What judges are asked besides, on a sample of each rollout batch: with blank pictures, of labelled pairs, beside another."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rewardlab.data.images import blank_like
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.metrics.running import Metric, Metrics
+from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """An answer of the policy (response 0) against another text, and what the judge said of them in both orders."""
+
+    pair: PreferencePair
+    judgment: Judgment
+
+
+def share_in_both_orders(judgment: Judgment) -> float | None:
+    """Return the share for response 0, where either order had a vote that could be read: one order alone holds its bias."""
+    orders = {vote.order for vote in judgment.votes if vote.verdict.status in (VerdictStatus.OK, VerdictStatus.TIE)}
+    return judgment.share_0 if orders == set(BOTH_ORDERS) else None
+
+
+def orders_agree(judgment: Judgment) -> bool | None:
+    """Return whether all votes of both orders name one response; None where an order has no vote that can be read."""
+    if share_in_both_orders(judgment) is None:
+        return None
+    winners = {vote.winner for vote in judgment.votes if vote.verdict.status in (VerdictStatus.OK, VerdictStatus.TIE)}
+    return len(winners) == 1 and None not in winners
+
+
+class JudgeChecks:
+    """Asks ``judge`` of ``sample`` comparisons of each batch again, with blank pictures, and ``second_judge`` of the same ones
+    as they are; and of ``num_canaries`` of ``canaries``, pairs whose better response is known.
+
+    What a policy learns to write to please a judge does not depend on the picture, and does not please another judge.
+    """
+
+    def __init__(
+        self,
+        judge: GenerativeJudge,
+        *,
+        sample: int = 16,
+        second_judge: GenerativeJudge | None = None,
+        canaries: Sequence[PreferencePair] = (),
+        num_canaries: int = 8,
+        num_votes: int = 1,
+        seed: int = 0,
+    ) -> None:
+        self._judge, self._second, self._sample = judge, second_judge, sample
+        self._canaries, self._num_canaries = canaries, min(num_canaries, len(canaries))
+        self._num_votes, self._seed = num_votes, seed
+
+    def __call__(self, comparisons: Sequence[Comparison], step: int) -> Metrics:
+        """Return ``judge/blank_gap``, ``judge/second_gap`` and ``judge/canaries``, each where it was asked for and can be read.
+
+        A gap is the mean distance (0..1) of two probabilities that the answer beats the other text.
+        """
+        dice = random.Random(f"signs {self._seed} {step}")
+        some = dice.sample(list(comparisons), min(self._sample, len(comparisons)))
+        metrics: dict[str, Metric] = {}
+        seen = [each for each in some if each.pair.images]
+        if seen:
+            metrics |= self._gap("judge/blank_gap", self._judge, seen, [_blank(each.pair) for each in seen], step)
+        if self._second is not None and some:
+            metrics |= self._gap("judge/second_gap", self._second, some, [each.pair for each in some], step)
+        if self._num_canaries:
+            places = dice.sample(range(len(self._canaries)), self._num_canaries)
+            known = [pair for pair in (self._canaries[place] for place in places) if pair.preferred is not None]
+            right = [
+                vote.winner == pair.preferred
+                for pair, judgment in zip(known, self._ask(self._judge, known, step), strict=True)
+                for vote in judgment.votes
+            ]
+            if right:
+                metrics["judge/canaries"] = Metric(sum(right) / len(right), len(right))
+        return metrics
+
+    def _ask(self, judge: GenerativeJudge, pairs: Sequence[PreferencePair], step: int) -> list[Judgment]:
+        orders = [BOTH_ORDERS] * len(pairs)
+        return judge.compare_many(pairs, orders=orders, num_votes=self._num_votes, seed=self._seed + step)
+
+    def _gap(
+        self, name: str, judge: GenerativeJudge, asked: Sequence[Comparison], pairs: Sequence[PreferencePair], step: int
+    ) -> dict[str, Metric]:
+        shares = [
+            (share_in_both_orders(before.judgment), share_in_both_orders(now))
+            for before, now in zip(asked, self._ask(judge, pairs, step), strict=True)
+        ]
+        gaps = [abs(a - b) for a, b in shares if a is not None and b is not None]
+        return {name: Metric(sum(gaps) / len(gaps), len(gaps))} if gaps else {}
+
+
+def _blank(pair: PreferencePair) -> PreferencePair:
+    return replace(pair, images=tuple(map(blank_like, pair.images)))
