@@ -159,6 +159,9 @@ def study_policy(
     arms: Annotated[Optional[str], typer.Option("--arms", help="Some of the arms, comma-separated (default: all).")] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1.")] = 5,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
+    hardened: Annotated[
+        Optional[Path], typer.Option("--hardened", help="Checkpoint of a hardened judge, for the arm of that name.")
+    ] = None,
 ) -> None:
     """What does a judge make of a policy, beside a scalar head and the truth?
 
@@ -174,8 +177,9 @@ def study_policy(
     from eval.studies.policy_trials import PolicyContext
     from eval.studies.runner import read_records, run_trials
 
-    trials = plan(ARMS, arms.split(",") if arms else list(ARMS), range(seeds))
-    start = run_trials(partial(PolicyContext, run, Settings(), out), trials, out, workers=workers)
+    names = arms.split(",") if arms else [name for name, arm in ARMS.items() if hardened or arm.judge != "hardened"]
+    trials = plan(ARMS, names, range(seeds))
+    start = run_trials(partial(PolicyContext, run, Settings(), out, hardened), trials, out, workers=workers)
     typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")
 
 

@@ -17,7 +17,8 @@ from rewardlab.config import PolicyConfig, RMConfig, SFTConfig, find_config, loa
 
 @dataclass(frozen=True)
 class Arm:
-    """``judge`` is pairwise (the quickstart's judge after RL, by verdict probabilities), scalar or truth.
+    """``judge`` is pairwise (the quickstart's judge after RL, by verdict probabilities), hardened (one that was trained against
+    hard negatives, given by --hardened), scalar or truth.
 
     ``kl_coef`` weighs the divergence from the start in the loss (k2): what is usually done against hacked rewards. ``ppo``: the
     method is that of ``configs/policy/pairwise_rl.yaml``.
@@ -34,6 +35,8 @@ ARMS: dict[str, Arm] = {
     "truth": Arm("the truth", "truth"),
     "right_answer": Arm("judge, against the right answer", "pairwise"),
     "right_answer_kl": Arm("the same, held near the start (KL 0.1)", "pairwise", kl_coef=0.1),
+    "right_answer_kl_1": Arm("the same, held nearer (KL 1)", "pairwise", kl_coef=1.0),
+    "hardened": Arm("hardened judge, against the right answer", "hardened"),
     "first_policy": Arm("judge, against the first policy's answer", "pairwise", "start"),
     "group": Arm("judge, within the group", "pairwise", "group"),
     "scalar": Arm("Bradley-Terry scalar head", "scalar"),
@@ -61,6 +64,7 @@ class Settings:
     scalar_steps: int = 400  # of the scalar head, as in ``eval/calibration.py``, which chose its rate
     scalar_rate: float = 2e-4
     num_test: int = 400  # held-out questions
+    test_every: int = 4  # steps, after which sampled answers to them are examined
     seed: int = 1000
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,6 +112,7 @@ def policy_config(trial: Trial, settings: Settings, *, model: Path) -> PolicyCon
         kl_coef=ARMS[trial.arm].kl_coef,
         kl="k2_loss",
         anchor=ARMS[trial.arm].anchor,  # type: ignore[arg-type]
+        signs={"truth": "exact"},  # type: ignore[arg-type]
         **OPTIMIZER,
     )
 

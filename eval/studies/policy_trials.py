@@ -6,13 +6,13 @@ import copy
 import random
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from transformers import PrinterCallback
+from transformers import PrinterCallback, TrainerCallback
 
 from eval.studies.plans import Trial
 from eval.studies.policy import ARMS, Settings, policy_config, scalar_config, start_config
@@ -27,6 +27,7 @@ from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.anchors import anchors_of
 from rewardlab.rewards.pairwise import Anchors, PairwiseReward, PolicyReward, without_thinking
+from rewardlab.rewards.policy_signs.checks import JudgeChecks
 from rewardlab.rewards.scalar import ScalarReward
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
@@ -34,6 +35,7 @@ from rewardlab.training.policy import build_policy_trainer, policy_rows
 from rewardlab.training.policy_gradient.build import pretrain_value
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.run.folder import FINAL, is_finished
+from rewardlab.training.run.policy_signs import TRENDS
 from rewardlab.training.sft import train_sft
 from rewardlab.types import FinishReason, Order, PreferencePair
 
@@ -88,10 +90,50 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
+class SignsLog(TrainerCallback):
+    """What the run logged of its signs, and held-out accuracy every so many steps: (step, share of right answers)."""
+
+    def __init__(self, every: int, examine: Callable[[Any], float]) -> None:
+        self._every, self._examine = every, examine
+        self.signs: dict[str, list[float | None]] = {trend.metric: [] for trend in TRENDS.values()}
+        self.held_out: list[tuple[int, float]] = []
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        self.held_out.append((0, self._examine(model)))
+        model.train()
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        if logs and "loss" in logs:
+            for name, values in self.signs.items():
+                values.append(logs.get(name))
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
+        if state.global_step % self._every == 0:
+            self.held_out.append((state.global_step, self._examine(model)))
+            model.train()
+
+
+class WatchedTruth:
+    """Pays the truth, and lets the judge be asked of the same answers, for its signs."""
+
+    least: float | None = 0.0
+    parity: float | None = 0.5
+
+    def __init__(self, judge: PairwiseReward) -> None:
+        self._judge, self._truth = judge, TruthReward()
+
+    def __call__(
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
+    ) -> tuple[list[float | None], Metrics]:
+        _, metrics = self._judge(questions, responses, anchors, step)
+        return self._truth(questions, responses, anchors, step)[0], metrics
+
+
 class PolicyContext:
     """The policy that all trials start from, what pays them, the questions to train and to be examined on."""
 
-    def __init__(self, run: Path, settings: Settings, out: Path) -> None:
+    def __init__(self, run: Path, settings: Settings, out: Path, hardened: Path | None = None) -> None:
+        self.hardened = hardened
         self.base, self.sft, self.judge = run / "demo" / BASE, run / "sft" / FINAL, run / "rl" / FINAL
         train, test = run / "demo" / TRAIN, run / "demo" / TEST
         if not is_finished(run / "rl") or not is_finished(run / "sft") or not train.exists() or not test.exists():
@@ -105,7 +147,9 @@ class PolicyContext:
     def identity(self) -> dict[str, Any]:
         """Arms and seeds may be added to a study; judge, questions and settings are the same for all."""
         weights = digest(self.judge / "model.safetensors")
-        return {"settings": self.settings.to_dict(), "judge": weights, **{path.name: digest(path) for path in self.files}}
+        hardened = {"hardened": digest(self.hardened / "model.safetensors")} if self.hardened else {}
+        files = {path.name: digest(path) for path in self.files}
+        return {"settings": self.settings.to_dict(), "judge": weights, **hardened, **files}
 
     def start(self) -> dict[str, Any]:
         """Make the first policy, taught on right and wrong answers, and the scalar head; examine the policy."""
@@ -125,13 +169,32 @@ class PolicyContext:
 
     def prepare(self, start: dict[str, Any]) -> None:
         self.model, self.processor = load_model(str(self.out / START / FINAL), device="cpu")
-        judge, template = HFSampler.load(self.judge, batch_size=512), template_for(self.judge, None)
-        weighs = ProbabilityJudge(judge, template, max_tokens=self.settings.judge_tokens)
+        judge, second = self._weighing(self.judge), self._weighing(self.sft)
         self.rewards: dict[str, PolicyReward] = {
-            "truth": TruthReward(),
-            "pairwise": PairwiseReward(weighs),
+            "truth": WatchedTruth(self._pairwise(judge, second)),
+            "pairwise": self._pairwise(judge, second),
             "scalar": ScalarReward(self.out / SCALAR / FINAL, batch_size=512),
         }
+        if self.hardened:
+            self.rewards["hardened"] = self._pairwise(self._weighing(self.hardened), judge)
+
+    def _weighing(self, checkpoint: Path) -> ProbabilityJudge:
+        sampler = HFSampler.load(checkpoint, batch_size=512)
+        return ProbabilityJudge(sampler, template_for(checkpoint, None), max_tokens=self.settings.judge_tokens)
+
+    def _pairwise(self, judge: ProbabilityJudge, second: ProbabilityJudge) -> PairwiseReward:
+        return PairwiseReward(judge, checks=JudgeChecks(judge, second_judge=second, canaries=self.pairs))
+
+    def right_share(self, model: Any) -> float:
+        """Return the share of held-out questions that one sampled answer each is right to."""
+        sampler = HFSampler(model.eval(), self.processor, batch_size=512)
+        prompts = [build_messages(pair, order=Order.GIVEN, template=self.template) for pair in self.test]
+        drawn = sampler.sample(prompts, SamplingParams(1, max_tokens=self.settings.max_tokens, seed=self.settings.seed))
+        right = [
+            answer.finish is FinishReason.STOP and is_right(answer.text, pair)
+            for (answer,), pair in zip(drawn, self.test, strict=True)
+        ]
+        return sum(right) / len(right)
 
     def examine(self, model: Any) -> dict[str, Any]:
         """Share of held-out questions answered right, sampled and greedy; what was cut off is wrong."""
@@ -154,7 +217,10 @@ class PolicyContext:
     def run(self, trial: Trial) -> dict[str, Any]:
         """Train and examine; the curves have a point per rollout batch."""
         clock, cpu = time.perf_counter(), time.process_time()
+        if ARMS[trial.arm].judge not in self.rewards:
+            raise ConfigError(f"the arm {trial.arm} needs a hardened judge: give --hardened FOLDER")
         model, curves, reward = copy.deepcopy(self.model), Curves(), self.rewards[ARMS[trial.arm].judge]
+        signs = SignsLog(self.settings.test_every, self.right_share)
         config = policy_config(trial, self.settings, model=self.out / START / FINAL)
         with tempfile.TemporaryDirectory() as folder:
             # The first policy's own answers are made once for all trials, beside it.
@@ -166,6 +232,7 @@ class PolicyContext:
                 config = config.model_copy(update={"value_init": str(fitted)})
             trainer = build(config, model, self.processor, Path(folder), observer=curves, trl={"save_strategy": "no"})
             trainer.remove_callback(PrinterCallback)
+            trainer.add_callback(signs)
             trainer.train()
         return {
             "arm": trial.arm,
@@ -173,6 +240,8 @@ class PolicyContext:
             **self.examine(model),
             "unreadable": curves.unreadable,
             "curves": {name: getattr(curves, name) for name in ("paid", "true", "paid_for_right", "paid_for_wrong")},
+            "signs": signs.signs,
+            "held_out": signs.held_out,
             "wall_s": round(time.perf_counter() - clock, 1),
             "cpu_s": round(time.process_time() - cpu, 1),
             "commit": self.commit,

@@ -30,6 +30,7 @@ SMALL = Settings(
     scalar_steps=2,
     value_steps=2,
     num_test=4,
+    test_every=1,
 )
 
 
@@ -48,7 +49,7 @@ def test_only_the_pay_differs() -> None:
     changes = {"anchor": "group", "kl_coef": 0.0}
     assert len({config.model_copy(update=changes).model_dump_json() for config in configs.values()}) == 1
     assert {config.anchor for config in configs.values()} == {"preferred", "start", "group"}
-    assert [arm for arm, config in configs.items() if config.kl_coef] == ["right_answer_kl"]
+    assert [arm for arm, config in configs.items() if config.kl_coef] == ["right_answer_kl", "right_answer_kl_1"]
     assert [trial.name for trial in plan(ARMS, ("truth", "scalar"), (0, 1))] == ["truth-0", "scalar-0", "truth-1", "scalar-1"]
     with pytest.raises(ConfigError, match="unknown arm judge"):
         plan(ARMS, ("judge",), (0,))
@@ -120,11 +121,13 @@ def test_every_arm_in_small(finished_run: Path, tiny_checkpoint: Path, demo_pair
     pairs = [pair for pair in demo_pairs[0] if pair.question != MANY_WORDED]
     write_parquet([replace(pair, judgment="") for pair in pairs[:16]], run / "demo" / "train.parquet")
     write_parquet(read_pairs(finished_run / "demo" / "test.parquet"), run / "demo" / "test.parquet")
-    opener = partial(PolicyContext, run, SMALL, tmp_path / "out")
+    opener = partial(PolicyContext, run, SMALL, tmp_path / "out", run / "rl" / "final")
     start = run_trials(opener, plan(ARMS, tuple(ARMS), (0,)), tmp_path / "out", workers=1)
     records = {row["arm"]: row for row in read_records(tmp_path / "out")}
     assert set(records) == set(ARMS)
     assert all(0 <= row["accuracy"] <= 1 for row in records.values())
+    assert {len(row["signs"]["answers/novelty"]) for row in records.values()} == {SMALL.steps}
+    assert all([step for step, _ in row["held_out"]] == [0, 1, 2] for row in records.values())
     assert (tmp_path / "out" / "anchors.jsonl").exists()
     assert "Bradley-Terry" in markdown(summarize(list(records.values()), start, 1))
     with pytest.raises(ConfigError, match="finished quickstart"):
