@@ -1,0 +1,159 @@
+"""`rewardlab data negatives`: hard negatives from what a policy says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Optional
+
+import typer
+
+from rewardlab.cli.exit_codes import ExitCode
+from rewardlab.cli.options import AllowColumns, BatchSize, Data, Images, Out, RandomSeed, columns_of, data_app
+from rewardlab.errors import ConfigError
+from rewardlab.judging.spec import spec_help
+
+if TYPE_CHECKING:
+    from rewardlab.rewards.policy_signs.truth import Rightness
+
+
+@data_app.command("negatives")
+def data_negatives(
+    data: Data,
+    out: Out,
+    truth: Annotated[
+        str,
+        typer.Option(
+            "--truth",
+            help="How a wrong answer is known: exact (the preferred response is the only right one), rules (by the rule of a "
+            "pair's category), judge:SPEC (a teacher, all of its votes in both orders), or file:PATH (filled-in lines of "
+            "OUT/to_label.jsonl).",
+        ),
+    ],
+    policy: Annotated[
+        Optional[str], typer.Option("--policy", help="Checkpoint of the policy, whose answers are sampled.")
+    ] = None,
+    judge: Annotated[Optional[str], typer.Option("--judge", help=f"The judge that pays them. {spec_help()}.")] = None,
+    answers: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--answers",
+            help="In place of a policy: a log of paid answers, such as samples.jsonl of a run of `rewardlab policy`.",
+        ),
+    ] = None,
+    number: Annotated[int, typer.Option("--number", min=1, help="Questions that are asked, one answer each.")] = 1000,
+    least_reward: Annotated[
+        float, typer.Option("--least-reward", help="Answers that are paid less do no harm, and are left out.")
+    ] = 0.25,
+    template: Annotated[str, typer.Option("--template", help="Prompt template of a question to the policy.")] = "answer",
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of an answer.")] = 1024,
+    judge_max_tokens: Annotated[int, typer.Option("--judge-max-tokens", min=1, help="Most tokens of a judgment.")] = 1024,
+    contract: Annotated[
+        str, typer.Option("--contract", help="Where a checkable answer stands, for --truth rules: boxed, box or answer.")
+    ] = "boxed",
+    attempts: Annotated[str, typer.Option("--attempts", help="Difficulty tag of negatives of tagged pairs.")] = "2",
+    batch_size: BatchSize = 64,
+    seed: RandomSeed = 0,
+    images: Images = None,
+    allow_columns: AllowColumns = None,
+) -> None:
+    """Find wrong answers of a policy that a judge pays well, and make hard negatives of them.
+
+    Each stands beside the preferred response of its pair, which is the better one. What is sampled is kept in
+    OUT/answers.jsonl, and a killed run goes on. Answers whose rightness is not known are written to OUT/to_label.jsonl: fill in
+    `right` and give the file as `--truth file:OUT/to_label.jsonl` to a run in another folder.
+
+    `rewardlab data negatives pairs.parquet --policy runs/policy/final --judge prob:runs/rl/final --truth exact --out
+    runs/negatives` writes OUT/negatives.parquet, for `rewardlab rl`. **Exit status 1** where there is none.
+    """
+    from rewardlab.curation.policy_negatives import (
+        TO_LABEL,
+        NegativeCounts,
+        label_row,
+        logged_answers,
+        negatives_of,
+        sample_answers,
+    )
+    from rewardlab.data.files import write_atomic
+    from rewardlab.data.pair_table import pair_facts
+    from rewardlab.data.pairs import write_parquet
+    from rewardlab.judging.engines import open_generative_judge
+    from rewardlab.prompts import load_template
+    from rewardlab.samplers.hf import HFSampler
+    from rewardlab.training.run.inputs import pairs_of
+
+    if (policy is None) == (answers is None) or (policy is None) != (judge is None):
+        raise ConfigError("answers come from --policy and --judge together, or from a log: --answers FILE")
+    rightness = _rightness(truth, contract, judge_max_tokens, batch_size)
+    pairs = pairs_of(data, 8, policy or "", images=images, allow_columns=columns_of(allow_columns))
+    if answers is not None:
+        paid = logged_answers(answers)
+    else:
+        assert policy is not None
+        assert judge is not None
+        opened = open_generative_judge(judge, max_tokens=judge_max_tokens, batch_size=batch_size)
+        opened.check()
+        paid = iter(
+            sample_answers(
+                pairs,
+                HFSampler.load(Path(policy), batch_size=batch_size),
+                load_template(template),
+                opened,
+                out,
+                number=number,
+                max_tokens=max_tokens,
+                seed=seed,
+            )
+        )
+    places = {facts.pair_id: n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None}
+    readers = {name: (lambda n=n: pairs[n]) for name, n in places.items()}
+    counts, unknown = NegativeCounts(), list[str]()
+    made = []
+    for answer, negative in negatives_of(readers, paid, rightness, counts, least_reward=least_reward, attempts=attempts):
+        if negative is None:
+            unknown.append(label_row(answer, pairs[places[answer.pair_id]]))
+        else:
+            made.append(negative)
+    out.mkdir(parents=True, exist_ok=True)
+    if unknown:
+        write_atomic(out / TO_LABEL, "\n".join(unknown) + "\n")
+    typer.echo(
+        f"{counts.answers:,} answers: {counts.paid_little:,} paid less than {least_reward:g}, {counts.repeated:,} said before, "
+        f"{counts.right:,} right, {counts.unknown:,} not known, {counts.negatives:,} wrong and paid"
+    )
+    if unknown:
+        typer.echo(f"written: {out / TO_LABEL}; fill in `right` of its lines")
+    if not made:
+        typer.echo("no negative: no answer that is known to be wrong was paid so much", err=True)
+        raise typer.Exit(ExitCode.FINDING)
+    write_parquet(made, out / "negatives.parquet")
+    typer.echo(f"written: {out / 'negatives.parquet'}, {len(made):,} negatives")
+
+
+def _rightness(truth: str, contract: str, max_tokens: int, batch_size: int) -> Rightness:
+    """Return what ``--truth`` names. Raise ConfigError for anything else, and what opening a teacher raises."""
+    import atexit
+
+    from rewardlab.curation.policy_negatives import by_labels, by_teacher
+    from rewardlab.judging.engines import open_generative_judge
+    from rewardlab.rewards.policy_signs.truth import by_rules, exactly
+    from rewardlab.rewards.verifiable.extraction import Contract
+    from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
+
+    kind, _, rest = truth.partition(":")
+    if truth == "exact":
+        return exactly
+    if truth == "rules":
+        if contract not in set(Contract):
+            raise ConfigError(f"--contract {contract}: expected one of {', '.join(Contract)}")
+        math = MathVerifier()
+        atexit.register(math.close)
+        return by_rules(all_verifiers(math), Contract(contract))
+    if kind == "judge" and rest:
+        teacher = open_generative_judge(rest, max_tokens=max_tokens, batch_size=batch_size)
+        teacher.check()
+        return by_teacher(teacher)
+    if kind == "file" and rest:
+        if not Path(rest).is_file():
+            raise ConfigError(f"--truth {truth}: there is no such file")
+        return by_labels(Path(rest))
+    raise ConfigError(f"--truth {truth}: expected exact, rules, judge:SPEC or file:PATH")

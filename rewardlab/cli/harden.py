@@ -1,0 +1,99 @@
+"""`rewardlab harden`: a judge that learns from the policy that it trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from rewardlab.cli.options import CONFIG_HELP, PAIR_FILES, TRAINING, Out, RandomSeed, app
+from rewardlab.errors import ConfigError
+
+
+@app.command("harden", rich_help_panel=TRAINING)
+def harden_command(
+    data: Annotated[Path, typer.Option("--data", help=f"Questions of the policy, labelled pairs of the judge: {PAIR_FILES}.")],
+    held_out: Annotated[Path, typer.Option("--held-out", help="Labelled pairs on which a new judge must not be worse.")],
+    policy: Annotated[str, typer.Option("--policy", help="Checkpoint of the policy to begin with.")],
+    judge: Annotated[str, typer.Option("--judge", help="Checkpoint folder of the judge to begin with.")],
+    truth: Annotated[
+        str,
+        typer.Option(
+            "--truth",
+            help="How a wrong answer of the policy is known: exact, rules or judge:SPEC, as in `rewardlab data negatives`.",
+        ),
+    ],
+    out: Out,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="Rounds; more may be added to a run that has ended.")] = 3,
+    policy_config: Annotated[
+        str, typer.Option("--policy-config", help=f"Of `rewardlab policy`. {CONFIG_HELP}")
+    ] = "pairwise_rl",
+    judge_config: Annotated[str, typer.Option("--judge-config", help=f"Of `rewardlab rl`. {CONFIG_HELP}")] = "stable_reinforce",
+    policy_set: Annotated[
+        Optional[list[str]], typer.Option("--policy-set", help="KEY=VALUE over the policy's config; repeat for several.")
+    ] = None,
+    judge_set: Annotated[
+        Optional[list[str]], typer.Option("--judge-set", help="KEY=VALUE over the judge's config; repeat for several.")
+    ] = None,
+    number: Annotated[
+        int, typer.Option("--number", min=1, help="Questions asked of the policy for negatives, each round.")
+    ] = 1000,
+    least_reward: Annotated[
+        float, typer.Option("--least-reward", help="Wrong answers that are paid less are left out.")
+    ] = 0.25,
+    mix: Annotated[
+        float, typer.Option("--mix", min=0.0, help="Labelled pairs of the set for each negative, in the judge's training.")
+    ] = 1.0,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of an answer.")] = 1024,
+    judge_max_tokens: Annotated[int, typer.Option("--judge-max-tokens", min=1, help="Most tokens of a judgment.")] = 1024,
+    judge_file: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--judge-file", help="File that `rewardlab serve --judge-file` follows: each accepted judge serves at once."
+        ),
+    ] = None,
+    seed: RandomSeed = 0,
+) -> None:
+    """Train a policy under a judge, and the judge against the policy, in turns.
+
+    A round: the policy learns (`rewardlab policy`); its answers that are wrong and paid become hard negatives (`rewardlab data
+    negatives`); the judge learns them beside pairs of the set (`rewardlab rl`); it is benchmarked beside the old one
+    (`rewardlab bench run`), and takes its place unless it is worse beyond noise; the policy goes on under it. OUT/index.html
+    has the rounds, and the policy's reward beside its truth. The same command goes on after an interruption.
+
+    `rewardlab harden --data pairs.parquet --held-out held_out.parquet --policy POLICY --judge runs/rl/final --truth exact
+    --out runs/harden`
+    """
+    from rewardlab.config import find_config
+    from rewardlab.training.hardening import PAGE, HardenPlan, harden_judge
+
+    for name, path in (("--data", data), ("--held-out", held_out), ("--judge", Path(judge))):
+        if not path.exists():
+            raise ConfigError(f"{name} {path}: there is no such file or folder")
+    if truth.startswith("file:"):
+        raise ConfigError(
+            f"--truth {truth}: the loop makes answers that nobody has labelled yet; label those of one round with "
+            "`rewardlab data negatives`, or name exact, rules or judge:SPEC"
+        )
+    plan = HardenPlan(
+        data=str(data),
+        held_out=str(held_out),
+        policy=policy,
+        judge=judge,
+        policy_config=str(find_config(policy_config)),
+        judge_config=str(find_config(judge_config)),
+        truth=truth,
+        rounds=rounds,
+        policy_keys=tuple(policy_set or ()),
+        judge_keys=tuple(judge_set or ()),
+        number=number,
+        least_reward=least_reward,
+        mix=mix,
+        max_tokens=max_tokens,
+        judge_max_tokens=judge_max_tokens,
+        judge_file=str(judge_file or ""),
+        seed=seed,
+    )
+    last = harden_judge(plan, out)
+    typer.echo(f"written: {out / PAGE}; the last judge is {last}")

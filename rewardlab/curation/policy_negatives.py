@@ -1,0 +1,209 @@
+"""Hard negatives from what a policy says: wrong answers that a judge pays well, each beside the preferred response.
+
+Answers are sampled from a policy, or read of its log. Whether one is right is known exactly, by a rule, by a teacher, or by
+whoever fills in a file.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rewardlab.data.append_log import AppendLog
+from rewardlab.data.pair_table import fingerprint_of, pair_facts
+from rewardlab.data.pairs import lines_of
+from rewardlab.data.texts import words_of
+from rewardlab.errors import DataError
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.prompts import Template, build_messages
+from rewardlab.reporting.progress import bar
+from rewardlab.rewards.pairwise import PairwiseReward, without_thinking
+from rewardlab.rewards.policy_signs.truth import Rightness
+from rewardlab.samplers.base import Sampler, SamplingParams
+from rewardlab.types import BOTH_ORDERS, FinishReason, Order, PreferencePair
+
+ANSWERS, TO_LABEL, SOURCE, CHUNK = "answers.jsonl", "to_label.jsonl", "policy", 64
+
+
+@dataclass(frozen=True)
+class PaidAnswer:
+    """An answer of a policy to the question of a pair, and the probability that it beats the preferred response."""
+
+    pair_id: str
+    answer: str
+    reward: float
+
+
+def sample_answers(
+    pairs: Sequence[PreferencePair],
+    policy: Sampler,
+    template: Template,
+    judge: GenerativeJudge,
+    out: Path,
+    *,
+    number: int,
+    max_tokens: int = 1024,
+    seed: int = 0,
+) -> list[PaidAnswer]:
+    """Return one sampled answer to each of ``number`` questions drawn by the seed, and what the judge pays for it.
+
+    Answers that were not finished, are the preferred response, or cannot be compared are left out. They are kept in
+    ``out/answers.jsonl``: a killed run goes on. Raise ConfigError where that is another run's, and what the judge raises.
+    """
+    labelled = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
+    drawn = random.Random(f"answers {seed}").sample(labelled, min(number, len(labelled)))
+    chunks = [drawn[start : start + CHUNK] for start in range(0, len(drawn), CHUNK)]
+    identity = {"data": fingerprint_of(pairs), "policy": policy.name, "seed": seed, "number": number, **judge.identity}
+    reward, params = PairwiseReward(judge, seed=seed), SamplingParams(1, max_tokens=max_tokens, seed=seed)
+    with AppendLog(out / ANSWERS, identity) as log, bar("answers", len(drawn)) as advance:
+        rows = list(log.rows)
+        advance(min(len(drawn), CHUNK * len(rows)))
+        for chunk in chunks[len(rows) :]:
+            some = [pairs[n] for n in chunk]
+            sampled = policy.sample([build_messages(pair, order=Order.GIVEN, template=template) for pair in some], params)
+            finished = [
+                (pair, without_thinking(answer.text))
+                for pair, (answer,) in zip(some, sampled, strict=True)
+                if answer.finish is FinishReason.STOP
+            ]
+            asked = [(pair, answer) for pair, answer in finished if answer and words_of(answer) != words_of(_good(pair))]
+            paid, _ = reward([pair for pair, _ in asked], [a for _, a in asked], [(_good(pair),) for pair, _ in asked], 0)
+            answers = [
+                asdict(PaidAnswer(pair.pair_id, answer, share))
+                for (pair, answer), share in zip(asked, paid, strict=True)
+                if share is not None
+            ]
+            rows.append({"answers": answers})
+            log.append(rows[-1])
+            advance(len(chunk))
+    return [PaidAnswer(**answer) for row in rows for answer in row["answers"]]
+
+
+def logged_answers(path: Path) -> Iterator[PaidAnswer]:
+    """Yield the answers of a log: lines with ``pair_id``, ``answer`` (or ``text``) and ``reward``, as ``samples.jsonl`` of
+    `rewardlab policy` has them; those without a reward are left out. Raise DataError for a line that is none."""
+    for number, row in lines_of(path):
+        if isinstance(row, DataError):
+            raise row
+        answer = row.get("answer", row.get("text"))
+        if not isinstance(row.get("pair_id"), str) or not isinstance(answer, str):
+            raise DataError(f"{path}, line {number}: expected pair_id, answer (or text) and reward, got {sorted(row)}")
+        if isinstance(row.get("reward"), int | float):
+            yield PaidAnswer(row["pair_id"], without_thinking(answer), float(row["reward"]))
+
+
+def by_teacher(teacher: GenerativeJudge, *, num_votes: int = 1, seed: int = 0) -> Rightness:
+    """Return what takes an answer to be wrong where all of the teacher's votes, in both orders, are for the preferred response,
+    and right where all are for the answer; anything else is unknown."""
+
+    def rightness(pair: PreferencePair, answer: str) -> bool | None:
+        asked = replace(pair, responses=(answer, _good(pair)), preferred=None)
+        (judgment,) = teacher.compare_many([asked], orders=[BOTH_ORDERS], num_votes=num_votes, seed=seed)
+        winners = {vote.winner for vote in judgment.votes}
+        return None if len(winners) != 1 or None in winners else winners == {0}
+
+    return rightness
+
+
+def by_labels(path: Path) -> Rightness:
+    """Return what a filled-in file says: lines with ``pair_id``, ``answer`` and ``right``. An answer that it does not have, or
+    whose ``right`` is null, is unknown. Raise DataError for a line that is none."""
+    known: dict[tuple[str, str], bool] = {}
+    for number, row in lines_of(path):
+        if isinstance(row, DataError):
+            raise row
+        if not {"pair_id", "answer", "right"} <= row.keys() or row["right"] not in (True, False, None):
+            raise DataError(f"{path}, line {number}: expected pair_id, answer and right (true, false or null)")
+        if row["right"] is not None:
+            known[row["pair_id"], row["answer"]] = row["right"]
+    return lambda pair, answer: known.get((pair.pair_id, answer))
+
+
+@dataclass
+class NegativeCounts:
+    """Answers by what became of them: paid too little to matter, said before, right, unknown, and ``negatives``."""
+
+    answers: int = 0
+    paid_little: int = 0
+    repeated: int = 0
+    right: int = 0
+    unknown: int = 0
+    negatives: int = 0
+
+
+def negatives_of(
+    pairs: Mapping[str, Callable[[], PreferencePair]],
+    answers: Iterable[PaidAnswer],
+    rightness: Rightness,
+    counts: NegativeCounts,
+    *,
+    least_reward: float,
+    attempts: str = "2",
+) -> Iterator[tuple[PaidAnswer, PreferencePair | None]]:
+    """Yield each answer that is paid ``least_reward`` or more and is wrong, as a pair with the preferred response; with None in
+    its place where its rightness is unknown. ``pairs`` reads a pair by its id.
+
+    Raise DataError for an answer to a pair that is not there.
+    """
+    seen: set[tuple[str, str]] = set()
+    for paid in answers:
+        counts.answers += 1
+        if paid.pair_id not in pairs:
+            raise DataError(f"an answer is to pair {paid.pair_id!r}, which the set does not have; give the set it was asked of")
+        name = (paid.pair_id, paid.answer)
+        counts.paid_little += paid.reward < least_reward
+        counts.repeated += paid.reward >= least_reward and name in seen
+        if paid.reward < least_reward or name in seen:
+            continue
+        seen.add(name)
+        pair = pairs[paid.pair_id]()
+        if not paid.answer.strip():
+            counts.paid_little += 1  # no pair has an empty response, and no judge pays one
+            continue
+        right = True if paid.answer.strip() == _good(pair).strip() else rightness(pair, paid.answer)
+        counts.unknown += right is None
+        counts.right += right is True
+        counts.negatives += right is False
+        if right is None:
+            yield paid, None
+        elif not right:
+            yield paid, as_negative(pair, paid.answer, attempts)
+
+
+def as_negative(pair: PreferencePair, answer: str, attempts: str = "2") -> PreferencePair:
+    """Return the pair with a wrong answer in place of its other response, at an index by chance; it has no judgment, and the
+    difficulty tag ``attempts`` where the pair has one."""
+    place = random.Random(f"{pair.pair_id} {answer}").randrange(2)
+    good = 1 - place
+    images = pair.response_images[pair.preferred or 0]
+    return replace(
+        pair,
+        pair_id=f"{pair.pair_id}/{SOURCE}/{abs(hash_of(answer))}",
+        responses=(answer, _good(pair)) if place == 0 else (_good(pair), answer),
+        response_images=((), images) if place == 0 else (images, ()),
+        preferred=good,
+        judgment="",
+        attempts=attempts if pair.attempts else "",
+        teacher_share=None,
+        source=f"{SOURCE}:{pair.source}" if pair.source else SOURCE,
+        provenance=f"{SOURCE}:{pair.provenance or pair.pair_id}",
+    )
+
+
+def hash_of(text: str) -> int:
+    """Return the same number of a text in every process."""
+    return random.Random(text).getrandbits(32)
+
+
+def label_row(paid: PaidAnswer, pair: PreferencePair) -> str:
+    """Return the line of an answer for who knows whether it is right."""
+    row: dict[str, Any] = {**asdict(paid), "question": pair.question, "preferred": _good(pair), "right": None}
+    return json.dumps(row, ensure_ascii=False)
+
+
+def _good(pair: PreferencePair) -> str:
+    return pair.responses[pair.preferred or 0]

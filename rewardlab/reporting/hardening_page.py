@@ -1,0 +1,28 @@
+"""The rounds of a judge that is hardened against its policy, on one page: score beside truth, and each round's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rewardlab.reporting.curves import curve
+from rewardlab.reporting.pages import page_environment
+from rewardlab.reporting.rollouts import Record
+from rewardlab.reporting.run_page import breakable, steps_of_run
+
+SHOWN = {
+    "reward": "what the policy is paid",
+    "answers/right": "right answers",
+    "answers/overpaid": "paid more than right",
+    "answers/novelty": "word pairs that no answer of the set has",
+    "judge/order_agreement": "both orders name one answer",
+    "judge/blank_gap": "what a blank picture changes",
+}
+
+
+def hardening_page(name: str, plan: Record, rounds: Sequence[Record], metrics: Sequence[Record]) -> str:
+    """Return one self-contained HTML page. ``metrics`` are those of the policy over all rounds, steps counted on."""
+    x_axis = steps_of_run(metrics)
+    values = {key: [(row["step"], row[key]) for row in metrics if row.get(key) is not None] for key in SHOWN}
+    curves = [line for key, words in SHOWN.items() if (line := curve(key, values[key], x_axis, words)) is not None]
+    template = page_environment().get_template("hardening_page.html")
+    return template.render(name=name, plan=plan, rounds=rounds, curves=curves, x_axis=x_axis, breakable=breakable)

@@ -1,0 +1,224 @@
+"""A judge that is trained against the policy that it trains: rounds of both, each stage a command in a process of its own.
+
+A round: the policy learns under the judge; its answers that are wrong and paid become hard negatives; the judge learns them by
+RL beside pairs of the set; if it is not worse on held-out pairs it takes the old one's place, in a running server too; the
+policy goes on under it. Every stage goes on after a kill, and so does the loop.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
+from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.errors import ConfigError, DataError, RewardlabError
+from rewardlab.processes import end_with_parent
+from rewardlab.reporting.hardening_page import hardening_page
+from rewardlab.reporting.progress import log_line
+from rewardlab.training.run.folder import FINAL, METRICS, is_finished
+
+PLAN, ROUNDS, PAGE, NEGATIVES, RECORD = "plan.json", "rounds.jsonl", "index.html", "negatives.parquet", "round.json"
+MEANS = ("reward", "answers/right", "answers/overpaid", "answers/novelty", "judge/order_agreement", "judge/blank_gap")
+DONE, FINDING = 0, 1  # exit statuses of a command that did its work; of one whose result is not good
+LAST = 5  # lines of metrics whose mean is told of a round
+
+
+@dataclass(frozen=True)
+class HardenPlan:
+    """What a run of the loop is given. ``data`` are the questions of the policy and the labelled pairs of the judge,
+    ``held_out`` the pairs that the judge must not lose on; ``truth`` is that of `rewardlab data negatives`.
+
+    ``policy_keys`` and ``judge_keys`` are KEY=VALUE of their configs. For each negative there are ``mix`` labelled pairs of the
+    set in the judge's training. ``judge_file`` is that of `rewardlab serve --judge-file`.
+    """
+
+    data: str
+    held_out: str
+    policy: str
+    judge: str
+    policy_config: str
+    judge_config: str
+    truth: str
+    rounds: int = 3
+    policy_keys: tuple[str, ...] = ()
+    judge_keys: tuple[str, ...] = ()
+    number: int = 1000
+    least_reward: float = 0.25
+    mix: float = 1.0
+    max_tokens: int = 1024
+    judge_max_tokens: int = 1024
+    judge_file: str = ""
+    seed: int = 0
+
+
+@dataclass
+class Round:
+    """What came of a round; shares are in 0..1. ``accepted``: its new judge serves from now on, None where none was trained."""
+
+    number: int
+    judge: str
+    policy: str
+    negatives: int = 0
+    accepted: bool | None = None
+    accuracy_before: float | None = None
+    accuracy_after: float | None = None
+    difference: tuple[float, float] | None = None
+    policy_means: dict[str, float] = field(default_factory=dict)
+    next_judge: str = ""
+
+
+def harden_judge(plan: HardenPlan, out: Path) -> Path:
+    """Run the loop in ``out``, or go on with it; return the folder of the last judge.
+
+    Raise ConfigError where ``out`` holds another run, DataError for a set without what is needed, RewardlabError where a stage
+    fails: its own sentence stands above it.
+    """
+    lock_folder(out)
+    _refuse_other(plan, out)
+    judge, policy = plan.judge, plan.policy
+    for number in range(plan.rounds):
+        result = _finished_round(out, number) or _run_round(plan, out, number, judge, policy)
+        judge, policy = result.next_judge, result.policy
+        _publish(plan, judge)
+        _write_page(plan, out)
+    return Path(judge)
+
+
+def _refuse_other(plan: HardenPlan, out: Path) -> None:
+    path, text = out / PLAN, json.dumps({**asdict(plan), "rounds": 0}, indent=1) + "\n"  # more rounds may be added
+    if not path.exists():
+        write_atomic(path, text)
+    elif path.read_text(encoding="utf-8") != text:
+        before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(text)
+        changed = ", ".join(name for name in now if now[name] != before.get(name))
+        raise ConfigError(f"{out}: was begun with other settings ({changed}); choose another --out, or give the same ones")
+
+
+def _finished_round(out: Path, number: int) -> Round | None:
+    path = out / f"round_{number}" / RECORD
+    return Round(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+
+
+def _run_round(plan: HardenPlan, out: Path, number: int, judge: str, policy: str) -> Round:
+    folder, seed = out / f"round_{number}", plan.seed + number
+    log_line(f"round {number}: the policy learns under {judge}")
+    truth = [f"signs.truth={plan.truth}"] if plan.truth in ("exact", "rules") else []
+    trained = folder / "policy"
+    if not is_finished(trained):
+        words = ["policy", "--data", plan.data, "--config", plan.policy_config, "--model", policy, "--judge", f"prob:{judge}"]
+        limits = [f"max_completion_length={plan.max_tokens}", f"judge_max_tokens={plan.judge_max_tokens}"]
+        _command(*words, "--out", trained, *limits, f"seed={seed}", "health.policy=warn", *truth, *plan.policy_keys)
+    result = Round(number, judge, str(trained / FINAL), policy_means=_last_means(trained / METRICS), next_judge=judge)
+    result.negatives = _negatives(plan, folder, judge, trained / FINAL, seed)
+    if result.negatives:
+        candidate = _train_judge(plan, out, folder, judge, seed)
+        _compare(plan, folder, judge, candidate, result)
+        result.next_judge = str(candidate) if result.accepted else judge
+    else:
+        log_line(f"round {number}: no wrong answer was paid; the judge stays as it is")
+    write_atomic(folder / RECORD, json.dumps(asdict(result), indent=1) + "\n")
+    return result
+
+
+def _negatives(plan: HardenPlan, folder: Path, judge: str, policy: Path, seed: int) -> int:
+    """Make the round's negatives; return how many."""
+    out = folder / "negatives"
+    if not (out / "done").exists():
+        words = ["data", "negatives", plan.data, "--policy", policy, "--judge", f"prob:{judge}", "--truth", plan.truth]
+        sizes = ["--number", plan.number, "--least-reward", plan.least_reward, "--max-tokens", plan.max_tokens]
+        _command(
+            *(*words, *sizes, "--judge-max-tokens", plan.judge_max_tokens, "--seed", seed, "--out", out),
+            allowed=(DONE, FINDING),
+        )
+        write_atomic(out / "done", "")
+    path = out / NEGATIVES
+    return len(read_pairs(path)) if path.exists() else 0
+
+
+def _train_judge(plan: HardenPlan, out: Path, folder: Path, judge: str, seed: int) -> Path:
+    """Train the judge on the negatives of all rounds so far, beside labelled pairs of the set."""
+    data, trained = folder / "data.parquet", folder / "judge"
+    if not data.exists():
+        made = [out / f"round_{n}" / "negatives" / NEGATIVES for n in range(int(folder.name.rpartition("_")[2]) + 1)]
+        negatives = [pair for path in made if path.exists() for pair in read_pairs(path)]
+        labelled = [pair for pair in read_pairs(Path(plan.data)) if pair.preferred is not None]
+        number = min(len(labelled), round(plan.mix * len(negatives)))
+        if number < 1 and plan.mix:
+            raise DataError(
+                f"{plan.data}: has no labelled pair to train the judge on beside its negatives; label some, or set mix 0"
+            )
+        chosen = random.Random(f"harden {seed}").sample(labelled, number)
+        write_parquet([*negatives, *chosen], data)
+    if not is_finished(trained):
+        words = ["rl", "--data", data, "--config", plan.judge_config, "--model", judge, "--out", trained]
+        _command(*words, f"seed={seed}", *plan.judge_keys)
+    return trained / FINAL
+
+
+def _compare(plan: HardenPlan, folder: Path, judge: str, candidate: Path, result: Round) -> None:
+    """Benchmark both judges on held-out pairs, and accept the new one unless it is worse beyond noise."""
+    folders = [folder / "bench_before", folder / "bench_after"]
+    for out, path in zip(folders, (judge, candidate), strict=True):
+        if not (out / "report.json").exists():
+            words = ["bench", "run", "pairs", "--data", plan.held_out, "--judge", f"hf:{path}", "--temperature", 0]
+            _command(*words, "--votes", 1, "--max-tokens", plan.judge_max_tokens, "--out", out, allowed=(DONE, FINDING))
+    text = subprocess.run(
+        [sys.executable, "-m", "rewardlab.cli", "bench", "compare", *map(str, folders), "--json"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    before, after = json.loads(text)["runs"]
+    result.accuracy_before, result.accuracy_after = before["accuracy"], after["accuracy"]
+    against = after["against_first"]
+    result.difference = None if against is None else tuple(against["interval"])
+    result.accepted = against is not None and against["interval"][1] >= 0
+    sentence = "takes its place" if result.accepted else "is worse on held-out pairs; the old one stays"
+    log_line(f"round {result.number}: the new judge {sentence}")
+
+
+def _publish(plan: HardenPlan, judge: str) -> None:
+    """Name the judge in the file that a server follows."""
+    if plan.judge_file:
+        path, name = Path(plan.judge_file), f"prob:{Path(judge).resolve()}\n"
+        if not path.exists() or path.read_text(encoding="utf-8") != name:
+            write_atomic(path, name)
+
+
+def _command(*words: Any, allowed: Sequence[int] = (DONE,)) -> None:
+    """Run a command of `rewardlab` in a process that ends with this one. Raise RewardlabError where it fails."""
+    line = [str(word) for word in words]
+    log_line(f"$ rewardlab {' '.join(line)}")
+    status = subprocess.run([sys.executable, "-m", "rewardlab.cli", *line], check=False, preexec_fn=end_with_parent).returncode
+    if status not in allowed:
+        raise RewardlabError(
+            f"`rewardlab {line[0]}` ended with status {status}: see above; run the same command again to go on"
+        )
+
+
+def _last_means(path: Path) -> dict[str, float]:
+    rows = read_complete_lines(path)
+    values = {name: [row[name] for row in rows if row.get(name) is not None][-LAST:] for name in MEANS}
+    return {name: sum(some) / len(some) for name, some in values.items() if some}
+
+
+def _write_page(plan: HardenPlan, out: Path) -> None:
+    """Write the page of all rounds so far, and their records as lines of one file."""
+    rounds, metrics, step = list[dict[str, Any]](), list[dict[str, Any]](), 0
+    for number in range(plan.rounds):
+        result = _finished_round(out, number)
+        if result is None:
+            break
+        rounds.append(asdict(result))
+        rows = read_complete_lines(out / f"round_{number}" / "policy" / METRICS)
+        metrics += [{**row, "step": step + row["step"]} for row in rows]
+        step = max((row["step"] for row in metrics), default=0)
+    write_atomic(out / ROUNDS, "".join(json.dumps(row) + "\n" for row in rounds))
+    write_atomic(out / PAGE, hardening_page(out.name, asdict(plan), rounds, metrics))

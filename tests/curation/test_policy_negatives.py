@@ -1,0 +1,151 @@
+"""Hard negatives of a policy's answers: which become one, by whose word, and that the label holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rewardlab.cli import main
+from rewardlab.curation.policy_negatives import (
+    NegativeCounts,
+    PaidAnswer,
+    as_negative,
+    by_labels,
+    by_teacher,
+    logged_answers,
+    negatives_of,
+    sample_answers,
+)
+from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.prompts import load_template
+from rewardlab.rewards.policy_signs.truth import exactly
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.types import PreferencePair
+from tests.support.images import png
+from tests.support.shell import run_main
+
+PLAIN = load_template("plain")
+PAIRS = [PreferencePair(f"p{n}", "Which?", (f"It is {n}.", "It is red."), 0, (png(),), attempts="1") for n in range(4)]
+READERS = {pair.pair_id: (lambda pair=pair: pair) for pair in PAIRS}
+
+
+def test_which_answers_become_negatives() -> None:
+    """Those that are paid enough and known to be wrong, each once; what is unknown is handed on."""
+    answers = [
+        PaidAnswer("p0", "It is 7.", 0.5),
+        PaidAnswer("p0", "It is 7.", 0.6),
+        PaidAnswer("p0", "it is 0", 0.9),
+        PaidAnswer("p1", "It is 8.", 0.1),
+        PaidAnswer("p2", "?", 0.4),
+    ]
+    counts = NegativeCounts()
+    known = lambda pair, answer: None if answer == "?" else exactly(pair, answer)  # noqa: E731
+    made = list(negatives_of(READERS, answers, known, counts, least_reward=0.25))
+    assert [(paid.answer, pair is not None) for paid, pair in made] == [("It is 7.", True), ("?", False)]
+    assert counts == NegativeCounts(answers=5, paid_little=1, repeated=1, right=1, unknown=1, negatives=1)
+    with pytest.raises(DataError, match="does not have"):
+        list(negatives_of(READERS, [PaidAnswer("none", "x", 1.0)], known, NegativeCounts(), least_reward=0))
+
+
+@given(st.text(min_size=1, max_size=40), st.sampled_from((0, 1)))
+def test_the_preferred_response_stays_preferred(answer: str, preferred: int) -> None:
+    """At either index, whatever the answer is; the same in every process."""
+    pair = PreferencePair("p", "q", ("good", "bad") if preferred == 0 else ("bad", "good"), preferred, attempts="3")
+    negative = as_negative(pair, answer)
+    assert negative.responses[negative.preferred or 0] == "good"
+    assert negative.responses[1 - (negative.preferred or 0)] == answer
+    assert (negative.attempts, negative.judgment, as_negative(pair, answer)) == ("2", "", negative)
+
+
+def test_both_indices_are_used() -> None:
+    """Else a judge would learn that the second response is the policy's."""
+    assert {as_negative(PAIRS[0], f"It is {n}.").preferred for n in range(20)} == {0, 1}
+
+
+def test_by_a_teacher() -> None:
+    """All of its votes, in both orders; one that leans to a place says nothing."""
+
+    def teacher(prompt: Any, draw: int) -> str:
+        first = prompt[0].text.split("Response 1:")[1].split("Response 2:")[0]
+        if "leans" in prompt[0].text:
+            return "<think>x</think><answer>1</answer>"
+        return f"<think>x</think><answer>{1 if 'good' in first else 2}</answer>"
+
+    knows = by_teacher(GenerativeJudge(ScriptedSampler(teacher), PLAIN))
+    pair = PreferencePair("p", "Which?", ("good one", "bad"), 0)
+    assert (knows(pair, "wrong"), knows(pair, "leans")) == (False, None)
+    other = PreferencePair("p", "Which?", ("one", "bad"), 0)
+    assert knows(other, "a good one") is True
+
+
+def test_logs_and_labels(tmp_path: Path) -> None:
+    """Lines of a policy's run; lines that somebody has filled in; a sentence for what is neither."""
+    log = tmp_path / "samples.jsonl"
+    rows = [{"step": 1, "pair_id": "p0", "text": "<think>x</think>It is 7.", "anchor": "a", "reward": 0.5}]
+    rows.append({**rows[0], "reward": None})
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert list(logged_answers(log)) == [PaidAnswer("p0", "It is 7.", 0.5)]
+    log.write_text('{"pair_id": "p0"}\n')
+    with pytest.raises(DataError, match="expected pair_id, answer"):
+        list(logged_answers(log))
+    labels = tmp_path / "labels.jsonl"
+    labels.write_text('{"pair_id": "p0", "answer": "x", "right": false}\n{"pair_id": "p0", "answer": "y", "right": null}\n')
+    knows = by_labels(labels)
+    assert [knows(PAIRS[0], text) for text in "xyz"] == [False, None, None]
+    labels.write_text('{"pair_id": "p0", "answer": "x", "right": "no"}\n')
+    with pytest.raises(DataError, match=r"right \(true, false or null\)"):
+        by_labels(labels)
+
+
+def test_sampling_goes_on(tmp_path: Path) -> None:
+    """The judge pays what is not the preferred response; a second run asks nobody, and another one is refused."""
+    said = iter(["It is 9.", "It is 1.", "It is 5.", "It is 3."])
+    policy = ScriptedSampler(lambda prompt, draw: next(said), name="policy")
+    judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<think>x</think><answer>1</answer>"), PLAIN)
+    how: dict[str, Any] = {"number": 4, "seed": 1}
+    answers = sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, **how)
+    assert answers
+    assert all(answer.reward == 0.5 for answer in answers)
+    right = {pair.pair_id: pair.responses[0] for pair in PAIRS}
+    assert all(right[answer.pair_id] != answer.answer for answer in answers)
+    assert sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, **how) == answers
+    with pytest.raises(ConfigError):
+        sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, **{**how, "seed": 2})
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """From a log, by exact answers; then by a filled-in file; exit status 1 where there is no negative."""
+    write_parquet(PAIRS, tmp_path / "pairs.parquet")
+    log = tmp_path / "samples.jsonl"
+    log.write_text(
+        json.dumps({"pair_id": "p0", "text": "It is 7.", "reward": 0.5})
+        + "\n"
+        + json.dumps({"pair_id": "p1", "text": "It is 1.", "reward": 0.9})
+        + "\n"
+    )
+    line = ["data", "negatives", str(tmp_path / "pairs.parquet"), "--answers", str(log), "--out"]
+    done = run_main(main, *line, str(tmp_path / "exact"), "--truth", "exact")
+    assert (done.returncode, "1 wrong and paid" in done.stdout) == (0, True)
+    (negative,) = read_pairs(tmp_path / "exact" / "negatives.parquet")
+    assert negative.responses[1 - (negative.preferred or 0)] == "It is 7."
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    done = run_main(main, *line, str(tmp_path / "none"), "--truth", f"file:{empty}")
+    assert done.returncode == 1
+    filled = [json.loads(row) for row in (tmp_path / "none" / "to_label.jsonl").read_text().splitlines()]
+    empty.write_text("".join(json.dumps({**row, "right": False}) + "\n" for row in filled))
+    done = run_main(main, *line, str(tmp_path / "labelled"), "--truth", f"file:{empty}")
+    assert (done.returncode, len(read_pairs(tmp_path / "labelled" / "negatives.parquet"))) == (0, 1)
+    for words, said in (
+        (["--truth", "luck"], "expected exact"),
+        (["--truth", "exact", "--judge", "demo"], "--policy and --judge"),
+    ):
+        done = run_main(main, *line, str(tmp_path / "x"), *words)
+        assert (done.returncode, said in done.stderr) == (2, True)

@@ -1,0 +1,132 @@
+"""The loop of a judge and its policy: what each round runs, who is accepted, and that it goes on wherever it was stopped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.errors import ConfigError, RewardlabError
+from rewardlab.training import hardening
+from rewardlab.training.hardening import HardenPlan, harden_judge
+from rewardlab.types import PreferencePair
+from tests.support.images import png
+
+PAIRS = [PreferencePair(f"p{n}", "Which?", (f"It is {n}.", "It is red."), 0, (png(),)) for n in range(6)]
+
+
+class Commands:
+    """Stands in for the commands of a round, and writes what each leaves. Before the ``killed_at``-th it ends."""
+
+    def __init__(self, negatives: int = 2, killed_at: int = -1) -> None:
+        self.lines: list[list[str]] = []
+        self.negatives, self.killed_at = negatives, killed_at
+
+    def __call__(self, *words: Any, allowed: Sequence[int] = (0,)) -> None:
+        line = [str(word) for word in words]
+        if len(self.lines) == self.killed_at:
+            raise RewardlabError("killed")
+        self.lines.append(line)
+        out = Path(line[line.index("--out") + 1])
+        out.mkdir(parents=True, exist_ok=True)
+        if line[0] in ("policy", "rl"):
+            (out / "final").mkdir()
+            (out / "final" / "rewardlab.json").write_text("{}")
+            (out / "metrics.jsonl").write_text(
+                "".join(json.dumps({"step": n, "reward": 0.1 * n, "answers/right": 0.5}) + "\n" for n in range(1, 9))
+            )
+        elif line[0] == "data":
+            made = [PreferencePair(f"{out.parent.name}/{n}", "Which?", ("It is 1.", f"x{n}"), 0) for n in range(self.negatives)]
+            if made:
+                write_parquet(made, out / "negatives.parquet")
+        else:
+            (out / "report.json").write_text("{}")
+
+    @property
+    def stages(self) -> list[str]:
+        return [line[0] for line in self.lines]
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HardenPlan:
+    write_parquet(PAIRS, tmp_path / "pairs.parquet")
+    intervals = iter([(-0.01, 0.02), (-0.05, -0.02), (0.0, 0.1)])
+
+    def compared(*args: Any, **kwargs: Any) -> Any:
+        run = {"accuracy": 0.9, "against_first": None}
+        return type(
+            "Done", (), {"stdout": json.dumps({"runs": [run, {**run, "against_first": {"interval": next(intervals)}}]})}
+        )
+
+    monkeypatch.setattr(hardening.subprocess, "run", compared)
+    data = str(tmp_path / "pairs.parquet")
+    return HardenPlan(
+        data, data, "policy_0", "judge_0", "p.yaml", "j.yaml", "exact", rounds=2, judge_file=str(tmp_path / "judge")
+    )
+
+
+def test_two_rounds(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first new judge is accepted, named in the file and pays the second round; the second is worse, and stays out."""
+    commands = Commands()
+    monkeypatch.setattr(hardening, "_command", commands)
+    out = tmp_path / "out"
+    last = harden_judge(plan, out)
+    assert commands.stages == ["policy", "data", "rl", "bench", "bench"] * 2
+    first = out / "round_0" / "judge" / "final"
+    assert last == first
+    assert Path(plan.judge_file).read_text() == f"prob:{first.resolve()}\n"
+    second = commands.lines[5]
+    assert second[second.index("--judge") + 1] == f"prob:{first}"
+    assert second[second.index("--model") + 1] == str(out / "round_0" / "policy" / "final")
+    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    assert [row["accepted"] for row in rounds] == [True, False]
+    assert rounds[0]["policy_means"] == {"reward": pytest.approx(0.6), "answers/right": 0.5}
+    taught = read_pairs(out / "round_1" / "data.parquet")
+    assert [pair.pair_id for pair in taught[:4]] == ["round_0/0", "round_0/1", "round_1/0", "round_1/1"]
+    assert len(taught) == 8  # as many labelled pairs of the set beside them
+    page = (out / "index.html").read_text()
+    assert "2 rounds so far" in page
+    assert "was worse; the old one stays" in page
+
+
+@pytest.mark.parametrize("killed_at", range(6))
+def test_it_goes_on(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int) -> None:
+    """Killed before any command, the same call does what is left, and nothing twice."""
+    killed, rest = Commands(killed_at=killed_at), Commands()
+    monkeypatch.setattr(hardening, "_command", killed)
+    with pytest.raises(RewardlabError, match="killed"):
+        harden_judge(plan, tmp_path / "out")
+    monkeypatch.setattr(hardening, "_command", rest)
+    harden_judge(plan, tmp_path / "out")
+    assert killed.stages + rest.stages == ["policy", "data", "rl", "bench", "bench"] * 2
+    done = Commands()
+    monkeypatch.setattr(hardening, "_command", done)
+    harden_judge(plan, tmp_path / "out")
+    assert done.stages == []
+
+
+def test_nothing_wrong_was_paid(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No negative, no training: the judge stays."""
+    commands = Commands(negatives=0)
+    monkeypatch.setattr(hardening, "_command", commands)
+    assert harden_judge(plan, tmp_path / "out") == Path("judge_0")
+    assert commands.stages == ["policy", "data"] * 2
+    assert "none was trained" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_another_run_is_refused(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other settings are another run; more rounds are not."""
+    from dataclasses import replace
+
+    monkeypatch.setattr(hardening, "_command", Commands())
+    harden_judge(replace(plan, rounds=1), tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"other settings \(truth\)"):
+        harden_judge(replace(plan, truth="rules"), tmp_path / "out")
+    more = Commands()
+    monkeypatch.setattr(hardening, "_command", more)
+    harden_judge(plan, tmp_path / "out")
+    assert more.stages == ["policy", "data", "rl", "bench", "bench"]
