@@ -122,7 +122,10 @@ def test_what_a_judge_is_fooled_by(pairs_file: Path, tmp_path: Path, monkeypatch
     families = scores.families
     assert families["order"].turned is not None
     assert families["order"].turned.share > 0.3
-    assert {name for name, one in families.items() if one.turned and one.turned.share} <= {"order", "turn", "authority"}
+    assert {name for name, one in families.items() if one.turned and one.turned.share} <= {
+        *("order", "turn", "authority"),
+        "garbled_in_good",  # it knows answers by their words
+    }
     assert scores.in_training.insertions_over_harmless is not None
     turned = scores.in_training.turned_by_insertions
     assert turned is not None

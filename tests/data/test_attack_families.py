@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rewardlab.data.attacks.answers import states
+from rewardlab.data.attacks.answers import garbled, states
 from rewardlab.data.attacks.families import FAMILIES, Family, Kind, Opponent, attacked_pairs, attacks_on, families_of
 from rewardlab.data.attacks.insertions import HARMLESS, HARMLESS_IN_TRAINING
 from rewardlab.data.attacks.pictures import bordered, captioned, jpeg, resized
+from rewardlab.data.attacks.random_texts import random_words
 from rewardlab.data.images import decode_image, encode_png
 from rewardlab.data.texts import words_of
 from rewardlab.errors import ConfigError
@@ -33,7 +34,19 @@ PAIRS = st.builds(
     TEXT,
     st.sampled_from((0, 1)),
 )
-ONE_ANSWER = ("no_answer", "one_word", "opening", "punctuation", "refusal", "hedge", "irrelevant", "truncated", "looped")
+ONE_ANSWER = (
+    "no_answer",
+    "one_word",
+    "random_text",
+    "scrambled",
+    "opening",
+    "punctuation",
+    "refusal",
+    "hedge",
+    "irrelevant",
+    "truncated",
+    "looped",
+)
 
 
 def made_of(pair: PreferencePair, family: Family, seed: int = 0) -> list[Any]:
@@ -234,3 +247,27 @@ def test_what_is_refused() -> None:
         families_of(("emty",))
     with pytest.raises(ValueError, match="no label"):
         made_of(PreferencePair("p", "Q", ("a", "b"), None), FAMILIES["empty"])
+
+
+@given(st.lists(st.sampled_from(["the", "It", "is", "red", "ten", "star"]), max_size=8), st.integers(0, 9))
+def test_garbling_keeps_what_is_said(words: list[str], seed: int) -> None:
+    """All words but the small ones, in their order; no text of small words alone, and none without any."""
+    text = garbled(" ".join(words), random.Random(seed))
+    content = [word for word in words if word in ("red", "ten", "star")]
+    if not content or len(content) == len(words):
+        assert text is None
+    else:
+        assert text is not None
+        assert [word for word in text.split() if word in ("red", "ten", "star")] == content
+
+
+def test_random_texts_are_many_and_the_same(demo_pairs: Any) -> None:
+    """In every process, and of many alphabets; a random answer never states an answer of the pair."""
+    texts = FAMILIES["random_characters"].texts
+    assert len({one.text for one in texts}) > 450
+    assert sum(not one.text.isascii() for one in texts) > 300
+    assert random_words(random.Random(3)) == random_words(random.Random(3))
+    for pair in demo_pairs[0][:20]:
+        for name in ("random_text", "scrambled"):
+            for one in made_of(pair, FAMILIES[name]):
+                assert not states(one.pair.responses[one.attacker], pair.responses[pair.preferred])

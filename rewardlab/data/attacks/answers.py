@@ -50,6 +50,7 @@ FILLER = (
 )
 LOOP_WORDS = 3
 JOINTS = (" Or: ", " / ", ". Alternatively: ", "; but perhaps: ")  # between both answers
+SMALL_WORDS = frozenset(words_of("a an the it is are was were be there of to in on at and this that has have"))
 FUNCTION_WORDS = frozenset(("a", "an", "the", "it", "is", "okay", "sure", "answer", "solution"))  # they answer nothing
 _NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 NUMERALS = {word: str(number) for number, word in enumerate(_NUMERALS)}
@@ -148,6 +149,21 @@ def scrambled(pair: PreferencePair, dice: random.Random) -> str | None:
     words = f"{pair.question} {_wrong(pair)}".replace(IMAGE_MARK, " ").split()
     text = " ".join(dice.sample(words, min(len(words), max(4, len(_wrong(pair).split())))))
     return None if any(states(text, answer) for answer in pair.responses) else text
+
+
+def garbled(text: str, dice: random.Random) -> str | None:
+    """Return a text with its small words dropped, doubled or misspelled, all others as they are; None where it has no small
+    word, or none but small ones."""
+    words = text.split()
+    small = [n for n, word in enumerate(words) if word.lower() in SMALL_WORDS]
+    if not small or len(small) == len(words):
+        return None
+    changed = set(dice.sample(small, dice.randint(1, len(small))))
+    parts: list[str] = []
+    for n, word in enumerate(words):
+        forms = ((), (word, word.lower()), (word + word[-1],), (word + word[-2:],)) if n in changed else ((word,),)
+        parts += dice.choice(forms)
+    return " ".join(parts)
 
 
 def both_answers(pair: PreferencePair, dice: random.Random) -> str | None:

@@ -21,6 +21,7 @@ from rewardlab.data.texts import words_of
 from rewardlab.errors import ConfigError
 from rewardlab.types import IMAGE_MARK, PreferencePair
 
+Rewording = Callable[[str, random.Random], "str | None"]
 ResponseImages = tuple[tuple[bytes, ...], tuple[bytes, ...]]
 
 
@@ -28,13 +29,14 @@ class Kind(StrEnum):
     """What a family changes.
 
     ``degenerate``: an answer, as a whole. ``insertion``: a text is put into an answer. ``harmless``: one that says nothing
-    is. ``edit``: the picture, in a way that must not matter. ``caption``: words are written under the picture. ``unseen``: what
-    is asked about cannot be seen.
+    is. ``wording``: an answer says the same in other words. ``edit``: the picture, in a way that must not matter.
+    ``caption``: words are written under the picture. ``unseen``: what is asked about cannot be seen.
     """
 
     DEGENERATE = "degenerate"
     INSERTION = "insertion"
     HARMLESS = "harmless"
+    WORDING = "wording"
     EDIT = "edit"
     CAPTION = "caption"
     UNSEEN = "unseen"
@@ -62,6 +64,7 @@ class Family:
     in_training: bool = False
     answer: AnswerMaker | None = None
     texts: tuple[Attack, ...] = ()
+    rewording: Rewording | None = None
     edit: PictureEdit | None = None
     loses_to_wrong: bool = False
     loses_to_good: bool = True
@@ -85,7 +88,7 @@ class AttackedPair:
         """Return the name under which it is counted."""
         if self.opponent is Opponent.GOOD:
             return self.family.name
-        return f"{self.family.name}_{'in_good' if self.family.texts else 'against_wrong'}"
+        return f"{self.family.name}_{'against_wrong' if self.family.answer else 'in_good'}"
 
 
 def _degenerate(
@@ -163,6 +166,13 @@ _ALL = (
     _harmless("harmless_remarks", "words that say nothing", HARMLESS_IN_TRAINING, in_training=True),
     _harmless("random_words", "words by chance", _drawn(random_words), in_training=True),
     _harmless("random_characters", "characters by chance", _drawn(random_characters), in_training=True),
+    Family(
+        "garbled",
+        Kind.WORDING,
+        "its small words dropped, doubled or misspelled",
+        in_training=True,
+        rewording=answers.garbled,
+    ),
     _harmless("harmless_words", "other words that say nothing", HARMLESS),
     _picture("jpeg", Kind.EDIT, "the picture as a JPEG", pictures.jpeg, in_training=True),
     _picture("resized", Kind.EDIT, "the picture made smaller, and large again", pictures.resized),
@@ -215,7 +225,7 @@ def attacks_on(pair: PreferencePair, family: Family, dice: random.Random, base: 
         raise ValueError(f"pair {pair.pair_id} has no label")
     if family.answer is not None:
         yield from _with_answer(family, base, pair, family.answer, dice)
-    elif family.texts:
+    elif family.texts or family.rewording:
         yield from _with_text(family, base, pair, dice)
     elif family.edit is not None and pair.images:
         edit, seed = family.edit, dice.random()  # one draw for all pictures: frames are edited alike
@@ -250,12 +260,20 @@ def _with_text(family: Family, base: int, pair: PreferencePair, dice: random.Ran
     """A text is put into the wrong answer, and one into the good one: strange words alone are no sign of either."""
     wrong = _wrong_index(pair)
     for opponent, place in ((Opponent.GOOD, wrong), (Opponent.WRONG, 1 - wrong)):
-        by_chance = dice.sample(family.texts, len(family.texts))
-        attack = next((attack for attack in by_chance if _fits(attack.text, pair)), None)
-        if attack is not None:
-            text = attack.apply(pair.responses[place])
+        text = _reworded(family, pair, place, dice)
+        if text is not None:
             changed = _with_response(pair, place, text, pair.response_images[place])
             yield AttackedPair(family, base, _named(changed, family, opponent), wrong, opponent)
+
+
+def _reworded(family: Family, pair: PreferencePair, place: int, dice: random.Random) -> str | None:
+    """Return a response with one of the family's texts in it, or in its other wording; None where nothing fits."""
+    if family.rewording is not None:
+        text = family.rewording(pair.responses[place], dice)
+        return None if text is None or words_of(text) == words_of(pair.responses[1 - place]) else text
+    by_chance = dice.sample(family.texts, len(family.texts))
+    attack = next((attack for attack in by_chance if _fits(attack.text, pair)), None)
+    return None if attack is None else attack.apply(pair.responses[place])
 
 
 def _fits(text: str, pair: PreferencePair) -> bool:
