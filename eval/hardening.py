@@ -101,7 +101,7 @@ class Stages:
         self.command(clean / "report.json", "bench", "run", *asked, "--votes", 1, "--temperature", 0, "--out", clean)
         robustness = _report(attacked)["robustness"]
         return {
-            "clean": _report(clean)["scores"]["accuracy"],
+            "clean": _report(clean)["accuracy"]["micro"],
             **{part: {name: _share(robustness[part][name]) for name in FIGURES} for part in ("held_out", "in_training")},
             "families": {name: family["named"]["share"] for name, family in robustness["families"].items()},
         }

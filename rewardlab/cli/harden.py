@@ -44,7 +44,7 @@ def harden_command(
     ] = 0.25,
     mix: Annotated[
         float, typer.Option("--mix", min=0.0, help="Labelled pairs of the set for each negative, in the judge's training.")
-    ] = 1.0,
+    ] = 12.0,
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of an answer.")] = 1024,
     judge_max_tokens: Annotated[int, typer.Option("--judge-max-tokens", min=1, help="Most tokens of a judgment.")] = 1024,
     judge_file: Annotated[

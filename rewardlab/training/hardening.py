@@ -51,7 +51,7 @@ class HardenPlan:
     judge_keys: tuple[str, ...] = ()
     number: int = 1000
     least_reward: float = 0.25
-    mix: float = 1.0
+    mix: float = 12.0
     max_tokens: int = 1024
     judge_max_tokens: int = 1024
     judge_file: str = ""

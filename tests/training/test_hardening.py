@@ -65,7 +65,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HardenPlan:
     monkeypatch.setattr(hardening.subprocess, "run", compared)
     data = str(tmp_path / "pairs.parquet")
     return HardenPlan(
-        data, data, "policy_0", "judge_0", "p.yaml", "j.yaml", "exact", rounds=2, judge_file=str(tmp_path / "judge")
+        data, data, "policy_0", "judge_0", "p.yaml", "j.yaml", "exact", rounds=2, mix=1.0, judge_file=str(tmp_path / "judge")
     )
 
 
@@ -87,7 +87,7 @@ def test_two_rounds(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monkey
     assert rounds[0]["policy_means"] == {"reward": pytest.approx(0.6), "answers/right": 0.5}
     taught = read_pairs(out / "round_1" / "data.parquet")
     assert [pair.pair_id for pair in taught[:4]] == ["round_0/0", "round_0/1", "round_1/0", "round_1/1"]
-    assert len(taught) == 8  # as many labelled pairs of the set beside them
+    assert len(taught) == 8  # as many labelled pairs of the set beside them, as the plan says
     page = (out / "index.html").read_text()
     assert "2 rounds so far" in page
     assert "was worse; the old one stays" in page

@@ -1,0 +1,38 @@
+"""The report of hardening: means over seeds, what was asked, families side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from eval.hardening import ARMS, FIGURES, cell_of, markdown
+
+
+def arm(clean: float, share: float) -> dict[str, Any]:
+    figures = dict.fromkeys(FIGURES, share)
+    difference = {"difference": clean - 0.9, "interval": [clean - 0.91, clean - 0.89]}
+    return {
+        "clean": clean,
+        "held_out": figures,
+        "in_training": {**figures, "lost_by_captions": None, "right_unseen": None},
+        "families": {"one_word": share, "hedge": share / 2},
+        "difference": difference,
+    }
+
+
+def test_a_cell_is_a_mean_over_seeds() -> None:
+    """Student's interval of two and more; none of one; a dash of nothing."""
+    assert cell_of([0.5]) == "50.0"
+    assert cell_of([0.4, 0.6]) == "50.0 [-77.1, 177.1]"
+    assert cell_of([None]) == "–"
+
+
+def test_the_tables() -> None:
+    """Held-out families with what is asked, trained ones without; differences in points."""
+    seed = {"before": arm(0.9, 0.5), "longer": arm(0.92, 0.4), "hardened": arm(0.88, 0.02)}
+    text = markdown({"commit": "c", "settings": {}, "seeds": {"0": seed, "1": seed}})
+    words, most = FIGURES["good_unnamed"]
+    assert f"| {words} | 50.0 [50.0, 50.0] | 40.0 [40.0, 40.0] | 2.0 [2.0, 2.0] | ≤ {most} |" in text
+    assert "| 0 | +2.0 [+1.0, +3.0] | -2.0 [-3.0, -1.0] |" in text
+    assert "| one word | 50.0 [50.0, 50.0] |" in text
+    assert text.count("right without the picture") == 1
+    assert all(title in text for title in ARMS.values())
