@@ -208,6 +208,10 @@ def serve_judge(
         restart_after_s=engine_timeout,
         replicas=Replicas(replicas, replica_gpus) if replicas else None,
     )
+    if judge_file and replicas:
+        raise ConfigError(
+            "--judge-file and --replicas: replicas cannot be replaced while the server runs; leave one of them out"
+        )
     followed = FollowedJudge(judge_file, open_judge) if judge_file else None
     opened_judge = open_judge(followed.read_or(judge) if followed else judge)
     rules = GroupRules(VotingOptions(votes, policy), strategy, group_size, group_timeout, timeout)
@@ -226,4 +230,5 @@ def serve_judge(
         followed=followed,
         **batching,
     )
+    del opened_judge  # the application keeps it for as long as it serves
     run_server(app, StopTimes(notice, drain), host=host, port=port, **listening)

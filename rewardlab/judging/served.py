@@ -63,7 +63,7 @@ class ServedJudge(ModelJudge):
         self.spec, self.deadline_s = self.url, deadline_s  # one name of a server, however it is written
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._concurrency = concurrency
-        self._weights: str | None = None  # that judged the first pair
+        self._seen: tuple[Any, ...] | None = None  # which judge the first answer was of
         self._background = EventLoopThread(partial(_opened, self.url, headers, concurrency))
 
     @property
@@ -73,6 +73,7 @@ class ServedJudge(ModelJudge):
     @property
     def identity(self) -> dict[str, str | float]:
         health = self._background.run(self._health)
+        self._seen = self._seen or _judge_of(health)
         names = (health["judge"], health.get("weights"))
         return {
             "judge": self.spec,
@@ -151,7 +152,7 @@ class ServedJudge(ModelJudge):
         if not isinstance(answer, Completion):
             try:
                 votes = [_vote(row) for row in answer["votes"]]
-                self._refuse_another_judge(answer.get("weights"))
+                self._refuse_another_judge(_judge_of(answer))
                 if all([vote.order for vote in votes].count(order) == num_votes for order in orders):
                     return votes
                 answer = _failure(f"garbled answer: {len(votes)} votes in place of {num_votes} in each of {len(orders)} orders")
@@ -160,14 +161,14 @@ class ServedJudge(ModelJudge):
         status = VerdictStatus.TIMEOUT if answer.finish is FinishReason.TIMEOUT else VerdictStatus.ERROR
         return [Vote(order, Verdict(None, status), answer) for order in orders for _ in range(num_votes)]
 
-    def _refuse_another_judge(self, weights: str | None) -> None:
-        """Raise EndpointError where the server has replaced its judge since the first pair: the votes would be of two."""
-        if self._weights is None:
-            self._weights = weights
-        if weights != self._weights:
+    def _refuse_another_judge(self, judge: tuple[Any, ...]) -> None:
+        """Raise EndpointError where the server has replaced its judge since it was first asked: the votes would be of two."""
+        self._seen = self._seen or judge
+        if judge != self._seen:
+            before, now = (" ".join(str(name) for name in names[:2] if name) for names in (self._seen, judge))
             raise EndpointError(
-                f"{self.url}: has replaced its judge (weights {self._weights} before, {weights} now); the judgments of one run "
-                "must be of one judge: begin again, in another --out"
+                f"{self.url}: has replaced its judge ({before} before, {now} now); the judgments of one run must be of one "
+                "judge: begin again, in another --out"
             )
 
     async def _ask(self, connection: _Connection, request: Callable[[], Mapping[str, Any]]) -> Any:
@@ -258,6 +259,11 @@ def _calls(requests: Iterable[tuple[int, VoteRequest]]) -> Iterator[_Call]:
             for run in runs.values():
                 first, orders = run[0][1], tuple(dict.fromkeys(request.order for _, request in run))
                 yield _Call(first.pair, orders, len(run) // len(orders), first.seed + first.draw, tuple(n for n, _ in run))
+
+
+def _judge_of(answer: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what tells one judge of a server from another."""
+    return answer.get("judge"), answer.get("weights"), answer.get("template_hash")
 
 
 def _refuse_images(pairs: Sequence[PreferencePair]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Hashable
 from rewardlab.serving.batch_times import BatchTimes
 from rewardlab.serving.fair_queue import Entry, FairQueue
 from rewardlab.serving.jobs import Job, family_of
+from rewardlab.serving.judge_versions import JudgeVersion
 
 ACTIVE_S = 10.0  # for so long after its last job a tenant is thought to come again
 
@@ -34,14 +35,17 @@ class BatchPlanner:
         self._shortest_s = min(self._shortest_s, entry.deadline - entry.arrival)
         self._smallest = min(self._smallest, entry.job.num_sequences)
 
-    def choose(self, now: float) -> tuple[list[Entry], list[Entry]]:
-        """Take the next batch, jobs of one kind, and what is too late for any; return both. No batch is of no kind."""
+    def choose(self, now: float, version: JudgeVersion) -> tuple[list[Entry], list[Entry]]:
+        """Take the next batch for a judge, jobs of one kind, and what is too late for any; return both. No batch is of no
+        kind."""
         batch: list[Entry] = []
         late: list[Entry] = []
         size, total, time_left = 0, 0, math.inf
         self._shortest_s = min((entry.deadline - entry.arrival for entry in self._waiting), default=math.inf)
         self._smallest = min((entry.job.num_sequences for entry in self._waiting), default=self._max_sequences)
         for entry in self._waiting.in_turn():
+            if entry.version is not version:
+                continue
             num = entry.job.num_sequences
             if not batch:
                 size = self._size(entry.job, now)
@@ -85,4 +89,4 @@ class BatchPlanner:
 
     def _kind(self, entry: Entry) -> Hashable:
         """Return what jobs of one batch have in common."""
-        return (entry.version.number, entry.job.kind, None if self._mix_seeds else entry.job.seed)
+        return (entry.job.kind, None if self._mix_seeds else entry.job.seed)

@@ -37,6 +37,7 @@ class EngineThread:
                 error = raised
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
                 future.get_loop().call_soon_threadsafe(_settle, future, result, error)
+            del item, call, future, result, error  # what was judged, and by whom, is not kept until the next call
 
 
 def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:

@@ -5,28 +5,32 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rewardlab.errors import ConfigError, RewardlabError
+from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.samplers.base import VLLM
+from rewardlab.serving.engine_thread import EngineThread
+from rewardlab.serving.judge_versions import JudgeVersion, close_judge
 from rewardlab.serving.media_loader import processor_pixels
 
 if TYPE_CHECKING:
     from rewardlab.serving.service import JudgeService
 
 LOG = logging.getLogger(__name__)
-MOST_CHARACTERS = 4096
+MOST_BYTES = 4096
+Stamp = tuple[int, int, int]
 
 
 class FollowedJudge:
-    """The judge that a file names. ``open_judge`` opens one by its name, in a thread, while the last one goes on serving.
+    """The judge that a file names. ``open_judge`` opens one by its name, on a thread, while the last one goes on serving.
 
-    A file that cannot be read, and a judge that cannot be opened, leave the judge as it is; the server says so in its log and
-    under ``/v1/status``, and looks again when the file changes.
+    A file that cannot be read, and a judge that cannot be opened or cannot serve here, leave the judge as it is; the server
+    says so under ``/v1/status``, with the whole reason in its log, and looks again when the file changes.
     """
 
     def __init__(self, path: Path, open_judge: Callable[[str], GenerativeJudge], *, recheck_s: float = 1.0) -> None:
@@ -36,7 +40,10 @@ class FollowedJudge:
     def read(self) -> str:
         """Return the name in the file. Raise ConfigError where it cannot be read, or holds no name of a judge."""
         try:
-            name = self._path.read_bytes()[:MOST_CHARACTERS].decode().strip()
+            if not self._path.is_file():
+                raise FileNotFoundError("no such file")
+            with self._path.open("rb") as file:
+                name = file.read(MOST_BYTES).decode().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--judge-file {self._path}: cannot be read ({error}); expected the name of a judge") from error
         JudgeSpec.parse(name)
@@ -48,36 +55,43 @@ class FollowedJudge:
 
     async def follow(self, service: JudgeService) -> None:
         """Look at the file again and again, and replace the judge of ``service`` when it has changed."""
-        while True:
-            await asyncio.sleep(self._recheck_s)
-            if (stamp := self._read_stamp()) != self._stamp:
-                self._stamp = stamp
-                await self._replace(service)
-
-    async def _replace(self, service: JudgeService) -> None:
-        queue = service.queue
-        versions = queue.versions
+        thread = EngineThread()  # a daemon: a load that hangs does not keep the server from ending
         try:
-            versions.loading = name = self.read()
-            judge = await asyncio.get_running_loop().run_in_executor(None, self._open, name)
-            refuse_another_kind(judge, service.judge)
-        except (RewardlabError, OSError, RuntimeError) as error:
-            versions.load_error = f"{versions.loading or self._path}: {error}"
-            LOG.error("%s; version %d of the judge goes on", versions.load_error, versions.newest.number)
+            while True:
+                await asyncio.sleep(self._recheck_s)
+                if (stamp := await thread.run(self._read_stamp)) != self._stamp:
+                    self._stamp = stamp
+                    await self._replace(service, thread)
+        finally:
+            thread.close()
+
+    async def _replace(self, service: JudgeService, thread: EngineThread) -> None:
+        versions, what = service.queue.versions, str(self._path)
+        try:
+            what = versions.loading = await thread.run(self.read)
+            version = await thread.run(partial(self._open, what, service.judge))
+            service.queue.replace_version(version)
+        except Exception as error:  # the boundary: whatever a file or a checkpoint has in it, the server goes on
+            LOG.error("%s does not serve; version %d goes on: %s", what, versions.newest.number, error, exc_info=error)
+            versions.load_error = f"{self._path}: {type(error).__name__}; the log of the server has the reason"
         else:
-            queue.replace_judge(judge, probability_judge_of(judge))
             versions.load_error = None
-            newest = versions.newest
-            LOG.warning("version %d of the judge serves: %s, weights %s", newest.number, name, newest.weights or "elsewhere")
+            LOG.warning("version %d of the judge serves: %s, weights %s", version.number, what, version.weights or "elsewhere")
         finally:
             versions.loading = None
 
-    def _open(self, name: str) -> GenerativeJudge:
+    def _open(self, name: str, before: GenerativeJudge) -> JudgeVersion:
+        refuse_another_engine(name, before)
         judge = self._open_judge(name)
-        judge.check()
-        return judge
+        try:
+            judge.check()
+            refuse_another_kind(judge, before)
+            return JudgeVersion(judge, probability_judge_of(judge))
+        except BaseException:
+            close_judge(judge)
+            raise
 
-    def _read_stamp(self) -> tuple[int, int, int]:
+    def _read_stamp(self) -> Stamp:
         try:
             stat = self._path.stat()
         except OSError:
@@ -85,14 +99,19 @@ class FollowedJudge:
         return (stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
 
-def refuse_another_kind(judge: GenerativeJudge, before: GenerativeJudge) -> None:
-    """Raise ConfigError for a judge that this server cannot serve in the place of ``before`` without being started again."""
-    old, new = JudgeSpec.parse(before.spec), JudgeSpec.parse(judge.spec)
-    if VLLM in (old.engine, new.engine) or old.engine != new.engine:
+def refuse_another_engine(name: str, before: GenerativeJudge) -> None:
+    """Raise ConfigError, before anything is opened, for a judge of another engine than ``before``, and for vLLM's, which takes
+    the card."""
+    old, new = JudgeSpec.parse(before.spec).engine, JudgeSpec.parse(name).engine
+    if VLLM in (old, new) or old != new:
         raise ConfigError(
-            f"a judge of the engine {new.engine} cannot replace one of {old.engine} while the server runs: hf: judges follow "
-            "hf: judges, and openai: judges openai: judges; start a server for it"
+            f"a judge of the engine {new} cannot replace one of {old} while the server runs: hf: judges follow hf: judges, and "
+            "openai: judges openai: judges; start a server for it"
         )
+
+
+def refuse_another_kind(judge: GenerativeJudge, before: GenerativeJudge) -> None:
+    """Raise ConfigError for a judge that cannot serve in the place of ``before`` without the server being started again."""
     if processor_pixels(judge) != processor_pixels(before):
         raise ConfigError(
             f"it reads pictures of up to {processor_pixels(judge)} pixels, and the judge before of {processor_pixels(before)}; "

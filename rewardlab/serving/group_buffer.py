@@ -20,6 +20,7 @@ class Group(Generic[T, R]):
     def __init__(self) -> None:
         self.members: list[tuple[T, asyncio.Future[R]]] = []
         self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
 
     def fail(self, error: Exception) -> None:
         for _, future in self.members:
@@ -66,10 +67,12 @@ class GroupBuffer(Generic[T, R]):
         future: asyncio.Future[R] = loop.create_future()
         if (group := self._open.get(place)) is None:
             group = self._open[place] = Group()
-            loop.call_later(self.timeout_s, self._dissolve, place, group)
+            group.timer = loop.call_later(self.timeout_s, self._dissolve, place, group)
         group.members.append((member, future))
         if len(group.members) == self.size:
             del self._open[place]
+            if group.timer:
+                group.timer.cancel()
             group.task = loop.create_task(self._settle(group))
             self._tasks.add(group.task)
             group.task.add_done_callback(self._tasks.discard)

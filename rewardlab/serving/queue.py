@@ -13,9 +13,8 @@ import contextlib
 import itertools
 import math
 import time
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -30,34 +29,14 @@ from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, O
 from rewardlab.serving.fair_queue import Entry, FairQueue
 from rewardlab.serving.histograms import ServingHistograms
 from rewardlab.serving.jobs import Job, JudgeEngine, family_of, is_refusal
-from rewardlab.serving.judge_versions import JudgeVersions
+from rewardlab.serving.judge_versions import JudgeVersion, JudgeVersions
+from rewardlab.serving.queue_records import TenantRecord
 from rewardlab.serving.request_context import TENANT
 from rewardlab.serving.request_log import record_job, record_weights
 
-# Counter -> what it counts.
-COUNTS = {
-    "asked": "pairs asked about",
-    "cached": "answered from the cache",
-    "judged": "judged by the engine",
-    "failed": "that the engine failed to judge",
-    "late": "that could not be judged before their deadline",
-    "gone": "whose caller hung up",
-    "refused": "refused because the queue was full",
-    "batches": "calls of the engine",
-    "sequences": "samples asked of the engine",
-}
 TIMEOUT_S = 120.0  # of a job without a deadline
 PAUSE_S, PAUSE_SHARE = 0.1, 0.1  # between two batches of several tenants at most, and of the first one's time
 TRIAL_S = 10.0  # so long after its last call an idle engine tries what seems too long for its deadline
-
-
-@dataclass
-class TenantRecord:
-    """What a tenant sees of the queue: totals with the keys of :data:`COUNTS`, and its last latencies as (Unix time,
-    milliseconds, own jobs that waited then)."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    recent: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=500))
 
 
 class JudgeQueue:
@@ -70,7 +49,7 @@ class JudgeQueue:
     batch anyway.
     ``max_sequences`` bounds a batch (votes times orders over its pairs), ``max_waiting`` the queue, ``engine_timeout_s`` one
     call of the engine, ``cache_size`` the cached results; a failing engine is checked every ``recheck_s``. ``counts`` are
-    totals, with the keys of :data:`COUNTS`, and ``tenants`` what there is of each.
+    totals, with the keys of :data:`rewardlab.serving.queue_records.COUNTS`, and ``tenants`` what there is of each.
     """
 
     def __init__(
@@ -88,7 +67,7 @@ class JudgeQueue:
         mix_seeds: bool = False,
         histograms: ServingHistograms | None = None,
     ) -> None:
-        self.versions = JudgeVersions(judge, probability_judge)
+        self.versions = JudgeVersions(JudgeVersion(judge, probability_judge), self._end_work)
         self.max_sequences, self.max_waiting, self.engine_timeout_s = max_sequences, max_waiting, engine_timeout_s
         self.recheck_s = recheck_s
         self.counts: Counter[str] = Counter()
@@ -106,10 +85,11 @@ class JudgeQueue:
         self._cache: OrderedDict[str, Any] = OrderedDict()
         self._cache_size = cache_size
         self._stop_announced = self._stopping = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._workers: dict[JudgeVersion, list[asyncio.Task[None]]] = {}
+        self._watcher: asyncio.Task[None] | None = None
         self._num_threads = num_threads
         self._running: set[Entry] = set()  # what the engine has started
-        self._ends: list[float] = []  # when its calls are expected to be done
+        self._ends: list[tuple[JudgeVersion, float]] = []  # whose calls are expected to be done when
         self._last_call = float("-inf")
         self._histograms = histograms or ServingHistograms()
 
@@ -126,14 +106,29 @@ class JudgeQueue:
         return self._waiting.num_of(tenant)
 
     def replace_judge(self, judge: JudgeEngine, probability_judge: Judge | None = None) -> None:
-        """Let another judge answer the requests that come from now on; those that are here are finished by theirs."""
-        self.versions.replace(judge, probability_judge)
+        """Let another judge answer the requests that come from now on; those that are here are finished by theirs. Within the
+        loop that runs the queue."""
+        self.replace_version(JudgeVersion(judge, probability_judge))
+
+    def replace_version(self, version: JudgeVersion) -> None:
+        """Do what :meth:`replace_judge` does."""
+        self._begin_work(version)
+        self.versions.replace(version)
         self.failing = False
 
     def start(self) -> None:
         self._idle.set()
+        self._begin_work(self.versions.newest)
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    def _begin_work(self, version: JudgeVersion) -> None:
+        """Start threads for the engine of a judge: one that hangs does not hold up the judge that replaces it."""
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(self._work()) for _ in range(self._num_threads)] + [loop.create_task(self._watch())]
+        self._workers[version] = [loop.create_task(self._work(version)) for _ in range(self._num_threads)]
+
+    def _end_work(self, version: JudgeVersion) -> None:
+        for task in self._workers.pop(version, []):
+            task.cancel()
 
     def announce_stop(self) -> None:
         """Be ready no longer, so that a balancer sends requests elsewhere; those that come are still judged."""
@@ -147,8 +142,10 @@ class JudgeQueue:
                 await self._idle.wait()
         except TimeoutError:
             pass
-        for task in self._tasks:
-            task.cancel()
+        for version in list(self._workers):
+            self._end_work(version)
+        if self._watcher:
+            self._watcher.cancel()
         for entry in [*self._waiting, *self._running]:
             self._waiting.remove(entry)
             entry.fail(_stopping())
@@ -163,10 +160,16 @@ class JudgeQueue:
 
         Cancelling the caller takes the job out of the queue; one that the engine has started is finished, and cached.
         """
+        version = self.versions.current
+        with self.versions.held(version):
+            return await self._submit(job, version, priority, deadline, waits_for_room=waits_for_room)
+
+    async def _submit(
+        self, job: Job, version: JudgeVersion, priority: int, deadline: float | None, *, waits_for_room: bool
+    ) -> Any:
         tenant, loop = TENANT.get(), asyncio.get_running_loop()
         self._count(tenant, "asked")
-        arrival = loop.time()
-        version, key = self.versions.current, job.key()
+        arrival, key = loop.time(), job.key()
         name = None if key is None else f"{tenant}:{version.cache_name}:{key}"
         if name is not None and (cache_hit := self._cache.get(name)) is not None:
             self._cache.move_to_end(name)
@@ -233,16 +236,17 @@ class JudgeQueue:
         """Raise DeadlineExceededError for a job that cannot be done in time; an engine that was idle for long tries."""
         now = asyncio.get_running_loop().time()
         entry.is_trial = not (self._running or self._waiting) and now - self._last_call > TRIAL_S
-        seconds = self._seconds_busy(now) + self._planner.seconds_until_done(entry, now, self._num_threads)
+        seconds = self._seconds_busy(now, entry.version) + self._planner.seconds_until_done(entry, now, self._num_threads)
         if not entry.is_trial and seconds > (left := entry.deadline - now):
             self._count(entry.tenant, "late")
             raise DeadlineExceededError(
                 f"the judge would need {seconds:.1f} s and has {max(left, 0):.1f} s: give it more time, or come later"
             )
 
-    def _seconds_busy(self, now: float) -> float:
-        """Return the seconds until a thread is free."""
-        return max(0.0, min(self._ends) - now) if len(self._ends) >= self._num_threads else 0.0
+    def _seconds_busy(self, now: float, version: JudgeVersion) -> float:
+        """Return the seconds until a thread of a judge is free."""
+        ends = [end for of, end in self._ends if of is version]
+        return max(0.0, min(ends) - now) if len(ends) >= self._num_threads else 0.0
 
     def _leave(self, entry: Entry) -> bool:
         """Take a job out of the queue; return whether it was still there."""
@@ -261,43 +265,51 @@ class JudgeQueue:
         """Return whole seconds until the queue as it is now is likely to be done."""
         return max(1, round(self.batch_seconds * (1 + self._waiting.sequences / self.max_sequences)))
 
-    async def _work(self) -> None:
-        """Run batches of what waits on an engine thread, again and again."""
-        thread, loop = EngineThread(), asyncio.get_running_loop()
-        while True:
-            batch = self._take()
-            if not batch:
-                if not self._running:
+    async def _work(self, version: JudgeVersion) -> None:
+        """Run batches of what waits for a judge on an engine thread, again and again."""
+        thread = EngineThread()
+        try:
+            while True:
+                if batch := self._take(version):
+                    thread = await self._run_batch(version, batch, thread)
+                    del batch  # its pictures are not kept until the next one
+                    continue
+                if not self._running and not self._waiting:
                     self._idle.set()
                 self._wake.clear()
                 await self._wake.wait()
-                continue
-            start, end = loop.time(), self._expected_end(batch)
-            self._ends.append(end)
-            version = batch[0].version  # all jobs of a batch have one
-            call = BatchCall(version.judge, version.probability_judge or version.judge)
-            try:
-                async with asyncio.timeout(self.engine_timeout_s):
-                    results = await thread.run(partial(call.run, [entry.job for entry in batch]))
-                self._learn(batch, results, loop.time() - start)
-                for entry, result in zip(batch, results, strict=True):
-                    self._settle(entry, result)
-                if version is self.versions.newest:
-                    self.failing = all(_engine_failed(entry.job, result) for entry, result in zip(batch, results, strict=True))
-                await self._await_next({entry.tenant for entry in batch}, loop.time() - start)
-            except TimeoutError:
-                # A call cannot be stopped: its thread is left behind, and another one calls the engine from now on.
-                thread.close()
-                thread = EngineThread()
-                self._fail_batch(batch, f"the engine gave no answer within {self.engine_timeout_s:g} s")
-            except Exception as error:  # a result that is none: the thread goes on, and nobody waits for ever
-                self._fail_batch(batch, f"the engine's answer cannot be read ({error!r})")
-            finally:
-                call.is_abandoned = True
-                self._last_call = loop.time()
-                self._histograms.add_batch(sum(entry.job.num_sequences for entry in batch), self._last_call - start)
-                self._running.difference_update(batch)
-                self._ends.remove(end)
+        finally:
+            thread.close()
+
+    async def _run_batch(self, version: JudgeVersion, batch: list[Entry], thread: EngineThread) -> EngineThread:
+        """Run a batch on a thread; return the thread that goes on."""
+        loop = asyncio.get_running_loop()
+        start, end = loop.time(), (version, self._expected_end(batch))
+        self._ends.append(end)
+        call = BatchCall(version.judge, version.probability_judge or version.judge)
+        try:
+            async with asyncio.timeout(self.engine_timeout_s):
+                results = await thread.run(partial(call.run, [entry.job for entry in batch]))
+            self._learn(batch, results, loop.time() - start)
+            for entry, result in zip(batch, results, strict=True):
+                self._settle(entry, result)
+            if version is self.versions.newest:
+                self.failing = all(_engine_failed(entry.job, result) for entry, result in zip(batch, results, strict=True))
+            await self._await_next({entry.tenant for entry in batch}, loop.time() - start)
+        except TimeoutError:
+            # A call cannot be stopped: its thread is left behind, and another one calls the engine from now on.
+            thread.close()
+            thread = EngineThread()
+            self._fail_batch(batch, f"the engine gave no answer within {self.engine_timeout_s:g} s")
+        except Exception as error:  # a result that is none: the thread goes on, and nobody waits for ever
+            self._fail_batch(batch, f"the engine's answer cannot be read ({error!r})")
+        finally:
+            call.is_abandoned = True
+            self._last_call = loop.time()
+            self._histograms.add_batch(sum(entry.job.num_sequences for entry in batch), self._last_call - start)
+            self._running.difference_update(batch)
+            self._ends.remove(end)
+        return thread
 
     async def _await_next(self, tenants: set[str], seconds: float) -> None:
         """Give a tenant that asks one thing after the other a moment for the next: it would wait for a batch of the others."""
@@ -308,10 +320,10 @@ class JudgeQueue:
                     self._wake.clear()
                     await self._wake.wait()
 
-    def _take(self) -> list[Entry]:
-        """Take the next batch out of the queue, and begin it; what would be late is told so."""
+    def _take(self, version: JudgeVersion) -> list[Entry]:
+        """Take the next batch for a judge out of the queue, and begin it; what would be late is told so."""
         now = asyncio.get_running_loop().time()
-        batch, late = self._planner.choose(now)
+        batch, late = self._planner.choose(now, version)
         for entry in late:
             self._count(entry.tenant, "late")
             entry.fail(DeadlineExceededError("the engine became free too late to judge the request before its deadline"))

@@ -47,7 +47,7 @@ class RequestLog:
                 status, key = message["status"], TENANT.get()
                 MutableHeaders(scope=message)["X-Request-ID"] = account.id
                 if account.weights:
-                    MutableHeaders(scope=message)["X-Judge-Weights"] = account.weights
+                    MutableHeaders(scope=message)["X-Judge-Weights"] = ", ".join(sorted(account.weights))
             await send(message)
 
         with request_span(scope) as span:
@@ -94,8 +94,8 @@ def _log(scope: Scope, path: str, status: int, key: str, seconds: float, account
 
 def record_weights(weights: str) -> None:
     """Record by which weights the request is judged; "" where they have no name."""
-    if account := REQUEST.get():
-        account.weights = weights
+    if weights and (account := REQUEST.get()):
+        account.weights.add(weights)
 
 
 def record_job(histograms: ServingHistograms, wait_s: float, engine_s: float, num_tokens: int) -> None:

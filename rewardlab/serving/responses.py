@@ -13,7 +13,8 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.serving.group_buffer import GroupBuffer
 from rewardlab.serving.judge_versions import JudgeVersion
-from rewardlab.serving.queue import COUNTS, JudgeQueue
+from rewardlab.serving.queue import JudgeQueue
+from rewardlab.serving.queue_records import COUNTS
 from rewardlab.serving.request_context import TENANT
 from rewardlab.serving.schemas import JudgeResponse, LatencySample, MatchResult, RewardsResponse, StatusResponse, VoteResult
 from rewardlab.serving.voting import VoteCollector

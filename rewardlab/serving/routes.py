@@ -17,6 +17,7 @@ from rewardlab.serving.errors import REQUEST_ERRORS, error_body
 from rewardlab.serving.metrics import metrics_text
 from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.peers import JOIN_PATH, JoinRequest, JoinResponse
+from rewardlab.serving.request_log import record_weights
 from rewardlab.serving.responses import status_response
 from rewardlab.serving.schemas import (
     ErrorResponse,
@@ -154,6 +155,7 @@ def api_routes(service: JudgeService) -> APIRouter:
     async def judge_live(request: JudgeRequest) -> StreamingResponse:
         """Judge like /v1/judge, a vote at a time: a JSON line for each vote, the judgment in the last line."""
         service.admit_requests([request])
+        record_weights(service.queue.versions.current.weights)  # its header is sent before the first vote
         return StreamingResponse(_json_lines(service.judge_live(request)), media_type="application/x-ndjson")
 
     @router.post("/v1/rewards")

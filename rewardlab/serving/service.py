@@ -124,7 +124,8 @@ class JudgeService:
         """Return the rewards of a group whose samples came one at a time: its comparisons begin when it is full, by the judge
         of the request that completed it."""
         self._admit_groups([(len(samples), False)])
-        with self.queue.versions.bound() as version:
+        version = self.queue.versions.current
+        with self.queue.versions.bound(version):
             return [MemberReward(value, version.weights) for value in await self._group_rewards(samples)]
 
     def _admit_groups(self, groups: Sequence[tuple[int, bool]]) -> None:

@@ -63,7 +63,8 @@ def test_a_judge_that_was_replaced() -> None:
 
     async def judge(request: Any) -> Response:
         row = {"status": "ok", "winner": 0, "text": "x", "num_tokens": 1}
-        return JSONResponse({"votes": [{**row, "order": order} for order in ("given", "swapped")], "weights": weights})
+        votes = [{**row, "order": order} for order in ("given", "swapped")]
+        return JSONResponse({"votes": votes, "judge": "hf:one", "template_hash": "t", "weights": weights})
 
     async def health(request: Any) -> Response:
         return JSONResponse({"judge": "hf:one", "template_hash": "t", "weights": weights})
@@ -74,7 +75,7 @@ def test_a_judge_that_was_replaced() -> None:
         before = served.identity
         assert served.compare(PAIRS[0]).outcome is Outcome.RESPONSE_0
         weights = "4567"
-        with pytest.raises(EndpointError, match=r"replaced its judge \(weights 0123 before, 4567 now\)"):
+        with pytest.raises(EndpointError, match=r"replaced its judge \(hf:one 0123 before, hf:one 4567 now\)"):
             served.compare(PAIRS[1])
         assert served.identity["weights"] == "hf:one 4567"
         assert before["weights"] == "hf:one 0123"

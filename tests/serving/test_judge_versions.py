@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
-import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -23,10 +25,12 @@ import pytest
 
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.followed_judge import FollowedJudge, refuse_another_kind
+from rewardlab.serving.followed_judge import FollowedJudge, refuse_another_engine, refuse_another_kind
+from rewardlab.serving.judge_versions import weights_name
 from rewardlab.serving.service import GroupRules
 from rewardlab.types import Message
 from tests.support.servers import free_port, running
@@ -56,6 +60,26 @@ def until(good: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def replace(app: Any, judge: GenerativeJudge) -> None:
+    """Replace the judge within the server's loop."""
+    queue, done = app.state.service.queue, threading.Event()
+    app.state.loop.call_soon_threadsafe(lambda: (queue.replace_judge(judge), done.set()))
+    assert done.wait(10)
+
+
+def served(judge: GenerativeJudge, **options: Any) -> Any:
+    """Return an application that tells its loop."""
+    app = create_app(judge, **options)
+    begin = app.state.service.queue.start
+
+    def start() -> None:
+        app.state.loop = asyncio.get_running_loop()
+        begin()
+
+    app.state.service.queue.start = start
+    return app
+
+
 def winner(answer: dict[str, Any]) -> str:
     """Return which of the two judges gave these rewards, all of them: the better two are those with its word."""
     order = sorted(range(4), key=lambda n: -answer["rewards"][n])
@@ -68,13 +92,13 @@ def test_requests_are_judged_whole() -> None:
     """Those that came before are finished by the old judge while the new one answers others, each by its name; the old one is
     dropped after its last request."""
     gate = threading.Event()
-    app = create_app(judge_of("red", gate), num_threads=4, max_sequences=4)
+    app = served(judge_of("red", gate), num_threads=4, max_sequences=4)
     queue = app.state.service.queue
     with running(app) as url, httpx.Client(base_url=url, timeout=60) as client, ThreadPoolExecutor(8) as pool:
         ask = lambda seed: client.post("/v1/rewards", json={**GROUP, "seed": seed}).json()  # noqa: E731
         before = [pool.submit(ask, seed) for seed in range(3)]
         until(lambda: queue.counts["asked"] == 18)
-        queue.replace_judge(judge_of("blue"))
+        replace(app, judge_of("blue"))
         after = [pool.submit(ask, seed) for seed in range(3)]
         assert client.get("/v1/status").json()["num_draining"] == 1
         assert client.get("/health").json()["version"] == 2
@@ -90,11 +114,11 @@ def test_the_old_judge_is_let_go() -> None:
     """Its memory is free once it has no request."""
     old = judge_of("red")
     gone = weakref.ref(old)
-    app = create_app(old)
+    app = served(old)
     del old
     with running(app) as url:
         assert winner(httpx.post(f"{url}/v1/rewards", json=GROUP).json()) == "red"
-        app.state.service.queue.replace_judge(judge_of("blue"))
+        replace(app, judge_of("blue"))
         assert winner(httpx.post(f"{url}/v1/rewards", json=GROUP).json()) == "blue"
         gc.collect()
         assert gone() is None
@@ -102,25 +126,25 @@ def test_the_old_judge_is_let_go() -> None:
 
 def test_what_was_kept_is_the_judges_own() -> None:
     """A result that is kept counts for the judge that gave it, also when that one comes back."""
-    app = create_app(judge_of("red"))
+    app = served(judge_of("red"))
     queue = app.state.service.queue
     with running(app) as url:
         for turn, word in enumerate(("red", "blue", "red")):
             if turn:
-                queue.replace_judge(judge_of(word))
+                replace(app, judge_of(word))
             assert winner(httpx.post(f"{url}/v1/rewards", json=GROUP).json()) == word
         assert (queue.counts["judged"], queue.counts["cached"]) == (12, 6)
 
 
 def test_a_group_that_came_one_by_one() -> None:
     """Its members came before and after the change; they have one judge, that of the member that completed the group."""
-    app = create_app(judge_of("red"), rules=GroupRules(group_size=4))
+    app = served(judge_of("red"), rules=GroupRules(group_size=4))
     service = app.state.service
     with running(app) as url, httpx.Client(base_url=url, timeout=60) as client, ThreadPoolExecutor(4) as pool:
         send = lambda text: client.post("/get_reward", json={"query": ["Which?" + text], "prompts": ["Which?"]}).json()  # noqa: E731
         first = [pool.submit(send, text) for text in GROUP["responses"][:2]]
         until(lambda: service.group_buffer.num_waiting == 2)
-        service.queue.replace_judge(judge_of("blue"))
+        replace(app, judge_of("blue"))
         last = [pool.submit(send, text) for text in GROUP["responses"][2:]]
         rewards = [future.result()["rewards"][0] for future in (*first, *last)]
         assert winner({"rewards": rewards}) == "blue"
@@ -129,6 +153,8 @@ def test_a_group_that_came_one_by_one() -> None:
 @contextmanager
 def following(path: Path, opened: dict[str, GenerativeJudge]) -> Iterator[httpx.Client]:
     def open_judge(name: str) -> GenerativeJudge:
+        if name == "hf:broken":
+            raise KeyError("a checkpoint with anything in it")
         if name not in opened:
             raise CheckpointError(f"{name}: no such checkpoint")
         return opened[name]
@@ -145,12 +171,21 @@ def test_the_file_is_followed(tmp_path: Path) -> None:
     path = tmp_path / "judge"
     status = lambda: client.get("/v1/status").json()  # noqa: E731
     with following(path, {f"hf:{word}": judge_of(word) for word in WORDS}) as client:
-        for text, said in (("nonsense", "unknown judge"), ("hf:none", "no such checkpoint"), ("prob:hf:red", "no such")):
-            path.write_text(text)
+        for text, said in (
+            ("nonsense and a secret", "ConfigError"),
+            ("hf:none", "CheckpointError"),
+            ("vllm:red", "ConfigError"),
+            ("hf:broken", "KeyError"),
+            ("\xff" * 9000, "ConfigError"),
+        ):
+            path.write_text(text, encoding="latin-1")
             until(lambda said=said: said in (status()["load_error"] or ""))  # type: ignore[misc]
+            assert "secret" not in client.get("/v1/status").text
             assert winner(client.post("/v1/rewards", json=GROUP).json()) == "red"
+            path.write_text("hf:none")
+            until(lambda: "CheckpointError" in (status()["load_error"] or ""))
         path.unlink()
-        until(lambda: "cannot be read" in (status()["load_error"] or ""))
+        until(lambda: "ConfigError" in (status()["load_error"] or ""))
         path.write_text("hf:blue\n")
         until(lambda: status()["version"] == 2)
         assert (status()["judge"], status()["load_error"], status()["loading"]) == ("hf:blue", None, None)
@@ -158,12 +193,74 @@ def test_the_file_is_followed(tmp_path: Path) -> None:
 
 
 def test_judges_of_another_kind_are_refused() -> None:
-    """An engine, or a scale of rewards, that the server was not started for."""
+    """An engine, before it is opened; a scale of rewards that the server was not started for."""
     red = judge_of("red")
     refuse_another_kind(judge_of("blue"), red)
+    refuse_another_engine("hf:blue", red)
     for spec in ("vllm:red", "openai:red@http://localhost:1/v1"):
         with pytest.raises(ConfigError, match="cannot replace one of hf"):
-            refuse_another_kind(GenerativeJudge(red.sampler, PLAIN, spec=spec), red)
+            refuse_another_engine(spec, red)
+    with pytest.raises(ConfigError, match="two scales"):
+        refuse_another_kind(ProbabilityJudge(red.sampler, PLAIN, spec="hf:red"), red)
+
+
+def test_requests_on_one_connection() -> None:
+    """Pipelined ones begin within the answer to the one before, and have the judge that serves when they come."""
+    gate = threading.Event()
+    app = served(judge_of("red", gate))
+    queue = app.state.service.queue
+    with running(app) as url:
+        body = json.dumps({**GROUP, "seed": 1}).encode()
+        head = f"POST /v1/rewards HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as connection:
+            connection.sendall(3 * (head.encode() + body))
+            until(lambda: queue.counts["asked"] == 6)
+            replace(app, judge_of("blue"))
+            gate.set()
+            text = b""
+            while text.count(b'"template_hash"') < 3:
+                text += connection.recv(1 << 16)
+        assert re.findall(rb'"judge":"hf:(\w+)"', text) == [b"red", b"blue", b"blue"]
+        until(lambda: queue.versions.num_draining == 0)
+
+
+def test_a_hung_judge_does_not_hold_up_its_successor() -> None:
+    """The engine of the old one has threads of its own."""
+    gate = threading.Event()
+    app = served(judge_of("red", gate))
+    with running(app) as url, httpx.Client(base_url=url, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+        hung = pool.submit(lambda: client.post("/v1/rewards", json=GROUP).json())
+        until(lambda: app.state.service.queue.counts["batches"] == 1)
+        replace(app, judge_of("blue"))
+        assert winner(client.post("/v1/rewards", json=GROUP).json()) == "blue"
+        gate.set()
+        assert winner(hung.result()) == "red"
+
+
+def test_the_engine_of_a_replaced_judge_is_closed() -> None:
+    """A child process does not wait for the memory of its parent to be tidied up."""
+    red = judge_of("red")
+    closed = threading.Event()
+    red.sampler.close = closed.set  # type: ignore[attr-defined]
+    app = served(red)
+    with running(app) as url:
+        replace(app, judge_of("blue"))
+        assert closed.wait(10)
+        assert winner(httpx.post(f"{url}/v1/rewards", json=GROUP).json()) == "blue"
+
+
+def test_weights_are_named_by_what_is_in_them(tmp_path: Path) -> None:
+    """Equal files have one name wherever and whenever they were written; one byte more, or another one, has another."""
+    names = []
+    for n, data in enumerate((b"a" * 3000, b"a" * 3000, b"a" * 2999 + b"b", b"a" * 3001)):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        (folder / "model.safetensors").write_bytes(data)
+        (folder / "config.json").write_text("{}")
+        names.append(weights_name(f"hf:{folder}"))
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
+    assert weights_name("openai:x@http://localhost:1/v1") == ""
 
 
 @pytest.mark.slow
@@ -174,7 +271,10 @@ def test_a_real_server_changes_its_judge(tmp_path: Path, demo_pairs: Any) -> Non
     folders = [tmp_path / name for name in ("one", "two")]
     for n, folder in enumerate(folders):
         shutil.copytree(DEMO_JUDGE, folder)
-        os.utime(folder / "model.safetensors", (n + 1, n + 1))
+        if n:
+            with (folder / "model.safetensors").open("r+b") as file:  # another last weight
+                file.seek(-1, 2)
+                file.write(b"\x01")
     name, port = tmp_path / "judge", free_port()
     name.write_text(f"hf:{folders[0]}")
     command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", "demo", "--judge-file", str(name)]
