@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -81,11 +82,12 @@ class Stages:
 
     def judges(self) -> dict[str, Path]:
         s = self.settings
-        hard = self.command(
-            self.out / "hard",
-            *("data", "harden", self.distilled, "--template", "plain", "--ratio", s.ratio, "--seed", self.seed),
-            *("--out", self.out / "hard"),
-        )
+        hard, partial = self.out / "hard", self.out / "hard.partial"
+        if not hard.exists():
+            shutil.rmtree(partial, ignore_errors=True)
+            words = ("data", "harden", self.distilled, "--template", "plain", "--ratio", s.ratio, "--seed", self.seed)
+            self.command(hard, *words, "--out", partial)
+            partial.rename(hard)
         sft = self.train("sft", self.distilled, self.demo / "base", self.out / "before" / "sft", s.sft_steps)
         made = {"before": self.train("rl", self.distilled, sft, self.out / "before" / "rl", s.rl_steps)}
         for arm, data in (("longer", self.distilled), ("hardened", hard)):

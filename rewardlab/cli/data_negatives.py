@@ -10,10 +10,14 @@ import typer
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import AllowColumns, BatchSize, Data, Images, Out, RandomSeed, columns_of, data_app
 from rewardlab.errors import ConfigError
-from rewardlab.judging.spec import spec_help
+from rewardlab.judging.spec import JudgeSpec, spec_help
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from rewardlab.curation.policy_negatives import PaidAnswer
     from rewardlab.rewards.policy_signs.truth import Rightness
+    from rewardlab.types import PreferencePair
 
 
 @data_app.command("negatives")
@@ -51,6 +55,7 @@ def data_negatives(
         str, typer.Option("--contract", help="Where a checkable answer stands, for --truth rules: boxed, box or answer.")
     ] = "boxed",
     attempts: Annotated[str, typer.Option("--attempts", help="Difficulty tag of negatives of tagged pairs.")] = "2",
+    frames: Annotated[int, typer.Option("--frames", min=1, help="Frames of a video, for a policy of another family.")] = 8,
     batch_size: BatchSize = 64,
     seed: RandomSeed = 0,
     images: Images = None,
@@ -83,8 +88,8 @@ def data_negatives(
 
     if (policy is None) == (answers is None) or (policy is None) != (judge is None):
         raise ConfigError("answers come from --policy and --judge together, or from a log: --answers FILE")
-    rightness = _rightness(truth, contract, judge_max_tokens, batch_size)
-    pairs = pairs_of(data, 8, policy or "", images=images, allow_columns=columns_of(allow_columns))
+    known = _rightness(truth, contract)
+    pairs = pairs_of(data, frames, policy or "", images=images, allow_columns=columns_of(allow_columns))
     if answers is not None:
         paid = logged_answers(answers)
     else:
@@ -104,11 +109,14 @@ def data_negatives(
                 seed=seed,
             )
         )
-    places = {facts.pair_id: n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None}
-    readers = {name: (lambda n=n: pairs[n]) for name, n in places.items()}
+    facts = list(enumerate(pair_facts(pairs)))
+    places = {each.pair_id: n for n, each in facts}
+    readers = {each.pair_id: None if each.preferred is None else (lambda n=n: pairs[n]) for n, each in facts}
+    kept = list(paid)
+    rightness = known or _teacher(truth, judge_max_tokens, batch_size, readers, kept, least_reward, out, seed)
     counts, unknown = NegativeCounts(), list[str]()
     made = []
-    for answer, negative in negatives_of(readers, paid, rightness, counts, least_reward=least_reward, attempts=attempts):
+    for answer, negative in negatives_of(readers, kept, rightness, counts, least_reward=least_reward, attempts=attempts):
         if negative is None:
             unknown.append(label_row(answer, pairs[places[answer.pair_id]]))
         else:
@@ -119,6 +127,7 @@ def data_negatives(
     typer.echo(
         f"{counts.answers:,} answers: {counts.paid_little:,} paid less than {least_reward:g}, {counts.repeated:,} said before, "
         f"{counts.right:,} right, {counts.unknown:,} not known, {counts.negatives:,} wrong and paid"
+        + (f"; {counts.unlabelled:,} to pairs without a label" if counts.unlabelled else "")
     )
     if unknown:
         typer.echo(f"written: {out / TO_LABEL}; fill in `right` of its lines")
@@ -129,12 +138,32 @@ def data_negatives(
     typer.echo(f"written: {out / 'negatives.parquet'}, {len(made):,} negatives")
 
 
-def _rightness(truth: str, contract: str, max_tokens: int, batch_size: int) -> Rightness:
-    """Return what ``--truth`` names. Raise ConfigError for anything else, and what opening a teacher raises."""
+def _teacher(
+    truth: str,
+    max_tokens: int,
+    batch_size: int,
+    readers: Mapping[str, Callable[[], PreferencePair] | None],
+    paid: Sequence[PaidAnswer],
+    least_reward: float,
+    out: Path,
+    seed: int,
+) -> Rightness:
+    """Ask the teacher that ``--truth judge:SPEC`` names of the answers that are paid enough."""
+    from rewardlab.curation.policy_negatives import ask_teacher
+    from rewardlab.judging.engines import open_generative_judge
+
+    teacher = open_generative_judge(truth.removeprefix("judge:"), max_tokens=max_tokens, batch_size=batch_size)
+    teacher.check()
+    labelled = {name: read for name, read in readers.items() if read is not None}
+    asked = [answer for answer in paid if answer.reward >= least_reward and answer.answer.strip()]
+    return ask_teacher(labelled, asked, teacher, out, seed=seed)
+
+
+def _rightness(truth: str, contract: str) -> Rightness | None:
+    """Return what ``--truth`` names; None for a teacher, who is asked later. Raise ConfigError for anything else."""
     import atexit
 
-    from rewardlab.curation.policy_negatives import by_labels, by_teacher
-    from rewardlab.judging.engines import open_generative_judge
+    from rewardlab.curation.policy_negatives import by_labels
     from rewardlab.rewards.policy_signs.truth import by_rules, exactly
     from rewardlab.rewards.verifiable.extraction import Contract
     from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
@@ -149,9 +178,8 @@ def _rightness(truth: str, contract: str, max_tokens: int, batch_size: int) -> R
         atexit.register(math.close)
         return by_rules(all_verifiers(math), Contract(contract))
     if kind == "judge" and rest:
-        teacher = open_generative_judge(rest, max_tokens=max_tokens, batch_size=batch_size)
-        teacher.check()
-        return by_teacher(teacher)
+        JudgeSpec.parse(rest)
+        return None
     if kind == "file" and rest:
         if not Path(rest).is_file():
             raise ConfigError(f"--truth {truth}: there is no such file")

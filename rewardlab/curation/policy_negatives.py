@@ -16,17 +16,17 @@ from typing import Any
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.pair_table import fingerprint_of, pair_facts
 from rewardlab.data.pairs import lines_of
-from rewardlab.data.texts import words_of
 from rewardlab.errors import DataError
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.spec import judge_weights_id
 from rewardlab.prompts import Template, build_messages
 from rewardlab.reporting.progress import bar
 from rewardlab.rewards.pairwise import PairwiseReward, without_thinking
 from rewardlab.rewards.policy_signs.truth import Rightness
 from rewardlab.samplers.base import Sampler, SamplingParams
-from rewardlab.types import BOTH_ORDERS, FinishReason, Order, PreferencePair
+from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, FinishReason, Judgment, Order, PreferencePair
 
-ANSWERS, TO_LABEL, SOURCE, CHUNK = "answers.jsonl", "to_label.jsonl", "policy", 64
+ANSWERS, TEACHER, TO_LABEL, SOURCE, CHUNK = "answers.jsonl", "teacher.jsonl", "to_label.jsonl", "policy", 64
 
 
 @dataclass(frozen=True)
@@ -51,26 +51,36 @@ def sample_answers(
 ) -> list[PaidAnswer]:
     """Return one sampled answer to each of ``number`` questions drawn by the seed, and what the judge pays for it.
 
-    Answers that were not finished, are the preferred response, or cannot be compared are left out. They are kept in
-    ``out/answers.jsonl``: a killed run goes on. Raise ConfigError where that is another run's, and what the judge raises.
+    Answers that were not finished, are the preferred response, or cannot be compared are left out, and questions whose
+    responses have images within. They are kept in ``out/answers.jsonl``: a killed run goes on. Raise ConfigError where that is
+    another run's, and what the judge raises.
     """
     labelled = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
     drawn = random.Random(f"answers {seed}").sample(labelled, min(number, len(labelled)))
     chunks = [drawn[start : start + CHUNK] for start in range(0, len(drawn), CHUNK)]
-    identity = {"data": fingerprint_of(pairs), "policy": policy.name, "seed": seed, "number": number, **judge.identity}
+    identity = {
+        "data": fingerprint_of(pairs),
+        "policy": policy.name,
+        "policy_weights": judge_weights_id(policy.name),
+        "policy_template": template.hash,
+        "answer_tokens": max_tokens,
+        "seed": seed,
+        "number": number,
+        **judge.identity,
+    }
     reward, params = PairwiseReward(judge, seed=seed), SamplingParams(1, max_tokens=max_tokens, seed=seed)
     with AppendLog(out / ANSWERS, identity) as log, bar("answers", len(drawn)) as advance:
         rows = list(log.rows)
         advance(min(len(drawn), CHUNK * len(rows)))
         for chunk in chunks[len(rows) :]:
-            some = [pairs[n] for n in chunk]
+            some = [pair for pair in map(pairs.__getitem__, chunk) if not any(pair.response_images)]
             sampled = policy.sample([build_messages(pair, order=Order.GIVEN, template=template) for pair in some], params)
             finished = [
                 (pair, without_thinking(answer.text))
                 for pair, (answer,) in zip(some, sampled, strict=True)
                 if answer.finish is FinishReason.STOP
             ]
-            asked = [(pair, answer) for pair, answer in finished if answer and words_of(answer) != words_of(_good(pair))]
+            asked = [(pair, answer) for pair, answer in finished if answer and answer != _good(pair)]
             paid, _ = reward([pair for pair, _ in asked], [a for _, a in asked], [(_good(pair),) for pair, _ in asked], 0)
             answers = [
                 asdict(PaidAnswer(pair.pair_id, answer, share))
@@ -96,17 +106,49 @@ def logged_answers(path: Path) -> Iterator[PaidAnswer]:
             yield PaidAnswer(row["pair_id"], without_thinking(answer), float(row["reward"]))
 
 
-def by_teacher(teacher: GenerativeJudge, *, num_votes: int = 1, seed: int = 0) -> Rightness:
-    """Return what takes an answer to be wrong where all of the teacher's votes, in both orders, are for the preferred response,
-    and right where all are for the answer; anything else is unknown."""
+def ask_teacher(
+    pairs: Mapping[str, Callable[[], PreferencePair]],
+    answers: Sequence[PaidAnswer],
+    teacher: GenerativeJudge,
+    out: Path,
+    *,
+    seed: int = 0,
+) -> Rightness:
+    """Ask a teacher of answers beside the preferred response, one vote in each order, and return what it says: an answer is
+    wrong where both votes are for the preferred response, right where both are for the answer; anything else is unknown.
 
-    def rightness(pair: PreferencePair, answer: str) -> bool | None:
-        asked = replace(pair, responses=(answer, _good(pair)), preferred=None)
-        (judgment,) = teacher.compare_many([asked], orders=[BOTH_ORDERS], num_votes=num_votes, seed=seed)
-        winners = {vote.winner for vote in judgment.votes}
-        return None if len(winners) != 1 or None in winners else winners == {0}
+    What it said is kept in ``out/teacher.jsonl``: a killed run goes on. Raise ConfigError where that is of other answers.
+    """
+    names = list(dict.fromkeys((paid.pair_id, paid.answer) for paid in answers if paid.pair_id in pairs))
+    identity = {"answers": hash_of(json.dumps(names)), "seed": seed, **teacher.identity}
+    with AppendLog(out / TEACHER, identity) as log, bar("teacher", len(names)) as advance:
+        rows = list(log.rows)
+        advance(min(len(names), CHUNK * len(rows)))
+        for start in range(CHUNK * len(rows), len(names), CHUNK):
+            chunk = names[start : start + CHUNK]
+            asked = [_beside_good(pairs[name](), answer) for name, answer in chunk]
+            judgments = teacher.compare_many(asked, orders=[BOTH_ORDERS] * len(asked), num_votes=1, seed=seed)
+            rows.append({"right": [_unanimous(judgment) for judgment in judgments]})
+            log.append(rows[-1])
+            advance(len(chunk))
+    said = dict(zip(names, [right for row in rows for right in row["right"]], strict=True))
+    return lambda pair, answer: said.get((pair.pair_id, answer))
 
-    return rightness
+
+def _unanimous(judgment: Judgment) -> bool | None:
+    winners = {vote.winner for vote in judgment.votes}
+    return None if len(winners) != 1 or None in winners else winners == {0}
+
+
+def _beside_good(pair: PreferencePair, answer: str) -> PreferencePair:
+    """Return a pair of an answer and the preferred response, without a label."""
+    images = ((), pair.response_images[pair.preferred or 0])
+    return replace(pair, responses=(_shown(answer), _good(pair)), response_images=images, preferred=None)
+
+
+def _shown(answer: str) -> str:
+    """Return an answer without marks of images, of which a policy's text has none."""
+    return answer.replace(IMAGE_MARK, "")
 
 
 def by_labels(path: Path) -> Rightness:
@@ -125,9 +167,11 @@ def by_labels(path: Path) -> Rightness:
 
 @dataclass
 class NegativeCounts:
-    """Answers by what became of them: paid too little to matter, said before, right, unknown, and ``negatives``."""
+    """Answers by what became of them: to a pair without a label, paid too little to matter, said before, right, unknown, and
+    ``negatives``."""
 
     answers: int = 0
+    unlabelled: int = 0
     paid_little: int = 0
     repeated: int = 0
     right: int = 0
@@ -136,7 +180,7 @@ class NegativeCounts:
 
 
 def negatives_of(
-    pairs: Mapping[str, Callable[[], PreferencePair]],
+    pairs: Mapping[str, Callable[[], PreferencePair] | None],
     answers: Iterable[PaidAnswer],
     rightness: Rightness,
     counts: NegativeCounts,
@@ -145,7 +189,7 @@ def negatives_of(
     attempts: str = "2",
 ) -> Iterator[tuple[PaidAnswer, PreferencePair | None]]:
     """Yield each answer that is paid ``least_reward`` or more and is wrong, as a pair with the preferred response; with None in
-    its place where its rightness is unknown. ``pairs`` reads a pair by its id.
+    its place where its rightness is unknown. ``pairs`` reads a pair by its id; answers to pairs without a label are left out.
 
     Raise DataError for an answer to a pair that is not there.
     """
@@ -154,17 +198,20 @@ def negatives_of(
         counts.answers += 1
         if paid.pair_id not in pairs:
             raise DataError(f"an answer is to pair {paid.pair_id!r}, which the set does not have; give the set it was asked of")
+        if (reader := pairs[paid.pair_id]) is None:
+            counts.unlabelled += 1
+            continue
         name = (paid.pair_id, paid.answer)
         counts.paid_little += paid.reward < least_reward
         counts.repeated += paid.reward >= least_reward and name in seen
         if paid.reward < least_reward or name in seen:
             continue
         seen.add(name)
-        pair = pairs[paid.pair_id]()
-        if not paid.answer.strip():
+        pair = reader()
+        if not _shown(paid.answer).strip():
             counts.paid_little += 1  # no pair has an empty response, and no judge pays one
             continue
-        right = True if paid.answer.strip() == _good(pair).strip() else rightness(pair, paid.answer)
+        right = True if _shown(paid.answer).strip() == _good(pair).strip() else rightness(pair, paid.answer)
         counts.unknown += right is None
         counts.right += right is True
         counts.negatives += right is False
@@ -177,6 +224,7 @@ def negatives_of(
 def as_negative(pair: PreferencePair, answer: str, attempts: str = "2") -> PreferencePair:
     """Return the pair with a wrong answer in place of its other response, at an index by chance; it has no judgment, and the
     difficulty tag ``attempts`` where the pair has one."""
+    answer = _shown(answer)
     place = random.Random(f"{pair.pair_id} {answer}").randrange(2)
     good = 1 - place
     images = pair.response_images[pair.preferred or 0]

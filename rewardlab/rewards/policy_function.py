@@ -101,15 +101,16 @@ class AnchoredReward:
         known = [self._rightness(pair, text) if self._rightness else None for pair, text in zip(pairs, answers, strict=True)]
         right = [None if ok is None else ok and done for ok, done in zip(known, finished, strict=True)]
         names = [pair.pair_id for pair in pairs]
-        rows = self._gather(list(zip(names, answers, rewards, right, strict=True)))
+        every = self._gather(list(zip(names, answers, rewards, right, finished, strict=True)))
+        rows = [row[:4] for row in every if row[4] and row[1]]  # an answer that was cut off says nothing of what is written
         measures: dict[str, float | None] = {
             "answers/repetition": _mean([repetition(answer) for _, answer, _, _ in rows]),
             "answers/most_common": most_common([row[0] for row in rows], [row[1] for row in rows]),
             "answers/winners_length": winners_length([row[1] for row in rows], [row[2] for row in rows]),
-            "answers/right": _mean([float(ok) for *_, ok in rows if ok is not None]),
+            "answers/right": _mean([float(ok) for _, _, _, ok, _ in every if ok is not None]),
         }
         if self._reward.least == 0:  # paid in 0..1, as rightness is
-            paid = [reward - ok for *_, reward, ok in rows if None not in (reward, ok)]
+            paid = [reward - ok for _, _, reward, ok, _ in every if None not in (reward, ok)]
             measures["answers/overpaid"] = _mean(paid)
         if self._known is not None:
             measures["answers/novelty"] = _mean([self._known.novelty(answer) for _, answer, _, _ in rows])

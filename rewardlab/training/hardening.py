@@ -13,18 +13,23 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from rewardlab.config import PolicyConfig, RLConfig, load_config, parse_overrides
 from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
+from rewardlab.data.pair_table import pair_facts
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, DataError, RewardlabError
 from rewardlab.processes import end_with_parent
 from rewardlab.reporting.hardening_page import hardening_page
 from rewardlab.reporting.progress import log_line
 from rewardlab.training.run.folder import FINAL, METRICS, is_finished
+from rewardlab.training.run.inputs import pairs_of
 
 PLAN, ROUNDS, PAGE, NEGATIVES, RECORD = "plan.json", "rounds.jsonl", "index.html", "negatives.parquet", "round.json"
+C = TypeVar("C", PolicyConfig, RLConfig)
 MEANS = ("reward", "answers/right", "answers/overpaid", "answers/novelty", "judge/order_agreement", "judge/blank_gap")
 DONE, FINDING = 0, 1  # exit statuses of a command that did its work; of one whose result is not good
 LAST = 5  # lines of metrics whose mean is told of a round
@@ -82,17 +87,41 @@ def harden_judge(plan: HardenPlan, out: Path) -> Path:
     """
     lock_folder(out)
     _refuse_other(plan, out)
+    _check_endpoint(plan)
     judge, policy = plan.judge, plan.policy
     for number in range(plan.rounds):
-        result = _finished_round(out, number) or _run_round(plan, out, number, judge, policy)
+        result = _finished_round(out, number)
+        if result is None:
+            _publish(plan, judge)  # that of the last finished round, where the loop goes on
+            result = _run_round(plan, out, number, judge, policy)
+            _write_page(plan, out)
         judge, policy = result.next_judge, result.policy
-        _publish(plan, judge)
-        _write_page(plan, out)
+    _publish(plan, judge)
     return Path(judge)
 
 
+def _check_endpoint(plan: HardenPlan) -> None:
+    """Raise EndpointError where the judge is paid for consistency and nothing answers about it, before hours of a policy's
+    training."""
+    from rewardlab.training.rl import check_consistency
+
+    check_consistency(_config(RLConfig, plan.judge_config, plan.judge_keys, model=plan.judge))
+
+
+def _config(schema: type[C], path: str, keys: Sequence[str], **more: Any) -> C:
+    return load_config(schema, Path(path), parse_overrides(keys), **more)
+
+
+def _keys(own: dict[str, Any], given: Sequence[str]) -> list[str]:
+    """Return KEY=VALUE of a stage: the loop's own, but for those that the user gives."""
+    named = {text.partition("=")[0] for text in given}
+    return [*(f"{name}={value}" for name, value in own.items() if name not in named), *given]
+
+
 def _refuse_other(plan: HardenPlan, out: Path) -> None:
-    path, text = out / PLAN, json.dumps({**asdict(plan), "rounds": 0}, indent=1) + "\n"  # more rounds may be added
+    # More rounds may be added, and a stage that fails may be given other keys: it guards its own folder.
+    free = {"rounds": 0, "policy_keys": [], "judge_keys": []}
+    path, text = out / PLAN, json.dumps({**asdict(plan), **free}, indent=1) + "\n"
     if not path.exists():
         write_atomic(path, text)
     elif path.read_text(encoding="utf-8") != text:
@@ -109,20 +138,25 @@ def _finished_round(out: Path, number: int) -> Round | None:
 def _run_round(plan: HardenPlan, out: Path, number: int, judge: str, policy: str) -> Round:
     folder, seed = out / f"round_{number}", plan.seed + number
     log_line(f"round {number}: the policy learns under {judge}")
-    truth = [f"signs.truth={plan.truth}"] if plan.truth in ("exact", "rules") else []
     trained = folder / "policy"
     if not is_finished(trained):
         words = ["policy", "--data", plan.data, "--config", plan.policy_config, "--model", policy, "--judge", f"prob:{judge}"]
-        limits = [f"max_completion_length={plan.max_tokens}", f"judge_max_tokens={plan.judge_max_tokens}"]
-        _command(*words, "--out", trained, *limits, f"seed={seed}", "health.policy=warn", *truth, *plan.policy_keys)
+        own: dict[str, Any] = {
+            "max_completion_length": plan.max_tokens,
+            "judge_max_tokens": plan.judge_max_tokens,
+            "seed": seed,
+        }
+        own |= {"health.policy": "warn", **({"signs.truth": plan.truth} if plan.truth in ("exact", "rules") else {})}
+        _command(*words, "--out", trained, *_keys(own, plan.policy_keys))
     result = Round(number, judge, str(trained / FINAL), policy_means=_last_means(trained / METRICS), next_judge=judge)
     result.negatives = _negatives(plan, folder, judge, trained / FINAL, seed)
-    if result.negatives:
-        candidate = _train_judge(plan, out, folder, judge, seed)
+    candidate = _train_judge(plan, out, folder, judge, seed) if result.negatives else None
+    if candidate:
         _compare(plan, folder, judge, candidate, result)
         result.next_judge = str(candidate) if result.accepted else judge
     else:
-        log_line(f"round {number}: no wrong answer was paid; the judge stays as it is")
+        why = "too few wrong answers were paid for one batch of training" if result.negatives else "no wrong answer was paid"
+        log_line(f"round {number}: {why}; the judge stays as it is")
     write_atomic(folder / RECORD, json.dumps(asdict(result), indent=1) + "\n")
     return result
 
@@ -133,8 +167,10 @@ def _negatives(plan: HardenPlan, folder: Path, judge: str, policy: Path, seed: i
     if not (out / "done").exists():
         words = ["data", "negatives", plan.data, "--policy", policy, "--judge", f"prob:{judge}", "--truth", plan.truth]
         sizes = ["--number", plan.number, "--least-reward", plan.least_reward, "--max-tokens", plan.max_tokens]
+        config = _config(PolicyConfig, plan.policy_config, plan.policy_keys)
+        like = ["--template", config.template, "--contract", config.contract, "--frames", config.frames]
         _command(
-            *(*words, *sizes, "--judge-max-tokens", plan.judge_max_tokens, "--seed", seed, "--out", out),
+            *(*words, *sizes, *like, "--judge-max-tokens", plan.judge_max_tokens, "--seed", seed, "--out", out),
             allowed=(DONE, FINDING),
         )
         write_atomic(out / "done", "")
@@ -142,23 +178,32 @@ def _negatives(plan: HardenPlan, folder: Path, judge: str, policy: Path, seed: i
     return len(read_pairs(path)) if path.exists() else 0
 
 
-def _train_judge(plan: HardenPlan, out: Path, folder: Path, judge: str, seed: int) -> Path:
-    """Train the judge on the negatives of all rounds so far, beside labelled pairs of the set."""
+def _train_judge(plan: HardenPlan, out: Path, folder: Path, judge: str, seed: int) -> Path | None:
+    """Train the judge on the negatives of all rounds so far, beside labelled pairs of the set; return None where they are too
+    few for one batch of rollouts."""
+    from rewardlab.training.rl import hard_pairs
+
     data, trained = folder / "data.parquet", folder / "judge"
+    config = _config(RLConfig, plan.judge_config, plan.judge_keys)
     if not data.exists():
         made = [out / f"round_{n}" / "negatives" / NEGATIVES for n in range(int(folder.name.rpartition("_")[2]) + 1)]
-        negatives = [pair for path in made if path.exists() for pair in read_pairs(path)]
-        labelled = [pair for pair in read_pairs(Path(plan.data)) if pair.preferred is not None]
+        by_id = {pair.pair_id: pair for path in made if path.exists() for pair in read_pairs(path)}
+        negatives, pairs = list(by_id.values()), pairs_of(plan.data, config.frames, judge)
+        labelled = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
         number = min(len(labelled), round(plan.mix * len(negatives)))
         if number < 1 and plan.mix:
             raise DataError(
                 f"{plan.data}: has no labelled pair to train the judge on beside its negatives; label some, or set mix 0"
             )
-        chosen = random.Random(f"harden {seed}").sample(labelled, number)
-        write_parquet([*negatives, *chosen], data)
+        chosen = sorted(random.Random(f"harden {seed}").sample(labelled, number))
+        write_parquet(chain(negatives, (pairs[n] for n in chosen)), data)  # one at a time: they may have large pictures
     if not is_finished(trained):
+        taught = pairs_of(data, config.frames, judge)
+        prompts = len(hard_pairs(taught, config)) * (2 if config.both_orders else 1)
+        if prompts * config.group_size < config.rollout_batch_size:
+            return None
         words = ["rl", "--data", data, "--config", plan.judge_config, "--model", judge, "--out", trained]
-        _command(*words, f"seed={seed}", *plan.judge_keys)
+        _command(*words, *_keys({"seed": seed, "health.policy": "warn"}, plan.judge_keys))
     return trained / FINAL
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,8 @@ from rewardlab.curation.policy_negatives import (
     NegativeCounts,
     PaidAnswer,
     as_negative,
+    ask_teacher,
     by_labels,
-    by_teacher,
     logged_answers,
     negatives_of,
     sample_answers,
@@ -27,7 +28,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.rewards.policy_signs.truth import exactly
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.types import PreferencePair
+from rewardlab.types import IMAGE_MARK, PreferencePair
 from tests.support.images import png
 from tests.support.shell import run_main
 
@@ -69,20 +70,41 @@ def test_both_indices_are_used() -> None:
     assert {as_negative(PAIRS[0], f"It is {n}.").preferred for n in range(20)} == {0, 1}
 
 
-def test_by_a_teacher() -> None:
-    """All of its votes, in both orders; one that leans to a place says nothing."""
+def test_by_a_teacher(tmp_path: Path) -> None:
+    """Both of its votes; one that leans to a place says nothing. What it said is not asked for again."""
+    asked = count()
 
     def teacher(prompt: Any, draw: int) -> str:
+        next(asked)
         first = prompt[0].text.split("Response 1:")[1].split("Response 2:")[0]
         if "leans" in prompt[0].text:
             return "<think>x</think><answer>1</answer>"
         return f"<think>x</think><answer>{1 if 'good' in first else 2}</answer>"
 
-    knows = by_teacher(GenerativeJudge(ScriptedSampler(teacher), PLAIN))
-    pair = PreferencePair("p", "Which?", ("good one", "bad"), 0)
-    assert (knows(pair, "wrong"), knows(pair, "leans")) == (False, None)
-    other = PreferencePair("p", "Which?", ("one", "bad"), 0)
-    assert knows(other, "a good one") is True
+    judge = GenerativeJudge(ScriptedSampler(teacher), PLAIN)
+    one = PreferencePair("one", "Which?", ("good one", "bad"), 0)
+    other = PreferencePair("other", "Which?", ("one", "bad"), 0)
+    readers = {"one": lambda: one, "other": lambda: other}
+    answers = [PaidAnswer("one", "wrong", 1.0), PaidAnswer("one", "leans", 1.0), PaidAnswer("other", "a good one", 1.0)]
+    knows = ask_teacher(readers, answers, judge, tmp_path)
+    assert (knows(one, "wrong"), knows(one, "leans"), knows(other, "a good one")) == (False, None, True)
+    assert knows(one, "not asked") is None
+    number = next(asked)
+    again = ask_teacher(readers, answers, judge, tmp_path)
+    assert (again(one, "wrong"), next(asked)) == (False, number + 1)
+    with pytest.raises(ConfigError):
+        ask_teacher(readers, answers[:1], judge, tmp_path)
+
+
+def test_marks_of_images_and_unlabelled_pairs() -> None:
+    """A policy's text has no image within; of a pair without a label nothing is said."""
+    readers = {"p0": lambda: PAIRS[0], "none": None}
+    counts = NegativeCounts()
+    answers = [PaidAnswer("p0", f"It is {IMAGE_MARK}7.", 0.9), PaidAnswer("none", "x", 0.9), PaidAnswer("p0", IMAGE_MARK, 0.9)]
+    ((_, negative),) = negatives_of(readers, answers, exactly, counts, least_reward=0)
+    assert negative is not None
+    assert IMAGE_MARK not in "".join(negative.responses)
+    assert (counts.unlabelled, counts.negatives, counts.paid_little) == (1, 1, 1)
 
 
 def test_logs_and_labels(tmp_path: Path) -> None:

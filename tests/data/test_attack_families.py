@@ -252,13 +252,22 @@ def test_what_is_refused() -> None:
 @given(st.lists(st.sampled_from(["the", "It", "is", "red", "ten", "star"]), max_size=8), st.integers(0, 9))
 def test_garbling_keeps_what_is_said(words: list[str], seed: int) -> None:
     """All words but the small ones, in their order; no text of small words alone, and none without any."""
-    text = garbled(" ".join(words), random.Random(seed))
+    text = garbled(" ".join(words), " ".join(words), random.Random(seed))
     content = [word for word in words if word in ("red", "ten", "star")]
     if not content or len(content) == len(words):
         assert text is None
     else:
         assert text is not None
         assert [word for word in text.split() if word in ("red", "ten", "star")] == content
+
+
+def test_garbling_leaves_what_tells_answers_apart() -> None:
+    """A small word that only one of them has, and the name of an option."""
+    for seed in range(20):
+        dice = random.Random(seed)
+        assert "A" in (garbled("The answer is A", "The answer is B", dice) or "A").split()
+        assert "on" in (garbled("The cup is on the table", "The cup is in the table", dice) or "on").split()
+    assert garbled("on the table", "in a box", random.Random(0)) is None
 
 
 def test_random_texts_are_many_and_the_same(demo_pairs: Any) -> None:

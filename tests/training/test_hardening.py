@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,11 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HardenPlan:
         )
 
     monkeypatch.setattr(hardening.subprocess, "run", compared)
-    data = str(tmp_path / "pairs.parquet")
+    data, configs = str(tmp_path / "pairs.parquet"), [str(tmp_path / name) for name in ("p.yaml", "j.yaml")]
+    Path(configs[0]).write_text("learning_rate: 1.0e-6\n")
+    Path(configs[1]).write_text("learning_rate: 1.0e-6\nrollout_batch_size: 4\nbatch_size: 4\nconsistency: {weight: 0}\n")
     return HardenPlan(
-        data, data, "policy_0", "judge_0", "p.yaml", "j.yaml", "exact", rounds=2, mix=1.0, judge_file=str(tmp_path / "judge")
+        data, data, "policy_0", "judge_0", *configs, "exact", rounds=2, mix=1.0, judge_file=str(tmp_path / "judge")
     )
 
 
@@ -118,10 +121,32 @@ def test_nothing_wrong_was_paid(plan: HardenPlan, tmp_path: Path, monkeypatch: p
     assert "none was trained" in (tmp_path / "out" / "index.html").read_text()
 
 
+def test_too_few_for_a_batch(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not an error: the loop works, and the policy is hardly ever paid for a wrong answer."""
+    commands = Commands(negatives=1)
+    monkeypatch.setattr(hardening, "_command", commands)
+    plan = replace(plan, rounds=1, judge_keys=("rollout_batch_size=64", "batch_size=64", "micro_batch_size=64"))
+    assert harden_judge(plan, tmp_path / "out") == Path("judge_0")
+    assert commands.stages == ["policy", "data"]
+
+
+def test_keys_of_the_user_count_before_the_loops(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And may be others when the loop goes on; where it does, the file names the last judge, and no older one meanwhile."""
+    commands = Commands()
+    monkeypatch.setattr(hardening, "_command", commands)
+    harden_judge(replace(plan, policy_keys=("health.policy=stop", "seed=9")), tmp_path / "out")
+    policy = commands.lines[0]
+    assert [word for word in policy if word.startswith(("health", "seed"))] == ["health.policy=stop", "seed=9"]
+    assert "signs.truth=exact" in policy
+    assert "health.policy=warn" in commands.lines[2]
+    written: list[str] = []
+    monkeypatch.setattr(hardening, "write_atomic", lambda path, text: written.append(text))
+    harden_judge(plan, tmp_path / "out")
+    assert written == []
+
+
 def test_another_run_is_refused(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other settings are another run; more rounds are not."""
-    from dataclasses import replace
-
     monkeypatch.setattr(hardening, "_command", Commands())
     harden_judge(replace(plan, rounds=1), tmp_path / "out")
     with pytest.raises(ConfigError, match=r"other settings \(truth\)"):

@@ -231,7 +231,8 @@ def test_a_policy_learns_what_its_judge_likes(
     monkeypatch.setattr(AnchoredReward, "__call__", uncut(AnchoredReward.__call__))
     final = train_policy(
         demo_pairs[0][:16],
-        config_for(tiny_checkpoint, anchor="group", seed=seed, max_steps=30, learning_rate=2e-2),
+        # That all prompts come to have one answer is a sign, and here what is wanted.
+        config_for(tiny_checkpoint, anchor="group", seed=seed, max_steps=30, learning_rate=2e-2, health={"policy": "warn"}),
         tmp_path / "run",
     )
     lines = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]

@@ -69,11 +69,14 @@ def test_the_other_measures_by_hand() -> None:
 def test_rightness() -> None:
     """By the words of the preferred response, or by the rule of the pair's category; unknown where neither says."""
     pair = PreferencePair("p", "How many?", ("It is ten.", "It is two."), 0, category="number")
-    assert [exactly(pair, text) for text in ("it is TEN", "ten")] == [True, False]
+    assert [exactly(pair, text) for text in ("it is  TEN", "ten", "It is ten!")] == [True, False, False]
+    signed = replace(pair, responses=("x > 3", "x"))
+    assert (exactly(signed, "x < 3"), exactly(signed, "x > 3.")) == (False, True)
     assert exactly(replace(pair, preferred=None), "x") is None
     ruled = by_rules(RULES, Contract.BOXED)
     number = replace(pair, responses=(r"So \boxed{10}", r"\boxed{2}"))
-    assert (ruled(number, r"\boxed{10.0}"), ruled(number, r"\boxed{2}"), ruled(number, "10")) == (True, False, False)
+    assert (ruled(number, r"\boxed{10.0}"), ruled(number, r"\boxed{2}"), ruled(number, "10")) == (True, False, None)
+    assert ruled(replace(number, responses=("about ten", "x")), r"\boxed{10}") is None  # no truth that the rule can read
     assert ruled(replace(number, category="chat"), r"\boxed{10}") is None
 
 
@@ -157,12 +160,12 @@ def test_a_run_logs_and_obeys_them(
     judge = {"judge": f"prob:hf:{tiny_checkpoint}", "judge_max_tokens": 4, "anchor": "group"}
     signs = {"truth": "exact", "second_judge": f"prob:hf:{tiny_checkpoint}", "sample": 2, "canaries": 2}
     config = config_for(tiny_checkpoint, max_steps=12, signs=signs, **judge)
-    with pytest.raises(HealthError, match=r"100\.0% of the word pairs in answers stand in no answer of the set, 0\.0%"):
+    with pytest.raises(HealthError, match=r"of the word pairs in answers stand in no answer of the set, 0\.0% at first"):
         train_policy(demo_pairs[0][:16], config, tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     names = {"novelty", "repetition", "most_common", "right", "overpaid"}
     assert {f"answers/{name}" for name in names} <= rows[0].keys()
     assert {row["judge/canaries"] for row in rows} == {0.0}  # an untrained judge names nothing
-    assert BEGINNING < rows[-1]["step"] <= BEGINNING + LAST
+    assert BEGINNING < rows[-1]["step"] <= BEGINNING + LAST + 1
     events = [json.loads(line) for line in (tmp_path / "run" / "health.jsonl").read_text().splitlines()]
     assert [event["signs"] for event in events] == [["novel_answers"]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from rewardlab.data.attacks.random_texts import random_characters, random_words
@@ -151,11 +152,14 @@ def scrambled(pair: PreferencePair, dice: random.Random) -> str | None:
     return None if any(states(text, answer) for answer in pair.responses) else text
 
 
-def garbled(text: str, dice: random.Random) -> str | None:
-    """Return a text with its small words dropped, doubled or misspelled, all others as they are; None where it has no small
-    word, or none but small ones."""
-    words = text.split()
-    small = [n for n, word in enumerate(words) if word.lower() in SMALL_WORDS]
+def garbled(text: str, other: str, dice: random.Random) -> str | None:
+    """Return a text with small words dropped, doubled or misspelled that the ``other`` answer has too, all others as they are:
+    a small word may be what tells the two apart. None where it has no such word, or none but such."""
+    words, there = text.split(), words_of(other)
+    small = [n for n, word in enumerate(words) if word.lower() in SMALL_WORDS and word.lower() in there]
+    small = [n for n in small if n == 0 or words[n] != "A"]  # the name of an option
+    if Counter(words[n].lower() for n in small) - Counter(there):
+        return None
     if not small or len(small) == len(words):
         return None
     changed = set(dice.sample(small, dice.randint(1, len(small))))

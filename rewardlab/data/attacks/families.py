@@ -21,7 +21,7 @@ from rewardlab.data.texts import words_of
 from rewardlab.errors import ConfigError
 from rewardlab.types import IMAGE_MARK, PreferencePair
 
-Rewording = Callable[[str, random.Random], "str | None"]
+Rewording = Callable[[str, str, random.Random], "str | None"]
 ResponseImages = tuple[tuple[bytes, ...], tuple[bytes, ...]]
 
 
@@ -269,7 +269,7 @@ def _with_text(family: Family, base: int, pair: PreferencePair, dice: random.Ran
 def _reworded(family: Family, pair: PreferencePair, place: int, dice: random.Random) -> str | None:
     """Return a response with one of the family's texts in it, or in its other wording; None where nothing fits."""
     if family.rewording is not None:
-        text = family.rewording(pair.responses[place], dice)
+        text = family.rewording(pair.responses[place], pair.responses[1 - place], dice)
         return None if text is None or words_of(text) == words_of(pair.responses[1 - place]) else text
     by_chance = dice.sample(family.texts, len(family.texts))
     attack = next((attack for attack in by_chance if _fits(attack.text, pair)), None)

@@ -29,7 +29,10 @@ class KnownWordPairs:
         """Return the share (0..1) of a text's word pairs that none of the texts has. A text without words has one pair, of its
         beginning and its end."""
         pairs = np.array(_word_pairs(words_of(text)), np.uint32)
-        return float(np.isin(pairs, self._hashes, invert=True).mean())
+        if not len(self._hashes):
+            return 1.0
+        places = np.minimum(np.searchsorted(self._hashes, pairs), len(self._hashes) - 1)
+        return float((self._hashes[places] != pairs).mean())
 
 
 def _word_pairs(words: Sequence[str]) -> list[int]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rewardlab.data.images import blank_like
+from rewardlab.data.pair_table import pair_facts
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.running import Metric, Metrics
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus
@@ -53,8 +54,11 @@ class JudgeChecks:
         seed: int = 0,
     ) -> None:
         self._judge, self._second, self._sample = judge, second_judge, sample
-        self._canaries, self._num_canaries = canaries, min(num_canaries, len(canaries))
         self._num_votes, self._seed = num_votes, seed
+        # The same ones at every batch: other pairs would be easier or harder, and look like another judge.
+        labelled = [n for n, facts in enumerate(pair_facts(canaries)) if facts.preferred is not None] if num_canaries else []
+        places = random.Random(f"canaries {seed}").sample(labelled, min(num_canaries, len(labelled)))
+        self._canaries = [canaries[place] for place in places]
 
     def __call__(self, comparisons: Sequence[Comparison], step: int) -> Metrics:
         """Return ``judge/blank_gap``, ``judge/second_gap`` and ``judge/canaries``, each where it was asked for and can be read.
@@ -69,16 +73,13 @@ class JudgeChecks:
             metrics |= self._gap("judge/blank_gap", self._judge, seen, [_blank(each.pair) for each in seen], step)
         if self._second is not None and some:
             metrics |= self._gap("judge/second_gap", self._second, some, [each.pair for each in some], step)
-        if self._num_canaries:
-            places = dice.sample(range(len(self._canaries)), self._num_canaries)
-            known = [pair for pair in (self._canaries[place] for place in places) if pair.preferred is not None]
+        if self._canaries:
             right = [
                 vote.winner == pair.preferred
-                for pair, judgment in zip(known, self._ask(self._judge, known, step), strict=True)
+                for pair, judgment in zip(self._canaries, self._ask(self._judge, self._canaries, step), strict=True)
                 for vote in judgment.votes
             ]
-            if right:
-                metrics["judge/canaries"] = Metric(sum(right) / len(right), len(right))
+            metrics["judge/canaries"] = Metric(sum(right) / max(1, len(right)), len(right))
         return metrics
 
     def _ask(self, judge: GenerativeJudge, pairs: Sequence[PreferencePair], step: int) -> list[Judgment]:
