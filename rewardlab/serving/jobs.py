@@ -8,6 +8,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, Protocol
 
+from rewardlab.errors import InputError
 from rewardlab.judging.judge import Judge
 from rewardlab.samplers.base import UNREADABLE, Sampler, SamplingParams
 from rewardlab.types import Completion, FinishReason, Judgment, Message, Order, PreferencePair, VerdictStatus, Vote
@@ -214,3 +215,10 @@ def _digest(texts: Iterable[str], images: Iterable[bytes]) -> str:
     for image in images:
         digest.update(hashlib.sha256(image).digest())
     return digest.hexdigest()
+
+
+def engine_failed(job: Job, result: Any) -> bool:
+    """Return whether the engine is at fault; an error in the request itself does not count."""
+    if isinstance(result, Exception):
+        return not isinstance(result, InputError)
+    return job.is_lost(result) and not is_refusal(job.errors(result))

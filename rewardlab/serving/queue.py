@@ -28,7 +28,7 @@ from rewardlab.serving.engine_thread import EngineThread
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
 from rewardlab.serving.fair_queue import Entry, FairQueue
 from rewardlab.serving.histograms import ServingHistograms
-from rewardlab.serving.jobs import Job, JudgeEngine, family_of, is_refusal
+from rewardlab.serving.jobs import Job, JudgeEngine, engine_failed, family_of, is_refusal
 from rewardlab.serving.judge_versions import JudgeVersion, JudgeVersions
 from rewardlab.serving.queue_records import TenantRecord
 from rewardlab.serving.request_context import TENANT
@@ -294,7 +294,7 @@ class JudgeQueue:
             for entry, result in zip(batch, results, strict=True):
                 self._settle(entry, result)
             if version is self.versions.newest:
-                self.failing = all(_engine_failed(entry.job, result) for entry, result in zip(batch, results, strict=True))
+                self.failing = all(engine_failed(entry.job, result) for entry, result in zip(batch, results, strict=True))
             await self._await_next({entry.tenant for entry in batch}, loop.time() - start)
         except TimeoutError:
             # A call cannot be stopped: its thread is left behind, and another one calls the engine from now on.
@@ -396,10 +396,3 @@ class JudgeQueue:
 
 def _stopping() -> EngineFailedError:
     return EngineFailedError("the server is shutting down; ask again, here when it is back or elsewhere")
-
-
-def _engine_failed(job: Job, result: Any) -> bool:
-    """Return whether the engine is at fault; an error in the request itself does not count."""
-    if isinstance(result, Exception):
-        return not isinstance(result, InputError)
-    return job.is_lost(result) and not is_refusal(job.errors(result))
