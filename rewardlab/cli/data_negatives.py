@@ -46,7 +46,7 @@ def data_negatives(
     ] = None,
     number: Annotated[int, typer.Option("--number", min=1, help="Questions that are asked, one answer each.")] = 1000,
     least_reward: Annotated[
-        float, typer.Option("--least-reward", help="Answers that are paid less do no harm, and are left out.")
+        float, typer.Option("--least-reward", help="Answers that are paid less (of 0 to 1) do no harm, and are left out.")
     ] = 0.25,
     template: Annotated[str, typer.Option("--template", help="Prompt template of a question to the policy.")] = "answer",
     max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of an answer.")] = 1024,
@@ -75,8 +75,8 @@ def data_negatives(
         NegativeCounts,
         label_row,
         logged_answers,
-        negatives_of,
         sample_answers,
+        wrong_and_paid,
     )
     from rewardlab.data.files import write_atomic
     from rewardlab.data.pair_table import pair_facts
@@ -91,32 +91,26 @@ def data_negatives(
     known = _rightness(truth, contract)
     pairs = pairs_of(data, frames, policy or "", images=images, allow_columns=columns_of(allow_columns))
     if answers is not None:
-        paid = logged_answers(answers)
+        paid = list(logged_answers(answers))
     else:
         assert policy is not None
         assert judge is not None
         opened = open_generative_judge(judge, max_tokens=judge_max_tokens, batch_size=batch_size)
         opened.check()
-        paid = iter(
-            sample_answers(
-                pairs,
-                HFSampler.load(Path(policy), batch_size=batch_size),
-                load_template(template),
-                opened,
-                out,
-                number=number,
-                max_tokens=max_tokens,
-                seed=seed,
-            )
+        sampler, words = HFSampler.load(Path(policy), batch_size=batch_size), load_template(template)
+        paid, left_out = sample_answers(pairs, sampler, words, opened, out, number=number, max_tokens=max_tokens, seed=seed)
+        typer.echo(
+            f"{len(paid) + left_out.total():,} questions: {left_out['unfinished']:,} answers not finished or empty, "
+            f"{left_out['preferred']:,} the preferred response, {left_out['unreadable']:,} that the judge could not compare, "
+            f"{left_out['with_images']:,} not asked, for their responses hold images"
         )
     facts = list(enumerate(pair_facts(pairs)))
     places = {each.pair_id: n for n, each in facts}
     readers = {each.pair_id: None if each.preferred is None else (lambda n=n: pairs[n]) for n, each in facts}
-    kept = list(paid)
-    rightness = known or _teacher(truth, judge_max_tokens, batch_size, readers, kept, least_reward, out, seed)
+    rightness = known or _teacher(truth, judge_max_tokens, batch_size, readers, paid, least_reward, out, seed)
     counts, unknown = NegativeCounts(), list[str]()
     made = []
-    for answer, negative in negatives_of(readers, kept, rightness, counts, least_reward=least_reward, attempts=attempts):
+    for answer, negative in wrong_and_paid(readers, paid, rightness, counts, least_reward=least_reward, attempts=attempts):
         if negative is None:
             unknown.append(label_row(answer, pairs[places[answer.pair_id]]))
         else:
@@ -155,8 +149,8 @@ def _teacher(
     teacher = open_generative_judge(truth.removeprefix("judge:"), max_tokens=max_tokens, batch_size=batch_size)
     teacher.check()
     labelled = {name: read for name, read in readers.items() if read is not None}
-    asked = [answer for answer in paid if answer.reward >= least_reward and answer.answer.strip()]
-    return ask_teacher(labelled, asked, teacher, out, seed=seed)
+    enough = [answer for answer in paid if answer.reward >= least_reward and answer.answer.strip()]
+    return ask_teacher(labelled, enough, teacher, out, seed=seed)
 
 
 def _rightness(truth: str, contract: str) -> Rightness | None:

@@ -6,8 +6,10 @@ whoever fills in a file.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -48,12 +50,13 @@ def sample_answers(
     number: int,
     max_tokens: int = 1024,
     seed: int = 0,
-) -> list[PaidAnswer]:
-    """Return one sampled answer to each of ``number`` questions drawn by the seed, and what the judge pays for it.
+) -> tuple[list[PaidAnswer], Counter[str]]:
+    """Return one sampled answer to each of ``number`` questions drawn by the seed, what the judge pays for it, and how many
+    were left out: questions whose responses are ``with_images``, answers that are ``unfinished`` or empty, that are the
+    ``preferred`` response, and whose comparison with it is ``unreadable``.
 
-    Answers that were not finished, are the preferred response, or cannot be compared are left out, and questions whose
-    responses have images within. They are kept in ``out/answers.jsonl``: a killed run goes on. Raise ConfigError where that is
-    another run's, and what the judge raises.
+    They are kept in ``out/answers.jsonl``: a killed run goes on. Raise ConfigError where that is another run's, and what the
+    judge raises.
     """
     labelled = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
     drawn = random.Random(f"answers {seed}").sample(labelled, min(number, len(labelled)))
@@ -80,17 +83,27 @@ def sample_answers(
                 for pair, (answer,) in zip(some, sampled, strict=True)
                 if answer.finish is FinishReason.STOP
             ]
-            asked = [(pair, answer) for pair, answer in finished if answer and answer != _good(pair)]
-            paid, _ = reward([pair for pair, _ in asked], [a for _, a in asked], [(_good(pair),) for pair, _ in asked], 0)
+            written = [(pair, answer) for pair, answer in finished if answer]
+            other = [(pair, answer) for pair, answer in written if answer != _good(pair)]
+            paid, _ = reward([pair for pair, _ in other], [a for _, a in other], [(_good(pair),) for pair, _ in other], 0)
             answers = [
                 asdict(PaidAnswer(pair.pair_id, answer, share))
-                for (pair, answer), share in zip(asked, paid, strict=True)
+                for (pair, answer), share in zip(other, paid, strict=True)
                 if share is not None
             ]
-            rows.append({"answers": answers})
+            left_out = {
+                "with_images": len(chunk) - len(some),
+                "unfinished": len(some) - len(written),
+                "preferred": len(written) - len(other),
+                "unreadable": len(other) - len(answers),
+            }
+            rows.append({"answers": answers, "left_out": left_out})
             log.append(rows[-1])
             advance(len(chunk))
-    return [PaidAnswer(**answer) for row in rows for answer in row["answers"]]
+    counts = Counter[str]()
+    for row in rows:
+        counts.update(row["left_out"])
+    return [PaidAnswer(**answer) for row in rows for answer in row["answers"]], counts
 
 
 def logged_answers(path: Path) -> Iterator[PaidAnswer]:
@@ -126,13 +139,13 @@ def ask_teacher(
         advance(min(len(names), CHUNK * len(rows)))
         for start in range(CHUNK * len(rows), len(names), CHUNK):
             chunk = names[start : start + CHUNK]
-            asked = [_beside_good(pairs[name](), answer) for name, answer in chunk]
-            judgments = teacher.compare_many(asked, orders=[BOTH_ORDERS] * len(asked), num_votes=1, seed=seed)
+            compared = [_beside_good(pairs[name](), answer) for name, answer in chunk]
+            judgments = teacher.compare_many(compared, orders=[BOTH_ORDERS] * len(compared), num_votes=1, seed=seed)
             rows.append({"right": [_unanimous(judgment) for judgment in judgments]})
             log.append(rows[-1])
             advance(len(chunk))
-    said = dict(zip(names, [right for row in rows for right in row["right"]], strict=True))
-    return lambda pair, answer: said.get((pair.pair_id, answer))
+    verdicts = dict(zip(names, [right for row in rows for right in row["right"]], strict=True))
+    return lambda pair, answer: verdicts.get((pair.pair_id, answer))
 
 
 def _unanimous(judgment: Judgment) -> bool | None:
@@ -179,7 +192,7 @@ class NegativeCounts:
     negatives: int = 0
 
 
-def negatives_of(
+def wrong_and_paid(
     pairs: Mapping[str, Callable[[], PreferencePair] | None],
     answers: Iterable[PaidAnswer],
     rightness: Rightness,
@@ -230,7 +243,7 @@ def as_negative(pair: PreferencePair, answer: str, attempts: str = "2") -> Prefe
     images = pair.response_images[pair.preferred or 0]
     return replace(
         pair,
-        pair_id=f"{pair.pair_id}/{SOURCE}/{abs(hash_of(answer))}",
+        pair_id=f"{pair.pair_id}/{SOURCE}/{hash_of(answer)}",
         responses=(answer, _good(pair)) if place == 0 else (_good(pair), answer),
         response_images=((), images) if place == 0 else (images, ()),
         preferred=good,
@@ -242,9 +255,8 @@ def as_negative(pair: PreferencePair, answer: str, attempts: str = "2") -> Prefe
     )
 
 
-def hash_of(text: str) -> int:
-    """Return the same number of a text in every process."""
-    return random.Random(text).getrandbits(32)
+def hash_of(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def label_row(paid: PaidAnswer, pair: PreferencePair) -> str:

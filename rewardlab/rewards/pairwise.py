@@ -18,7 +18,7 @@ from torch import Tensor
 
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.running import Metric, Metrics
-from rewardlab.rewards.policy_signs.checks import Comparison, JudgeChecks, orders_agree, share_in_both_orders
+from rewardlab.rewards.policy_signs.checks import AnswerComparison, JudgeChecks, orders_agree, share_in_both_orders
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 Anchors = Sequence[Sequence[str]]  # what each response is compared with: none where it has no anchor
@@ -126,7 +126,7 @@ class PairwiseReward:
 
     def _probabilities(
         self, comparisons: Sequence[tuple[PreferencePair, str, str]], step: int
-    ) -> tuple[list[float | None], list[Comparison]]:
+    ) -> tuple[list[float | None], list[AnswerComparison]]:
         """Return the probability that the first text beats the second, and the comparisons: each distinct one is made once, in
         both orders."""
         shares: dict[tuple[str, str, str], float | None] = {}
@@ -147,5 +147,5 @@ class PairwiseReward:
             share = share_in_both_orders(judgment)
             shares[name, first, second] = share
             shares[name, second, first] = None if share is None else 1 - share
-        made = [Comparison(pair, judgment) for pair, judgment in zip(todo.values(), judgments, strict=True)]
+        made = [AnswerComparison(pair, judgment) for pair, judgment in zip(todo.values(), judgments, strict=True)]
         return [shares[question.pair_id, first, second] for question, first, second in comparisons], made

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rewardlab.config import PolicyConfig, RLConfig, load_config, parse_overrides
 from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
 from rewardlab.data.pair_table import pair_facts
-from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError, RewardlabError
 from rewardlab.processes import end_with_parent
 from rewardlab.reporting.hardening_page import hardening_page
@@ -103,19 +103,19 @@ def harden_judge(plan: HardenPlan, out: Path) -> Path:
 def _check_endpoint(plan: HardenPlan) -> None:
     """Raise EndpointError where the judge is paid for consistency and nothing answers about it, before hours of a policy's
     training."""
-    from rewardlab.training.rl import check_consistency
+    from rewardlab.training.rl import require_consistency_judge
 
-    check_consistency(_config(RLConfig, plan.judge_config, plan.judge_keys, model=plan.judge))
+    require_consistency_judge(_config(RLConfig, plan.judge_config, plan.judge_keys, model=plan.judge))
 
 
 def _config(schema: type[C], path: str, keys: Sequence[str], **more: Any) -> C:
     return load_config(schema, Path(path), parse_overrides(keys), **more)
 
 
-def _keys(own: dict[str, Any], given: Sequence[str]) -> list[str]:
-    """Return KEY=VALUE of a stage: the loop's own, but for those that the user gives."""
+def _keys(of_loop: dict[str, Any], given: Sequence[str]) -> list[str]:
+    """Return KEY=VALUE of a stage: those of the loop, but for what the user gives."""
     named = {text.partition("=")[0] for text in given}
-    return [*(f"{name}={value}" for name, value in own.items() if name not in named), *given]
+    return [*(f"{name}={value}" for name, value in of_loop.items() if name not in named), *given]
 
 
 def _refuse_other(plan: HardenPlan, out: Path) -> None:
@@ -141,13 +141,14 @@ def _run_round(plan: HardenPlan, out: Path, number: int, judge: str, policy: str
     trained = folder / "policy"
     if not is_finished(trained):
         words = ["policy", "--data", plan.data, "--config", plan.policy_config, "--model", policy, "--judge", f"prob:{judge}"]
-        own: dict[str, Any] = {
+        of_loop: dict[str, Any] = {
             "max_completion_length": plan.max_tokens,
             "judge_max_tokens": plan.judge_max_tokens,
             "seed": seed,
+            "health.policy": "warn",
+            **({"signs.truth": plan.truth} if plan.truth in ("exact", "rules") else {}),
         }
-        own |= {"health.policy": "warn", **({"signs.truth": plan.truth} if plan.truth in ("exact", "rules") else {})}
-        _command(*words, "--out", trained, *_keys(own, plan.policy_keys))
+        _command(*words, "--out", trained, *_keys(of_loop, plan.policy_keys))
     result = Round(number, judge, str(trained / FINAL), policy_means=_last_means(trained / METRICS), next_judge=judge)
     result.negatives = _negatives(plan, folder, judge, trained / FINAL, seed)
     candidate = _train_judge(plan, out, folder, judge, seed) if result.negatives else None
@@ -163,11 +164,10 @@ def _run_round(plan: HardenPlan, out: Path, number: int, judge: str, policy: str
 
 def _negatives(plan: HardenPlan, folder: Path, judge: str, policy: Path, seed: int) -> int:
     """Make the round's negatives; return how many."""
-    out = folder / "negatives"
+    out, config = folder / "negatives", _config(PolicyConfig, plan.policy_config, plan.policy_keys)
     if not (out / "done").exists():
         words = ["data", "negatives", plan.data, "--policy", policy, "--judge", f"prob:{judge}", "--truth", plan.truth]
         sizes = ["--number", plan.number, "--least-reward", plan.least_reward, "--max-tokens", plan.max_tokens]
-        config = _config(PolicyConfig, plan.policy_config, plan.policy_keys)
         like = ["--template", config.template, "--contract", config.contract, "--frames", config.frames]
         _command(
             *(*words, *sizes, *like, "--judge-max-tokens", plan.judge_max_tokens, "--seed", seed, "--out", out),
@@ -175,7 +175,7 @@ def _negatives(plan: HardenPlan, folder: Path, judge: str, policy: Path, seed: i
         )
         write_atomic(out / "done", "")
     path = out / NEGATIVES
-    return len(read_pairs(path)) if path.exists() else 0
+    return len(pairs_of(path, config.frames, judge)) if path.exists() else 0
 
 
 def _train_judge(plan: HardenPlan, out: Path, folder: Path, judge: str, seed: int) -> Path | None:
@@ -187,8 +187,10 @@ def _train_judge(plan: HardenPlan, out: Path, folder: Path, judge: str, seed: in
     config = _config(RLConfig, plan.judge_config, plan.judge_keys)
     if not data.exists():
         made = [out / f"round_{n}" / "negatives" / NEGATIVES for n in range(int(folder.name.rpartition("_")[2]) + 1)]
-        by_id = {pair.pair_id: pair for path in made if path.exists() for pair in read_pairs(path)}
-        negatives, pairs = list(by_id.values()), pairs_of(plan.data, config.frames, judge)
+        tables = [pairs_of(path, config.frames, judge) for path in made if path.exists()]
+        # An answer that the policy gave in several rounds is one negative.
+        negatives = {facts.pair_id: (table, n) for table in tables for n, facts in enumerate(pair_facts(table))}
+        pairs = pairs_of(plan.data, config.frames, judge)
         labelled = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
         number = min(len(labelled), round(plan.mix * len(negatives)))
         if number < 1 and plan.mix:
@@ -196,7 +198,8 @@ def _train_judge(plan: HardenPlan, out: Path, folder: Path, judge: str, seed: in
                 f"{plan.data}: has no labelled pair to train the judge on beside its negatives; label some, or set mix 0"
             )
         chosen = sorted(random.Random(f"harden {seed}").sample(labelled, number))
-        write_parquet(chain(negatives, (pairs[n] for n in chosen)), data)  # one at a time: they may have large pictures
+        places = [*negatives.values(), *((pairs, n) for n in chosen)]
+        write_parquet((table[n] for table, n in places), data)  # one at a time: they may have large pictures
     if not is_finished(trained):
         taught = pairs_of(data, config.frames, judge)
         prompts = len(hard_pairs(taught, config)) * (2 if config.both_orders else 1)
@@ -214,13 +217,7 @@ def _compare(plan: HardenPlan, folder: Path, judge: str, candidate: Path, result
         if not (out / "report.json").exists():
             words = ["bench", "run", "pairs", "--data", plan.held_out, "--judge", f"hf:{path}", "--temperature", 0]
             _command(*words, "--votes", 1, "--max-tokens", plan.judge_max_tokens, "--out", out, allowed=(DONE, FINDING))
-    text = subprocess.run(
-        [sys.executable, "-m", "rewardlab.cli", "bench", "compare", *map(str, folders), "--json"],
-        check=True,
-        capture_output=True,
-        text=True,
-    ).stdout
-    before, after = json.loads(text)["runs"]
+    before, after = json.loads(_command("bench", "compare", *folders, "--json", is_read=True))["runs"]
     result.accuracy_before, result.accuracy_after = before["accuracy"], after["accuracy"]
     against = after["against_first"]
     result.difference = None if against is None else tuple(against["interval"])
@@ -237,15 +234,23 @@ def _publish(plan: HardenPlan, judge: str) -> None:
             write_atomic(path, name)
 
 
-def _command(*words: Any, allowed: Sequence[int] = (DONE,)) -> None:
-    """Run a command of `rewardlab` in a process that ends with this one. Raise RewardlabError where it fails."""
+def _command(*words: Any, allowed: Sequence[int] = (DONE,), is_read: bool = False) -> str:
+    """Run a command of `rewardlab` in a process that ends with this one; return what it prints where that ``is_read``, else "".
+    Raise RewardlabError where it fails."""
     line = [str(word) for word in words]
-    log_line(f"$ rewardlab {' '.join(line)}")
-    status = subprocess.run([sys.executable, "-m", "rewardlab.cli", *line], check=False, preexec_fn=end_with_parent).returncode
-    if status not in allowed:
+    log_line(f"$ rewardlab {shlex.join(line)}")
+    done = subprocess.run(
+        [sys.executable, "-m", "rewardlab.cli", *line],
+        check=False,
+        preexec_fn=end_with_parent,
+        stdout=subprocess.PIPE if is_read else None,
+        text=True,
+    )
+    if done.returncode not in allowed:
         raise RewardlabError(
-            f"`rewardlab {line[0]}` ended with status {status}: see above; run the same command again to go on"
+            f"`rewardlab {line[0]}` ended with status {done.returncode}: see above; run the same command again to go on"
         )
+    return done.stdout or ""
 
 
 def _last_means(path: Path) -> dict[str, float]:

@@ -171,7 +171,7 @@ def train_rl(
     held_out = hold_out(pairs, config, template)
     hard = hard_pairs(held_out.trained, config)
     if reward is None:
-        check_consistency(config)
+        require_consistency_judge(config)
     room = (3 if config.self_verify else 1) * config.max_completion_length  # a judgment, its verification, another judgment
     hard = drop_too_long(hard, config, template, out, room=room)
     specials = special_tokens(load_processor(config.model).tokenizer)
@@ -188,7 +188,7 @@ def train_rl(
     return run_method(build, config, out, data, template, name="rl", num_rows=len(rows), pairs=pairs, evaluation=evaluation)
 
 
-def check_consistency(config: RLConfig) -> None:
+def require_consistency_judge(config: RLConfig) -> None:
     """Raise EndpointError where nothing answers about consistency: hours of training without that reward would be a poor way to
     find out."""
     judge = consistency_judge(config)

@@ -19,8 +19,8 @@ from rewardlab.curation.policy_negatives import (
     ask_teacher,
     by_labels,
     logged_answers,
-    negatives_of,
     sample_answers,
+    wrong_and_paid,
 )
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, DataError
@@ -48,11 +48,11 @@ def test_which_answers_become_negatives() -> None:
     ]
     counts = NegativeCounts()
     known = lambda pair, answer: None if answer == "?" else exactly(pair, answer)  # noqa: E731
-    made = list(negatives_of(READERS, answers, known, counts, least_reward=0.25))
+    made = list(wrong_and_paid(READERS, answers, known, counts, least_reward=0.25))
     assert [(paid.answer, pair is not None) for paid, pair in made] == [("It is 7.", True), ("?", False)]
     assert counts == NegativeCounts(answers=5, paid_little=1, repeated=1, right=1, unknown=1, negatives=1)
     with pytest.raises(DataError, match="does not have"):
-        list(negatives_of(READERS, [PaidAnswer("none", "x", 1.0)], known, NegativeCounts(), least_reward=0))
+        list(wrong_and_paid(READERS, [PaidAnswer("none", "x", 1.0)], known, NegativeCounts(), least_reward=0))
 
 
 @given(st.text(min_size=1, max_size=40), st.sampled_from((0, 1)))
@@ -101,7 +101,7 @@ def test_marks_of_images_and_unlabelled_pairs() -> None:
     readers = {"p0": lambda: PAIRS[0], "none": None}
     counts = NegativeCounts()
     answers = [PaidAnswer("p0", f"It is {IMAGE_MARK}7.", 0.9), PaidAnswer("none", "x", 0.9), PaidAnswer("p0", IMAGE_MARK, 0.9)]
-    ((_, negative),) = negatives_of(readers, answers, exactly, counts, least_reward=0)
+    ((_, negative),) = wrong_and_paid(readers, answers, exactly, counts, least_reward=0)
     assert negative is not None
     assert IMAGE_MARK not in "".join(negative.responses)
     assert (counts.unlabelled, counts.negatives, counts.paid_little) == (1, 1, 1)
@@ -132,12 +132,12 @@ def test_sampling_goes_on(tmp_path: Path) -> None:
     policy = ScriptedSampler(lambda prompt, draw: next(said), name="policy")
     judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<think>x</think><answer>1</answer>"), PLAIN)
     how: dict[str, Any] = {"number": 4, "seed": 1}
-    answers = sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, **how)
-    assert answers
+    answers, left_out = sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, **how)
+    assert (len(answers), left_out["preferred"], left_out.total()) == (3, 1, 1)
     assert all(answer.reward == 0.5 for answer in answers)
     right = {pair.pair_id: pair.responses[0] for pair in PAIRS}
     assert all(right[answer.pair_id] != answer.answer for answer in answers)
-    assert sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, **how) == answers
+    assert sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, **how) == (answers, left_out)
     with pytest.raises(ConfigError):
         sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, **{**how, "seed": 2})
 

@@ -22,6 +22,7 @@ from rewardlab.rewards.policy_function import AnchoredReward
 from rewardlab.rewards.policy_signs.answers import KnownWordPairs, most_common, repetition, winners_length
 from rewardlab.rewards.policy_signs.checks import JudgeChecks, orders_agree
 from rewardlab.rewards.policy_signs.truth import by_rules, exactly
+from rewardlab.rewards.rollout import Rollout, Trajectory
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.rules import RULES
 from rewardlab.samplers.scripted import ScriptedSampler
@@ -108,6 +109,44 @@ def test_checks_by_hand() -> None:
     assert got["judge/canaries"] == (1.0, 8)
     again = JudgeChecks(judge, sample=0, num_canaries=0)
     assert again([], 1) == {}
+
+
+def test_canaries_are_the_same_at_every_batch() -> None:
+    """Other pairs would be easier or harder: a judge that is as it was would look like another. Only labelled ones count."""
+    seen: list[str] = []
+
+    def answer(prompt: tuple[Message, ...], draw: int) -> str:
+        seen.append(prompt[0].text)
+        return "<think>x</think><answer>1</answer>"
+
+    pairs = [replace(pair_of(n), preferred=None if n % 2 else 0) for n in range(40)]
+    checks = JudgeChecks(GenerativeJudge(ScriptedSampler(answer), PLAIN), sample=0, canaries=pairs, num_canaries=5)
+    by_step = []
+    for step in range(3):
+        seen.clear()
+        checks([], step)
+        by_step.append(sorted(seen))
+    assert by_step[0] == by_step[1] == by_step[2]
+    assert len(by_step[0]) == 10
+
+
+def test_answers_that_were_cut_off_are_no_news(tmp_path: Path) -> None:
+    """They are not right, and say nothing of what the policy writes."""
+    pairs = [pair_of(0), pair_of(1)]
+    judge = GenerativeJudge(ScriptedSampler(names_red), PLAIN)
+    function = AnchoredReward(
+        PairwiseReward(judge),
+        pairs,
+        {"p0": "blue 0", "p1": "blue 1"},
+        ends=frozenset({7}),
+        samples=tmp_path / "samples.jsonl",
+        known=KnownWordPairs(["red 0", "red 1"]),
+        rightness=exactly,
+    )
+    texts = [("p0", "red 0", [1, 7]), ("p1", "red 1", [1, 7]), ("p0", "strange words " * 9, [1, 2]), ("p1", "<think>", [1, 2])]
+    rollouts = [Rollout({"pair_id": name}, [], Trajectory(tokens), text) for name, text, tokens in texts]
+    metrics = {name: metric.value for name, metric in function(rollouts, 0).metrics.items() if name.startswith("answers/")}  # type: ignore[union-attr]
+    assert (metrics["answers/novelty"], metrics["answers/repetition"], metrics["answers/right"]) == (0, 0, 0.5)
 
 
 def test_agreement_needs_both_orders() -> None:

@@ -14,7 +14,7 @@ from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus
 
 
 @dataclass(frozen=True)
-class Comparison:
+class AnswerComparison:
     """An answer of the policy (response 0) against another text, and what the judge said of them in both orders."""
 
     pair: PreferencePair
@@ -37,7 +37,7 @@ def orders_agree(judgment: Judgment) -> bool | None:
 
 class JudgeChecks:
     """Asks ``judge`` of ``sample`` comparisons of each batch again, with blank pictures, and ``second_judge`` of the same ones
-    as they are; and of ``num_canaries`` of ``canaries``, pairs whose better response is known.
+    as they are; and of ``num_canaries`` of the labelled ``canaries``, drawn once by ``seed``.
 
     What a policy learns to write to please a judge does not depend on the picture, and does not please another judge.
     """
@@ -60,7 +60,7 @@ class JudgeChecks:
         places = random.Random(f"canaries {seed}").sample(labelled, min(num_canaries, len(labelled)))
         self._canaries = [canaries[place] for place in places]
 
-    def __call__(self, comparisons: Sequence[Comparison], step: int) -> Metrics:
+    def __call__(self, comparisons: Sequence[AnswerComparison], step: int) -> Metrics:
         """Return ``judge/blank_gap``, ``judge/second_gap`` and ``judge/canaries``, each where it was asked for and can be read.
 
         A gap is the mean distance (0..1) of two probabilities that the answer beats the other text.
@@ -87,11 +87,11 @@ class JudgeChecks:
         return judge.compare_many(pairs, orders=orders, num_votes=self._num_votes, seed=self._seed + step)
 
     def _gap(
-        self, name: str, judge: GenerativeJudge, asked: Sequence[Comparison], pairs: Sequence[PreferencePair], step: int
+        self, name: str, judge: GenerativeJudge, before: Sequence[AnswerComparison], pairs: Sequence[PreferencePair], step: int
     ) -> dict[str, Metric]:
         shares = [
-            (share_in_both_orders(before.judgment), share_in_both_orders(now))
-            for before, now in zip(asked, self._ask(judge, pairs, step), strict=True)
+            (share_in_both_orders(first.judgment), share_in_both_orders(now))
+            for first, now in zip(before, self._ask(judge, pairs, step), strict=True)
         ]
         gaps = [abs(a - b) for a, b in shares if a is not None and b is not None]
         return {name: Metric(sum(gaps) / len(gaps), len(gaps))} if gaps else {}
