@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
 
@@ -64,17 +66,21 @@ def data_negatives(
     """Find wrong answers of a policy that a judge pays well, and make hard negatives of them.
 
     Each stands beside the preferred response of its pair, which is the better one. What is sampled is kept in
-    OUT/answers.jsonl, and a killed run goes on. Answers whose rightness is not known are written to OUT/to_label.jsonl: fill in
-    `right` and give the file as `--truth file:OUT/to_label.jsonl` to a run in another folder.
+    OUT/answers.jsonl, and a killed run goes on; OUT/policy.json counts right and wrong answers. Answers whose rightness is not
+    known are written to OUT/to_label.jsonl: fill in `right` and give the file as `--truth file:OUT/to_label.jsonl` to a run in
+    another folder.
 
     `rewardlab data negatives pairs.parquet --policy runs/policy/final --judge prob:runs/rl/final --truth exact --out
     runs/negatives` writes OUT/negatives.parquet, for `rewardlab rl`. **Exit status 1** where there is none.
     """
     from rewardlab.curation.policy_negatives import (
+        NEGATIVES,
+        POLICY,
         TO_LABEL,
         NegativeCounts,
         label_row,
         logged_answers,
+        policy_result,
         sample_answers,
         wrong_and_paid,
     )
@@ -82,6 +88,7 @@ def data_negatives(
     from rewardlab.data.pair_table import pair_facts
     from rewardlab.data.pairs import write_parquet
     from rewardlab.judging.engines import open_generative_judge
+    from rewardlab.metrics.intervals import wilson_interval
     from rewardlab.prompts import load_template
     from rewardlab.samplers.hf import HFSampler
     from rewardlab.training.run.inputs import pairs_of
@@ -90,6 +97,7 @@ def data_negatives(
         raise ConfigError("answers come from --policy and --judge together, or from a log: --answers FILE")
     known = _rightness(truth, contract)
     pairs = pairs_of(data, frames, policy or "", images=images, allow_columns=columns_of(allow_columns))
+    left_out = None
     if answers is not None:
         paid = list(logged_answers(answers))
     else:
@@ -101,7 +109,6 @@ def data_negatives(
         paid, left_out = sample_answers(pairs, sampler, words, opened, out, number=number, max_tokens=max_tokens, seed=seed)
         typer.echo(
             f"{len(paid) + left_out.total():,} questions: {left_out['unfinished']:,} answers not finished or empty, "
-            f"{left_out['preferred']:,} the preferred response, {left_out['unreadable']:,} that the judge could not compare, "
             f"{left_out['with_images']:,} not asked, for their responses hold images"
         )
     facts = list(enumerate(pair_facts(pairs)))
@@ -119,17 +126,25 @@ def data_negatives(
     if unknown:
         write_atomic(out / TO_LABEL, "\n".join(unknown) + "\n")
     typer.echo(
-        f"{counts.answers:,} answers: {counts.paid_little:,} paid less than {least_reward:g}, {counts.repeated:,} said before, "
-        f"{counts.right:,} right, {counts.unknown:,} not known, {counts.negatives:,} wrong and paid"
+        f"{counts.answers:,} answers: {counts.unreadable:,} that the judge could not compare, {counts.paid_little:,} paid less "
+        f"than {least_reward:g}, {counts.repeated:,} said before, {counts.right:,} right, {counts.unknown:,} not known, "
+        f"{counts.negatives:,} wrong and paid"
         + (f"; {counts.unlabelled:,} to pairs without a label" if counts.unlabelled else "")
     )
+    if left_out is not None:
+        result = policy_result(readers, paid, left_out["unfinished"], rightness)
+        write_atomic(out / POLICY, json.dumps(asdict(result), indent=1) + "\n")
+        if (share := result.share_right) is not None:
+            low, high = wilson_interval(result.right, result.right + result.wrong)
+            interval = f"[{100 * low:.1f}, {100 * high:.1f}] (Wilson, 95 %)"
+            typer.echo(f"the policy: {100 * share:.1f} % of its answers are right {interval}")
     if unknown:
         typer.echo(f"written: {out / TO_LABEL}; fill in `right` of its lines")
     if not made:
         typer.echo("no negative: no answer that is known to be wrong was paid so much", err=True)
         raise typer.Exit(ExitCode.FINDING)
-    write_parquet(made, out / "negatives.parquet")
-    typer.echo(f"written: {out / 'negatives.parquet'}, {len(made):,} negatives")
+    write_parquet(made, out / NEGATIVES)
+    typer.echo(f"written: {out / NEGATIVES}, {len(made):,} negatives")
 
 
 def _teacher(
@@ -137,7 +152,7 @@ def _teacher(
     max_tokens: int,
     batch_size: int,
     readers: Mapping[str, Callable[[], PreferencePair] | None],
-    paid: Sequence[PaidAnswer],
+    answers: Sequence[PaidAnswer],
     least_reward: float,
     out: Path,
     seed: int,
@@ -149,7 +164,7 @@ def _teacher(
     teacher = open_generative_judge(truth.removeprefix("judge:"), max_tokens=max_tokens, batch_size=batch_size)
     teacher.check()
     labelled = {name: read for name, read in readers.items() if read is not None}
-    enough = [answer for answer in paid if answer.reward >= least_reward and answer.answer.strip()]
+    enough = [paid for paid in answers if (paid.reward or 0) >= least_reward and paid.answer.strip()]
     return ask_teacher(labelled, enough, teacher, out, seed=seed)
 
 

@@ -14,7 +14,9 @@ from rewardlab.errors import ConfigError
 @app.command("harden", rich_help_panel=TRAINING)
 def harden_command(
     data: Annotated[Path, typer.Option("--data", help=f"Questions of the policy, labelled pairs of the judge: {PAIR_FILES}.")],
-    held_out: Annotated[Path, typer.Option("--held-out", help="Labelled pairs on which a new judge must not be worse.")],
+    held_out: Annotated[
+        Path, typer.Option("--held-out", help="Labelled pairs on which neither judge nor policy may become worse.")
+    ],
     policy: Annotated[str, typer.Option("--policy", help="Checkpoint of the policy to begin with.")],
     judge: Annotated[str, typer.Option("--judge", help="Checkpoint folder of the judge to begin with.")],
     truth: Annotated[
@@ -30,14 +32,25 @@ def harden_command(
         str, typer.Option("--policy-config", help=f"Of `rewardlab policy`. {CONFIG_HELP}")
     ] = "pairwise_rl",
     judge_config: Annotated[str, typer.Option("--judge-config", help=f"Of `rewardlab rl`. {CONFIG_HELP}")] = "stable_reinforce",
+    sft_config: Annotated[
+        str,
+        typer.Option(
+            "--sft-config",
+            help="Of `rewardlab sft`: before RL the judge is taught its own right judgments of the round's pairs (`rewardlab "
+            "self-distil`). Without it, RL alone.",
+        ),
+    ] = "",
     policy_set: Annotated[
         Optional[list[str]], typer.Option("--policy-set", help="KEY=VALUE over the policy's config; repeat for several.")
+    ] = None,
+    sft_set: Annotated[
+        Optional[list[str]], typer.Option("--sft-set", help="KEY=VALUE over the config of SFT; repeat for several.")
     ] = None,
     judge_set: Annotated[
         Optional[list[str]], typer.Option("--judge-set", help="KEY=VALUE over the judge's config; repeat for several.")
     ] = None,
     number: Annotated[
-        int, typer.Option("--number", min=1, help="Questions asked of the policy for negatives, each round.")
+        int, typer.Option("--number", min=1, help="Questions asked of the policy each round: for negatives, and held-out ones.")
     ] = 1000,
     least_reward: Annotated[
         float, typer.Option("--least-reward", help="Wrong answers that are paid less are left out.")
@@ -59,8 +72,9 @@ def harden_command(
 
     A round: the policy learns (`rewardlab policy`); its answers that are wrong and paid become hard negatives (`rewardlab data
     negatives`); the judge learns them beside pairs of the set (`rewardlab rl`); it is benchmarked beside the old one
-    (`rewardlab bench run`), and takes its place unless it is worse beyond noise; the policy goes on under it. OUT/index.html
-    has the rounds, and the policy's reward beside its truth. The same command goes on after an interruption.
+    (`rewardlab bench run`), and takes its place unless it is worse beyond noise. The policy goes on under it; where it became
+    right less often, from where the round began. OUT/index.html has the rounds, and the policy's reward beside its truth. The
+    same command goes on after an interruption.
 
     `rewardlab harden --data pairs.parquet --held-out held_out.parquet --policy POLICY --judge runs/rl/final --truth exact
     --out runs/harden`
@@ -85,7 +99,9 @@ def harden_command(
         judge_config=str(find_config(judge_config)),
         truth=truth,
         rounds=rounds,
+        sft_config=str(find_config(sft_config)) if sft_config else "",
         policy_keys=tuple(policy_set or ()),
+        sft_keys=tuple(sft_set or ()),
         judge_keys=tuple(judge_set or ()),
         number=number,
         least_reward=least_reward,

@@ -28,16 +28,19 @@ from rewardlab.rewards.policy_signs.truth import Rightness
 from rewardlab.samplers.base import Sampler, SamplingParams
 from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, FinishReason, Judgment, Order, PreferencePair
 
-ANSWERS, TEACHER, TO_LABEL, SOURCE, CHUNK = "answers.jsonl", "teacher.jsonl", "to_label.jsonl", "policy", 64
+ANSWERS, TEACHER, TO_LABEL = "answers.jsonl", "teacher.jsonl", "to_label.jsonl"
+POLICY, NEGATIVES = "policy.json", "negatives.parquet"
+SOURCE, CHUNK = "policy", 64
 
 
 @dataclass(frozen=True)
 class PaidAnswer:
-    """An answer of a policy to the question of a pair, and the probability that it beats the preferred response."""
+    """An answer of a policy to the question of a pair, and the probability that it beats the preferred response: 0.5 of that
+    response itself, None where the judge could not compare the two."""
 
     pair_id: str
     answer: str
-    reward: float
+    reward: float | None
 
 
 def sample_answers(
@@ -52,8 +55,7 @@ def sample_answers(
     seed: int = 0,
 ) -> tuple[list[PaidAnswer], Counter[str]]:
     """Return one sampled answer to each of ``number`` questions drawn by the seed, what the judge pays for it, and how many
-    were left out: questions whose responses are ``with_images``, answers that are ``unfinished`` or empty, that are the
-    ``preferred`` response, and whose comparison with it is ``unreadable``.
+    were left out: questions whose responses are ``with_images``, and answers that are ``unfinished`` or empty.
 
     They are kept in ``out/answers.jsonl``: a killed run goes on. Raise ConfigError where that is another run's, and what the
     judge raises.
@@ -79,24 +81,16 @@ def sample_answers(
             some = [pair for pair in map(pairs.__getitem__, chunk) if not any(pair.response_images)]
             sampled = policy.sample([build_messages(pair, order=Order.GIVEN, template=template) for pair in some], params)
             finished = [
-                (pair, without_thinking(answer.text))
-                for pair, (answer,) in zip(some, sampled, strict=True)
-                if answer.finish is FinishReason.STOP
+                (pair, answer)
+                for pair, (sample,) in zip(some, sampled, strict=True)
+                if sample.finish is FinishReason.STOP and (answer := without_thinking(sample.text))
             ]
-            written = [(pair, answer) for pair, answer in finished if answer]
-            other = [(pair, answer) for pair, answer in written if answer != _good(pair)]
-            paid, _ = reward([pair for pair, _ in other], [a for _, a in other], [(_good(pair),) for pair, _ in other], 0)
+            asked, texts = [pair for pair, _ in finished], [answer for _, answer in finished]
+            paid, _ = reward(asked, texts, [(_good(pair),) for pair in asked], 0)
             answers = [
-                asdict(PaidAnswer(pair.pair_id, answer, share))
-                for (pair, answer), share in zip(other, paid, strict=True)
-                if share is not None
+                asdict(PaidAnswer(pair.pair_id, answer, share)) for (pair, answer), share in zip(finished, paid, strict=True)
             ]
-            left_out = {
-                "with_images": len(chunk) - len(some),
-                "unfinished": len(some) - len(written),
-                "preferred": len(written) - len(other),
-                "unreadable": len(other) - len(answers),
-            }
+            left_out = {"with_images": len(chunk) - len(some), "unfinished": len(some) - len(finished)}
             rows.append({"answers": answers, "left_out": left_out})
             log.append(rows[-1])
             advance(len(chunk))
@@ -132,7 +126,8 @@ def ask_teacher(
 
     What it said is kept in ``out/teacher.jsonl``: a killed run goes on. Raise ConfigError where that is of other answers.
     """
-    names = list(dict.fromkeys((paid.pair_id, paid.answer) for paid in answers if paid.pair_id in pairs))
+    given = dict.fromkeys((paid.pair_id, paid.answer) for paid in answers if paid.pair_id in pairs)
+    names = [name for name in given if not _is_preferred(pairs[name[0]](), name[1])]
     identity = {"answers": hash_of(json.dumps(names)), "seed": seed, **teacher.identity}
     with AppendLog(out / TEACHER, identity) as log, bar("teacher", len(names)) as advance:
         rows = list(log.rows)
@@ -180,11 +175,12 @@ def by_labels(path: Path) -> Rightness:
 
 @dataclass
 class NegativeCounts:
-    """Answers by what became of them: to a pair without a label, paid too little to matter, said before, right, unknown, and
-    ``negatives``."""
+    """Answers by what became of them: to a pair without a label, not compared, paid too little to matter, said before, right,
+    unknown, and ``negatives``."""
 
     answers: int = 0
     unlabelled: int = 0
+    unreadable: int = 0
     paid_little: int = 0
     repeated: int = 0
     right: int = 0
@@ -214,6 +210,9 @@ def wrong_and_paid(
         if (reader := pairs[paid.pair_id]) is None:
             counts.unlabelled += 1
             continue
+        if paid.reward is None:
+            counts.unreadable += 1
+            continue
         name = (paid.pair_id, paid.answer)
         counts.paid_little += paid.reward < least_reward
         counts.repeated += paid.reward >= least_reward and name in seen
@@ -224,7 +223,7 @@ def wrong_and_paid(
         if not _shown(paid.answer).strip():
             counts.paid_little += 1  # no pair has an empty response, and no judge pays one
             continue
-        right = True if _shown(paid.answer).strip() == _good(pair).strip() else rightness(pair, paid.answer)
+        right = is_right(pair, paid.answer, rightness)
         counts.unknown += right is None
         counts.right += right is True
         counts.negatives += right is False
@@ -232,6 +231,55 @@ def wrong_and_paid(
             yield paid, None
         elif not right:
             yield paid, as_negative(pair, paid.answer, attempts)
+
+
+def is_right(pair: PreferencePair, answer: str, rightness: Rightness) -> bool | None:
+    """Return whether an answer is right, None where it is not known. The preferred response is."""
+    return True if _is_preferred(pair, answer) else rightness(pair, answer)
+
+
+def _is_preferred(pair: PreferencePair, answer: str) -> bool:
+    return _shown(answer).strip() == _good(pair).strip()
+
+
+@dataclass
+class PolicyResult:
+    """How a policy answered ``questions``: right, wrong (not finished, or empty, is), not known; ``reward`` is the mean of
+    what the judge paid, 0 to 1, None where it paid nothing."""
+
+    questions: int
+    right: int
+    wrong: int
+    unknown: int
+    reward: float | None
+
+    @property
+    def share_right(self) -> float | None:
+        """Of the answers that are known to be right or wrong, in 0..1; None where there is none."""
+        known = self.right + self.wrong
+        return self.right / known if known else None
+
+
+def policy_result(
+    pairs: Mapping[str, Callable[[], PreferencePair] | None],
+    answers: Sequence[PaidAnswer],
+    unfinished: int,
+    rightness: Rightness,
+) -> PolicyResult:
+    """Count the answers of :func:`sample_answers`, each to a labelled pair of ``pairs``."""
+    counts = Counter[bool | None]()
+    for paid in answers:
+        reader = pairs[paid.pair_id]
+        assert reader is not None  # only labelled pairs are asked
+        counts[is_right(reader(), paid.answer, rightness)] += 1
+    rewards = [paid.reward for paid in answers if paid.reward is not None]
+    return PolicyResult(
+        questions=len(answers) + unfinished,
+        right=counts[True],
+        wrong=counts[False] + unfinished,
+        unknown=counts[None],
+        reward=sum(rewards) / len(rewards) if rewards else None,
+    )
 
 
 def as_negative(pair: PreferencePair, answer: str, attempts: str = "2") -> PreferencePair:

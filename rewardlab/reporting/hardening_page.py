@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rewardlab.metrics.intervals import wilson_interval
 from rewardlab.reporting.curves import curve
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.rollouts import Record
@@ -25,4 +26,13 @@ def hardening_page(name: str, plan: Record, rounds: Sequence[Record], metrics: S
     values = {key: [(row["step"], row[key]) for row in metrics if row.get(key) is not None] for key in SHOWN}
     curves = [line for key, words in SHOWN.items() if (line := curve(key, values[key], x_axis, words)) is not None]
     template = page_environment().get_template("hardening_page.html")
-    return template.render(name=name, plan=plan, rounds=rounds, curves=curves, x_axis=x_axis, breakable=breakable)
+    return template.render(name=name, plan=plan, rounds=rounds, curves=curves, x_axis=x_axis, breakable=breakable, right=_right)
+
+
+def _right(counts: Record) -> str:
+    """Return the share of right answers with its interval, in percent."""
+    known = counts["right"] + counts["wrong"]
+    if not known:
+        return "–"
+    low, high = wilson_interval(counts["right"], known)
+    return f"{100 * counts['right'] / known:.1f} [{100 * low:.1f}, {100 * high:.1f}]"

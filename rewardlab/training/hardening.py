@@ -1,8 +1,9 @@
 """A judge that is trained against the policy that it trains: rounds of both, each stage a command in a process of its own.
 
-A round: the policy learns under the judge; its answers that are wrong and paid become hard negatives; the judge learns them by
-RL beside pairs of the set; if it is not worse on held-out pairs it takes the old one's place, in a running server too; the
-policy goes on under it. Every stage goes on after a kill, and so does the loop.
+A round: the policy learns under the judge; its answers that are wrong and paid become hard negatives; the judge learns them
+beside pairs of the set; if it is not worse on held-out pairs it takes the old one's place, in a running server too. The policy
+goes on under it from where it is, or from where the round began if it is right less often than then. Every stage goes on after
+a kill, and so does the loop.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from rewardlab.reporting.progress import log_line
 from rewardlab.training.run.folder import FINAL, METRICS, is_finished
 from rewardlab.training.run.inputs import pairs_of
 
-PLAN, ROUNDS, PAGE, NEGATIVES, RECORD = "plan.json", "rounds.jsonl", "index.html", "negatives.parquet", "round.json"
+PLAN, ROUNDS, PAGE, RECORD = "plan.json", "rounds.jsonl", "index.html", "round.json"
+NEGATIVES, POLICY, JUDGMENTS = "negatives.parquet", "policy.json", "distilled.parquet"  # as the stages name them
+SAMPLES = 8  # judgments of a pair in each order, of which a right one is kept for SFT
 C = TypeVar("C", PolicyConfig, RLConfig)
 MEANS = ("reward", "answers/right", "answers/overpaid", "answers/novelty", "judge/order_agreement", "judge/blank_gap")
 DONE, FINDING = 0, 1  # exit statuses of a command that did its work; of one whose result is not good
@@ -38,10 +41,12 @@ LAST = 5  # lines of metrics whose mean is told of a round
 @dataclass(frozen=True)
 class HardenPlan:
     """What a run of the loop is given. ``data`` are the questions of the policy and the labelled pairs of the judge,
-    ``held_out`` the pairs that the judge must not lose on; ``truth`` is that of `rewardlab data negatives`.
+    ``held_out`` the pairs that neither must lose on; ``truth`` is that of `rewardlab data negatives`.
 
-    ``policy_keys`` and ``judge_keys`` are KEY=VALUE of their configs. For each negative there are ``mix`` labelled pairs of the
-    set in the judge's training. ``judge_file`` is that of `rewardlab serve --judge-file`.
+    ``policy_keys``, ``sft_keys`` and ``judge_keys`` are KEY=VALUE of their configs; without an ``sft_config`` the judge learns
+    by RL alone. ``number`` questions are asked of the policy, for negatives and to see how often it is right. For each negative
+    there are ``mix`` labelled pairs of the set in the judge's training. ``judge_file`` is that of `rewardlab serve
+    --judge-file`.
     """
 
     data: str
@@ -52,7 +57,9 @@ class HardenPlan:
     judge_config: str
     truth: str
     rounds: int = 3
+    sft_config: str = ""
     policy_keys: tuple[str, ...] = ()
+    sft_keys: tuple[str, ...] = ()
     judge_keys: tuple[str, ...] = ()
     number: int = 1000
     least_reward: float = 0.25
@@ -65,11 +72,18 @@ class HardenPlan:
 
 @dataclass
 class Round:
-    """What came of a round; shares are in 0..1. ``accepted``: its new judge serves from now on, None where none was trained."""
+    """What came of a round; shares are in 0..1. ``accepted``: its new judge serves from now on, None where none was trained.
+
+    ``before`` and ``after`` count the policy's answers to held-out questions, the same ones in all rounds (``policy.json`` of
+    `rewardlab data negatives`); the next round begins with ``next_policy``.
+    """
 
     number: int
     judge: str
     policy: str
+    before: dict[str, Any] = field(default_factory=dict)
+    after: dict[str, Any] = field(default_factory=dict)
+    next_policy: str = ""
     negatives: int = 0
     accepted: bool | None = None
     accuracy_before: float | None = None
@@ -95,7 +109,7 @@ def harden_judge(plan: HardenPlan, out: Path) -> Path:
             _publish(plan, judge)  # that of the last finished round, where the loop goes on
             result = _run_round(plan, out, number, judge, policy)
             _write_page(plan, out)
-        judge, policy = result.next_judge, result.policy
+        judge, policy = result.next_judge, result.next_policy
     _publish(plan, judge)
     return Path(judge)
 
@@ -120,7 +134,7 @@ def _keys(of_loop: dict[str, Any], given: Sequence[str]) -> list[str]:
 
 def _refuse_other(plan: HardenPlan, out: Path) -> None:
     # More rounds may be added, and a stage that fails may be given other keys: it guards its own folder.
-    free = {"rounds": 0, "policy_keys": [], "judge_keys": []}
+    free = {"rounds": 0, "policy_keys": [], "sft_keys": [], "judge_keys": []}
     path, text = out / PLAN, json.dumps({**asdict(plan), **free}, indent=1) + "\n"
     if not path.exists():
         write_atomic(path, text)
@@ -150,6 +164,7 @@ def _run_round(plan: HardenPlan, out: Path, number: int, judge: str, policy: str
         }
         _command(*words, "--out", trained, *_keys(of_loop, plan.policy_keys))
     result = Round(number, judge, str(trained / FINAL), policy_means=_last_means(trained / METRICS), next_judge=judge)
+    _compare_policies(plan, out, folder, policy, result)
     result.negatives = _negatives(plan, folder, judge, trained / FINAL, seed)
     candidate = _train_judge(plan, out, folder, judge, seed) if result.negatives else None
     if candidate:
@@ -162,18 +177,53 @@ def _run_round(plan: HardenPlan, out: Path, number: int, judge: str, policy: str
     return result
 
 
-def _negatives(plan: HardenPlan, folder: Path, judge: str, policy: Path, seed: int) -> int:
-    """Make the round's negatives; return how many."""
-    out, config = folder / "negatives", _config(PolicyConfig, plan.policy_config, plan.policy_keys)
+def _compare_policies(plan: HardenPlan, out: Path, folder: Path, before: str, result: Round) -> None:
+    """Ask the round's policy, and the one that the round began with, the held-out questions; the next round begins with the
+    former unless it is right less often. Where nothing is known of either, it does."""
+    if result.number == 0:
+        asked = _ask_policy(plan, plan.held_out, result.judge, before, out / "start_policy", plan.seed, least_reward=0.0)
+    else:
+        last = _finished_round(out, result.number - 1)
+        assert last is not None
+        asked = last.after if last.next_policy == last.policy else last.before
+    now = _ask_policy(plan, plan.held_out, result.judge, result.policy, folder / "held_out", plan.seed, least_reward=0.0)
+    result.before, result.after = asked, now
+    shares = share_right(asked), share_right(now)
+    is_worse = shares[0] is not None and shares[1] is not None and shares[1] < shares[0]
+    result.next_policy = before if is_worse else result.policy
+    if is_worse:
+        log_line(f"round {result.number}: the policy is right less often than before; the next round begins with the old one")
+
+
+def share_right(result: dict[str, Any]) -> float | None:
+    """Return the share, in 0..1, of right answers among those that are known to be right or wrong; None where there is none."""
+    known = result["right"] + result["wrong"]
+    return result["right"] / known if known else None
+
+
+def _ask_policy(
+    plan: HardenPlan, data: str, judge: str, policy: str, out: Path, seed: int, *, least_reward: float
+) -> dict[str, Any]:
+    """Sample answers of a policy to questions of ``data``, have the judge pay them, and make negatives of what is wrong and
+    paid; return the counts of right and wrong ones."""
     if not (out / "done").exists():
-        words = ["data", "negatives", plan.data, "--policy", policy, "--judge", f"prob:{judge}", "--truth", plan.truth]
-        sizes = ["--number", plan.number, "--least-reward", plan.least_reward, "--max-tokens", plan.max_tokens]
+        config = _config(PolicyConfig, plan.policy_config, plan.policy_keys)
+        words = ["data", "negatives", data, "--policy", policy, "--judge", f"prob:{judge}", "--truth", plan.truth]
+        sizes = ["--number", plan.number, "--least-reward", least_reward, "--max-tokens", plan.max_tokens]
         like = ["--template", config.template, "--contract", config.contract, "--frames", config.frames]
         _command(
             *(*words, *sizes, *like, "--judge-max-tokens", plan.judge_max_tokens, "--seed", seed, "--out", out),
             allowed=(DONE, FINDING),
         )
         write_atomic(out / "done", "")
+    counts: dict[str, Any] = json.loads((out / POLICY).read_text(encoding="utf-8"))
+    return counts
+
+
+def _negatives(plan: HardenPlan, folder: Path, judge: str, policy: Path, seed: int) -> int:
+    """Make the round's negatives; return how many."""
+    out, config = folder / "negatives", _config(PolicyConfig, plan.policy_config, plan.policy_keys)
+    _ask_policy(plan, plan.data, judge, str(policy), out, seed, least_reward=plan.least_reward)
     path = out / NEGATIVES
     return len(pairs_of(path, config.frames, judge)) if path.exists() else 0
 
@@ -205,9 +255,23 @@ def _train_judge(plan: HardenPlan, out: Path, folder: Path, judge: str, seed: in
         prompts = len(hard_pairs(taught, config)) * (2 if config.both_orders else 1)
         if prompts * config.group_size < config.rollout_batch_size:
             return None
-        words = ["rl", "--data", data, "--config", plan.judge_config, "--model", judge, "--out", trained]
+        start = _teach(plan, folder, data, judge, seed) if plan.sft_config else judge
+        words = ["rl", "--data", data, "--config", plan.judge_config, "--model", start, "--out", trained]
         _command(*words, *_keys({"seed": seed, "health.policy": "warn"}, plan.judge_keys))
     return trained / FINAL
+
+
+def _teach(plan: HardenPlan, folder: Path, data: Path, judge: str, seed: int) -> str:
+    """Teach the judge its own right judgments of the round's pairs by SFT; return its folder. It is asked often: of a pair that
+    it mostly gets wrong, the seldom right judgment is what it lacks."""
+    judgments, trained = folder / "judgments", folder / "sft"
+    if not (judgments / JUDGMENTS).exists():
+        words = ["self-distil", "--data", data, "--judge", f"hf:{judge}", "--samples", SAMPLES, "--alpha", 1]
+        _command(*words, "--max-tokens", plan.judge_max_tokens, "--seed", seed, "--out", judgments)
+    if not is_finished(trained):
+        words = ["sft", "--data", judgments / JUDGMENTS, "--config", plan.sft_config, "--model", judge, "--out", trained]
+        _command(*words, *_keys({"seed": seed}, plan.sft_keys))
+    return str(trained / FINAL)
 
 
 def _compare(plan: HardenPlan, folder: Path, judge: str, candidate: Path, result: Round) -> None:

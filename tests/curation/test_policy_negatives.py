@@ -15,10 +15,12 @@ from rewardlab.cli import main
 from rewardlab.curation.policy_negatives import (
     NegativeCounts,
     PaidAnswer,
+    PolicyResult,
     as_negative,
     ask_teacher,
     by_labels,
     logged_answers,
+    policy_result,
     sample_answers,
     wrong_and_paid,
 )
@@ -45,12 +47,18 @@ def test_which_answers_become_negatives() -> None:
         PaidAnswer("p0", "it is 0", 0.9),
         PaidAnswer("p1", "It is 8.", 0.1),
         PaidAnswer("p2", "?", 0.4),
+        PaidAnswer("p3", "It is 9.", None),
     ]
     counts = NegativeCounts()
     known = lambda pair, answer: None if answer == "?" else exactly(pair, answer)  # noqa: E731
     made = list(wrong_and_paid(READERS, answers, known, counts, least_reward=0.25))
     assert [(paid.answer, pair is not None) for paid, pair in made] == [("It is 7.", True), ("?", False)]
-    assert counts == NegativeCounts(answers=5, paid_little=1, repeated=1, right=1, unknown=1, negatives=1)
+    assert counts == NegativeCounts(answers=6, unreadable=1, paid_little=1, repeated=1, right=1, unknown=1, negatives=1)
+    # Of the policy itself all count, paid or not; an answer without an end is wrong.
+    result = policy_result(READERS, answers, 2, known)
+    assert result == PolicyResult(questions=8, right=1, wrong=6, unknown=1, reward=pytest.approx(0.5))
+    assert result.share_right == 1 / 7
+    assert policy_result(READERS, [], 0, known).share_right is None
     with pytest.raises(DataError, match="does not have"):
         list(wrong_and_paid(READERS, [PaidAnswer("none", "x", 1.0)], known, NegativeCounts(), least_reward=0))
 
@@ -127,16 +135,17 @@ def test_logs_and_labels(tmp_path: Path) -> None:
 
 
 def test_sampling_goes_on(tmp_path: Path) -> None:
-    """The judge pays what is not the preferred response; a second run asks nobody, and another one is refused."""
+    """The preferred response earns parity, unasked; a second run asks nobody, and another one is refused."""
     said = iter(["It is 9.", "It is 1.", "It is 5.", "It is 3."])
     policy = ScriptedSampler(lambda prompt, draw: next(said), name="policy")
     judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<think>x</think><answer>1</answer>"), PLAIN)
     how: dict[str, Any] = {"number": 4, "seed": 1}
     answers, left_out = sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, **how)
-    assert (len(answers), left_out["preferred"], left_out.total()) == (3, 1, 1)
-    assert all(answer.reward == 0.5 for answer in answers)
-    right = {pair.pair_id: pair.responses[0] for pair in PAIRS}
-    assert all(right[answer.pair_id] != answer.answer for answer in answers)
+    assert (len(answers), left_out.total()) == (4, 0)
+    assert all(answer.reward == 0.5 for answer in answers)  # the judge names the first in both orders
+    result = policy_result(READERS, answers, 0, exactly)
+    assert (result.questions, result.wrong, result.unknown, result.reward) == (4, 4 - result.right, 0, 0.5)
+    assert result.right == sum(PAIRS[int(paid.pair_id[1:])].responses[0] == paid.answer for paid in answers)
     assert sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, **how) == (answers, left_out)
     with pytest.raises(ConfigError):
         sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, **{**how, "seed": 2})

@@ -23,9 +23,10 @@ PAIRS = [PreferencePair(f"p{n}", "Which?", (f"It is {n}.", "It is red."), 0, (pn
 class Commands:
     """Stands in for the commands of a round, and writes what each leaves. Before the ``killed_at``-th it ends."""
 
-    def __init__(self, negatives: int = 2, killed_at: int = -1) -> None:
+    def __init__(self, negatives: int = 2, killed_at: int = -1, right: Sequence[int] = (5, 6, 7)) -> None:
         self.lines: list[list[str]] = []
         self.negatives, self.killed_at = negatives, killed_at
+        self.right = dict(zip(("start_policy", "round_0", "round_1"), right, strict=True))
 
     def __call__(self, *words: Any, allowed: Sequence[int] = (0,), is_read: bool = False) -> str:
         line = [str(word) for word in words]
@@ -38,13 +39,18 @@ class Commands:
         self.lines.append(line)
         out = Path(line[line.index("--out") + 1])
         out.mkdir(parents=True, exist_ok=True)
-        if line[0] in ("policy", "rl"):
+        if line[0] in ("policy", "sft", "rl"):
             (out / "final").mkdir()
             (out / "final" / "rewardlab.json").write_text("{}")
             (out / "metrics.jsonl").write_text(
                 "".join(json.dumps({"step": n, "reward": 0.1 * n, "answers/right": 0.5}) + "\n" for n in range(1, 9))
             )
+        elif line[0] == "self-distil":
+            (out / "distilled.parquet").write_text("")
         elif line[0] == "data":
+            right = self.right[out.name if out.name in self.right else out.parent.name]
+            counts = {"questions": 10, "right": right, "wrong": 9 - right, "unknown": 1, "reward": 0.5}
+            (out / "policy.json").write_text(json.dumps(counts))
             made = [PreferencePair(f"{out.parent.name}/{n}", "Which?", ("It is 1.", f"x{n}"), 0) for n in range(self.negatives)]
             if made:
                 write_parquet(made, out / "negatives.parquet")
@@ -55,6 +61,10 @@ class Commands:
     @property
     def stages(self) -> list[str]:
         return [line[0] for line in self.lines]
+
+
+FIRST = ["policy", "data", "data", "data", "rl", "bench", "bench"]  # the policy that all begins with is asked too
+ROUNDS = [*FIRST, "policy", "data", "data", "rl", "bench", "bench"]
 
 
 @pytest.fixture
@@ -74,25 +84,59 @@ def test_two_rounds(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(hardening, "_command", commands)
     out = tmp_path / "out"
     last = harden_judge(plan, out)
-    assert commands.stages == ["policy", "data", "rl", "bench", "bench"] * 2
+    assert commands.stages == ROUNDS
     first = out / "round_0" / "judge" / "final"
     assert last == first
     assert Path(plan.judge_file).read_text() == f"prob:{first.resolve()}\n"
-    second = commands.lines[5]
+    second = commands.lines[len(FIRST)]
     assert second[second.index("--judge") + 1] == f"prob:{first}"
     assert second[second.index("--model") + 1] == str(out / "round_0" / "policy" / "final")
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     assert [row["accepted"] for row in rounds] == [True, False]
     assert rounds[0]["policy_means"] == {"reward": pytest.approx(0.6), "answers/right": 0.5}
+    assert [(row["before"]["right"], row["after"]["right"]) for row in rounds] == [(5, 6), (6, 7)]
     taught = read_pairs(out / "round_1" / "data.parquet")
     assert [pair.pair_id for pair in taught[:4]] == ["round_0/0", "round_0/1", "round_1/0", "round_1/1"]
     assert len(taught) == 8  # as many labelled pairs of the set beside them, as the plan says
     page = (out / "index.html").read_text()
     assert "2 rounds so far" in page
+    assert "66.7" in page  # 6 of 9 held-out answers after the first round
     assert "was worse; the old one stays" in page
 
 
-@pytest.mark.parametrize("killed_at", range(6))
+def test_a_policy_that_became_worse_is_not_gone_on_with(
+    plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next round begins with the policy before, whose held-out answers count; the negatives are those of the worse one."""
+    commands = Commands(right=(5, 4, 5))
+    monkeypatch.setattr(hardening, "_command", commands)
+    harden_judge(plan, tmp_path / "out")
+    models = [line[line.index("--model") + 1] for line in commands.lines if line[0] == "policy"]
+    assert models == ["policy_0", "policy_0"]
+    asked = [line[line.index("--policy") + 1] for line in commands.lines if line[0] == "data"]
+    worse, last = (str(tmp_path / "out" / f"round_{n}" / "policy" / "final") for n in (0, 1))
+    assert asked == ["policy_0", worse, worse, last, last]
+    rounds = [json.loads(line) for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
+    assert [row["next_policy"] for row in rounds] == ["policy_0", last]
+    assert [(row["before"]["right"], row["after"]["right"]) for row in rounds] == [(5, 4), (5, 5)]
+    assert "became worse; the one before goes on" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_with_sft(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge is taught its own right judgments of the round's pairs, and RL begins with what comes of it."""
+    commands = Commands()
+    monkeypatch.setattr(hardening, "_command", commands)
+    out = tmp_path / "out"
+    harden_judge(replace(plan, rounds=1, sft_config="sft.yaml", sft_keys=("max_steps=7",)), out)
+    assert commands.stages == ["policy", "data", "data", "data", "self-distil", "sft", "rl", "bench", "bench"]
+    distil, sft, rl = commands.lines[4:7]
+    assert distil[distil.index("--data") + 1] == str(out / "round_0" / "data.parquet")
+    assert distil[distil.index("--judge") + 1] == "hf:judge_0"
+    assert (sft[sft.index("--model") + 1], sft[-1]) == ("judge_0", "max_steps=7")
+    assert rl[rl.index("--model") + 1] == str(out / "round_0" / "sft" / "final")
+
+
+@pytest.mark.parametrize("killed_at", range(8))
 def test_it_goes_on(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int) -> None:
     """Killed before any command, the same call does what is left, and nothing twice."""
     killed, rest = Commands(killed_at=killed_at), Commands()
@@ -101,7 +145,7 @@ def test_it_goes_on(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monkey
         harden_judge(plan, tmp_path / "out")
     monkeypatch.setattr(hardening, "_command", rest)
     harden_judge(plan, tmp_path / "out")
-    assert killed.stages + rest.stages == ["policy", "data", "rl", "bench", "bench"] * 2
+    assert killed.stages + rest.stages == ROUNDS
     done = Commands()
     monkeypatch.setattr(hardening, "_command", done)
     harden_judge(plan, tmp_path / "out")
@@ -113,7 +157,7 @@ def test_nothing_wrong_was_paid(plan: HardenPlan, tmp_path: Path, monkeypatch: p
     commands = Commands(negatives=0)
     monkeypatch.setattr(hardening, "_command", commands)
     assert harden_judge(plan, tmp_path / "out") == Path("judge_0")
-    assert commands.stages == ["policy", "data"] * 2
+    assert commands.stages == ["policy", "data", "data", "data", "policy", "data", "data"]
     assert "none was trained" in (tmp_path / "out" / "index.html").read_text()
 
 
@@ -123,7 +167,7 @@ def test_too_few_for_a_batch(plan: HardenPlan, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(hardening, "_command", commands)
     plan = replace(plan, rounds=1, judge_keys=("rollout_batch_size=64", "batch_size=64", "micro_batch_size=64"))
     assert harden_judge(plan, tmp_path / "out") == Path("judge_0")
-    assert commands.stages == ["policy", "data"]
+    assert commands.stages == ["policy", "data", "data", "data"]
 
 
 def test_keys_of_the_user_count_before_the_loops(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +178,7 @@ def test_keys_of_the_user_count_before_the_loops(plan: HardenPlan, tmp_path: Pat
     policy = commands.lines[0]
     assert [word for word in policy if word.startswith(("health", "seed"))] == ["health.policy=stop", "seed=9"]
     assert "signs.truth=exact" in policy
-    assert "health.policy=warn" in commands.lines[2]
+    assert "health.policy=warn" in commands.lines[4]
     written: list[str] = []
     monkeypatch.setattr(hardening, "write_atomic", lambda path, text: written.append(text))
     harden_judge(plan, tmp_path / "out")
@@ -150,4 +194,4 @@ def test_another_run_is_refused(plan: HardenPlan, tmp_path: Path, monkeypatch: p
     more = Commands()
     monkeypatch.setattr(hardening, "_command", more)
     harden_judge(plan, tmp_path / "out")
-    assert more.stages == ["policy", "data", "rl", "bench", "bench"]
+    assert more.stages == ROUNDS[len(FIRST) :]
