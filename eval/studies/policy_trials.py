@@ -28,6 +28,7 @@ from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.anchors import anchors_of
 from rewardlab.rewards.pairwise import Anchors, PairwiseReward, PolicyReward, without_thinking
 from rewardlab.rewards.policy_signs.checks import JudgeChecks
+from rewardlab.rewards.policy_signs.trends import TRENDS
 from rewardlab.rewards.scalar import ScalarReward
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
@@ -35,7 +36,6 @@ from rewardlab.training.policy import build_policy_trainer, policy_rows
 from rewardlab.training.policy_gradient.build import pretrain_value
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.run.folder import FINAL, is_finished
-from rewardlab.training.run.policy_signs import TRENDS
 from rewardlab.training.sft import train_sft
 from rewardlab.types import FinishReason, Order, PreferencePair
 

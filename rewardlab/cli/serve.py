@@ -109,6 +109,24 @@ def serve_judge(
             "judge that it names then is loaded while the last one serves, and takes the requests that come from then on.",
         ),
     ] = None,
+    signs_data: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--signs-data",
+            help="Pairs like those that policies are trained on here: how new the words of their answers are is then among the "
+            "signs of a policy that pleases the judge rather than gets better.",
+        ),
+    ] = None,
+    check_rate: Annotated[
+        float,
+        typer.Option(
+            "--check-rate",
+            min=0.0,
+            max=1.0,
+            help="Share of the comparisons of groups that is asked again with blank pictures, each beside a labelled pair of "
+            "--signs-data, for the signs; 0.01 costs 2 %.",
+        ),
+    ] = 0.0,
     peers: Annotated[
         str,
         typer.Option(
@@ -165,9 +183,11 @@ def serve_judge(
     `POST /v1/judge`, `/v1/rewards`, `/v1/uploads`; `/health`, `/ready`, `/metrics`; all are described at `/docs`. Adapters for
     trainers are in `rewardlab.integrations`.
     """
+    from rewardlab.data.pair_table import PairTable
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.group_rewards import STRATEGIES
     from rewardlab.samplers.base import Replicas
+    from rewardlab.serving.answer_signs import SignRules
     from rewardlab.serving.app import create_app
     from rewardlab.serving.browser import accepted_hosts
     from rewardlab.serving.followed_judge import FollowedJudge
@@ -194,6 +214,7 @@ def serve_judge(
         raise ConfigError("--peers and --address belong together: the URLs of the other servers and this one's own")
     wait_s = group_timeout + timeout + NETWORK_S
     shared = Peers(address, peers.split(","), wait_s=wait_s) if peers else None
+    sign_rules = SignRules.of(None if signs_data is None else PairTable(signs_data), check_rate)
     keys_file = KeysFile(keys, per_minute=rate) if keys else None
     store = UploadStore(uploads, max_bytes=upload_bytes)
     sources = Media(allowed_urls=allow_url or (), folder=media, uploads=store, limits=limits)
@@ -228,6 +249,7 @@ def serve_judge(
         limits=limits,
         peers=shared,
         followed=followed,
+        sign_rules=sign_rules,
         **batching,
     )
     del opened_judge  # the application keeps it for as long as it serves

@@ -29,6 +29,7 @@ PASSING = (429, 502, 503, 504)
 UNJUDGED, DRAWS = '"unjudged"', 3  # the judge gave no verdict; it is asked so often
 MAX_TIMEOUT_S = 3600.0  # that a request may ask for
 LONGEST_WAIT_S = 5.0  # between two tries to connect
+_TOLD = set[tuple[str, str]]()  # servers and signs that this process has warned of
 
 
 def image_url(image: Any) -> str:
@@ -64,6 +65,9 @@ class RewardClient:
     the environment's ``REWARDLAB_API_KEY``, the deadline 600 s or ``REWARDLAB_DEADLINE_S``. Raise EndpointError if the server
     refuses the key or one of the options, or has no such path: no reward would ever come. Raise ConfigError for a ``url`` or a
     deadline that is none.
+
+    ``signs`` are those that the server last saw in this key's answers, that a policy pleases the judge rather than gets better;
+    each is logged once.
     """
 
     def __init__(self, url: str, *, api_key: str = "", deadline_s: float | None = None, **options: Any) -> None:
@@ -74,6 +78,7 @@ class RewardClient:
         key = api_key or os.environ.get("REWARDLAB_API_KEY", "")
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         self.num_failed = 0
+        self.signs: frozenset[str] = frozenset()
 
     async def rewards(
         self, question: str, responses: Sequence[str], images: Sequence[Any] = (), **options: Any
@@ -124,10 +129,20 @@ class RewardClient:
             return _Failure(f"HTTP {code}: {text}", retry_after_s(response.headers.get("Retry-After"), default=1.0), most_tries)
         if code != 200:
             return _Failure(f"HTTP {code}: {text}")
+        self._note_signs(response.headers.get("X-Policy-Signs", ""))
         try:
             return response.json()
         except ValueError:
             return _Failure(f"not JSON: {text}")
+
+    def _note_signs(self, names: str) -> None:
+        self.signs = frozenset(names.split(", ")) if names else frozenset()
+        for name in sorted(self.signs):
+            if (self.url, name) not in _TOLD:
+                _TOLD.add((self.url, name))
+                LOG.warning(
+                    "%s: sign %r: the policy may please the judge rather than get better; see /v1/status or /ui", self.url, name
+                )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@
     )
 
 A group of which a process sees only a part is compared within that part. What cannot be judged is None, which TRL leaves out.
+The metric ``judge/policy_signs`` counts the signs that the server sees of a policy that pleases the judge rather than gets
+better; a warning names each.
 """
 
 from __future__ import annotations
@@ -28,6 +30,9 @@ def judge_reward(url: str, **options: Any) -> Callable[..., Awaitable[list[float
     async def judge(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
         rows = columns.get("images") or [None if image is None else [image] for image in columns.get("image") or ()]
         images = [row or [] for row in rows] or [chat_images(prompt) for prompt in prompts]
-        return await request_rewards(client, [chat_text(p) for p in prompts], [chat_text(c) for c in completions], images)
+        rewards = await request_rewards(client, [chat_text(p) for p in prompts], [chat_text(c) for c in completions], images)
+        if log_metric := columns.get("log_metric"):
+            log_metric("judge/policy_signs", float(len(client.signs)))
+        return rewards
 
     return judge

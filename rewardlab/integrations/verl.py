@@ -18,7 +18,8 @@ from rewardlab.integrations.client import RewardClient, group_key, image_url
 async def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **kwargs: Any
 ) -> dict[str, float]:
-    """Return ``{"score": float}`` of a sample, in -1..1. Raises DataError without question, EndpointError without reward."""
+    """Return ``score`` of a sample, in -1..1, and ``policy_signs``, how many signs the server sees that the policy pleases the
+    judge rather than gets better. Raises DataError without question, EndpointError without reward."""
     info = extra_info or {}
     if not info.get("question"):
         raise DataError(f"{data_source}: extra_info has no 'question'; a judge must know what was asked")
@@ -31,4 +32,4 @@ async def compute_score(
     reward = await client.post("/slime", body, group=group_key(info["question"]))
     if reward is None:
         raise EndpointError(f"{client.url}: no reward for a sample of {data_source}; see the log")
-    return {"score": float(reward)}
+    return {"score": float(reward), "policy_signs": float(len(client.signs))}

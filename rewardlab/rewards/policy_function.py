@@ -13,7 +13,7 @@ from rewardlab.metrics.running import Metric, Metrics
 from rewardlab.processes import is_main
 from rewardlab.rewards.anchors import AnchorsById
 from rewardlab.rewards.pairwise import Anchors, PolicyReward, without_thinking
-from rewardlab.rewards.policy_signs.answers import KnownWordPairs, most_common, repetition, winners_length
+from rewardlab.rewards.policy_signs.answers import KnownWordPairs, answer_metrics
 from rewardlab.rewards.policy_signs.truth import Rightness
 from rewardlab.rewards.rollout import GatherObjects, Rollout, Scored
 from rewardlab.rewards.scorer import as_completion
@@ -102,19 +102,12 @@ class AnchoredReward:
         right = [None if ok is None else ok and done for ok, done in zip(known, finished, strict=True)]
         names = [pair.pair_id for pair in pairs]
         every = self._gather(list(zip(names, answers, rewards, right, finished, strict=True)))
-        rows = [row[:4] for row in every if row[4] and row[1]]  # an answer that was cut off says nothing of what is written
-        measures: dict[str, float | None] = {
-            "answers/repetition": _mean([repetition(answer) for _, answer, _, _ in rows]),
-            "answers/most_common": most_common([row[0] for row in rows], [row[1] for row in rows]),
-            "answers/winners_length": winners_length([row[1] for row in rows], [row[2] for row in rows]),
-            "answers/right": _mean([float(ok) for _, _, _, ok, _ in every if ok is not None]),
-        }
+        whole = [row[:3] for row in every if row[4]]  # an answer that was cut off says nothing of what is written
+        measures: dict[str, float | None] = {"answers/right": _mean([float(ok) for _, _, _, ok, _ in every if ok is not None])}
         if self._reward.least == 0:  # paid in 0..1, as rightness is
-            paid = [reward - ok for _, _, reward, ok, _ in every if None not in (reward, ok)]
-            measures["answers/overpaid"] = _mean(paid)
-        if self._known is not None:
-            measures["answers/novelty"] = _mean([self._known.novelty(answer) for _, answer, _, _ in rows])
-        return {name: Metric(value) for name, value in measures.items() if value is not None}
+            measures["answers/overpaid"] = _mean([reward - ok for _, _, reward, ok, _ in every if None not in (reward, ok)])
+        values = {name: value for name, value in measures.items() if value is not None} | answer_metrics(whole, self._known)
+        return {name: Metric(value) for name, value in values.items()}
 
     def _anchors_of(self, names: Sequence[str], texts: Sequence[str]) -> Anchors:
         """Return what each of these responses is compared with: its question's anchor, or the other responses to it."""

@@ -13,6 +13,7 @@ from fastapi.security import HTTPBearer
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
 from rewardlab.serving.admission import Admission, BodyLimit
+from rewardlab.serving.answer_signs import SignRules
 from rewardlab.serving.auth import ApiKeyMiddleware, Key, Keys
 from rewardlab.serving.browser import BrowserGuard
 from rewardlab.serving.dialects.chat import chat_routes
@@ -49,17 +50,18 @@ def create_app(
     limits: Limits | None = None,
     peers: Peers | None = None,
     followed: FollowedJudge | None = None,
+    sign_rules: SignRules | None = None,
     **queue_options: Any,
 ) -> FastAPI:
     """Return the application around one judge. ``queue_options`` are those of :class:`JudgeQueue`; requests need one of
     ``keys``, or of those that ``keys_file`` holds now, where either is given. It answers to the names ``allowed_hosts``, by
     default to any, holds requests to ``limits``, and shares groups with ``peers``. ``followed`` replaces the judge when its
-    file names another."""
+    file names another. ``sign_rules`` say what is watched of the answers that it pays."""
     accepted, histograms = keys_file.keys if keys_file else Keys(keys), ServingHistograms()
     defaults = {"probability_judge": probability_judge_of(judge), "mix_seeds": not judge.sampler.is_batch_invariant}
     queue = JudgeQueue(judge, keys=accepted, histograms=histograms, **(defaults | queue_options))
     limits = limits or Limits()
-    service = JudgeService(judge, queue, rules, media, histograms, limits, peers)
+    service = JudgeService(judge, queue, rules, media, histograms, limits, peers, sign_rules)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

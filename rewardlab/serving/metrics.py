@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
+from rewardlab.rewards.policy_signs.trends import TRENDS
 from rewardlab.serving.connections import REASONS
 from rewardlab.serving.queue_records import COUNTS
 from rewardlab.serving.service import JudgeService
@@ -40,10 +41,31 @@ class ServiceCollector:
         yield GaugeMetricFamily(
             "rewardlab_batch_seconds", "moving average of one call of the engine", value=queue.batch_seconds
         )
+        yield from self._signs()
         versions = self._service.queue.versions
         yield GaugeMetricFamily("rewardlab_judge_version", "judges since the start", value=versions.newest.number)
         yield GaugeMetricFamily("rewardlab_judges_draining", "replaced, with requests left", value=versions.num_draining)
         yield GaugeMetricFamily("rewardlab_ready", "whether a request is likely to be answered", value=float(queue.ready))
+
+    def _signs(self) -> Iterator[Metric]:
+        """Yield what is read of the answers of each key: the last value of each measure, and which of them is a sign."""
+        signs = self._service.answer_signs
+        answers = GaugeMetricFamily(
+            "rewardlab_answers", "of the last answers that were rewarded, by key and measure", labels=["key", "measure"]
+        )
+        found = GaugeMetricFamily("rewardlab_policy_sign", "1 where the answers of a key show it", labels=["key", "sign"])
+        for tenant in signs.tenants:
+            measures, here = signs.measures(tenant), signs.found(tenant)
+            for name, (_, last) in measures.items():
+                answers.add_metric([tenant, name], last)
+            for name, trend in TRENDS.items():
+                if trend.metric in measures:
+                    found.add_metric([tenant, name], float(name in here))
+        yield from (answers, found)
+        checks = CounterMetricFamily("rewardlab_sign_checks", "comparisons asked again, for the signs", labels=["outcome"])
+        for outcome in ("answered", "failed"):
+            checks.add_metric([outcome], signs.num_checks[outcome])
+        yield checks
 
 
 def metrics_text(service: JudgeService) -> bytes:

@@ -19,13 +19,15 @@ class RequestAccount:
 
     ``queue_s`` is the longest that one of its jobs waited for the engine, ``num_tokens`` what the engine read and wrote. A
     group that was sent one response at a time is on the account of the response that completed it. ``weights`` names those of
-    the judge that answers it, where it has some here; several where it has samples of groups of several requests.
+    the judge that answers it, where it has some here; several where it has samples of groups of several requests. ``signs``
+    are those of its key's answers.
     """
 
     id: str
     queue_s: float = 0.0
     num_tokens: int = 0
     weights: set[str] = field(default_factory=set)
+    signs: set[str] = field(default_factory=set)
 
     def add(self, queue_s: float, num_tokens: int) -> None:
         """Add a job that the engine has done."""

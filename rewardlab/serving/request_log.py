@@ -48,6 +48,8 @@ class RequestLog:
                 MutableHeaders(scope=message)["X-Request-ID"] = account.id
                 if account.weights:
                     MutableHeaders(scope=message)["X-Judge-Weights"] = ", ".join(sorted(account.weights))
+                if account.signs:
+                    MutableHeaders(scope=message)["X-Policy-Signs"] = ", ".join(sorted(account.signs))
             await send(message)
 
         with request_span(scope) as span:

@@ -11,6 +11,7 @@ from typing import Any
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
+from rewardlab.serving.answer_signs import AnswerSigns
 from rewardlab.serving.group_buffer import GroupBuffer
 from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.queue import JudgeQueue
@@ -90,7 +91,11 @@ def template_labels(text: str) -> tuple[str, str]:
 
 
 def status_response(
-    queue: JudgeQueue, collector: VoteCollector, judge: GenerativeJudge, groups: GroupBuffer[Any, Any]
+    queue: JudgeQueue,
+    collector: VoteCollector,
+    judge: GenerativeJudge,
+    groups: GroupBuffer[Any, Any],
+    signs: AnswerSigns,
 ) -> StatusResponse:
     """Return what the key that asks may see: of the queue and of the open groups its own, and how the engine is."""
     tenant = TENANT.get()
@@ -113,6 +118,8 @@ def status_response(
         policy="weighted" if isinstance(judge, ProbabilityJudge) else "majority",
         labels=template_labels(judge.template.text),
         batch_seconds=round(queue.batch_seconds, 4),
+        signs=signs.found(tenant),
+        answers=signs.measures(tenant),
         counts={name: record.counts[name] for name in COUNTS},
         median_ms=statistics.median(latencies) if latencies else None,
         p95_ms=latencies[int(0.95 * len(latencies))] if latencies else None,

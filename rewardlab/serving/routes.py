@@ -99,7 +99,7 @@ def api_routes(service: JudgeService) -> APIRouter:
     @router.get("/v1/status")
     async def status() -> StatusResponse:
         """Return the state of the queue and the engine, and the last latencies."""
-        return status_response(service.queue, service.collector, service.judge, service.group_buffer)
+        return status_response(service.queue, service.collector, service.judge, service.group_buffer, service.answer_signs)
 
     @router.get("/v1/models")
     async def models() -> ModelList:

@@ -196,6 +196,8 @@ class StatusResponse(_Schema):
     load_error: str | None = Field(description="why the last such judge does not serve")
     labels: tuple[str, str] = Field(description="what the template calls the two responses, the one shown first first")
     batch_seconds: float
+    signs: dict[str, str] = Field(description="that a policy pleases the judge rather than gets better, with a sentence each")
+    answers: dict[str, tuple[float, float]] = Field(description="measures of the rewarded answers, at the beginning and now")
     counts: dict[str, int]
     median_ms: float | None
     p95_ms: float | None

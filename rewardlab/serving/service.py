@@ -15,6 +15,7 @@ from rewardlab.data.rows import validate
 from rewardlab.judging.group_rewards import GroupRewards, most_matches
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.serving.admission import as_part, begin_comparisons, load_held
+from rewardlab.serving.answer_signs import AnswerSigns, SignRules
 from rewardlab.serving.connections import ConnectionCounts
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import DeadlineExceededError, NoVerdictError
@@ -63,6 +64,7 @@ class JudgeService:
         histograms: ServingHistograms | None = None,
         limits: Limits | None = None,
         peers: Peers | None = None,
+        sign_rules: SignRules | None = None,
     ) -> None:
         self.connections, self.peers = ConnectionCounts(), peers
         self.limits = limits or Limits()
@@ -70,6 +72,7 @@ class JudgeService:
         self.queue, self.rules = queue, rules or GroupRules()
         self.media = MediaLoader(media or Media(limits=self.limits), self.limits, processor_pixels(judge))
         self.collector = VoteCollector(queue)
+        self.answer_signs = AnswerSigns(sign_rules or SignRules(), self.collector, queue.versions)
         self.group_buffer: GroupBuffer[Sample, MemberReward] = GroupBuffer(
             self._collected_rewards, size=self.rules.group_size, timeout_s=self.rules.group_timeout_s
         )
@@ -252,7 +255,9 @@ class JudgeService:
         async def compare(pair: PreferencePair) -> Judgment:
             return await self.collector.collect(pair, options)
 
-        return await group_rewards(compare, group, strategy=strategy or self.rules.strategy, budget=budget)
+        result = await group_rewards(compare, group, strategy=strategy or self.rules.strategy, budget=budget)
+        self.answer_signs.add(group, result, options)
+        return result
 
 
 def _size(request: JudgeRequest | RewardsRequest) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from rewardlab.config import PolicyConfig
-from rewardlab.data.pair_table import fingerprint_of, light_pairs, pair_facts
+from rewardlab.data.pair_table import fingerprint_of, pair_facts
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
@@ -24,7 +23,7 @@ from rewardlab.prompts import Template, load_template
 from rewardlab.rewards.anchors import AnchorsById, anchors_of
 from rewardlab.rewards.pairwise import PairwiseReward, PolicyReward
 from rewardlab.rewards.policy_function import AnchoredReward, Observer
-from rewardlab.rewards.policy_signs.answers import MOST_TEXTS, KnownWordPairs
+from rewardlab.rewards.policy_signs.answers import known_answers
 from rewardlab.rewards.policy_signs.checks import JudgeChecks
 from rewardlab.rewards.policy_signs.truth import Rightness, by_rules, exactly
 from rewardlab.rewards.rollout import Row
@@ -84,13 +83,6 @@ def _checks(config: PolicyConfig, judge: GenerativeJudge, pairs: Sequence[Prefer
         num_votes=config.judge_votes,
         seed=config.seed,
     )
-
-
-def known_answers(pairs: Sequence[PreferencePair], seed: int) -> KnownWordPairs:
-    """Return the word pairs of the answers of a set, or of so many drawn ones that more would say little."""
-    number = min(len(pairs), MOST_TEXTS // 2)
-    drawn = set(random.Random(f"known answers {seed}").sample(range(len(pairs)), number))
-    return KnownWordPairs(text for n, pair in light_pairs(pairs) if n in drawn for text in pair.responses)
 
 
 def rightness_of(config: PolicyConfig) -> Rightness | None:

@@ -42,6 +42,7 @@ def test_supervised_runs_have_no_rewards() -> None:
     rows = [{"step": 1, "loss": 0.0, "grad_norm": 0.0}] * 3
     assert list(why_nothing_was_learnt(rows, 0.95)) == ["no_gradient"]
     assert not why_nothing_was_learnt([{"step": 1, "loss": 0.5, "grad_norm": 0.2}] * 3, 0.95)
+    assert not why_nothing_was_learnt([{"step": 1, "grad_norm": 0.0, "value/grad_norm": 0.2}] * 3, 0.95), "a critic's fit"
     assert not why_nothing_was_learnt([], 0.95)
 
 

@@ -21,13 +21,13 @@ from rewardlab.rewards.pairwise import PairwiseReward
 from rewardlab.rewards.policy_function import AnchoredReward
 from rewardlab.rewards.policy_signs.answers import KnownWordPairs, most_common, repetition, winners_length
 from rewardlab.rewards.policy_signs.checks import JudgeChecks, orders_agree
+from rewardlab.rewards.policy_signs.trends import BEGINNING, LAST, TRENDS, PolicySigns
 from rewardlab.rewards.policy_signs.truth import by_rules, exactly
 from rewardlab.rewards.rollout import Rollout, Trajectory
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.rules import RULES
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.training.policy import train_policy
-from rewardlab.training.run.policy_signs import BEGINNING, LAST, TRENDS, PolicySigns
 from rewardlab.training.run.watchdog import Alarms, Signs
 from rewardlab.types import Message, PreferencePair
 from tests.support.images import png

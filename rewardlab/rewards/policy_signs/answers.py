@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import random
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from rewardlab.data.pair_table import light_pairs
 from rewardlab.data.texts import words_of
+from rewardlab.types import PreferencePair
 
 MOST_TEXTS = 20_000  # of which the word pairs are remembered: novelty is read as a rise over a run's own beginning
 RUN = 3  # words that stand one after another again: a repetition
@@ -35,9 +38,36 @@ class KnownWordPairs:
         return float((self._hashes[places] != pairs).mean())
 
 
+def known_answers(pairs: Sequence[PreferencePair], seed: int) -> KnownWordPairs:
+    """Return the word pairs of the answers of a set, or of so many drawn ones that more would say little."""
+    number = min(len(pairs), MOST_TEXTS // 2)
+    drawn = set(random.Random(f"known answers {seed}").sample(range(len(pairs)), number))
+    return KnownWordPairs(text for n, pair in light_pairs(pairs) if n in drawn for text in pair.responses)
+
+
 def _word_pairs(words: Sequence[str]) -> list[int]:
     ends = ["", *words, ""]
     return [zlib.crc32(f"{first} {second}".encode()) for first, second in itertools.pairwise(ends)]
+
+
+def answer_metrics(rows: Sequence[tuple[str, str, float | None]], known: KnownWordPairs | None = None) -> dict[str, float]:
+    """Return what a batch of (prompt, answer, reward) looks like: ``answers/repetition``, ``answers/most_common``,
+    ``answers/winners_length``, and ``answers/novelty`` where ``known`` is given. Empty answers are left out, and so is a
+    measure that nothing can be read of."""
+    rows = [row for row in rows if row[1]]
+    prompts, answers, rewards = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+    measures = {
+        "answers/repetition": _mean(map(repetition, answers)),
+        "answers/most_common": most_common(prompts, answers),
+        "answers/winners_length": winners_length(answers, rewards),
+        "answers/novelty": _mean(map(known.novelty, answers)) if known else None,
+    }
+    return {name: value for name, value in measures.items() if value is not None}
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    numbers = list(values)
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def repetition(text: str) -> float:

@@ -35,6 +35,14 @@ def orders_agree(judgment: Judgment) -> bool | None:
     return len(winners) == 1 and None not in winners
 
 
+def drawn_canaries(pairs: Sequence[PreferencePair], number: int, seed: int) -> list[PreferencePair]:
+    """Return labelled pairs that are asked again and again. They are drawn once: other pairs would be easier or harder, and
+    look like another judge."""
+    labelled = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None] if number else []
+    places = random.Random(f"canaries {seed}").sample(labelled, min(number, len(labelled)))
+    return [pairs[place] for place in places]
+
+
 class JudgeChecks:
     """Asks ``judge`` of ``sample`` comparisons of each batch again, with blank pictures, and ``second_judge`` of the same ones
     as they are; and of ``num_canaries`` of the labelled ``canaries``, drawn once by ``seed``.
@@ -55,10 +63,7 @@ class JudgeChecks:
     ) -> None:
         self._judge, self._second, self._sample = judge, second_judge, sample
         self._num_votes, self._seed = num_votes, seed
-        # The same ones at every batch: other pairs would be easier or harder, and look like another judge.
-        labelled = [n for n, facts in enumerate(pair_facts(canaries)) if facts.preferred is not None] if num_canaries else []
-        places = random.Random(f"canaries {seed}").sample(labelled, min(num_canaries, len(labelled)))
-        self._canaries = [canaries[place] for place in places]
+        self._canaries = drawn_canaries(canaries, num_canaries, seed)
 
     def __call__(self, comparisons: Sequence[AnswerComparison], step: int) -> Metrics:
         """Return ``judge/blank_gap``, ``judge/second_gap`` and ``judge/canaries``, each where it was asked for and can be read.
@@ -70,7 +75,7 @@ class JudgeChecks:
         metrics: dict[str, Metric] = {}
         seen = [each for each in some if each.pair.images]
         if seen:
-            metrics |= self._gap("judge/blank_gap", self._judge, seen, [_blank(each.pair) for each in seen], step)
+            metrics |= self._gap("judge/blank_gap", self._judge, seen, [with_blank_images(each.pair) for each in seen], step)
         if self._second is not None and some:
             metrics |= self._gap("judge/second_gap", self._second, some, [each.pair for each in some], step)
         if self._canaries:
@@ -97,5 +102,6 @@ class JudgeChecks:
         return {name: Metric(sum(gaps) / len(gaps), len(gaps))} if gaps else {}
 
 
-def _blank(pair: PreferencePair) -> PreferencePair:
+def with_blank_images(pair: PreferencePair) -> PreferencePair:
+    """Return the pair with a blank picture of the same size in place of each of its question's."""
     return replace(pair, images=tuple(map(blank_like, pair.images)))

@@ -1,5 +1,5 @@
 // The queue and the engine, as the server shows them to this key: every two seconds while they are looked at.
-import { $, el, list, plural, seconds } from "./dom.js";
+import { $, el, list, percent, plural, seconds, sentence } from "./dom.js";
 import { draw } from "./chart.js";
 import { setJudge } from "./health.js";
 import { template } from "./names.js";
@@ -8,6 +8,10 @@ import { access, ask } from "./server.js";
 const EVERY_MS = 2000;
 const COUNTS = { asked: "asked", cached: "from the cache", judged: "judged", failed: "failed", late: "too late",
                  gone: "hung up", refused: "refused", batches: "engine calls", sequences: "samples" };
+const MEASURES = { "answers/novelty": "New word pairs", "answers/repetition": "Repeated words",
+                   "answers/most_common": "Most common answer", "answers/winners_length": "Length of winners",
+                   "judge/order_agreement": "Both orders agree", "judge/blank_gap": "Effect of the picture",
+                   "judge/canaries": "Right on labelled pairs" };
 let timer = 0, policyIsChosen = false, last = null;
 
 const ms = value => seconds(value == null ? null : value / 1000);
@@ -41,7 +45,19 @@ function showStatus(status) {
   const number = status.recent.length;
   $("queue-note").textContent = number ? `Times are of the last ${plural(number, "judged pair")}.` : "Nothing was judged yet.";
   last = status;
+  showSigns(status);
   showCharts();
+}
+
+// How the answers of this key have changed since its beginning, and what of it is a sign.
+function showSigns({ answers, signs }) {
+  const names = Object.keys(answers), found = Object.values(signs);
+  $("signs").hidden = !names.length;
+  $("sign-list").replaceChildren(...found.map(text => el("li", {}, sentence(text))));
+  $("sign-note").textContent = (found.length ? "The policy may please the judge rather than get better. " :
+    "No sign that the policy pleases the judge rather than gets better. ") + "At first → now:";
+  const shown = (name, value) => name === "answers/winners_length" ? `${value.toFixed(2)} ×` : percent(value);
+  list($("answers"), names.map(name => [MEASURES[name] ?? name, answers[name].map(value => shown(name, value)).join(" → ")]));
 }
 
 function showJudge(status) {

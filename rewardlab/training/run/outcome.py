@@ -35,7 +35,8 @@ def why_nothing_was_learnt(rows: Sequence[Mapping[str, Any]], max_invalid: float
         signs["no_reward"] = "every reward was 0"
     elif always("advantage/max_abs", is_zero):
         signs["equal_rewards"] = "no rollout ever earned more than another"
-    if always("grad_norm", is_zero) and not any(row.get("advantage/max_abs") for row in rows):
+    others = ("advantage/max_abs", "value/grad_norm")  # while a critic alone is fitted, the policy has no gradient
+    if always("grad_norm", is_zero) and not any(row.get(name) for row in rows for name in others):
         signs["no_gradient"] = "every gradient was 0, so no step changed the weights"
     if signs and always("reward/invalid_frac", lambda value: value > max_invalid):
         signs["invalid"] = f"more than {max_invalid:.0%} of the rollouts had no verdict all along"

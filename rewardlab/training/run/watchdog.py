@@ -23,8 +23,8 @@ from rewardlab.data.files import read_complete_lines
 from rewardlab.errors import HealthError
 from rewardlab.processes import is_main
 from rewardlab.reporting.progress import log_line
+from rewardlab.rewards.policy_signs.trends import TRENDS, PolicySigns
 from rewardlab.training.run.folder import HEALTH, METRICS
-from rewardlab.training.run.policy_signs import TRENDS, PolicySigns
 
 Logs = Mapping[str, float]
 EXPLAINED_WINDOW, BIAS_WINDOW = 5, 3  # rollout batches that are averaged: one alone varies by 0.03, and by 0.15 deviations

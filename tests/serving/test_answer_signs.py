@@ -1,0 +1,213 @@
+"""Signs of a policy in what a server is asked: read of the answers of each key, told everywhere, on nobody's account."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import expect
+
+from rewardlab.config import SignsConfig
+from rewardlab.data.images import to_data_url
+from rewardlab.errors import DataError
+from rewardlab.integrations import client
+from rewardlab.integrations.client import RewardClient
+from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.prompts import load_template
+from rewardlab.rewards.policy_signs.answers import known_answers
+from rewardlab.samplers.scripted import ScriptedSampler
+from rewardlab.serving import answer_signs
+from rewardlab.serving.answer_signs import CHECKS, SignRules
+from rewardlab.serving.app import create_app
+from rewardlab.serving.auth import Key
+from rewardlab.serving.service import GroupRules
+from rewardlab.serving.voting import VotingOptions
+from rewardlab.types import Message, PreferencePair
+from tests.support.browser import CHROMIUM, DESK, PHONE, chromium_browser, opened
+from tests.support.images import png
+from tests.support.servers import running
+
+PAIRS = [PreferencePair(f"p{n}", "Which?", ("It is red.", "It is blue."), 0, (png(),)) for n in range(8)]
+USUAL, NOVEL = ["It is red.", "It is blue.", "It is red.", "It is blue."], ["Ned rud.", "Blu blam.", "Ned rud.", "Blu blam."]
+
+
+def answer(prompt: tuple[Message, ...], draw: int) -> str:
+    """Name the redder response; without a picture to see, the first."""
+    first, second = prompt[0].text.split("Response 1:")[1].split("Response 2:")
+    is_blank = any(image != png() for image in prompt[0].images)
+    choice = 1 if is_blank or "red" in first or "red" not in second else 2
+    return f"<think>x</think><answer>{choice}</answer>"
+
+
+def judge() -> GenerativeJudge:
+    return GenerativeJudge(ScriptedSampler(answer), load_template("plain"))
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer_signs, "WINDOW", 8)
+    monkeypatch.setattr(client, "_TOLD", set())
+
+
+def group(answers: list[str], **more: Any) -> dict[str, Any]:
+    return {"question": "Which?", "responses": answers, **more}
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def send(url: str, answers: list[str], groups: int, headers: dict[str, str] | None = None, **more: Any) -> httpx.Response:
+    """Send groups one after another; every second one completes a window, which is waited for."""
+    with httpx.Client(base_url=url, headers=headers, timeout=30) as http:
+        for _ in range(groups):
+            response = http.post("/v1/rewards", json=group(answers, **more)).raise_for_status()
+        return response
+
+
+def status(url: str, headers: dict[str, str] | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(f"{url}/v1/status", headers=headers).json()
+    return found
+
+
+def test_new_words_are_a_sign(caplog: pytest.LogCaptureFixture) -> None:
+    """Told in the state, the metrics, the log, a header, and by the client; taken back when they are gone."""
+    app = create_app(judge(), sign_rules=SignRules.of(PAIRS, 0.0))
+    with running(app) as url, caplog.at_level(logging.WARNING):
+        send(url, USUAL, 10)
+        wait_for(lambda: "answers/novelty" in status(url)["answers"])
+        assert status(url)["signs"] == {}
+        assert status(url)["answers"]["answers/novelty"] == [0.0, 0.0]
+        assert "X-Policy-Signs" not in send(url, NOVEL, 6).headers
+        wait_for(lambda: "novel_answers" in status(url)["signs"])
+        assert "stand in no answer of the set" in status(url)["signs"]["novel_answers"]
+        assert status(url)["answers"]["answers/novelty"] == [0.0, 1.0]
+        told = httpx.get(f"{url}/metrics").text
+        assert 'rewardlab_answers{key="",measure="answers/novelty"} 1.0' in told
+        assert 'rewardlab_policy_sign{key="",sign="novel_answers"} 1.0' in told
+        assert 'rewardlab_policy_sign{key="",sign="repetition"} 0.0' in told
+        assert "the answers of key '': novel_answers: 100.0%" in caplog.text
+        reward_client = RewardClient(url)
+        for _ in range(2):
+            asyncio.run(reward_client.rewards("Which?", NOVEL))
+        assert "novel_answers" in reward_client.signs
+        warnings = [record for record in caplog.records if record.name == client.__name__]
+        assert len([record for record in warnings if "'novel_answers'" in record.getMessage()]) == 1
+        send(url, USUAL, 6)
+        wait_for(lambda: "novel_answers" not in status(url)["signs"])
+        assert 'sign="novel_answers"} 0.0' in httpx.get(f"{url}/metrics").text
+
+
+def test_keys_apart() -> None:
+    """One key's answers say nothing of another's; answers after a long pause are another run's."""
+    keys = [Key.of(name, name=name) for name in ("one", "two")]
+    app = create_app(judge(), keys=keys, sign_rules=SignRules.of(PAIRS, 0.0))
+    one, two = ({"Authorization": f"Bearer {key.name}"} for key in keys)
+    with running(app) as url:
+        send(url, USUAL, 10, one)
+        send(url, NOVEL, 6, one)
+        send(url, NOVEL, 16, two)
+        wait_for(lambda: "novel_answers" in status(url, one)["signs"])
+        wait_for(lambda: status(url, two)["answers"].get("answers/novelty") == [1.0, 1.0])
+        assert status(url, two)["signs"] == {}, "from its own beginning on it has not changed"
+        assert "X-Policy-Signs" not in send(url, NOVEL, 1, two).headers
+        app.state.service.answer_signs._watched["one"].seen_at -= answer_signs.PAUSE_S + 1
+        send(url, NOVEL, 1, one)
+        assert (status(url, one)["signs"], status(url, one)["answers"]) == ({}, {})
+
+
+def test_checks_are_asked_besides() -> None:
+    """With blank pictures, and of labelled pairs; not one of them is a request's or a key's."""
+    keys = [Key.of("one", name="one")]
+    app = create_app(judge(), keys=keys, sign_rules=SignRules.of(PAIRS, 1.0))
+    signs = app.state.service.answer_signs
+    headers = {"Authorization": "Bearer one"}
+    with running(app) as url:
+        for number in count():
+            send(url, ["It is red.", f"It is blue {number}."], 1, headers, images=[to_data_url(png())])
+            wait_for(lambda: not any(watched.is_checking for watched in signs._watched.values()))
+            if number == 7:
+                break
+        assert signs.num_checks == {"answered": 8}
+        send(url, ["It is red.", "It is blue."], 1, headers)
+        wait_for(lambda: "judge/canaries" in status(url, headers)["answers"])
+        answers = status(url, headers)["answers"]
+        # Of two orders a blank picture turns one: it names the first. The labelled pairs it sees, and is right.
+        assert answers["judge/blank_gap"] == [0.5, 0.5]
+        assert answers["judge/canaries"] == [1.0, 1.0]
+        assert answers["judge/order_agreement"] == [1.0, 1.0]
+        queue = app.state.service.queue
+        assert status(url, headers)["counts"]["asked"] == 9
+        assert queue.tenants[CHECKS].counts["asked"] == 8 + 8 + 1
+        assert 'rewardlab_sign_checks_total{outcome="failed"} 0.0' in httpx.get(f"{url}/metrics", headers=headers).text
+
+
+def test_a_check_that_fails_costs_nobody() -> None:
+    """It is counted."""
+
+    def fails(prompt: tuple[Message, ...], draw: int) -> str:
+        if any(image != png() for image in prompt[0].images):
+            raise ValueError("blank")
+        return answer(prompt, draw)
+
+    app = create_app(GenerativeJudge(ScriptedSampler(fails), load_template("plain")), sign_rules=SignRules.of(None, 1.0))
+    with running(app) as url:
+        told = send(url, USUAL, 1, images=[to_data_url(png())]).json()
+        assert None not in told["rewards"]
+        wait_for(lambda: app.state.service.answer_signs.num_checks == {"failed": 1})
+        assert None not in send(url, USUAL, 1).json()["rewards"]
+
+
+def test_a_group_of_single_responses_and_anchors() -> None:
+    """A framework's groups are watched too; the anchor is no answer of the policy."""
+    app = create_app(judge(), rules=GroupRules(VotingOptions(), group_size=2), sign_rules=SignRules.of(PAIRS, 0.0))
+    signs = app.state.service.answer_signs
+    with running(app) as url:
+        send(url, ["It is red.", "It is blue."], 1, strategy="anchor", anchor="Some words of another.")
+        assert [row[1] for row in signs._watched[""].rows] == ["It is red.", "It is blue."]
+
+        async def singles() -> None:
+            async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+                bodies = [{"prompt": "Which?", "response": text, "label": {"question": "Which?"}} for text in USUAL[:2]]
+                for response in await asyncio.gather(*(http.post("/slime", json=body) for body in bodies)):
+                    response.raise_for_status()
+
+        asyncio.run(singles())
+        assert len(signs._watched[""].rows) == 4
+
+
+def test_rules() -> None:
+    """Labelled pairs are needed where canaries are asked; without pairs, or without checks, there are none."""
+    assert SignRules.of(None, 0.5).known is None
+    assert SignRules.of(PAIRS, 0.0).canaries == ()
+    assert len(SignRules.of(PAIRS, 0.5).canaries) == 8
+    unlabelled = [PreferencePair("p", "Which?", ("a", "b"), None)]
+    assert SignRules.of(unlabelled, 0.0).known is not None
+    with pytest.raises(DataError, match="have no label"):
+        SignRules.of(unlabelled, 0.5)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desktop", "phone"])
+def test_the_page_shows_them(size: Any, tmp_path: Path) -> None:
+    limits = SignsConfig.model_validate({})
+    app = create_app(judge(), sign_rules=SignRules(known_answers(PAIRS, 0), limits=limits))
+    with running(app) as url, chromium_browser() as browser, opened(browser, url, size) as page:
+        page.get_by_role("link", name="Queue").click()
+        expect(page.locator("#signs")).to_be_hidden()
+        send(url, USUAL, 10)
+        expect(page.locator("#sign-note")).to_contain_text("No sign")
+        send(url, NOVEL, 6)
+        expect(page.locator("#sign-list")).to_contain_text("stand in no answer of the set")
+        expect(page.locator("#answers")).to_contain_text("0 % → 100 %")
+        assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
