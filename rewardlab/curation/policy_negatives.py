@@ -85,8 +85,8 @@ def sample_answers(
                 for pair, (sample,) in zip(some, sampled, strict=True)
                 if sample.finish is FinishReason.STOP and (answer := without_thinking(sample.text))
             ]
-            asked, texts = [pair for pair, _ in finished], [answer for _, answer in finished]
-            paid, _ = reward(asked, texts, [(_good(pair),) for pair in asked], 0)
+            questions, texts = [pair for pair, _ in finished], [answer for _, answer in finished]
+            paid, _ = reward(questions, texts, [(_good(pair),) for pair in questions], 0)
             answers = [
                 asdict(PaidAnswer(pair.pair_id, answer, share)) for (pair, answer), share in zip(finished, paid, strict=True)
             ]

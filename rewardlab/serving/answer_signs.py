@@ -20,12 +20,13 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.config import SignsConfig
+from rewardlab.data.other_images import with_blank_images
 from rewardlab.data.pair_table import pair_facts
 from rewardlab.errors import DataError
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch
 from rewardlab.rewards.pairwise import without_thinking
 from rewardlab.rewards.policy_signs.answers import KnownWordPairs, answer_metrics, known_answers
-from rewardlab.rewards.policy_signs.checks import drawn_canaries, orders_agree, share_in_both_orders, with_blank_images
+from rewardlab.rewards.policy_signs.checks import drawn_canaries, orders_agree, share_in_both_orders
 from rewardlab.rewards.policy_signs.trends import BEGINNING, PolicySigns
 from rewardlab.serving.judge_versions import JudgeVersion, JudgeVersions
 from rewardlab.serving.request_context import REQUEST, TENANT
@@ -67,7 +68,7 @@ class SignRules:
 class WatchedAnswers:
     """The answers of one key: those since the last line, and what was read of the lines before."""
 
-    signs: PolicySigns
+    trends: PolicySigns
     seen_at: float
     rows: list[Row] = field(default_factory=list)
     num_chars: int = 0
@@ -77,7 +78,7 @@ class WatchedAnswers:
     canaries: list[bool] = field(default_factory=list)
     first: dict[str, list[float]] = field(default_factory=dict)  # of each measure its first values
     last: dict[str, float] = field(default_factory=dict)
-    found: dict[str, str] = field(default_factory=dict)
+    present: dict[str, str] = field(default_factory=dict)
     due: float = 0.0
     is_checking: bool = False
 
@@ -118,10 +119,10 @@ class AnswerSigns:
         self._next_canary = 0
         self.num_checks = Counter[str]()
 
-    def found(self, tenant: str) -> dict[str, str]:
+    def present(self, tenant: str) -> dict[str, str]:
         """Return the signs of a key's last lines, with a sentence each."""
         watched = self._watched.get(tenant)
-        return dict(watched.found) if watched else {}
+        return dict(watched.present) if watched else {}
 
     def measures(self, tenant: str) -> dict[str, tuple[float, float]]:
         """Return each measure of a key's answers at the beginning and now."""
@@ -154,7 +155,7 @@ class AnswerSigns:
         if len(watched.rows) >= WINDOW or watched.num_chars >= MOST_CHARS:
             self._begin(self._read(tenant, watched, *watched.take()))
         if (account := REQUEST.get()) is not None:
-            account.signs |= watched.found.keys()
+            account.signs |= watched.present.keys()
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Begin work that nobody waits for, in a context of its own: it is on no request's account."""
@@ -165,10 +166,10 @@ class AnswerSigns:
     async def _read(self, tenant: str, watched: WatchedAnswers, rows: list[Row], means: dict[str, float]) -> None:
         line = await run_in_threadpool(answer_metrics, rows, self._rules.known) | means
         watched.remember(line)
-        found = {name: sentence for name, sentence in (watched.found | watched.signs.of(line)).items() if sentence}
-        for name in found.keys() - watched.found.keys():
-            LOG.warning("the answers of key %r: %s: %s", tenant, name, found[name])
-        watched.found = found
+        present = {name: sentence for name, sentence in (watched.present | watched.trends.of(line)).items() if sentence}
+        for name in present.keys() - watched.present.keys():
+            LOG.warning("the answers of key %r: %s: %s", tenant, name, present[name])
+        watched.present = present
 
     def _begin_check(self, watched: WatchedAnswers, pair: PreferencePair, judgment: Judgment, options: VotingOptions) -> None:
         kept, version = ExitStack(), self._versions.current
@@ -192,7 +193,8 @@ class AnswerSigns:
             with kept, self._versions.bound(version):
                 before = share_in_both_orders(judgment)
                 if pair.images and before is not None:
-                    blank = await self._collector.collect(await run_in_threadpool(with_blank_images, pair), options)
+                    (without,) = await run_in_threadpool(with_blank_images, [pair])
+                    blank = await self._collector.collect(without, options)
                     if (now := share_in_both_orders(blank)) is None:
                         outcome = "failed"
                     else:
@@ -200,8 +202,8 @@ class AnswerSigns:
                 if self._rules.canaries:
                     canary = self._rules.canaries[self._next_canary % len(self._rules.canaries)]
                     self._next_canary += 1
-                    asked = await self._collector.collect(replace(canary, preferred=None), options)
-                    watched.canaries += [vote.winner == canary.preferred for vote in asked.votes]
+                    answer = await self._collector.collect(replace(canary, preferred=None), options)
+                    watched.canaries += [vote.winner == canary.preferred for vote in answer.votes]
         except Exception as error:  # the boundary: a check that fails costs no request anything, and is counted
             outcome = "failed"
             LOG.debug("a check of the signs failed: %s", error)

@@ -53,15 +53,15 @@ class ServiceCollector:
         answers = GaugeMetricFamily(
             "rewardlab_answers", "of the last answers that were rewarded, by key and measure", labels=["key", "measure"]
         )
-        found = GaugeMetricFamily("rewardlab_policy_sign", "1 where the answers of a key show it", labels=["key", "sign"])
+        present = GaugeMetricFamily("rewardlab_policy_sign", "1 where the answers of a key show it", labels=["key", "sign"])
         for tenant in signs.tenants:
-            measures, here = signs.measures(tenant), signs.found(tenant)
+            measures, names = signs.measures(tenant), signs.present(tenant)
             for name, (_, last) in measures.items():
                 answers.add_metric([tenant, name], last)
             for name, trend in TRENDS.items():
                 if trend.metric in measures:
-                    found.add_metric([tenant, name], float(name in here))
-        yield from (answers, found)
+                    present.add_metric([tenant, name], float(name in names))
+        yield from (answers, present)
         checks = CounterMetricFamily("rewardlab_sign_checks", "comparisons asked again, for the signs", labels=["outcome"])
         for outcome in ("answered", "failed"):
             checks.add_metric([outcome], signs.num_checks[outcome])

@@ -118,7 +118,7 @@ def status_response(
         policy="weighted" if isinstance(judge, ProbabilityJudge) else "majority",
         labels=template_labels(judge.template.text),
         batch_seconds=round(queue.batch_seconds, 4),
-        signs=signs.found(tenant),
+        signs=signs.present(tenant),
         answers=signs.measures(tenant),
         counts={name: record.counts[name] for name in COUNTS},
         median_ms=statistics.median(latencies) if latencies else None,

@@ -181,14 +181,14 @@ def _compare_policies(plan: HardenPlan, out: Path, folder: Path, before: str, re
     """Ask the round's policy, and the one that the round began with, the held-out questions; the next round begins with the
     former unless it is right less often. Where nothing is known of either, it does."""
     if result.number == 0:
-        asked = _ask_policy(plan, plan.held_out, result.judge, before, out / "start_policy", plan.seed, least_reward=0.0)
+        first = _ask_policy(plan, plan.held_out, result.judge, before, out / "start_policy", plan.seed, least_reward=0.0)
     else:
         last = _finished_round(out, result.number - 1)
         assert last is not None
-        asked = last.after if last.next_policy == last.policy else last.before
+        first = last.after if last.next_policy == last.policy else last.before
     now = _ask_policy(plan, plan.held_out, result.judge, result.policy, folder / "held_out", plan.seed, least_reward=0.0)
-    result.before, result.after = asked, now
-    shares = share_right(asked), share_right(now)
+    result.before, result.after = first, now
+    shares = share_right(first), share_right(now)
     is_worse = shares[0] is not None and shares[1] is not None and shares[1] < shares[0]
     result.next_policy = before if is_worse else result.policy
     if is_worse:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from rewardlab.data.images import blank_like
+from rewardlab.data.other_images import with_blank_images
 from rewardlab.data.pair_table import pair_facts
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.running import Metric, Metrics
@@ -75,7 +75,7 @@ class JudgeChecks:
         metrics: dict[str, Metric] = {}
         seen = [each for each in some if each.pair.images]
         if seen:
-            metrics |= self._gap("judge/blank_gap", self._judge, seen, [with_blank_images(each.pair) for each in seen], step)
+            metrics |= self._gap("judge/blank_gap", self._judge, seen, with_blank_images([each.pair for each in seen]), step)
         if self._second is not None and some:
             metrics |= self._gap("judge/second_gap", self._second, some, [each.pair for each in some], step)
         if self._canaries:
@@ -100,8 +100,3 @@ class JudgeChecks:
         ]
         gaps = [abs(a - b) for a, b in shares if a is not None and b is not None]
         return {name: Metric(sum(gaps) / len(gaps), len(gaps))} if gaps else {}
-
-
-def with_blank_images(pair: PreferencePair) -> PreferencePair:
-    """Return the pair with a blank picture of the same size in place of each of its question's."""
-    return replace(pair, images=tuple(map(blank_like, pair.images)))
