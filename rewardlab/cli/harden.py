@@ -55,6 +55,15 @@ def harden_command(
     least_reward: Annotated[
         float, typer.Option("--least-reward", help="Wrong answers that are paid less are left out.")
     ] = 0.25,
+    checkpoints: Annotated[
+        int,
+        typer.Option(
+            "--checkpoints",
+            min=1,
+            help="Checkpoints of the policy in a round; each is asked the held-out questions, and the next round begins with "
+            "the one that is right most often.",
+        ),
+    ] = 4,
     mix: Annotated[
         float, typer.Option("--mix", min=0.0, help="Labelled pairs of the set for each negative, in the judge's training.")
     ] = 12.0,
@@ -72,9 +81,9 @@ def harden_command(
 
     A round: the policy learns (`rewardlab policy`); its answers that are wrong and paid become hard negatives (`rewardlab data
     negatives`); the judge learns them beside pairs of the set (`rewardlab rl`); it is benchmarked beside the old one
-    (`rewardlab bench run`), and takes its place unless it is worse beyond noise. The policy goes on under it; where it became
-    right less often, from where the round began. OUT/index.html has the rounds, and the policy's reward beside its truth. The
-    same command goes on after an interruption.
+    (`rewardlab bench run`), and takes its place unless it is worse beyond noise. The policy goes on under it from the
+    checkpoint that was right most often. OUT/index.html has the rounds, and the policy's reward beside its truth. The same
+    command goes on after an interruption.
 
     `rewardlab harden --data pairs.parquet --held-out held_out.parquet --policy POLICY --judge runs/rl/final --truth exact
     --out runs/harden`
@@ -106,6 +115,7 @@ def harden_command(
         number=number,
         least_reward=least_reward,
         mix=mix,
+        checkpoints=checkpoints,
         max_tokens=max_tokens,
         judge_max_tokens=judge_max_tokens,
         judge_file=str(judge_file or ""),

@@ -2,8 +2,8 @@
 
 A round: the policy learns under the judge; its answers that are wrong and paid become hard negatives; the judge learns them
 beside pairs of the set; if it is not worse on held-out pairs it takes the old one's place, in a running server too. The policy
-goes on under it from where it is, or from where the round began if it is right less often than then. Every stage goes on after
-a kill, and so does the loop.
+goes on under it from the checkpoint that was right most often, which may be the one that the round began with. Every stage goes
+on after a kill, and so does the loop.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class HardenPlan:
     ``held_out`` the pairs that neither must lose on; ``truth`` is that of `rewardlab data negatives`.
 
     ``policy_keys``, ``sft_keys`` and ``judge_keys`` are KEY=VALUE of their configs; without an ``sft_config`` the judge learns
-    by RL alone. ``number`` questions are asked of the policy, for negatives and to see how often it is right. For each negative
-    there are ``mix`` labelled pairs of the set in the judge's training. ``judge_file`` is that of `rewardlab serve
-    --judge-file`.
+    by RL alone. ``number`` questions are asked of the policy, for negatives, and of each of its ``checkpoints``, to see how
+    often it is right. For each negative there are ``mix`` labelled pairs of the set in the judge's training. ``judge_file`` is
+    that of `rewardlab serve --judge-file`.
     """
 
     data: str
@@ -66,6 +66,7 @@ class HardenPlan:
     mix: float = 12.0
     max_tokens: int = 1024
     judge_max_tokens: int = 1024
+    checkpoints: int = 4
     judge_file: str = ""
     seed: int = 0
 
@@ -74,15 +75,17 @@ class HardenPlan:
 class Round:
     """What came of a round; shares are in 0..1. ``accepted``: its new judge serves from now on, None where none was trained.
 
-    ``before`` and ``after`` count the policy's answers to held-out questions, the same ones in all rounds (``policy.json`` of
-    `rewardlab data negatives`); the next round begins with ``next_policy``.
+    ``before`` counts the answers to held-out questions, the same ones in all rounds, of the policy that the round began with
+    (``policy.json`` of `rewardlab data negatives`), ``checkpoints`` those of its checkpoints, the last one last. The next round
+    begins with ``next_policy``, whose answers are ``best``.
     """
 
     number: int
     judge: str
     policy: str
     before: dict[str, Any] = field(default_factory=dict)
-    after: dict[str, Any] = field(default_factory=dict)
+    checkpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
+    best: dict[str, Any] = field(default_factory=dict)
     next_policy: str = ""
     negatives: int = 0
     accepted: bool | None = None
@@ -155,7 +158,10 @@ def _run_round(plan: HardenPlan, out: Path, number: int, judge: str, policy: str
     trained = folder / "policy"
     if not is_finished(trained):
         words = ["policy", "--data", plan.data, "--config", plan.policy_config, "--model", policy, "--judge", f"prob:{judge}"]
+        steps = _config(PolicyConfig, plan.policy_config, plan.policy_keys).max_steps
         of_loop: dict[str, Any] = {
+            **({"save_steps": -(-steps // plan.checkpoints)} if steps > 0 else {}),  # else the config's own
+            "save_total_limit": plan.checkpoints + 1,
             "max_completion_length": plan.max_tokens,
             "judge_max_tokens": plan.judge_max_tokens,
             "seed": seed,
@@ -178,21 +184,31 @@ def _run_round(plan: HardenPlan, out: Path, number: int, judge: str, policy: str
 
 
 def _compare_policies(plan: HardenPlan, out: Path, folder: Path, before: str, result: Round) -> None:
-    """Ask the round's policy, and the one that the round began with, the held-out questions; the next round begins with the
-    former unless it is right less often. Where nothing is known of either, it does."""
+    """Ask each checkpoint of the round's policy, and the one that the round began with, the held-out questions; the next round
+    begins with the one that is right most often, the latest of equal ones."""
     if result.number == 0:
         first = _ask_policy(plan, plan.held_out, result.judge, before, out / "start_policy", plan.seed, least_reward=0.0)
     else:
         last = _finished_round(out, result.number - 1)
         assert last is not None
-        first = last.after if last.next_policy == last.policy else last.before
-    now = _ask_policy(plan, plan.held_out, result.judge, result.policy, folder / "held_out", plan.seed, least_reward=0.0)
-    result.before, result.after = first, now
-    shares = share_right(first), share_right(now)
-    is_worse = shares[0] is not None and shares[1] is not None and shares[1] < shares[0]
-    result.next_policy = before if is_worse else result.policy
-    if is_worse:
-        log_line(f"round {result.number}: the policy is right less often than before; the next round begins with the old one")
+        first = last.best
+    result.before = result.best = first
+    result.next_policy = before
+    trained = Path(result.policy).parent
+    for path in [*_earlier_checkpoints(trained), trained / FINAL]:
+        out_of = folder / "held_out" / path.name
+        answers = _ask_policy(plan, plan.held_out, result.judge, str(path), out_of, plan.seed, least_reward=0.0)
+        result.checkpoints[path.name] = answers
+        if (share_right(answers) or 0.0) >= (share_right(result.best) or 0.0):
+            result.best, result.next_policy = answers, str(path)
+    log_line(f"round {result.number}: the next round begins with {result.next_policy}")
+
+
+def _earlier_checkpoints(trained: Path) -> list[Path]:
+    """Return the checkpoints of a policy before its last step, oldest first."""
+    last = max((row["step"] for row in read_complete_lines(trained / METRICS)), default=0)
+    steps = {path: int(path.name.rpartition("-")[2]) for path in trained.glob("checkpoint-*")}
+    return sorted((path for path, step in steps.items() if step < last), key=steps.__getitem__)
 
 
 def share_right(result: dict[str, Any]) -> float | None:

@@ -26,6 +26,7 @@ class Commands:
     def __init__(self, negatives: int = 2, killed_at: int = -1, right: Sequence[int] = (5, 6, 7)) -> None:
         self.lines: list[list[str]] = []
         self.negatives, self.killed_at = negatives, killed_at
+        self.earlier = 0  # so many more right answers has a checkpoint before the last
         self.right = dict(zip(("start_policy", "round_0", "round_1"), right, strict=True))
 
     def __call__(self, *words: Any, allowed: Sequence[int] = (0,), is_read: bool = False) -> str:
@@ -40,7 +41,8 @@ class Commands:
         out = Path(line[line.index("--out") + 1])
         out.mkdir(parents=True, exist_ok=True)
         if line[0] in ("policy", "sft", "rl"):
-            (out / "final").mkdir()
+            for name in ("checkpoint-4", "checkpoint-8", "final"):
+                (out / name).mkdir()
             (out / "final" / "rewardlab.json").write_text("{}")
             (out / "metrics.jsonl").write_text(
                 "".join(json.dumps({"step": n, "reward": 0.1 * n, "answers/right": 0.5}) + "\n" for n in range(1, 9))
@@ -48,7 +50,8 @@ class Commands:
         elif line[0] == "self-distil":
             (out / "distilled.parquet").write_text("")
         elif line[0] == "data":
-            right = self.right[out.name if out.name in self.right else out.parent.name]
+            place = next(name for name in (out.name, out.parent.name, out.parent.parent.name) if name in self.right)
+            right = self.right[place] + (out.name == "checkpoint-4") * self.earlier
             counts = {"questions": 10, "right": right, "wrong": 9 - right, "unknown": 1, "reward": 0.5}
             (out / "policy.json").write_text(json.dumps(counts))
             made = [PreferencePair(f"{out.parent.name}/{n}", "Which?", ("It is 1.", f"x{n}"), 0) for n in range(self.negatives)]
@@ -63,8 +66,9 @@ class Commands:
         return [line[0] for line in self.lines]
 
 
-FIRST = ["policy", "data", "data", "data", "rl", "bench", "bench"]  # the policy that all begins with is asked too
-ROUNDS = [*FIRST, "policy", "data", "data", "rl", "bench", "bench"]
+ROUND = ["policy", "data", "data", "data", "rl", "bench", "bench"]  # a checkpoint, the last one, negatives
+FIRST = ["policy", "data", *ROUND[1:]]  # the policy that all begins with is asked too
+ROUNDS = FIRST + ROUND
 
 
 @pytest.fixture
@@ -94,7 +98,8 @@ def test_two_rounds(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monkey
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     assert [row["accepted"] for row in rounds] == [True, False]
     assert rounds[0]["policy_means"] == {"reward": pytest.approx(0.6), "answers/right": 0.5}
-    assert [(row["before"]["right"], row["after"]["right"]) for row in rounds] == [(5, 6), (6, 7)]
+    assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(5, 6), (6, 7)]
+    assert list(rounds[0]["checkpoints"]) == ["checkpoint-4", "final"]
     taught = read_pairs(out / "round_1" / "data.parquet")
     assert [pair.pair_id for pair in taught[:4]] == ["round_0/0", "round_0/1", "round_1/0", "round_1/1"]
     assert len(taught) == 8  # as many labelled pairs of the set beside them, as the plan says
@@ -104,22 +109,29 @@ def test_two_rounds(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monkey
     assert "was worse; the old one stays" in page
 
 
-def test_a_policy_that_became_worse_is_not_gone_on_with(
-    plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The next round begins with the policy before, whose held-out answers count; the negatives are those of the worse one."""
+def test_the_policy_goes_on_from_its_best_checkpoint(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which may be the one that the round began with; the negatives are those of the last one."""
     commands = Commands(right=(5, 4, 5))
     monkeypatch.setattr(hardening, "_command", commands)
     harden_judge(plan, tmp_path / "out")
     models = [line[line.index("--model") + 1] for line in commands.lines if line[0] == "policy"]
     assert models == ["policy_0", "policy_0"]
     asked = [line[line.index("--policy") + 1] for line in commands.lines if line[0] == "data"]
-    worse, last = (str(tmp_path / "out" / f"round_{n}" / "policy" / "final") for n in (0, 1))
-    assert asked == ["policy_0", worse, worse, last, last]
+    worse, last = (str(tmp_path / "out" / f"round_{n}" / "policy") for n in (0, 1))
+    earlier = "checkpoint-4"
+    assert asked == ["policy_0", f"{worse}/{earlier}", *[f"{worse}/final"] * 2, f"{last}/{earlier}", *[f"{last}/final"] * 2]
     rounds = [json.loads(line) for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
-    assert [row["next_policy"] for row in rounds] == ["policy_0", last]
-    assert [(row["before"]["right"], row["after"]["right"]) for row in rounds] == [(5, 4), (5, 5)]
-    assert "became worse; the one before goes on" in (tmp_path / "out" / "index.html").read_text()
+    assert [row["next_policy"] for row in rounds] == ["policy_0", f"{last}/final"]
+    assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(5, 5), (5, 5)]
+    assert "(as at first)" in (tmp_path / "out" / "index.html").read_text()
+    better = Commands(right=(5, 4, 5))
+    better.earlier = 3
+    monkeypatch.setattr(hardening, "_command", better)
+    harden_judge(plan, tmp_path / "other")
+    models = [line[line.index("--model") + 1] for line in better.lines if line[0] == "policy"]
+    assert models == ["policy_0", str(tmp_path / "other" / "round_0" / "policy" / "checkpoint-4")]
+    rounds = [json.loads(line) for line in (tmp_path / "other" / "rounds.jsonl").read_text().splitlines()]
+    assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(5, 7), (7, 8)]
 
 
 def test_with_sft(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,15 +140,15 @@ def test_with_sft(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(hardening, "_command", commands)
     out = tmp_path / "out"
     harden_judge(replace(plan, rounds=1, sft_config="sft.yaml", sft_keys=("max_steps=7",)), out)
-    assert commands.stages == ["policy", "data", "data", "data", "self-distil", "sft", "rl", "bench", "bench"]
-    distil, sft, rl = commands.lines[4:7]
+    assert commands.stages == [*FIRST[:5], "self-distil", "sft", "rl", "bench", "bench"]
+    distil, sft, rl = commands.lines[5:8]
     assert distil[distil.index("--data") + 1] == str(out / "round_0" / "data.parquet")
     assert distil[distil.index("--judge") + 1] == "hf:judge_0"
     assert (sft[sft.index("--model") + 1], sft[-1]) == ("judge_0", "max_steps=7")
     assert rl[rl.index("--model") + 1] == str(out / "round_0" / "sft" / "final")
 
 
-@pytest.mark.parametrize("killed_at", range(8))
+@pytest.mark.parametrize("killed_at", range(9))
 def test_it_goes_on(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int) -> None:
     """Killed before any command, the same call does what is left, and nothing twice."""
     killed, rest = Commands(killed_at=killed_at), Commands()
@@ -157,7 +169,7 @@ def test_nothing_wrong_was_paid(plan: HardenPlan, tmp_path: Path, monkeypatch: p
     commands = Commands(negatives=0)
     monkeypatch.setattr(hardening, "_command", commands)
     assert harden_judge(plan, tmp_path / "out") == Path("judge_0")
-    assert commands.stages == ["policy", "data", "data", "data", "policy", "data", "data"]
+    assert commands.stages == [*FIRST[:5], *ROUND[:4]]
     assert "none was trained" in (tmp_path / "out" / "index.html").read_text()
 
 
@@ -167,7 +179,7 @@ def test_too_few_for_a_batch(plan: HardenPlan, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(hardening, "_command", commands)
     plan = replace(plan, rounds=1, judge_keys=("rollout_batch_size=64", "batch_size=64", "micro_batch_size=64"))
     assert harden_judge(plan, tmp_path / "out") == Path("judge_0")
-    assert commands.stages == ["policy", "data", "data", "data"]
+    assert commands.stages == FIRST[:5]
 
 
 def test_keys_of_the_user_count_before_the_loops(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +190,7 @@ def test_keys_of_the_user_count_before_the_loops(plan: HardenPlan, tmp_path: Pat
     policy = commands.lines[0]
     assert [word for word in policy if word.startswith(("health", "seed"))] == ["health.policy=stop", "seed=9"]
     assert "signs.truth=exact" in policy
-    assert "health.policy=warn" in commands.lines[4]
+    assert "health.policy=warn" in commands.lines[5]
     written: list[str] = []
     monkeypatch.setattr(hardening, "write_atomic", lambda path, text: written.append(text))
     harden_judge(plan, tmp_path / "out")
