@@ -1,0 +1,254 @@
+"""What becomes of a policy under a judge that is hardened meanwhile? `python -m eval.hardening_loop`, by hand.
+
+The policy study's policy, paid by a judge against the right answer, without a KL term. For each seed: `rewardlab harden`, and
+beside it `rewardlab policy` for as many steps under the judge as it is. Both are asked questions that neither they nor the gate
+of the loop have seen: the held-out pairs are parted, half for the gate, half for this. Every stage is a command, and a finished
+one is not run again. Results: eval/results/hardening_loop.json, .md and .png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+from eval.hardening import cell_of
+from eval.studies.plans import write_files
+from eval.studies.policy_trials import MANY_WORDED, is_right
+from eval.studies.trials import digest
+from rewardlab.data.files import write_atomic
+from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.models.checkpoints import commit
+from rewardlab.prompts import build_messages, load_template
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.hf import HFSampler
+from rewardlab.training.run.folder import FINAL, is_finished
+from rewardlab.types import FinishReason, Order, PreferencePair
+
+NAME, DRAWS = "hardening_loop", 2
+ROOT = Path(__file__).parents[1]
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``steps`` of the policy in a round; ``mix`` and ``judge_steps`` are those of the judge's training."""
+
+    rounds: int = 6
+    steps: int = 20
+    checkpoints: int = 4
+    mix: float = 4.0
+    judge_steps: int = 80
+    number: int = 1000
+    max_tokens: int = 24
+    judge_tokens: int = 64
+    num_test: int = 500
+    seed: int = 1000  # of the answers that are examined
+
+
+POLICY: Record = {
+    "advantage": "reinforce_pp_baseline",
+    "group_size": 4,
+    "outliers": "keep",
+    "preclip": "null",
+    "learning_rate": 3e-4,
+    "warmup_steps": 3,
+    "lr_scheduler": "constant_with_warmup",
+    "rollout_batch_size": 128,
+    "batch_size": 128,
+    "micro_batch_size": 64,
+    "adam_beta2": 0.98,
+    "gradient_checkpointing": "false",
+    "judge_batch_size": 512,
+}
+
+
+def part_pairs(demo: Path, out: Path, num_test: int) -> dict[str, Path]:
+    """Write the questions that have one right answer: those to train on, those of the gate, those to examine."""
+    paths = {name: out / f"{name}.parquet" for name in ("train", "gate", "test")}
+    if not all(path.exists() for path in paths.values()):
+        train, test = ([p for p in read_pairs(demo / f"{n}.parquet") if p.question != MANY_WORDED] for n in ("train", "test"))
+        out.mkdir(parents=True, exist_ok=True)
+        for name, pairs in (("train", train), ("gate", test[num_test:]), ("test", test[:num_test])):
+            write_parquet(pairs, paths[name])
+    return paths
+
+
+def run_command(*words: Any) -> None:
+    """Run a command of `rewardlab`; its page and its log tell how it goes."""
+    line = [str(word) for word in words]
+    print("rewardlab", *line, flush=True)
+    subprocess.run([sys.executable, "-m", "rewardlab.cli", *line], check=True, stdout=subprocess.DEVNULL)
+
+
+class Examination:
+    """Asks policies the test questions, two sampled answers each. What came of a checkpoint is kept in a file of ``folder``."""
+
+    def __init__(self, pairs: Sequence[PreferencePair], folder: Path, settings: Settings) -> None:
+        self._pairs, self._folder, self._settings = pairs, folder, settings
+
+    def share_right(self, policy: Path) -> float:
+        """Return the share of right answers; one that is cut off is wrong."""
+        kept = self._folder / f"{digest(policy / 'model.safetensors')}.json"
+        if not kept.exists():
+            sampler, template = HFSampler.load(policy, batch_size=512), load_template("answer")
+            prompts = [build_messages(pair, order=Order.GIVEN, template=template) for pair in self._pairs]
+            params = SamplingParams(DRAWS, max_tokens=self._settings.max_tokens, seed=self._settings.seed)
+            right = [
+                answer.finish is FinishReason.STOP and is_right(answer.text, pair)
+                for row, pair in zip(sampler.sample(prompts, params), self._pairs, strict=True)
+                for answer in row
+            ]
+            self._folder.mkdir(parents=True, exist_ok=True)
+            write_atomic(kept, json.dumps(sum(right) / len(right)))
+        return float(json.loads(kept.read_text(encoding="utf-8")))
+
+
+def run_loop(
+    policy: Path, judge: Path, paths: dict[str, Path], out: Path, settings: Settings, seed: int, examination: Examination
+) -> list[Record]:
+    """Run the loop of a seed; return its rounds, each with the truth of its checkpoints on the test questions."""
+    config = out / "policy.yaml"
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(config, "".join(f"{name}: {value}\n" for name, value in {**POLICY, "max_steps": settings.steps}.items()))
+    words = ["harden", "--data", paths["train"], "--held-out", paths["gate"], "--policy", policy, "--judge", judge]
+    words += ["--truth", "exact", "--rounds", settings.rounds, "--checkpoints", settings.checkpoints, "--mix", settings.mix]
+    words += ["--policy-config", config, "--judge-config", ROOT / "configs" / "tiny" / "rl.yaml", "--number", settings.number]
+    words += ["--judge-set", "consistency.weight=0", "--judge-set", f"max_steps={settings.judge_steps}"]
+    words += ["--max-tokens", settings.max_tokens, "--judge-max-tokens", settings.judge_tokens, "--seed", 1000 * seed]
+    run_command(*words, "--out", out / "loop")
+    rounds = [json.loads(line) for line in (out / "loop" / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
+    for row in rounds:
+        folder = Path(row["policy"]).parent
+        row["test"] = {name: examination.share_right(folder / name) for name in row["checkpoints"]}
+        row["next_test"] = examination.share_right(Path(row["next_policy"]))
+    return rounds
+
+
+def run_alone(
+    policy: Path, judge: Path, paths: dict[str, Path], out: Path, settings: Settings, seed: int, examination: Examination
+) -> list[float]:
+    """Train a policy of a seed under the judge as it is; return its truth, at the end of what would be rounds."""
+    trained, steps = out / "alone", settings.rounds * settings.steps
+    if not is_finished(trained):
+        keys = {
+            **POLICY,
+            "max_steps": steps,
+            "save_steps": settings.steps,
+            "save_total_limit": settings.rounds + 1,
+            "max_completion_length": settings.max_tokens,
+            "judge_max_tokens": settings.judge_tokens,
+            "seed": 1000 * seed,
+            "health.policy": "warn",
+            "signs.truth": "exact",
+        }
+        words = ["policy", "--data", paths["train"], "--model", policy, "--judge", f"prob:{judge}", "--out", trained]
+        run_command(*words, *(f"{name}={value}" for name, value in keys.items()))
+    places = [trained / f"checkpoint-{step}" for step in range(settings.steps, steps, settings.steps)] + [trained / FINAL]
+    return [examination.share_right(place) for place in places]
+
+
+def summarize(seeds: dict[str, Record], facts: Record) -> Record:
+    """Return what the tables show: truth by round, its least value, and its last."""
+    start = facts["start"]
+    for record in seeds.values():
+        handed_on = [row["next_test"] for row in record["loop"]]
+        record["handed_on"] = [start, *handed_on]
+        record["least"] = min(record["handed_on"])
+        record["least_of_any_checkpoint"] = min(value for row in record["loop"] for value in row["test"].values())
+        record["last"] = handed_on[-1]
+        record["alone_least"], record["alone_last"] = min(record["alone"]), record["alone"][-1]
+    return {**facts, "seeds": seeds}
+
+
+def markdown(summary: Record) -> str:
+    """Return the tables of a summary."""
+    seeds, settings = summary["seeds"], summary["settings"]
+    rows = [
+        "# What becomes of a policy under a judge that is hardened meanwhile?",
+        "",
+        f"- `python -m eval.hardening_loop`, commit {summary['commit']}; seeds {', '.join(seeds)}.",
+        f"- {settings['rounds']} rounds of {settings['steps']} policy steps, no KL term.",
+        f"- Right answers to {settings['num_test']} questions that neither training nor the gate has seen, two sampled answers",
+        f"  each; the policy at the start: {100 * summary['start']:.1f} %. Means with Student's 95 % intervals over seeds.",
+        "",
+        "| right answers, % | judge hardened in the loop | judge as it is |",
+        "|---|---|---|",
+    ]
+    for words, loop, alone in (
+        ("at the end", "last", "alone_last"),
+        ("least at the end of a round", "least", "alone_least"),
+    ):
+        rows.append(
+            f"| {words} | {cell_of([s[loop] for s in seeds.values()])} | {cell_of([s[alone] for s in seeds.values()])} |"
+        )
+    rows.append(
+        f"| least of any checkpoint, those that are not gone on with too | "
+        f"{cell_of([s['least_of_any_checkpoint'] for s in seeds.values()])} | |"
+    )
+    rows += [
+        "",
+        "| seed | round | policy handed on, % | checkpoints, % | wrong and paid | judge before, % | after, % | accepted |",
+    ]
+    rows.append("|" + "---|" * 8)
+    for seed, record in seeds.items():
+        for row in record["loop"]:
+            tested = ", ".join(f"{100 * value:.1f}" for value in row["test"].values())
+            judges = [
+                f"{100 * value:.1f}" if value is not None else "–" for value in (row["accuracy_before"], row["accuracy_after"])
+            ]
+            cells = [seed, row["number"], f"{100 * row['next_test']:.1f}", tested, row["negatives"], *judges, row["accepted"]]
+            rows.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join([*rows, "", f"![Right answers by round]({NAME}.png)"]) + "\n"
+
+
+def draw(summary: Record, path: Path) -> None:
+    """Draw the truth of the policy that is handed on, round by round, beside the policy under the judge as it is."""
+    figure, axes = plt.subplots(figsize=(5.6, 3.6))
+    for number, record in enumerate(summary["seeds"].values()):
+        curves = (("handed_on", "C0", "hardened in the loop"), ("alone", "C3", "judge as it is"))
+        for name, color, label in curves:
+            values = record[name] if name == "handed_on" else [summary["start"], *record[name]]
+            axes.plot([100 * value for value in values], color=color, lw=1.4, label=label if number == 0 else None)
+    axes.axhline(100 * summary["start"], color="grey", lw=0.8, ls=":")
+    axes.set(xlabel="round", ylabel="right answers, %")
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, default=Path("runs/quickstart"), help="a quickstart: its demo pairs")
+    parser.add_argument("--policy", type=Path, required=True, help="the policy to begin with: START/final of the policy study")
+    parser.add_argument("--judge", type=Path, required=True, help="checkpoint folder of a judge, hardened or not")
+    parser.add_argument("--out", type=Path, default=Path("runs/hardening_loop"))
+    parser.add_argument("--seeds", default="0,1,2,3,4")
+    parser.add_argument("--set", default="{}", help="other settings, JSON")
+    parser.add_argument("--results", type=Path, default=ROOT / "eval" / "results")
+    options = parser.parse_args()
+    settings = Settings(**json.loads(options.set))
+    paths = part_pairs(options.run / "demo", options.out / "pairs", settings.num_test)
+    print(f"{len(options.seeds.split(','))} seeds of {settings.rounds} rounds, some 6 minutes each on one core", flush=True)
+    examination = Examination(read_pairs(paths["test"]), options.out / "truth", settings)
+    start, seeds = examination.share_right(options.policy), dict[str, Record]()
+    for seed in options.seeds.split(","):
+        parts = (options.policy, options.judge, paths, options.out / f"seed_{seed}", settings, int(seed), examination)
+        seeds[seed] = {"loop": run_loop(*parts), "alone": run_alone(*parts)}
+    facts = {"commit": commit(), "settings": asdict(settings), "start": start}
+    write_files(NAME, summarize(seeds, facts), options.results, markdown=markdown, draw=draw)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The report of the loop study: what is handed on, the least of it, and the policy beside it without a loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from eval.hardening_loop import draw, markdown, part_pairs, summarize
+from eval.studies.policy_trials import MANY_WORDED
+from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.types import PreferencePair
+
+
+def row(number: int, next_test: float, *tested: float) -> dict[str, Any]:
+    names = ["checkpoint-5", "final"]
+    return {
+        "number": number,
+        "next_test": next_test,
+        "test": dict(zip(names, tested, strict=True)),
+        "negatives": 7,
+        "accuracy_before": 0.93,
+        "accuracy_after": None if number else 0.92,
+        "accepted": None if number else True,
+    }
+
+
+def test_the_report(tmp_path: Path) -> None:
+    """The least of what is handed on counts the start; a checkpoint that is not gone on with is told beside it."""
+    seeds = {
+        str(seed): {"loop": [row(0, 0.55, 0.55, 0.3), row(1, 0.6, 0.58, 0.6)], "alone": [0.4, 0.3 + 0.1 * seed]}
+        for seed in range(2)
+    }
+    facts = {"commit": "c", "settings": {"rounds": 2, "steps": 20, "num_test": 500}, "start": 0.54}
+    summary = summarize(seeds, facts)
+    record = summary["seeds"]["0"]
+    assert record["handed_on"] == [0.54, 0.55, 0.6]
+    assert (record["least"], record["last"], record["least_of_any_checkpoint"]) == (0.54, 0.6, 0.3)
+    assert (record["alone_least"], record["alone_last"]) == (0.3, 0.3)
+    text = markdown(summary)
+    assert "| at the end | 60.0 [60.0, 60.0] | 35.0 [-28.5, 98.5] |" in text
+    assert "| least of any checkpoint, those that are not gone on with too | 30.0 [30.0, 30.0] | |" in text
+    assert "| 0 | 1 | 60.0 | 58.0, 60.0 | 7 | 93.0 | – | None |" in text
+    draw(summary, tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 5_000
+
+
+def test_the_pairs_are_parted(tmp_path: Path) -> None:
+    """No question of many right answers; none both in the gate and in what is examined."""
+    for name, number in (("train", 3), ("test", 6)):
+        pairs = [PreferencePair(f"{name}{n}", "Which?", ("a", "b"), 0) for n in range(number)]
+        pairs.append(PreferencePair(f"{name}x", MANY_WORDED, ("a", "b"), 0))
+        write_parquet(pairs, tmp_path / f"{name}.parquet")
+    paths = part_pairs(tmp_path, tmp_path / "out", 2)
+    ids = {name: [pair.pair_id for pair in read_pairs(path)] for name, path in paths.items()}
+    assert ids == {
+        "train": ["train0", "train1", "train2"],
+        "gate": ["test2", "test3", "test4", "test5"],
+        "test": ["test0", "test1"],
+    }
