@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -47,6 +47,14 @@ def data_negatives(
         ),
     ] = None,
     number: Annotated[int, typer.Option("--number", min=1, help="Questions that are asked, one answer each.")] = 1000,
+    temperature: Annotated[
+        float,
+        typer.Option(
+            "--temperature",
+            min=0.0,
+            help="Of the policy's answers. Above 1 they are what it seldom says, and may learn to say where it is paid.",
+        ),
+    ] = 1.0,
     least_reward: Annotated[
         float, typer.Option("--least-reward", help="Answers that are paid less (of 0 to 1) do no harm, and are left out.")
     ] = 0.25,
@@ -106,7 +114,8 @@ def data_negatives(
         opened = open_generative_judge(judge, max_tokens=judge_max_tokens, batch_size=batch_size)
         opened.check()
         sampler, words = HFSampler.load(Path(policy), batch_size=batch_size), load_template(template)
-        paid, left_out = sample_answers(pairs, sampler, words, opened, out, number=number, max_tokens=max_tokens, seed=seed)
+        how: dict[str, Any] = {"number": number, "temperature": temperature, "max_tokens": max_tokens, "seed": seed}
+        paid, left_out = sample_answers(pairs, sampler, words, opened, out, **how)
         typer.echo(
             f"{len(paid) + left_out.total():,} questions: {left_out['unfinished']:,} answers not finished or empty, "
             f"{left_out['with_images']:,} not asked, for their responses hold images"

@@ -51,6 +51,7 @@ def sample_answers(
     out: Path,
     *,
     number: int,
+    temperature: float = 1.0,
     max_tokens: int = 1024,
     seed: int = 0,
 ) -> tuple[list[PaidAnswer], Counter[str]]:
@@ -69,11 +70,12 @@ def sample_answers(
         "policy_weights": judge_weights_id(policy.name),
         "policy_template": template.hash,
         "answer_tokens": max_tokens,
+        "answer_temperature": temperature,
         "seed": seed,
         "number": number,
         **judge.identity,
     }
-    reward, params = PairwiseReward(judge, seed=seed), SamplingParams(1, max_tokens=max_tokens, seed=seed)
+    reward, params = PairwiseReward(judge, seed=seed), SamplingParams(1, temperature, max_tokens=max_tokens, seed=seed)
     with AppendLog(out / ANSWERS, identity) as log, bar("answers", len(drawn)) as advance:
         rows = list(log.rows)
         advance(min(len(drawn), CHUNK * len(rows)))
