@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from rewardlab.config.rl import Attempts
-from rewardlab.data.attacks.families import FAMILIES, AttackedPair, Family, Kind, Opponent, attacks_on, families_of
+from rewardlab.data.attacks.families import FAMILIES, NUM_OTHERS, AttackedPair, Family, Kind, Opponent, attacks_on, families_of
 from rewardlab.errors import ConfigError
 from rewardlab.types import PreferencePair, choice_of
 from rewardlab.verdicts.formats import WRITERS
@@ -83,7 +83,7 @@ def harden(pairs: Iterable[PreferencePair], settings: HardenSettings, counts: Ha
     has one. A pair that no teacher was asked about has negatives without a judgment and without a tag, so that what is trained
     on is chosen among all.
     """
-    families = settings.chosen
+    families, others = settings.chosen, deque[tuple[str, str]](maxlen=NUM_OTHERS)  # of the pairs before
     for pair in pairs:
         counts.pairs += 1
         yield pair
@@ -91,16 +91,20 @@ def harden(pairs: Iterable[PreferencePair], settings: HardenSettings, counts: Ha
         counts.negatives_before += pair.source.startswith(f"{SOURCE}:")
         if pair.preferred is None or pair.source.startswith(f"{SOURCE}:"):
             continue
-        for negative in negatives_of(pair, families, settings):
+        negatives = negatives_of(pair, families, settings, tuple(others))
+        others.append((pair.question, pair.responses[pair.preferred]))
+        for negative in negatives:
             made = finished(negative, settings)
             counts.groups[negative.group] += 1
             counts.judged += bool(made.judgment)
             yield made
 
 
-def negatives_of(pair: PreferencePair, families: Sequence[Family], settings: HardenSettings) -> list[AttackedPair]:
+def negatives_of(
+    pair: PreferencePair, families: Sequence[Family], settings: HardenSettings, others: Sequence[tuple[str, str]] = ()
+) -> list[AttackedPair]:
     """Return the negatives of a pair, as many as ``ratio`` says on average: of each family one at most. Fewer where fewer
-    families make something of it that has a better response."""
+    families make something of it that has a better response. ``others`` are those of :func:`attacks_on`."""
     dice = random.Random(f"harden {settings.seed} {pair.pair_id}")
     whole, part = divmod(settings.ratio, 1)
     number = int(whole) + (dice.random() < part)
@@ -108,7 +112,7 @@ def negatives_of(pair: PreferencePair, families: Sequence[Family], settings: Har
     for family in dice.sample(families, len(families)):
         if len(drawn) == number:
             break
-        if made := [attack for attack in attacks_on(pair, family, dice) if attack.pair.preferred is not None]:
+        if made := [attack for attack in attacks_on(pair, family, dice, 0, others) if attack.pair.preferred is not None]:
             drawn.append(dice.choice(made))
     return drawn
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rewardlab.data.attacks.answers import garbled, states
+from rewardlab.data.attacks.answers import garbled, states, to_another_question
 from rewardlab.data.attacks.families import FAMILIES, Family, Kind, Opponent, attacked_pairs, attacks_on, families_of
 from rewardlab.data.attacks.insertions import HARMLESS, HARMLESS_IN_TRAINING
 from rewardlab.data.attacks.pictures import bordered, captioned, jpeg, resized
@@ -74,6 +74,7 @@ def test_what_is_claimed(demo_pairs: Any) -> None:
     unclaimed = {one.group for one in attacked_pairs(pairs, families_of(), seed=0) if one.pair.preferred is None}
     assert unclaimed == {
         *(f"{name}_against_wrong" for name in ("both_answers", "refusal", "hedge", "truncated", "padded", "other_repeated")),
+        "other_question_against_wrong",
         *("other_repeated", "blank", "other_picture"),
     }
 
@@ -268,6 +269,24 @@ def test_garbling_leaves_what_tells_answers_apart() -> None:
         assert "A" in (garbled("The answer is A", "The answer is B", dice) or "A").split()
         assert "on" in (garbled("The cup is on the table", "The cup is in the table", dice) or "on").split()
     assert garbled("on the table", "in a box", random.Random(0)) is None
+
+
+def test_the_answer_to_another_question() -> None:
+    """Of another pair with another question, one that may not be read as an answer of this pair; none where there is none."""
+    pair = PreferencePair("p", "What color?", ("It is red.", "It is blue."), 0)
+    others = [("What color?", "It is green."), ("Is it so?", "It is red"), ("Why?", "I cannot say."), ("Where?", "Top left.")]
+    for seed in range(4):
+        assert to_another_question(pair, random.Random(seed), others) == "Top left."
+    assert to_another_question(pair, random.Random(0), others[:3]) is None
+    assert to_another_question(pair, random.Random(0)) is None
+    labelled = [replace(pair, pair_id=f"p{n}", question=f"{n}?", responses=(f"{n}.", "x")) for n in range(4)]
+    made = list(attacked_pairs([*labelled, replace(pair, preferred=None)][:4], families_of(("other_question",)), seed=0))
+    against_good = [one for one in made if one.opponent is Opponent.GOOD]
+    assert [one.base for one in against_good] == [0, 1, 2, 3]
+    for one in against_good:
+        text = one.pair.responses[one.attacker]
+        assert text in {f"{n}." for n in range(4)} - {f"{one.base}."}
+        assert one.pair.preferred == 1 - one.attacker
 
 
 def test_random_texts_are_many_and_the_same(demo_pairs: Any) -> None:

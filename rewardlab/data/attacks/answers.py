@@ -50,6 +50,7 @@ FILLER = (
     "All of it has been taken into account.",
 )
 LOOP_WORDS = 3
+MOST_OTHERS = 16  # answers to other questions that are tried
 JOINTS = (" Or: ", " / ", ". Alternatively: ", "; but perhaps: ")  # between both answers
 SMALL_WORDS = frozenset(words_of("a an the it is are was were be there of to in on at and this that has have"))
 FUNCTION_WORDS = frozenset(("a", "an", "the", "it", "is", "okay", "sure", "answer", "solution"))  # they answer nothing
@@ -105,6 +106,16 @@ def _one_of(texts: Sequence[str]) -> AnswerMaker:
         return dice.choice(fit) if fit else None
 
     return make
+
+
+def to_another_question(pair: PreferencePair, dice: random.Random, others: Sequence[tuple[str, str]] = ()) -> str | None:
+    """Return the good answer of another pair: of ``others``, (question, answer) each, one of a few that are drawn. None where
+    each of these has the same question, declines to answer, or may be read as an answer of the pair."""
+    for question, answer in dice.sample(others, min(MOST_OTHERS, len(others))):
+        is_other = words_of(question) != words_of(pair.question) and IMAGE_MARK not in answer and not declines(answer)
+        if is_other and not any(states(answer, response) for response in pair.responses):
+            return answer
+    return None
 
 
 def empty(pair: PreferencePair, dice: random.Random) -> str | None:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 from rewardlab.data.attacks import answers, insertions, pictures
 from rewardlab.data.attacks.answers import AnswerMaker, declines, states
@@ -127,7 +128,8 @@ def _drawn(make: Callable[[random.Random], str]) -> tuple[str, ...]:
 
 
 NUM_DRAWN = 500
-OTHER_PICTURE = "other_picture"
+OTHER_PICTURE, OTHER_QUESTION = "other_picture", "other_question"
+NUM_OTHERS = 256  # pairs whose answers are those to another question
 _ALL = (
     _degenerate("no_answer", "words for no answer, such as N/A", answers.no_answer, "gives no answer", loses_to_wrong=True),
     _degenerate("one_word", "one word, such as Yes", answers.one_word, "is one word that answers nothing", loses_to_wrong=True),
@@ -143,6 +145,9 @@ _ALL = (
         loses_to_wrong=True,
     ),
     _degenerate("scrambled", "words of the pair, scrambled", answers.scrambled, "is no sentence", loses_to_wrong=True),
+    _degenerate(
+        OTHER_QUESTION, "the answer to another question", answers.to_another_question, "is an answer to another question"
+    ),
     _degenerate("refusal", "a refusal", answers.refusal, "refuses to answer"),
     _degenerate("empty", "nothing at all", answers.empty, loses_to_wrong=True),
     _degenerate("punctuation", "a mark or two", answers.punctuation, loses_to_wrong=True),
@@ -200,30 +205,49 @@ def attacked_pairs(
     """Yield what each family makes of each labelled pair (:func:`attacks_on`).
 
     Which of a family's texts a pair gets is drawn by ``seed``, the family and the pair's place, so that other families and
-    pairs change nothing. Without ``with_pictures`` pictures are neither needed nor edited.
+    pairs change nothing, but for the families whose picture or answer is another pair's. Without ``with_pictures`` pictures are
+    neither needed nor edited.
     """
     for family in families:
+        others = _other_answers(pairs, seed) if family.name == OTHER_QUESTION else ()
         for base, pair in enumerate(pairs):
             if with_pictures and family.name == OTHER_PICTURE:
                 if any(pair.response_images):
                     continue  # pictures that decide stay in sight
-                others = (pairs[(base + len(pairs) // 2 + step) % len(pairs)].images for step in range(len(pairs)))
-                images = next((each for each in others if len(each) == len(pair.images) and each != pair.images), None)
+                candidates = (pairs[(base + len(pairs) // 2 + step) % len(pairs)].images for step in range(len(pairs)))
+                images = next((each for each in pictures if len(each) == len(pair.images) and each != pair.images), None)
                 yield from [] if images is None else [_with_pictures(family, base, pair, images, ((), ()))]
             elif with_pictures or family.edit is None:
-                yield from attacks_on(pair, family, random.Random(f"{seed} {family.name} {base}"), base)
+                yield from attacks_on(pair, family, random.Random(f"{seed} {family.name} {base}"), base, others)
 
 
-def attacks_on(pair: PreferencePair, family: Family, dice: random.Random, base: int = 0) -> Iterator[AttackedPair]:
+def _other_answers(pairs: Sequence[PreferencePair], seed: int) -> list[tuple[str, str]]:
+    """Return question and good answer of labelled pairs drawn by ``seed``."""
+    drawn = random.Random(f"{seed} {OTHER_QUESTION}").sample(range(len(pairs)), min(NUM_OTHERS, len(pairs)))
+    return [
+        (pair.question, pair.responses[pair.preferred]) for pair in map(pairs.__getitem__, drawn) if pair.preferred is not None
+    ]
+
+
+def attacks_on(
+    pair: PreferencePair,
+    family: Family,
+    dice: random.Random,
+    base: int = 0,
+    others: Sequence[tuple[str, str]] = (),
+) -> Iterator[AttackedPair]:
     """Yield what a family makes of a labelled pair, at place ``base`` of a set: of a degenerate answer one pair against either
     answer, of a text one with it in either answer, otherwise one pair.
 
     Nothing of a pair without pictures where these are edited; no answer and no text that may be read as an answer of the pair,
-    and no degenerate answer where the good one declines to answer. Raise ValueError for a pair without a label.
+    and no degenerate answer where the good one declines to answer. ``others`` are questions and good answers of other pairs.
+    Raise ValueError for a pair without a label.
     """
     if pair.preferred is None:
         raise ValueError(f"pair {pair.pair_id} has no label")
-    if family.answer is not None:
+    if family.name == OTHER_QUESTION:
+        yield from _with_answer(family, base, pair, partial(answers.to_another_question, others=others), dice)
+    elif family.answer is not None:
         yield from _with_answer(family, base, pair, family.answer, dice)
     elif family.texts or family.rewording:
         yield from _with_text(family, base, pair, dice)
