@@ -215,7 +215,7 @@ def attacked_pairs(
                 if any(pair.response_images):
                     continue  # pictures that decide stay in sight
                 candidates = (pairs[(base + len(pairs) // 2 + step) % len(pairs)].images for step in range(len(pairs)))
-                images = next((each for each in pictures if len(each) == len(pair.images) and each != pair.images), None)
+                images = next((each for each in candidates if len(each) == len(pair.images) and each != pair.images), None)
                 yield from [] if images is None else [_with_pictures(family, base, pair, images, ((), ()))]
             elif with_pictures or family.edit is None:
                 yield from attacks_on(pair, family, random.Random(f"{seed} {family.name} {base}"), base, others)
