@@ -9,6 +9,7 @@ one is not run again. Results: eval/results/hardening_loop.json, .md and .png.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from eval.studies.policy_trials import MANY_WORDED, is_right
 from eval.studies.trials import digest
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import commit
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
@@ -84,6 +86,15 @@ def part_pairs(demo: Path, out: Path, num_test: int) -> dict[str, Path]:
     return paths
 
 
+def refuse_other(out: Path, facts: Record) -> None:
+    """Raise ConfigError where a folder holds what was run with other settings."""
+    path, text = out / "settings.json", json.dumps(facts, indent=1) + "\n"
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise ConfigError(f"{out}: holds a study with other settings ({path}); choose another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, text)
+
+
 def run_command(*words: Any) -> None:
     """Run a command of `rewardlab`; its page and its log tell how it goes."""
     line = [str(word) for word in words]
@@ -96,10 +107,12 @@ class Examination:
 
     def __init__(self, pairs: Sequence[PreferencePair], folder: Path, settings: Settings) -> None:
         self._pairs, self._folder, self._settings = pairs, folder, settings
+        facts = [[pair.pair_id for pair in pairs], settings.max_tokens, settings.seed, DRAWS]
+        self._questions = hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:8]
 
     def share_right(self, policy: Path) -> float:
         """Return the share of right answers; one that is cut off is wrong."""
-        kept = self._folder / f"{digest(policy / 'model.safetensors')}.json"
+        kept = self._folder / f"{digest(policy / 'model.safetensors')}-{self._questions}.json"
         if not kept.exists():
             sampler, template = HFSampler.load(policy, batch_size=512), load_template("answer")
             prompts = [build_messages(pair, order=Order.GIVEN, template=template) for pair in self._pairs]
@@ -167,7 +180,7 @@ def summarize(seeds: dict[str, Record], facts: Record) -> Record:
         record["least"] = min(record["handed_on"])
         record["least_of_any_checkpoint"] = min(value for row in record["loop"] for value in row["test"].values())
         record["last"] = handed_on[-1]
-        record["alone_least"], record["alone_last"] = min(record["alone"]), record["alone"][-1]
+        record["alone_least"], record["alone_last"] = min([start, *record["alone"]]), record["alone"][-1]
     return {**facts, "seeds": seeds}
 
 
@@ -239,6 +252,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "eval" / "results")
     options = parser.parse_args()
     settings = Settings(**json.loads(options.set))
+    refuse_other(options.out, {**asdict(settings), "policy": str(options.policy), "judge": str(options.judge)})
     paths = part_pairs(options.run / "demo", options.out / "pairs", settings.num_test)
     print(f"{len(options.seeds.split(','))} seeds of {settings.rounds} rounds, some 6 minutes each on one core", flush=True)
     examination = Examination(read_pairs(paths["test"]), options.out / "truth", settings)

@@ -9,6 +9,7 @@ seeds of one. By hand. Results: eval/results/over_optimisation.json, .md and .pn
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ import numpy as np
 from matplotlib import pyplot as plt
 
 from eval.studies.plans import write_files
+from eval.studies.policy_trials import MANY_WORDED
 from eval.studies.summary import t_interval
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.pairs import read_pairs
@@ -37,6 +39,7 @@ from rewardlab.samplers.hf import HFSampler
 from rewardlab.types import FinishReason, Order, PreferencePair
 
 NAME, NUMBERS, CHUNK = "over_optimisation", (1, 2, 4, 8, 16, 32, 64), 16
+FEW = 4
 ROOT = Path(__file__).parents[1]
 Record = dict[str, Any]
 
@@ -68,11 +71,23 @@ def _share_of_choices(some: int, total: int, number: int) -> float:
     return float(np.prod([(some - n) / (total - n) for n in range(number)])) if some >= number else 0.0
 
 
+def distinct_questions(path: Path, number: int) -> list[PreferencePair]:
+    """Return so many labelled pairs whose question has one right answer."""
+    pairs = (pair for pair in read_pairs(path) if pair.preferred is not None and pair.question != MANY_WORDED)
+    return list(itertools.islice(pairs, number))
+
+
 def sample_policy(policy: Path, pairs: Sequence[PreferencePair], out: Path, *, max_tokens: int, seed: int) -> list[list[str]]:
     """Return 64 answers to each question, "" for one without an end; a killed run goes on."""
     sampler, template = HFSampler.load(policy, batch_size=512), load_template("answer")
     params = SamplingParams(NUMBERS[-1], max_tokens=max_tokens, seed=seed)
-    identity = {"policy": judge_weights_id(f"hf:{policy}"), "pairs": [pair.pair_id for pair in pairs], "seed": seed}
+    identity = {
+        "policy": judge_weights_id(f"hf:{policy}"),
+        "template": template.hash,
+        "max_tokens": max_tokens,
+        "pairs": [pair.pair_id for pair in pairs],
+        "seed": seed,
+    }
     with AppendLog(out / "answers.jsonl", identity) as log, bar("answers", len(pairs)) as advance:
         answers = [texts for row in log.rows for texts in row["answers"]]
         advance(len(answers))
@@ -95,7 +110,7 @@ def score_answers(
     """Return what a judge pays each distinct answer to each question; None where it cannot be compared."""
     judge = open_generative_judge(spec, max_tokens=max_tokens, batch_size=512)
     judge.check()
-    reward, identity = PairwiseReward(judge, seed=seed), {**judge.identity, "answers": answers}
+    reward, identity = PairwiseReward(judge, seed=seed), {**judge.identity, "answers": answers, "seed": seed}
     with AppendLog(out, identity) as log, bar("questions judged", len(pairs)) as advance:
         scores = [row for line in log.rows for row in line["scores"]]
         advance(len(scores))
@@ -131,11 +146,12 @@ def curve_of(
 
 
 def summarize(curves: dict[str, list[Record]], facts: Record) -> Record:
-    """Return the curves of each judge, and over its seeds the change of truth from the best N to 64."""
+    """Return the curves of each judge, and over its seeds the change of truth from N = 4 to 64. It is of two fixed N: the best
+    of all N less the last one is never below 0, whatever chance does."""
     judges = {}
     for name, seeds in curves.items():
         truth, pay = ([[point[0] for point in seed[what]] for seed in seeds] for what in ("right", "paid"))
-        lost = [max(points) - points[-1] for points in truth]
+        lost = [points[NUMBERS.index(FEW)] - points[-1] for points in truth]
         judges[name] = {
             "seeds": seeds,
             "right": [float(np.mean(column)) for column in zip(*truth, strict=True)],
@@ -153,7 +169,7 @@ def markdown(summary: Record) -> str:
         "",
         f"- `python -m eval.over_optimisation`, commit {summary['commit']}; {summary['questions']} held-out questions.",
         "- 64 answers to each, each paid the probability that it beats the right one; the best paid of N is taken. Means over",
-        "  seeds of the judge. Lost: truth at its best N less truth at 64, points, with Student's 95 % interval over seeds.",
+        f"  seeds of the judge. Lost: truth at N = {FEW} less truth at 64, points, with Student's 95 % interval over seeds.",
         "",
         f"| right answers, % | {' | '.join(f'N = {n}' for n in NUMBERS)} | lost |",
         "|" + "---|" * (len(NUMBERS) + 2),
@@ -200,7 +216,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/over_optimisation"))
     parser.add_argument("--results", type=Path, default=ROOT / "eval" / "results")
     options = parser.parse_args()
-    pairs = [pair for pair in read_pairs(options.data) if pair.preferred is not None][: options.questions]
+    pairs = distinct_questions(options.data, options.questions)
     options.out.mkdir(parents=True, exist_ok=True)
     answers = sample_policy(options.policy, pairs, options.out, max_tokens=options.max_tokens, seed=options.seed)
     curves: dict[str, list[Record]] = {}

@@ -144,9 +144,10 @@ def data_negatives(
         result = policy_result(readers, paid, left_out["unfinished"], rightness)
         write_atomic(out / POLICY, json.dumps(asdict(result), indent=1) + "\n")
         if (share := result.share_right) is not None:
-            low, high = wilson_interval(result.right, result.right + result.wrong)
+            low, high = wilson_interval(result.right, result.questions)
             interval = f"[{100 * low:.1f}, {100 * high:.1f}] (Wilson, 95 %)"
-            typer.echo(f"the policy: {100 * share:.1f} % of its answers are right {interval}")
+            unknown = f"; of {result.unknown:,} it is not known" if result.unknown else ""
+            typer.echo(f"the policy: {100 * share:.1f} % of its answers are known to be right {interval}{unknown}")
     if unknown:
         typer.echo(f"written: {out / TO_LABEL}; fill in `right` of its lines")
     if not made:

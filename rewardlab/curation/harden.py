@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import get_args
 
 from rewardlab.config.rl import Attempts
+from rewardlab.data.attacks.answers import OtherAnswer
 from rewardlab.data.attacks.families import FAMILIES, NUM_OTHERS, AttackedPair, Family, Kind, Opponent, attacks_on, families_of
 from rewardlab.errors import ConfigError
 from rewardlab.types import PreferencePair, choice_of
@@ -83,7 +84,7 @@ def harden(pairs: Iterable[PreferencePair], settings: HardenSettings, counts: Ha
     has one. A pair that no teacher was asked about has negatives without a judgment and without a tag, so that what is trained
     on is chosen among all.
     """
-    families, others = settings.chosen, deque[tuple[str, str]](maxlen=NUM_OTHERS)  # of the pairs before
+    families, others = settings.chosen, deque[OtherAnswer](maxlen=NUM_OTHERS)  # of the pairs before
     for pair in pairs:
         counts.pairs += 1
         yield pair
@@ -92,7 +93,7 @@ def harden(pairs: Iterable[PreferencePair], settings: HardenSettings, counts: Ha
         if pair.preferred is None or pair.source.startswith(f"{SOURCE}:"):
             continue
         negatives = negatives_of(pair, families, settings, tuple(others))
-        others.append((pair.question, pair.responses[pair.preferred]))
+        others.append(OtherAnswer.of(pair))
         for negative in negatives:
             made = finished(negative, settings)
             counts.groups[negative.group] += 1
@@ -101,7 +102,7 @@ def harden(pairs: Iterable[PreferencePair], settings: HardenSettings, counts: Ha
 
 
 def negatives_of(
-    pair: PreferencePair, families: Sequence[Family], settings: HardenSettings, others: Sequence[tuple[str, str]] = ()
+    pair: PreferencePair, families: Sequence[Family], settings: HardenSettings, others: Sequence[OtherAnswer] = ()
 ) -> list[AttackedPair]:
     """Return the negatives of a pair, as many as ``ratio`` says on average: of each family one at most. Fewer where fewer
     families make something of it that has a better response. ``others`` are those of :func:`attacks_on`."""

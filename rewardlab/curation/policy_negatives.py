@@ -257,9 +257,8 @@ class PolicyResult:
 
     @property
     def share_right(self) -> float | None:
-        """Of the answers that are known to be right or wrong, in 0..1; None where there is none."""
-        known = self.right + self.wrong
-        return self.right / known if known else None
+        """Answers that are known to be right, in 0..1 of all questions; None where none was asked."""
+        return self.right / self.questions if self.questions else None
 
 
 def policy_result(

@@ -30,9 +30,9 @@ def hardening_page(name: str, plan: Record, rounds: Sequence[Record], metrics: S
 
 
 def _right(counts: Record) -> str:
-    """Return the share of right answers with its interval, in percent."""
-    known = counts["right"] + counts["wrong"]
-    if not known:
+    """Return the share of answers that are known to be right, in percent with its interval, and how many are not known."""
+    if not (asked := counts["questions"]):
         return "–"
-    low, high = wilson_interval(counts["right"], known)
-    return f"{100 * counts['right'] / known:.1f} [{100 * low:.1f}, {100 * high:.1f}]"
+    low, high = wilson_interval(counts["right"], asked)
+    unknown = f", {counts['unknown']:,} not known" if counts["unknown"] else ""
+    return f"{100 * counts['right'] / asked:.1f} [{100 * low:.1f}, {100 * high:.1f}]{unknown}"

@@ -9,6 +9,7 @@ from rewardlab.serving.batch_times import BatchTimes
 from rewardlab.serving.fair_queue import Entry, FairQueue
 from rewardlab.serving.jobs import Job, family_of
 from rewardlab.serving.judge_versions import JudgeVersion
+from rewardlab.serving.request_context import CHECKS
 
 ACTIVE_S = 10.0  # for so long after its last job a tenant is thought to come again
 
@@ -19,7 +20,7 @@ class BatchPlanner:
     A batch is as large as the shortest deadline among the waiting allows: half of that time, so that who comes while it runs
     is in time with the next one. While several tenants ask it takes at most twice as long as a single job does, unless that
     would halve the engine's rate. Long prompts have batches of their own, of fewer sequences. A job that cannot be done in
-    time is not begun.
+    time is not begun. The jobs of :data:`CHECKS` take the room that is left, and decide nothing of a batch's size.
     """
 
     def __init__(self, waiting: FairQueue, times: BatchTimes, *, max_sequences: int, mix_seeds: bool) -> None:
@@ -31,6 +32,8 @@ class BatchPlanner:
     def add(self, entry: Entry) -> None:
         """Put a job into the queue."""
         self._waiting.add(entry)
+        if entry.tenant == CHECKS:
+            return
         self._last_asked[entry.tenant] = entry.arrival
         self._shortest_s = min(self._shortest_s, entry.deadline - entry.arrival)
         self._smallest = min(self._smallest, entry.job.num_sequences)
@@ -41,8 +44,9 @@ class BatchPlanner:
         batch: list[Entry] = []
         late: list[Entry] = []
         size, total, time_left = 0, 0, math.inf
-        self._shortest_s = min((entry.deadline - entry.arrival for entry in self._waiting), default=math.inf)
-        self._smallest = min((entry.job.num_sequences for entry in self._waiting), default=self._max_sequences)
+        asked = [entry for entry in self._waiting if entry.tenant != CHECKS]
+        self._shortest_s = min((entry.deadline - entry.arrival for entry in asked), default=math.inf)
+        self._smallest = min((entry.job.num_sequences for entry in asked), default=self._max_sequences)
         for entry in self._waiting.in_turn():
             if entry.version is not version:
                 continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 from rewardlab.serving.jobs import Job
 from rewardlab.serving.judge_versions import JudgeVersion
+from rewardlab.serving.request_context import CHECKS
 
 MAX_SKIPPED = 64  # jobs of a tenant that do not fit into a batch, before the others are looked at
 
@@ -52,7 +54,7 @@ class FairQueue:
 
     The next job is the first of the tenant with the earliest start. When it is taken, its start becomes the virtual time, and
     the tenant's next start is later by the job's sequences over the tenant's weight. Who comes anew starts at the virtual time:
-    idle time is not saved up.
+    idle time is not saved up. The jobs of :data:`CHECKS` have no turn: they come after all others.
     """
 
     def __init__(self, weight: Callable[[str], float]) -> None:
@@ -73,8 +75,8 @@ class FairQueue:
 
     @property
     def tenants(self) -> set[str]:
-        """Those of whom something waits."""
-        return {tenant for tenant, line in self._lines.items() if line.entries}
+        """Those of whom something waits, without :data:`CHECKS`."""
+        return {tenant for tenant, line in self._lines.items() if line.entries and tenant != CHECKS}
 
     def num_of(self, tenant: str) -> int:
         """Return how many jobs of a tenant wait."""
@@ -86,8 +88,8 @@ class FairQueue:
         queued = self._lines.get(tenant, _Line())
         behind = queued.entries[bisect_left(queued.entries, rank, key=lambda entry: entry.rank) :]
         ahead = queued.sequences - sum(entry.job.num_sequences for entry in behind)
-        share = (ahead + num) / self._weight(tenant)
-        others = ((name, line.sequences) for name, line in self._lines.items() if name != tenant)
+        share = math.inf if tenant == CHECKS else (ahead + num) / self._weight(tenant)
+        others = ((name, line.sequences) for name, line in self._lines.items() if name not in (tenant, CHECKS))
         return ahead + sum(min(sequences, share * self._weight(name)) for name, sequences in others)
 
     def add(self, entry: Entry) -> None:
@@ -111,7 +113,7 @@ class FairQueue:
 
     def take(self, entry: Entry) -> None:
         """Take a job out in its tenant's turn."""
-        if self.remove(entry):
+        if self.remove(entry) and entry.tenant != CHECKS:
             line = self._lines[entry.tenant]
             self._virtual_time = max(self._virtual_time, line.start)
             line.start += entry.job.num_sequences / self._weight(entry.tenant)
@@ -122,7 +124,7 @@ class FairQueue:
         left = {tenant: iter(list(line.entries)) for tenant, line in self._lines.items() if line.entries}
         skipped = dict.fromkeys(left, 0)
         while left:
-            tenant = min(left, key=lambda name: self._lines[name].start)
+            tenant = min(left, key=lambda name: (name == CHECKS, self._lines[name].start))
             entry = next(left[tenant], None)
             if entry is None or skipped[tenant] > MAX_SKIPPED:
                 del left[tenant]

@@ -87,13 +87,15 @@ class Job(Protocol):
 
 @dataclass(frozen=True)
 class JudgeJob:
-    """One pair in the orders given, ``num_votes`` times each; ``by_probability``: by the probability of the verdicts."""
+    """One pair in the orders given, ``num_votes`` times each; ``by_probability``: by the probability of the verdicts. Where
+    ``is_new_draw``, the engine is asked whatever it said before."""
 
     pair: PreferencePair
     orders: tuple[Order, ...]
     num_votes: int
     seed: int
     by_probability: bool = False
+    is_new_draw: bool = False
 
     @property
     def num_sequences(self) -> int:
@@ -107,7 +109,9 @@ class JudgeJob:
     def kind(self) -> Hashable:
         return ("pair", self.num_votes, self.by_probability, self.length_class)
 
-    def key(self) -> str:
+    def key(self) -> str | None:
+        if self.is_new_draw:
+            return None
         options = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.by_probability))
         return _digest(["pair", self.pair.question, *self.pair.responses, *options], self.pair.images)
 

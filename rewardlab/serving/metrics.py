@@ -63,9 +63,13 @@ class ServiceCollector:
                     present.add_metric([tenant, name], float(name in names))
         yield from (answers, present)
         checks = CounterMetricFamily("rewardlab_sign_checks", "comparisons asked again, for the signs", labels=["outcome"])
-        for outcome in ("answered", "failed"):
+        for outcome in ("answered", "failed", "skipped"):
             checks.add_metric([outcome], signs.num_checks[outcome])
         yield checks
+        lines = CounterMetricFamily("rewardlab_sign_windows", "windows of answers, for the signs", labels=["outcome"])
+        for outcome in ("read", "failed", "skipped"):
+            lines.add_metric([outcome], signs.num_lines[outcome])
+        yield lines
 
 
 def metrics_text(service: JudgeService) -> bytes:

@@ -52,14 +52,16 @@ class JoinRequest(BaseModel):
 class JoinResponse(BaseModel):
     reward: float
     weights: str = ""
+    signs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class MemberReward:
-    """The reward of a sample within its group, and which weights judged the group."""
+    """The reward of a sample within its group, which weights judged the group, and the signs of the key's answers there."""
 
     value: float
     weights: str = ""
+    signs: tuple[str, ...] = ()
 
 
 class Peers:
@@ -97,7 +99,9 @@ class Peers:
             answer = None
         fields: dict[str, Any] = answer if isinstance(answer, dict) else {}
         if response.status_code == 200 and isinstance(fields.get("reward"), int | float):
-            return MemberReward(float(fields["reward"]), str(fields.get("weights", "")))
+            signs = fields.get("signs")
+            names = tuple(map(str, signs)) if isinstance(signs, list) else ()
+            return MemberReward(float(fields["reward"]), str(fields.get("weights", "")), names)
         raise _error_of(where, response, fields)
 
     def check(self, home: str, servers: Sequence[str]) -> None:

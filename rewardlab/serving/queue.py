@@ -31,7 +31,7 @@ from rewardlab.serving.histograms import ServingHistograms
 from rewardlab.serving.jobs import Job, JudgeEngine, engine_failed, family_of, is_refusal
 from rewardlab.serving.judge_versions import JudgeVersion, JudgeVersions
 from rewardlab.serving.queue_records import TenantRecord
-from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.request_context import CHECKS, TENANT
 from rewardlab.serving.request_log import record_job, record_weights
 
 TIMEOUT_S = 120.0  # of a job without a deadline
@@ -201,7 +201,7 @@ class JudgeQueue:
             timer.cancel()
 
     def _count(self, tenant: str, name: str, num: int = 1) -> None:
-        self.counts[name] += num
+        self.counts[name] += num if tenant != CHECKS else 0
         self.tenants[tenant].counts[name] += num
 
     def check_room(self) -> None:
@@ -293,9 +293,10 @@ class JudgeQueue:
             self._learn(batch, results, loop.time() - start)
             for entry, result in zip(batch, results, strict=True):
                 self._settle(entry, result)
-            if version is self.versions.newest:
-                self.failing = all(engine_failed(entry.job, result) for entry, result in zip(batch, results, strict=True))
-            await self._await_next({entry.tenant for entry in batch}, loop.time() - start)
+            asked = [pair for pair in zip(batch, results, strict=True) if pair[0].tenant != CHECKS]
+            if asked and version is self.versions.newest:
+                self.failing = all(engine_failed(entry.job, result) for entry, result in asked)
+            await self._await_next({entry.tenant for entry, _ in asked}, loop.time() - start)
         except TimeoutError:
             # A call cannot be stopped: its thread is left behind, and another one calls the engine from now on.
             thread.close()
@@ -368,7 +369,7 @@ class JudgeQueue:
             entry.fail(result if isinstance(result, InputError) else self._failure(f"{type(result).__name__}: {result}"))
             return
         self._count(entry.tenant, "judged")
-        self.statuses.update(entry.job.statuses(result))
+        self.statuses.update(entry.job.statuses(result) if entry.tenant != CHECKS else ())
         errors = entry.job.errors(result)
         if entry.cache_name is not None and entry.job.is_final(result):
             self._cache[entry.cache_name] = result
@@ -384,7 +385,7 @@ class JudgeQueue:
             entry.future.set_result(result)
 
     def _fail_batch(self, batch: Sequence[Entry], message: str) -> None:
-        self.failing |= batch[0].version is self.versions.newest
+        self.failing |= batch[0].version is self.versions.newest and any(entry.tenant != CHECKS for entry in batch)
         for entry in batch:
             self._count(entry.tenant, "failed")
             entry.fail(self._failure(message))

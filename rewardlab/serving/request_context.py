@@ -9,6 +9,7 @@ from typing import Any
 
 # The name of the key that asks; "" where the server asks for none. Groups, uploads, cached results and shares go by it.
 TENANT: ContextVar[str] = ContextVar("TENANT", default="")
+CHECKS = "(checks)"  # the tenant of what the server itself asks, after all requests; no key has such a name
 # The Authorization of the request, to be passed on to another server of the same keys.
 AUTHORIZATION: ContextVar[str] = ContextVar("AUTHORIZATION", default="")
 

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +15,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rewardlab.serving.histograms import ServingHistograms
-from rewardlab.serving.request_context import REQUEST, TENANT, RequestAccount, route_path
+from rewardlab.serving.request_context import CHECKS, REQUEST, TENANT, RequestAccount, route_path
 from rewardlab.serving.tracing import job_span, request_span
 
 LOG = logging.getLogger("rewardlab.requests")
@@ -100,8 +100,16 @@ def record_weights(weights: str) -> None:
         account.weights.add(weights)
 
 
+def record_signs(names: Iterable[str]) -> None:
+    """Record signs that a policy pleases the judge in the answers of the key that asks."""
+    if account := REQUEST.get():
+        account.signs.update(names)
+
+
 def record_job(histograms: ServingHistograms, wait_s: float, engine_s: float, num_tokens: int) -> None:
     """Record a job that has just come back to its request: how long it waited, and how long the engine had it."""
+    if TENANT.get() == CHECKS:
+        return
     histograms.add_job(wait_s, num_tokens)
     if account := REQUEST.get():
         account.add(wait_s, num_tokens)

@@ -143,7 +143,7 @@ def api_routes(service: JudgeService) -> APIRouter:
             service.peers.check(request.home, request.servers)
             sample = Sample(**request.model_dump(exclude={"home", "servers"}))
             reward = await service.group_buffer.join(sample.key, sample)
-            return JoinResponse(reward=reward.value, weights=reward.weights)
+            return JoinResponse(reward=reward.value, weights=reward.weights, signs=reward.signs)
 
     @router.post("/v1/judge")
     async def judge_pair(request: JudgeRequest) -> JudgeResponse:

@@ -28,7 +28,8 @@ from rewardlab.serving.media import Media
 from rewardlab.serving.media_loader import MediaLoader, processor_pixels
 from rewardlab.serving.peers import MemberReward, Peers
 from rewardlab.serving.queue import JudgeQueue
-from rewardlab.serving.request_log import record_weights
+from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.request_log import record_signs, record_weights
 from rewardlab.serving.responses import judge_response, rewards_response, vote_result
 from rewardlab.serving.schemas import JudgeRequest, JudgeResponse, RequestBase, RewardsRequest, RewardsResponse, VoteResult
 from rewardlab.serving.voting import VoteCollector, VotingOptions
@@ -121,6 +122,7 @@ class JudgeService:
         else:
             reward = await self.group_buffer.join(sample.key, sample)
         record_weights(reward.weights)  # of the judge of the group, which may be newer than this request
+        record_signs(reward.signs)
         return reward.value
 
     async def _collected_rewards(self, samples: list[Sample]) -> list[MemberReward]:
@@ -129,7 +131,9 @@ class JudgeService:
         self._admit_groups([(len(samples), False)])
         version = self.queue.versions.current
         with self.queue.versions.bound(version):
-            return [MemberReward(value, version.weights) for value in await self._group_rewards(samples)]
+            values = await self._group_rewards(samples)
+        signs = tuple(sorted(self.answer_signs.present(TENANT.get())))
+        return [MemberReward(value, version.weights, signs) for value in values]
 
     def _admit_groups(self, groups: Sequence[tuple[int, bool]]) -> None:
         """Count the comparisons of a framework's groups as the request's; a group is its size and whether it has an anchor."""

@@ -19,7 +19,7 @@ POLICIES = ("majority", "weighted", "sequential")
 class VotingOptions:
     """``votes`` in each of ``orders``, at most that many where the ``policy`` is sequential, which stops as soon as the
     majority of all of them is known but for a probability of ``error``. A policy of None is the judge's own. ``priority``,
-    ``deadline`` and ``waits_for_room`` are those of :meth:`JudgeQueue.submit`."""
+    ``deadline`` and ``waits_for_room`` are those of :meth:`JudgeQueue.submit`; ``is_new_draw`` is that of a job."""
 
     votes: int = 1
     policy: str | None = None
@@ -29,6 +29,7 @@ class VotingOptions:
     priority: int = 0
     deadline: float | None = None
     waits_for_room: bool = False
+    is_new_draw: bool = False
 
 
 class VoteCollector:
@@ -67,7 +68,8 @@ class VoteCollector:
     async def _vote(self, pair: PreferencePair, options: VotingOptions, num_votes: int, seed: int) -> Judgment:
         if options.policy == "weighted" and not self.has_probabilities:
             raise ConfigError("this judge tells no probabilities of its verdicts: ask for the policy majority or sequential")
-        job = JudgeJob(pair, options.orders, num_votes, seed, by_probability=options.policy == "weighted")
+        by_probability, new = options.policy == "weighted", options.is_new_draw
+        job = JudgeJob(pair, options.orders, num_votes, seed, by_probability=by_probability, is_new_draw=new)
         result: Judgment = await self._queue.submit(
             job, priority=options.priority, deadline=options.deadline, waits_for_room=options.waits_for_room
         )

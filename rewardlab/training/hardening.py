@@ -9,6 +9,7 @@ on after a kill, and so does the loop.
 from __future__ import annotations
 
 import json
+import math
 import random
 import shlex
 import subprocess
@@ -158,9 +159,8 @@ def _run_round(plan: HardenPlan, out: Path, number: int, judge: str, policy: str
     trained = folder / "policy"
     if not is_finished(trained):
         words = ["policy", "--data", plan.data, "--config", plan.policy_config, "--model", policy, "--judge", f"prob:{judge}"]
-        steps = _config(PolicyConfig, plan.policy_config, plan.policy_keys).max_steps
         of_loop: dict[str, Any] = {
-            **({"save_steps": -(-steps // plan.checkpoints)} if steps > 0 else {}),  # else the config's own
+            "save_steps": _save_steps(plan, judge),
             "save_total_limit": plan.checkpoints + 1,
             "max_completion_length": plan.max_tokens,
             "judge_max_tokens": plan.judge_max_tokens,
@@ -183,9 +183,22 @@ def _run_round(plan: HardenPlan, out: Path, number: int, judge: str, policy: str
     return result
 
 
+def _save_steps(plan: HardenPlan, judge: str) -> int:
+    """Return the steps between two checkpoints of a policy, so that it has about as many as the plan says; where epochs decide,
+    by the questions that the set has."""
+    config = _config(PolicyConfig, plan.policy_config, plan.policy_keys)
+    steps = config.max_steps
+    if steps <= 0:
+        questions = sum(facts.preferred is not None for facts in pair_facts(pairs_of(plan.data, config.frames, judge)))
+        steps = math.ceil(config.epochs * questions * config.group_size / config.batch_size)
+    period = config.steps_of_rollouts  # a checkpoint is whole where a batch of rollouts is
+    return period * max(1, math.ceil(steps / plan.checkpoints / period))
+
+
 def _compare_policies(plan: HardenPlan, out: Path, folder: Path, before: str, result: Round) -> None:
     """Ask each checkpoint of the round's policy, and the one that the round began with, the held-out questions; the next round
-    begins with the one that is right most often, the latest of equal ones."""
+    begins with the one that is right most often, the latest of equal ones, and with none of which no answer is known to be
+    right but that which was there before."""
     if result.number == 0:
         first = _ask_policy(plan, plan.held_out, result.judge, before, out / "start_policy", plan.seed, least_reward=0.0)
     else:
@@ -199,7 +212,7 @@ def _compare_policies(plan: HardenPlan, out: Path, folder: Path, before: str, re
         out_of = folder / "held_out" / path.name
         answers = _ask_policy(plan, plan.held_out, result.judge, str(path), out_of, plan.seed, least_reward=0.0)
         result.checkpoints[path.name] = answers
-        if (share_right(answers) or 0.0) >= (share_right(result.best) or 0.0):
+        if answers["right"] and share_right(answers) >= share_right(result.best):
             result.best, result.next_policy = answers, str(path)
     log_line(f"round {result.number}: the next round begins with {result.next_policy}")
 
@@ -211,10 +224,10 @@ def _earlier_checkpoints(trained: Path) -> list[Path]:
     return sorted((path for path, step in steps.items() if step < last), key=steps.__getitem__)
 
 
-def share_right(result: dict[str, Any]) -> float | None:
-    """Return the share, in 0..1, of right answers among those that are known to be right or wrong; None where there is none."""
-    known = result["right"] + result["wrong"]
-    return result["right"] / known if known else None
+def share_right(result: dict[str, Any]) -> float:
+    """Return the share, in 0..1, of answers that are known to be right. One of which nothing is known is no success: a policy
+    would gain by answers that no rule can read."""
+    return result["right"] / max(1, result["questions"])
 
 
 def _ask_policy(
@@ -227,6 +240,7 @@ def _ask_policy(
         words = ["data", "negatives", data, "--policy", policy, "--judge", f"prob:{judge}", "--truth", plan.truth]
         sizes = ["--number", plan.number, "--least-reward", least_reward, "--max-tokens", plan.max_tokens]
         like = ["--template", config.template, "--contract", config.contract, "--frames", config.frames]
+        like += ["--temperature", config.temperature]
         _command(
             *(*words, *sizes, *like, "--judge-max-tokens", plan.judge_max_tokens, "--seed", seed, "--out", out),
             allowed=(DONE, FINDING),

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rewardlab.data.attacks.answers import garbled, states, to_another_question
+from rewardlab.data.attacks.answers import OtherAnswer, garbled, states, to_another_question
 from rewardlab.data.attacks.families import FAMILIES, Family, Kind, Opponent, attacked_pairs, attacks_on, families_of
 from rewardlab.data.attacks.insertions import HARMLESS, HARMLESS_IN_TRAINING
 from rewardlab.data.attacks.pictures import bordered, captioned, jpeg, resized
@@ -274,18 +274,28 @@ def test_garbling_leaves_what_tells_answers_apart() -> None:
 def test_the_answer_to_another_question() -> None:
     """Of another pair with another question, one that may not be read as an answer of this pair; none where there is none."""
     pair = PreferencePair("p", "What color?", ("It is red.", "It is blue."), 0)
-    others = [("What color?", "It is green."), ("Is it so?", "It is red"), ("Why?", "I cannot say."), ("Where?", "Top left.")]
+    rows = [("What color?", "It is green."), ("Is it so?", "It is red"), ("Why?", "I cannot say."), ("Where?", "Top left.")]
+    others = [OtherAnswer(*row, frozenset()) for row in rows]
     for seed in range(4):
         assert to_another_question(pair, random.Random(seed), others) == "Top left."
     assert to_another_question(pair, random.Random(0), others[:3]) is None
     assert to_another_question(pair, random.Random(0)) is None
-    labelled = [replace(pair, pair_id=f"p{n}", question=f"{n}?", responses=(f"{n}.", "x")) for n in range(4)]
+    seen = replace(pair, images=(b"one", b"two"))
+    paraphrase = OtherAnswer.of(
+        replace(pair, question="Which colour?", responses=("Scarlet, all of it.", "x"), images=(b"two",))
+    )
+    assert to_another_question(seen, random.Random(0), [paraphrase]) is None, "it may be asked the same of the same picture"
+    for ours, theirs in (("It is 0.5", "1/2"), ("There are two", "Some 3 of them"), ("Yes", "That is true"), ("1/2", "50%")):
+        same = replace(pair, responses=(ours, "Nothing else"))
+        assert to_another_question(same, random.Random(0), [OtherAnswer("Else?", theirs, frozenset())]) is None, (ours, theirs)
+    names = ("Ada", "Ben", "Cy", "Dan")
+    labelled = [replace(pair, pair_id=f"p{n}", question=f"{n}?", responses=(f"{names[n]}.", "x")) for n in range(4)]
     made = list(attacked_pairs([*labelled, replace(pair, preferred=None)][:4], families_of(("other_question",)), seed=0))
     against_good = [one for one in made if one.opponent is Opponent.GOOD]
     assert [one.base for one in against_good] == [0, 1, 2, 3]
     for one in against_good:
         text = one.pair.responses[one.attacker]
-        assert text in {f"{n}." for n in range(4)} - {f"{one.base}."}
+        assert text in {f"{name}." for name in names} - {f"{names[one.base]}."}
         assert one.pair.preferred == 1 - one.attacker
 
 

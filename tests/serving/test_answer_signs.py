@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from itertools import count
@@ -22,9 +23,10 @@ from rewardlab.integrations.client import RewardClient
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.rewards.policy_signs.answers import known_answers
+from rewardlab.rewards.policy_signs.trends import PolicySigns
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving import answer_signs
-from rewardlab.serving.answer_signs import CHECKS, SignRules
+from rewardlab.serving.answer_signs import CHECKS, SignRules, WatchedAnswers
 from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
 from rewardlab.serving.service import GroupRules
@@ -32,6 +34,7 @@ from rewardlab.serving.voting import VotingOptions
 from rewardlab.types import Message, PreferencePair
 from tests.support.browser import CHROMIUM, DESK, PHONE, chromium_browser, opened
 from tests.support.images import png
+from tests.support.served_judge import replace, served
 from tests.support.servers import running
 
 PAIRS = [PreferencePair(f"p{n}", "Which?", ("It is red.", "It is blue."), 0, (png(),)) for n in range(8)]
@@ -53,6 +56,7 @@ def judge() -> GenerativeJudge:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_signs, "WINDOW", 8)
+    monkeypatch.setattr(answer_signs, "LEAST_GAPS", 4)
     monkeypatch.setattr(client, "_TOLD", set())
 
 
@@ -139,7 +143,7 @@ def test_checks_are_asked_besides() -> None:
             if number == 7:
                 break
         assert signs.num_checks == {"answered": 8}
-        send(url, ["It is red.", "It is blue."], 1, headers)
+        send(url, ["It is red.", "It is blue."], 4, headers)
         wait_for(lambda: "judge/canaries" in status(url, headers)["answers"])
         answers = status(url, headers)["answers"]
         # Of two orders a blank picture turns one: it names the first. The labelled pairs it sees, and is right.
@@ -147,8 +151,9 @@ def test_checks_are_asked_besides() -> None:
         assert answers["judge/canaries"] == [1.0, 1.0]
         assert answers["judge/order_agreement"] == [1.0, 1.0]
         queue = app.state.service.queue
-        assert status(url, headers)["counts"]["asked"] == 9
-        assert queue.tenants[CHECKS].counts["asked"] == 8 + 8 + 1
+        assert status(url, headers)["counts"]["asked"] == queue.counts["asked"] == 12
+        wait_for(lambda: signs.num_checks == {"answered": 9})
+        assert queue.tenants[CHECKS].counts["asked"] == 8 + 8 + 1, "the next line begins with the first labelled pair"
         assert 'rewardlab_sign_checks_total{outcome="failed"} 0.0' in httpx.get(f"{url}/metrics", headers=headers).text
 
 
@@ -165,7 +170,144 @@ def test_a_check_that_fails_costs_nobody() -> None:
         told = send(url, USUAL, 1, images=[to_data_url(png())]).json()
         assert None not in told["rewards"]
         wait_for(lambda: app.state.service.answer_signs.num_checks == {"failed": 1})
+        assert httpx.get(f"{url}/ready").status_code == 200, "no request has failed"
+        assert app.state.service.queue.counts["failed"] == 0
+        assert sum(app.state.service.queue.statuses.values()) == 2 * 6
         assert None not in send(url, USUAL, 1).json()["rewards"]
+
+
+def test_labelled_pairs_are_asked_anew() -> None:
+    """An engine elsewhere that names the other response from now on is seen: nothing is taken from the cache."""
+    is_turned = False
+
+    def turns(prompt: tuple[Message, ...], draw: int) -> str:
+        said = answer(prompt, draw)
+        return said.translate(str.maketrans("12", "21")) if is_turned else said
+
+    rules = SignRules(canaries=PAIRS[:1], rate=1.0)
+    app = create_app(GenerativeJudge(ScriptedSampler(turns), load_template("plain")), sign_rules=rules)
+    signs = app.state.service.answer_signs
+    with running(app) as url:
+        for is_turned in (False, True):
+            send(url, USUAL * 2, 1)  # a window
+            wait_for(lambda: not signs._watched[""].is_checking)
+            assert signs._watched[""].canaries == [not is_turned] * 2
+    assert signs.num_checks == {"answered": 2}
+
+
+def test_no_verdict_on_a_labelled_pair_is_no_wrong_one() -> None:
+    """It is a check that failed."""
+
+    def mute(prompt: tuple[Message, ...], draw: int) -> str:
+        return "?" if prompt[0].images else answer(prompt, draw)
+
+    rules = SignRules(canaries=PAIRS[:2], rate=1.0)
+    app = create_app(GenerativeJudge(ScriptedSampler(mute), load_template("plain")), sign_rules=rules)
+    signs = app.state.service.answer_signs
+    with running(app) as url:
+        send(url, USUAL, 1)
+        wait_for(lambda: signs.num_checks == {"failed": 1})
+        assert signs._watched[""].canaries == []
+
+
+def test_the_mean_of_labelled_pairs_is_of_all_of_them() -> None:
+    """Of a few it would be another one in each line, though the judge is the same."""
+    watched = WatchedAnswers(PolicySigns(SignsConfig.model_validate({})), 0.0, 1)
+    watched.canaries, watched.next_canary, watched.gaps = [True, False], 1, [0.5] * 3
+    assert watched.take(2)[1] == {}
+    watched.canaries, watched.next_canary, watched.gaps = [True, False, False, False], 2, [0.5, 0.25, 0.5, 0.25]
+    assert watched.take(2)[1] == {"judge/canaries": 0.25, "judge/blank_gap": 0.375}
+    assert (watched.canaries, watched.next_canary, watched.gaps) == ([], 0, [])
+
+
+def test_another_judge_begins_anew() -> None:
+    """What is known of the answers stays; what was measured of the judge before is not compared with the new one."""
+    app = served(judge(), sign_rules=SignRules.of(PAIRS, 0.0))
+
+    def turned(prompt: tuple[Message, ...], draw: int) -> str:
+        return "<think>x</think><answer>1</answer>"  # whatever stands first
+
+    with running(app) as url:
+        send(url, USUAL[:2], 20)
+        wait_for(lambda: "judge/order_agreement" in status(url)["answers"])
+        assert status(url)["answers"]["judge/order_agreement"] == [1.0, 1.0]
+        other = GenerativeJudge(ScriptedSampler(turned), load_template("plain"))
+        replace(app, other)
+        send(url, ["It is blue.", "It is red."], 16)
+        wait_for(lambda: status(url)["answers"].get("judge/order_agreement") == [0.0, 0.0])
+        assert status(url)["signs"] == {}
+        assert "answers/novelty" in status(url)["answers"]
+
+
+def test_answers_that_come_faster_than_they_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows are left out and counted; nothing is held of them. What cannot be read is counted too."""
+    release = threading.Event()
+
+    def slow(*args: Any) -> dict[str, float]:
+        release.wait(20)
+        raise ValueError("unreadable")
+
+    monkeypatch.setattr(answer_signs, "answer_metrics", slow)
+    monkeypatch.setattr(answer_signs, "MOST_READING", 1)
+    app = create_app(judge(), sign_rules=SignRules.of(PAIRS, 0.0))
+    signs = app.state.service.answer_signs
+    with running(app) as url:
+        send(url, USUAL, 6)
+        assert signs.num_lines == {"skipped": 2}
+        assert signs._num_chars == sum(map(len, USUAL)) * 2
+        release.set()
+        wait_for(lambda: signs.num_lines == {"skipped": 2, "failed": 1})
+        assert signs._num_chars == 0
+        assert 'rewardlab_sign_windows_total{outcome="skipped"} 2.0' in httpx.get(f"{url}/metrics").text
+
+
+def test_what_is_held_is_bounded_over_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the answers of the key that sends are read early; a key of whom nothing is heard is forgotten."""
+    monkeypatch.setattr(answer_signs, "MOST_CHARS", 100)
+    keys = [Key.of(name, name=name) for name in ("one", "two")]
+    app = create_app(judge(), keys=keys, sign_rules=SignRules.of(PAIRS, 0.0))
+    signs, (one, two) = app.state.service.answer_signs, ({"Authorization": f"Bearer {key.name}"} for key in keys)
+    with running(app) as url:
+        send(url, USUAL, 1, one)
+        held = sum(map(len, USUAL))
+        assert (signs._num_chars, signs._watched["one"].num_chars) == (held, held)
+        send(url, ["It is red. " * 4, "It is blue. " * 4], 1, two)
+        wait_for(lambda: signs.num_lines["read"] == 1)
+        assert (signs._num_chars, signs._watched["two"].num_chars) == (held, 0)
+        signs._watched["one"].seen_at -= answer_signs.PAUSE_S + 1
+        assert signs.tenants == ["two"]
+        signs._watched["two"].seen_at -= answer_signs.PAUSE_S + 1
+        send(url, USUAL[:2], 1, two)
+        assert (list(signs._watched), signs._num_chars) == (["two"], held // 2)
+
+
+def test_a_sign_is_told_for_an_hour() -> None:
+    """Of a measure that is no longer seen it says nothing of what is now."""
+    app = create_app(judge(), sign_rules=SignRules.of(PAIRS, 0.0))
+    signs = app.state.service.answer_signs
+    with running(app) as url:
+        send(url, USUAL, 1)
+        signs._watched[""].signs["picture_unused"] = ("a sentence", time.monotonic())
+        assert status(url)["signs"] == {"picture_unused": "a sentence"}
+        signs._watched[""].signs["picture_unused"] = ("a sentence", time.monotonic() - answer_signs.PAUSE_S - 1)
+        assert status(url)["signs"] == {}
+
+
+def test_every_sample_of_a_group_is_told() -> None:
+    """Also those that waited for the last one: a trainer's metric is a mean over samples."""
+    app = create_app(judge(), rules=GroupRules(VotingOptions(), group_size=2), sign_rules=SignRules.of(PAIRS, 0.0))
+    signs = app.state.service.answer_signs
+    with running(app) as url:
+        send(url, USUAL, 1)
+        signs._watched[""].signs["one_answer"] = ("a sentence", time.monotonic())
+
+        async def singles() -> list[str]:
+            async with httpx.AsyncClient(base_url=url, timeout=30) as http:
+                bodies = [{"prompt": "Which?", "response": text, "label": {"question": "Which?"}} for text in USUAL[:2]]
+                told = await asyncio.gather(*(http.post("/slime", json=body) for body in bodies))
+                return [response.raise_for_status().headers["X-Policy-Signs"] for response in told]
+
+        assert asyncio.run(singles()) == ["one_answer"] * 2
 
 
 def test_a_group_of_single_responses_and_anchors() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import json
 import re
@@ -33,6 +32,7 @@ from rewardlab.serving.followed_judge import FollowedJudge, refuse_another_engin
 from rewardlab.serving.judge_versions import weights_name
 from rewardlab.serving.service import GroupRules
 from rewardlab.types import Message
+from tests.support.served_judge import replace, served
 from tests.support.servers import free_port, running
 
 PLAIN = load_template("plain")
@@ -58,26 +58,6 @@ def until(good: Callable[[], bool]) -> None:
     while not good():
         assert time.monotonic() < end
         time.sleep(0.01)
-
-
-def replace(app: Any, judge: GenerativeJudge) -> None:
-    """Replace the judge within the server's loop."""
-    queue, done = app.state.service.queue, threading.Event()
-    app.state.loop.call_soon_threadsafe(lambda: (queue.replace_judge(judge), done.set()))
-    assert done.wait(10)
-
-
-def served(judge: GenerativeJudge, **options: Any) -> Any:
-    """Return an application that tells its loop."""
-    app = create_app(judge, **options)
-    begin = app.state.service.queue.start
-
-    def start() -> None:
-        app.state.loop = asyncio.get_running_loop()
-        begin()
-
-    app.state.service.queue.start = start
-    return app
 
 
 def winner(answer: dict[str, Any]) -> str:

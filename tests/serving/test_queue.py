@@ -13,6 +13,7 @@ from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, O
 from rewardlab.serving.gather import gather_bounded
 from rewardlab.serving.jobs import JudgeJob
 from rewardlab.serving.queue import JudgeQueue
+from rewardlab.serving.request_context import CHECKS, TENANT
 from rewardlab.types import (
     BOTH_ORDERS,
 )
@@ -336,3 +337,42 @@ def test_what_an_endpoint_refuses_is_the_requests_fault() -> None:
         assert queue.ready
 
     run(body)
+
+
+def test_what_the_server_asks_comes_last() -> None:
+    """A check takes the room that requests leave in a batch, makes no batch smaller, and is in no total; where it fails the
+    server is ready."""
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        engine.gate.clear()
+        asked = [asyncio.create_task(queue.submit(judge_job("busy")))]
+        await settle()
+        TENANT.set(CHECKS)  # of the tasks that are made from here on
+        checks = [asyncio.create_task(queue.submit(judge_job(f"check {n}"))) for n in range(2)]
+        await settle()
+        TENANT.set("one")
+        asked += [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(5)]
+        await settle()
+        engine.gate.set()
+        await asyncio.gather(*asked, *checks)
+        assert queue.counts["asked"] == queue.counts["judged"] == 6
+        assert queue.tenants[CHECKS].counts["judged"] == 2
+        assert sum(queue.statuses.values()) == 12
+        TENANT.set(CHECKS)
+        engine.down = True
+        with pytest.raises(EngineFailedError):
+            await queue.submit(judge_job("dead"))
+        assert queue.ready
+
+    calls = run(body, max_sequences=4).calls
+    assert calls[:4] == [["busy"], ["q0", "q1"], ["q2", "q3"], ["q4", "check 0"]]
+
+
+def test_a_new_draw_is_not_the_one_before() -> None:
+    """Nothing is kept of it, nor taken from what was kept."""
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        for is_new in (False, False, True, True, False):
+            await queue.submit(replace(judge_job("same"), is_new_draw=is_new))
+
+    assert run(body).calls == [["same"]] * 3

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from eval.hardening_loop import draw, markdown, part_pairs, summarize
+import pytest
+
+from eval.hardening_loop import draw, markdown, part_pairs, refuse_other, summarize
 from eval.studies.policy_trials import MANY_WORDED
 from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.errors import ConfigError
 from rewardlab.types import PreferencePair
 
 
@@ -25,7 +28,7 @@ def row(number: int, next_test: float, *tested: float) -> dict[str, Any]:
 
 
 def test_the_report(tmp_path: Path) -> None:
-    """The least of what is handed on counts the start; a checkpoint that is not gone on with is told beside it."""
+    """The least counts the start in both arms; a checkpoint that is not gone on with is told beside it."""
     seeds = {
         str(seed): {"loop": [row(0, 0.55, 0.55, 0.3), row(1, 0.6, 0.58, 0.6)], "alone": [0.4, 0.3 + 0.1 * seed]}
         for seed in range(2)
@@ -40,8 +43,18 @@ def test_the_report(tmp_path: Path) -> None:
     assert "| at the end | 60.0 [60.0, 60.0] | 35.0 [-28.5, 98.5] |" in text
     assert "| least of any checkpoint, those that are not gone on with too | 30.0 [30.0, 30.0] | |" in text
     assert "| 0 | 1 | 60.0 | 58.0, 60.0 | 7 | 93.0 | – | None |" in text
+    rising = summarize({"0": {"loop": [row(0, 0.6, 0.6, 0.6)], "alone": [0.7]}}, facts)["seeds"]["0"]
+    assert rising["least"] == rising["alone_least"] == 0.54
     draw(summary, tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 5_000
+
+
+def test_other_settings_are_refused(tmp_path: Path) -> None:
+    """What is kept of one study is none of another's."""
+    for _ in range(2):
+        refuse_other(tmp_path, {"num_test": 500})
+    with pytest.raises(ConfigError, match="other settings"):
+        refuse_other(tmp_path, {"num_test": 100})
 
 
 def test_the_pairs_are_parted(tmp_path: Path) -> None:

@@ -41,8 +41,8 @@ def test_a_judge_that_is_over_optimised(tmp_path: Path) -> None:
     assert [point[0] for point in honest["right"]] == sorted(point[0] for point in honest["right"])
     assert honest["unreadable"] == 3
     summary = summarize({"before": [curve, curve], "after": [honest]}, {"commit": "x", "questions": 3})
-    assert summary["judges"]["before"]["lost"] == pytest.approx(max(right))
-    assert summary["judges"]["after"]["lost"] == 0
+    assert summary["judges"]["before"]["lost"] == pytest.approx(right[2])
+    assert summary["judges"]["after"]["lost"] < 0, "what is won by more answers"
     table = markdown(summary)
     assert "| before (2) |" in table
     assert table.count("\n| after") == 2

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from rewardlab.config import PolicyConfig, load_config, parse_overrides
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.training import hardening
-from rewardlab.training.hardening import HardenPlan, harden_judge
+from rewardlab.training.hardening import HardenPlan, harden_judge, share_right
 from rewardlab.types import PreferencePair
 from tests.support.images import png
 
@@ -105,7 +106,7 @@ def test_two_rounds(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(taught) == 8  # as many labelled pairs of the set beside them, as the plan says
     page = (out / "index.html").read_text()
     assert "2 rounds so far" in page
-    assert "66.7" in page  # 6 of 9 held-out answers after the first round
+    assert "60.0 [31.3, 83.2], 1 not known" in page  # 6 of 10 held-out answers after the first round
     assert "was worse; the old one stays" in page
 
 
@@ -132,6 +133,34 @@ def test_the_policy_goes_on_from_its_best_checkpoint(plan: HardenPlan, tmp_path:
     assert models == ["policy_0", str(tmp_path / "other" / "round_0" / "policy" / "checkpoint-4")]
     rounds = [json.loads(line) for line in (tmp_path / "other" / "rounds.jsonl").read_text().splitlines()]
     assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(5, 7), (7, 8)]
+
+
+def test_what_is_not_known_to_be_right_is_no_success(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy whose answers no rule can read any more is not gone on with, nor one of which nothing is known."""
+    assert share_right({"questions": 1000, "right": 2, "wrong": 0, "unknown": 998}) == 0.002
+    assert share_right({"questions": 0, "right": 0, "wrong": 0, "unknown": 0}) == 0.0
+    commands = Commands(right=(0, 0, 0))
+    monkeypatch.setattr(hardening, "_command", commands)
+    harden_judge(plan, tmp_path / "out")
+    assert [line[line.index("--model") + 1] for line in commands.lines if line[0] == "policy"] == ["policy_0"] * 2
+
+
+@pytest.mark.parametrize(("keys", "save_steps"), [(("max_steps=100",), 26), (("max_steps=3",), 2), (("epochs=200",), 10)])
+def test_checkpoints_are_whole(
+    plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...], save_steps: int
+) -> None:
+    """At multiples of a batch of rollouts, two steps here; six questions in groups of four make 40 steps in 200 epochs. The
+    policy's config takes the keys, and answers are sampled as it does."""
+    commands = Commands()
+    monkeypatch.setattr(hardening, "_command", commands)
+    Path(plan.policy_config).write_text("rollout_batch_size: 256\nbatch_size: 128\ngroup_size: 4\ntemperature: 0.7\n")
+    harden_judge(replace(plan, rounds=1, policy_keys=keys), tmp_path / "out")
+    words = commands.lines[0]
+    given = [word for word in words if "=" in word]
+    assert f"save_steps={save_steps}" in given
+    assert load_config(PolicyConfig, Path(plan.policy_config), parse_overrides(given)).save_steps == save_steps
+    asked = commands.lines[1]
+    assert asked[asked.index("--temperature") + 1] == "0.7"
 
 
 def test_with_sft(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

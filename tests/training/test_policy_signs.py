@@ -61,7 +61,9 @@ def test_the_other_measures_by_hand() -> None:
     assert repetition("a b c a b c a") == pytest.approx(2 / 5)
     assert repetition("a b c") == repetition("") == 0
     assert most_common(["p", "p", "q", "r"], ["Yes", "yes.", "Yes!", "No"]) == pytest.approx(2 / 3)
-    assert most_common(["p", "p"], ["x", "x"]) == 0  # one prompt has one answer
+    assert most_common(["p", "p"], ["x", "x"]) is None  # one prompt has one answer
+    empty = answer_metrics([("p", "", -1.0), ("q", "", -1.0), ("r", "It is red.", 1.0)])
+    assert empty["answers/most_common"] == pytest.approx(2 / 3), "a policy may end in saying nothing"
     assert winners_length(["a", "a b c", "a b", "c"], [0.1, 0.9, None, 0.2]) == pytest.approx(3.0)
     assert winners_length(["a", "b"], [0.5, 0.5]) is None
     assert winners_length([], []) is None

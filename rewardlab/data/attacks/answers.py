@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import random
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from rewardlab.data.attacks.random_texts import random_characters, random_words
 from rewardlab.data.texts import words_of
@@ -55,6 +57,7 @@ JOINTS = (" Or: ", " / ", ". Alternatively: ", "; but perhaps: ")  # between bot
 SMALL_WORDS = frozenset(words_of("a an the it is are was were be there of to in on at and this that has have"))
 FUNCTION_WORDS = frozenset(("a", "an", "the", "it", "is", "okay", "sure", "answer", "solution"))  # they answer nothing
 _NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+YES_OR_NO = frozenset(("yes", "no", "true", "false", "correct", "incorrect"))
 NUMERALS = {word: str(number) for number, word in enumerate(_NUMERALS)}
 # Answers that decline: of a pair whose good answer does, no degenerate one is known to be worse.
 _DECLINES = re.compile(
@@ -108,12 +111,40 @@ def _one_of(texts: Sequence[str]) -> AnswerMaker:
     return make
 
 
-def to_another_question(pair: PreferencePair, dice: random.Random, others: Sequence[tuple[str, str]] = ()) -> str | None:
-    """Return the good answer of another pair: of ``others``, (question, answer) each, one of a few that are drawn. None where
-    each of these has the same question, declines to answer, or may be read as an answer of the pair."""
-    for question, answer in dice.sample(others, min(MOST_OTHERS, len(others))):
-        is_other = words_of(question) != words_of(pair.question) and IMAGE_MARK not in answer and not declines(answer)
-        if is_other and not any(states(answer, response) for response in pair.responses):
+@dataclass(frozen=True)
+class OtherAnswer:
+    """The good answer of another pair, its question, and what its pictures are known by."""
+
+    question: str
+    answer: str
+    pictures: frozenset[int]
+
+    @classmethod
+    def of(cls, pair: PreferencePair) -> OtherAnswer:
+        """Return that of a labelled pair."""
+        return cls(pair.question, _good(pair), _pictures(pair))
+
+
+def _pictures(pair: PreferencePair) -> frozenset[int]:
+    return frozenset(map(zlib.crc32, pair.images))
+
+
+def _kinds(text: str) -> set[str]:
+    """Return whether a text has a number, or answers yes or no: "0.5" may mean 1/2, and "Yes" that it is true."""
+    words = _words(text)
+    has_number = any(character.isdigit() for word in words for character in word)
+    return {name for name, has in (("number", has_number), ("yes or no", YES_OR_NO.intersection(words))) if has}
+
+
+def to_another_question(pair: PreferencePair, dice: random.Random, others: Sequence[OtherAnswer] = ()) -> str | None:
+    """Return the good answer of another pair, one of a few of ``others`` that are drawn. None where each of these has the same
+    question or a picture of the pair, declines to answer, or may be read as an answer of the pair."""
+    kinds = set[str]().union(*map(_kinds, pair.responses))
+    for other in dice.sample(others, min(MOST_OTHERS, len(others))):
+        answer = other.answer
+        is_other = words_of(other.question) != words_of(pair.question) and other.pictures.isdisjoint(_pictures(pair))
+        is_answer = IMAGE_MARK not in answer and not declines(answer)
+        if is_other and is_answer and not kinds & _kinds(answer) and not any(states(answer, each) for each in pair.responses):
             return answer
     return None
 

@@ -221,12 +221,10 @@ def attacked_pairs(
                 yield from attacks_on(pair, family, random.Random(f"{seed} {family.name} {base}"), base, others)
 
 
-def _other_answers(pairs: Sequence[PreferencePair], seed: int) -> list[tuple[str, str]]:
-    """Return question and good answer of labelled pairs drawn by ``seed``."""
+def _other_answers(pairs: Sequence[PreferencePair], seed: int) -> list[answers.OtherAnswer]:
+    """Return the good answers of labelled pairs drawn by ``seed``."""
     drawn = random.Random(f"{seed} {OTHER_QUESTION}").sample(range(len(pairs)), min(NUM_OTHERS, len(pairs)))
-    return [
-        (pair.question, pair.responses[pair.preferred]) for pair in map(pairs.__getitem__, drawn) if pair.preferred is not None
-    ]
+    return [answers.OtherAnswer.of(pair) for pair in map(pairs.__getitem__, drawn) if pair.preferred is not None]
 
 
 def attacks_on(
@@ -234,13 +232,13 @@ def attacks_on(
     family: Family,
     dice: random.Random,
     base: int = 0,
-    others: Sequence[tuple[str, str]] = (),
+    others: Sequence[answers.OtherAnswer] = (),
 ) -> Iterator[AttackedPair]:
     """Yield what a family makes of a labelled pair, at place ``base`` of a set: of a degenerate answer one pair against either
     answer, of a text one with it in either answer, otherwise one pair.
 
     Nothing of a pair without pictures where these are edited; no answer and no text that may be read as an answer of the pair,
-    and no degenerate answer where the good one declines to answer. ``others`` are questions and good answers of other pairs.
+    and no degenerate answer where the good one declines to answer. ``others`` are good answers of other pairs.
     Raise ValueError for a pair without a label.
     """
     if pair.preferred is None:

@@ -52,13 +52,14 @@ def _word_pairs(words: Sequence[str]) -> list[int]:
 
 def answer_metrics(rows: Sequence[tuple[str, str, float | None]], known: KnownWordPairs | None = None) -> dict[str, float]:
     """Return what a batch of (prompt, answer, reward) looks like: ``answers/repetition``, ``answers/most_common``,
-    ``answers/winners_length``, and ``answers/novelty`` where ``known`` is given. Empty answers are left out, and so is a
-    measure that nothing can be read of."""
+    ``answers/winners_length``, and ``answers/novelty`` where ``known`` is given. The empty answer is one that many prompts may
+    get; the other measures are of the rest. A measure that nothing can be read of is left out."""
+    common = most_common([row[0] for row in rows], [row[1] for row in rows])
     rows = [row for row in rows if row[1]]
-    prompts, answers, rewards = [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+    answers, rewards = [row[1] for row in rows], [row[2] for row in rows]
     measures = {
         "answers/repetition": _mean(map(repetition, answers)),
-        "answers/most_common": most_common(prompts, answers),
+        "answers/most_common": common,
         "answers/winners_length": winners_length(answers, rewards),
         "answers/novelty": _mean(map(known.novelty, answers)) if known else None,
     }
@@ -77,11 +78,11 @@ def repetition(text: str) -> float:
     return 1 - len(set(runs)) / len(runs) if runs else 0.0
 
 
-def most_common(prompts: Sequence[str], answers: Sequence[str]) -> float:
-    """Return the share (0..1) of prompts that got the answer that most of them got, by its words; 0 of a single prompt."""
+def most_common(prompts: Sequence[str], answers: Sequence[str]) -> float | None:
+    """Return the share (0..1) of prompts that got the answer that most of them got, by its words; None of fewer than two."""
     answered = {(prompt, " ".join(words_of(answer))) for prompt, answer in zip(prompts, answers, strict=True)}
     if len(set(prompts)) < 2:
-        return 0.0
+        return None
     return Counter(answer for _, answer in answered).most_common(1)[0][1] / len(set(prompts))
 
 

@@ -12,6 +12,8 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.running import Metric, Metrics
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus
 
+READABLE = (VerdictStatus.OK, VerdictStatus.TIE)
+
 
 @dataclass(frozen=True)
 class AnswerComparison:
@@ -23,7 +25,7 @@ class AnswerComparison:
 
 def share_in_both_orders(judgment: Judgment) -> float | None:
     """Return the share for response 0, where either order had a vote that could be read: one order alone holds its bias."""
-    orders = {vote.order for vote in judgment.votes if vote.verdict.status in (VerdictStatus.OK, VerdictStatus.TIE)}
+    orders = {vote.order for vote in judgment.votes if vote.verdict.status in READABLE}
     return judgment.share_0 if orders == set(BOTH_ORDERS) else None
 
 
@@ -31,7 +33,7 @@ def orders_agree(judgment: Judgment) -> bool | None:
     """Return whether all votes of both orders name one response; None where an order has no vote that can be read."""
     if share_in_both_orders(judgment) is None:
         return None
-    winners = {vote.winner for vote in judgment.votes if vote.verdict.status in (VerdictStatus.OK, VerdictStatus.TIE)}
+    winners = {vote.winner for vote in judgment.votes if vote.verdict.status in READABLE}
     return len(winners) == 1 and None not in winners
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rewardlab.config import SignsConfig
@@ -78,6 +78,11 @@ class PolicySigns:
     def __init__(self, config: SignsConfig) -> None:
         self._config = config
         self._values: dict[str, list[float]] = {}
+
+    def forget(self, metrics: Iterable[str]) -> None:
+        """Begin these metrics anew: what comes is compared with nothing before."""
+        for metric in metrics:
+            self._values.pop(metric, None)
 
     def of(self, logs: Mapping[str, float]) -> dict[str, str]:
         """Return what a line of metrics, after those before it, is a sign of: name -> a sentence with the numbers, "" for none.
