@@ -146,8 +146,8 @@ def data_negatives(
         if (share := result.share_right) is not None:
             low, high = wilson_interval(result.right, result.questions)
             interval = f"[{100 * low:.1f}, {100 * high:.1f}] (Wilson, 95 %)"
-            unknown = f"; of {result.unknown:,} it is not known" if result.unknown else ""
-            typer.echo(f"the policy: {100 * share:.1f} % of its answers are known to be right {interval}{unknown}")
+            rest = f"; of {result.unknown:,} it is not known" if result.unknown else ""
+            typer.echo(f"the policy: {100 * share:.1f} % of its answers are known to be right {interval}{rest}")
     if unknown:
         typer.echo(f"written: {out / TO_LABEL}; fill in `right` of its lines")
     if not made:

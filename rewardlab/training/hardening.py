@@ -227,7 +227,8 @@ def _earlier_checkpoints(trained: Path) -> list[Path]:
 def share_right(result: dict[str, Any]) -> float:
     """Return the share, in 0..1, of answers that are known to be right. One of which nothing is known is no success: a policy
     would gain by answers that no rule can read."""
-    return result["right"] / max(1, result["questions"])
+    right: int = result["right"]
+    return right / max(1, int(result["questions"]))
 
 
 def _ask_policy(

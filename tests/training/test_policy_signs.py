@@ -19,7 +19,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.rewards.pairwise import PairwiseReward
 from rewardlab.rewards.policy_function import AnchoredReward
-from rewardlab.rewards.policy_signs.answers import KnownWordPairs, most_common, repetition, winners_length
+from rewardlab.rewards.policy_signs.answers import KnownWordPairs, answer_metrics, most_common, repetition, winners_length
 from rewardlab.rewards.policy_signs.checks import JudgeChecks, orders_agree
 from rewardlab.rewards.policy_signs.trends import BEGINNING, LAST, TRENDS, PolicySigns
 from rewardlab.rewards.policy_signs.truth import by_rules, exactly
