@@ -1,7 +1,8 @@
 """The RLCS study to read: tokens to a level of accuracy by arm, ratios by seed, and learning curves.
 
-The level is the setting's where uniform sampling's last accuracy, the mean over seeds, is at least the setting's margin above
-it; else that accuracy less the margin. That rule was written before the first trial.
+The first level is the setting's where uniform sampling's last accuracy, the mean over seeds, is at least the setting's margin
+above it; else that accuracy less the margin. That rule was written before the first trial. Where it gives another level than
+the setting's, tokens to that one are shown too, though uniform sampling may hardly ever come there.
 """
 
 from __future__ import annotations
@@ -74,10 +75,7 @@ def summarize(records: Sequence[Record], start: Record, titles: Mapping[str, str
         raise ValueError("there is no finished trial of uniform sampling")
     last = float(np.mean(uniform))
     level = settings["level"] if last >= settings["level"] + settings["margin"] else last - settings["margin"]
-    trials = [
-        {**record, "to_level": tokens_to(level, record["tokens"], record["accuracy"], start["accuracy"])} for record in records
-    ]
-    arms = {arm: [trial for trial in trials if trial["arm"] == arm] for arm in titles}
+    arms = {arm: [record for record in records if record["arm"] == arm] for arm in titles}
     table = {}
     for arm, of_arm in arms.items():
         if not of_arm:
@@ -86,23 +84,48 @@ def summarize(records: Sequence[Record], start: Record, titles: Mapping[str, str
         table[arm] = {
             "title": titles[arm],
             "num_seeds": len(of_arm),
-            "arrived": sum(trial["to_level"] is not None for trial in of_arm),
-            "tokens_to_level": _mean([_spent(trial) for trial in of_arm]),
             "last_accuracy": _mean([trial["accuracy"][-1] for trial in of_arm]),
+            "over_uniform": None if arm == "uniform" else _gain(of_arm, arms["uniform"]),
             "steps": float(np.mean([trial["steps"] for trial in of_arm])),
             "series": {name: float(np.mean(values)) for name, values in series.items() if values},
-            "against": {base: ratio_to(of_arm, arms[base]) for base in BASES if base in arms and base != arm},
         }
+    levels = [_level_table(each, arms, start["accuracy"]) for each in dict.fromkeys((level, settings["level"]))]
     return {
         "commits": sorted({record["commit"] for record in records}),
         "identity": start["identity"],
         "start": {name: start[name] for name in ("accuracy", "pass_rates", "tags")},
         "seeds": sorted({record["seed"] for record in records}),
-        "level": level,
+        "levels": levels,
         "cpu_minutes": round((start["cpu_s"] + sum(record["cpu_s"] for record in records)) / 60, 1),
         "table": table,
-        "trials": [{name: value for name, value in trial.items() if name not in ("series", "commit")} for trial in trials],
+        "trials": [{name: value for name, value in trial.items() if name not in ("series", "commit")} for trial in records],
     }
+
+
+def _level_table(level: float, arms: Mapping[str, Sequence[Record]], start: float) -> Record:
+    """Return tokens to a level by arm, and their ratios to those of the bases."""
+    trials = {
+        arm: [{**trial, "to_level": tokens_to(level, trial["tokens"], trial["accuracy"], start)} for trial in of_arm]
+        for arm, of_arm in arms.items()
+        if of_arm
+    }
+    table = {
+        arm: {
+            "arrived": sum(trial["to_level"] is not None for trial in of_arm),
+            "by_seed": {trial["seed"]: trial["to_level"] for trial in of_arm},
+            "tokens": _mean([_spent(trial) for trial in of_arm]),
+            "against": {base: ratio_to(of_arm, trials[base]) for base in BASES if base in trials and base != arm},
+        }
+        for arm, of_arm in trials.items()
+    }
+    return {"level": level, "table": table}
+
+
+def _gain(records: Sequence[Record], base: Sequence[Record]) -> list[Any] | None:
+    """Return the mean difference of the last accuracies, seed by seed, with its interval; None without a common seed."""
+    theirs = {record["seed"]: record["accuracy"][-1] for record in base}
+    gains = [record["accuracy"][-1] - theirs[record["seed"]] for record in records if record["seed"] in theirs]
+    return _mean(gains) if gains else None
 
 
 def _thousands(result: Sequence[Any]) -> str:
@@ -128,7 +151,7 @@ def _ratio(result: Record | None) -> str:
 def markdown(summary: dict[str, Any], name: str) -> str:
     """The table, the ratios by seed, and what all trials had in common."""
     settings, start = summary["identity"]["settings"], summary["start"]
-    rates, level = np.array(start["pass_rates"]), 100 * summary["level"]
+    rates, levels = np.array(start["pass_rates"]), summary["levels"]
     lines = [
         "# Does RLCS save tokens?",
         "",
@@ -143,23 +166,27 @@ def markdown(summary: dict[str, Any], name: str) -> str:
         f"rate of {settings['learning_rate']:g}; rollout batches of {settings['rollout_batch_size']} are trained on in steps "
         f"of {settings['batch_size']}.",
         f"- Every {settings['eval_tokens']:,} tokens: one sampled vote on {settings['num_test']} held-out pairs in both "
-        f"orders. The level is {level:.1f} %. A trial arrives where the isotonic regression of its accuracies does; one that "
-        "does not counts with all its tokens.",
+        f"orders. The level was to be {100 * settings['level']:.0f} %, or uniform sampling's last accuracy less "
+        f"{100 * settings['margin']:.0f} points where that is lower. A trial arrives where the isotonic regression of its "
+        "accuracies does; one that does not counts with all its tokens.",
         "- Intervals are Student's 95 % over seeds; of ratios, over logarithms, seed by seed.",
         "",
-        f"| | thousand tokens to {level:.1f} % | arrived | by uniform sampling's | by refill's | last accuracy, % | updates |",
-        "|---|---|---|---|---|---|---|",
+        "| | last accuracy, % | over uniform sampling's, points | updates |",
+        "|---|---|---|---|",
     ]
     for row in summary["table"].values():
-        cells = [
-            row["title"],
-            _thousands(row["tokens_to_level"]),
-            f"{row['arrived']} of {row['num_seeds']}",
-            *(_ratio(row["against"].get(base)) for base in BASES),
-            _with(row["last_accuracy"], 100, 1),
-            f"{row['steps']:.0f}",
+        over = "–" if row["over_uniform"] is None else _with(row["over_uniform"], 100, 1)
+        lines.append(f"| {row['title']} | {_with(row['last_accuracy'], 100, 1)} | {over} | {row['steps']:.0f} |")
+    for each in levels:
+        lines += [
+            "",
+            f"| | thousand tokens to {100 * each['level']:.1f} % | arrived | by uniform sampling's | by refill's |",
+            "|---|---|---|---|---|",
         ]
-        lines.append("| " + " | ".join(cells) + " |")
+        for arm, row in each["table"].items():
+            title, number = (summary["table"][arm][name] for name in ("title", "num_seeds"))
+            ratios = " | ".join(_ratio(row["against"].get(base)) for base in BASES)
+            lines.append(f"| {title} | {_thousands(row['tokens'])} | {row['arrived']} of {number} | {ratios} |")
     lines += [
         "",
         "What was drawn, in the mean over all rollout batches:",
@@ -197,7 +224,8 @@ def draw(summary: dict[str, Any], path: Path) -> None:
         if all(band is not None for band in bands):
             low, high = (100 * np.array([band[side] for band in bands if band is not None]) for side in (0, 1))
             axes.fill_between(grid / 1000, low, high, color=colour, alpha=0.12, lw=0)
-    axes.axhline(100 * summary["level"], color="#888", ls="--", lw=1)
+    for each in summary["levels"]:
+        axes.axhline(100 * each["level"], color="#888", ls="--", lw=1)
     axes.set(xlabel="generated tokens, thousands", ylabel="held-out votes right, %")
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=110, bbox_inches="tight")

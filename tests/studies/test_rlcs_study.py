@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eval.rlcs import ARMS, RLCSContext, Settings, config_of
-from eval.rlcs_report import ratio_to, summarize, tokens_to, write_report
+from eval.rlcs_report import markdown, ratio_to, summarize, tokens_to, write_report
 from eval.studies.plans import Trial
 from eval.studies.runner import read_records, run_trials
 
@@ -70,6 +70,28 @@ def test_ratios_by_seed() -> None:
     assert late["ratio"] == pytest.approx((2.5 * 0.5) ** 0.5)
     assert (late["at_least"], late["at_most"]) == (1, 1)
     assert ratio_to([record(3, 100.0)], base) is None
+
+
+def test_two_levels() -> None:
+    """Where uniform sampling ends below the level that was set, both that one and its own less the margin are shown."""
+    rows = [
+        {"arm": arm, "seed": seed, "tokens": [100, 200], "accuracy": [0.8, last], "num_tokens": 200, "steps": 4, "cpu_s": 1.0}
+        for seed in range(2)
+        for arm, last in (("uniform", 0.82), ("rlcs", 0.86 + 0.02 * seed))
+    ]
+    records = [{**row, "series": {}, "commit": "c"} for row in rows]
+    facts = {"settings": Settings().__dict__, "judge": "j"}
+    start = {"accuracy": 0.7, "pass_rates": [0.5], "tags": {"1": 1.0}, "cpu_s": 1.0, "identity": facts}
+    summary = summarize(records, start, {"uniform": "uniform sampling", "rlcs": "RLCS"})
+    assert [each["level"] for each in summary["levels"]] == [pytest.approx(0.8), 0.85]
+    (_, literal) = (each["table"] for each in summary["levels"])
+    assert (literal["uniform"]["arrived"], literal["rlcs"]["arrived"]) == (0, 2)
+    assert literal["rlcs"]["against"]["uniform"]["at_most"] == 2
+    assert summary["table"]["rlcs"]["over_uniform"][0] == pytest.approx(0.05)
+    text = markdown(summary, "rlcs")
+    assert "| RLCS | 87.0 [74.3, 99.7] | 5.0 [-7.7, 17.7] | 4 |" in text
+    assert "thousand tokens to 80.0 %" in text
+    assert "| uniform sampling | 0.2 [0.2, 0.2] | 0 of 2 | – | – |" in text
 
 
 def test_a_study_in_small(finished_run: Path, tmp_path: Path) -> None:
