@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -190,11 +190,15 @@ class MethodContext:
 
     def measure(self, model: Any, *, last: bool, verify: bool = False) -> dict[str, Any]:
         """Return a row of the table; ``last``: with the majority of 15, and the unlike pairs where there are any."""
-        num_vote_pairs = self.settings.num_vote_pairs if last else 0
-        row = self.evaluator.scores(model, self.test, verify=verify, num_vote_pairs=num_vote_pairs)
+        num_vote_pairs, evaluator = self.settings.num_vote_pairs if last else 0, self.evaluator_of(verify=verify)
+        row = evaluator.scores(model, self.test, verify=verify, num_vote_pairs=num_vote_pairs)
         if last and self.unlike:
-            row["unlike"] = self.evaluator.greedy_accuracy(model, self.unlike, verify=verify)
+            row["unlike"] = evaluator.greedy_accuracy(model, self.unlike, verify=verify)
         return row
+
+    def evaluator_of(self, *, verify: bool) -> Evaluator:
+        """Return who measures a judge, one that verifies by turns of their own length."""
+        return replace(self.evaluator, max_tokens=self.settings.verify_max_tokens) if verify else self.evaluator
 
     def verifying(self) -> dict[str, Any]:
         """Return the scores of PAG's start, made once: taught to verify its judgments from its own votes, right and wrong."""
@@ -219,7 +223,7 @@ class MethodContext:
         config = SFTConfig(
             model=str(self.world.judge),
             template=self.template.name,
-            learning_rate=3e-4,
+            learning_rate=self.settings.verify_learning_rate,
             lr_scheduler="linear",
             max_steps=self.settings.verify_steps,
             batch_size=32,
@@ -274,7 +278,7 @@ class MethodContext:
 
         def evaluate(budget: int) -> dict[str, Any]:
             if trial.is_validation:
-                return self.evaluator.scores(model, self.validation, verify=verifies)
+                return self.evaluator_of(verify=verifies).scores(model, self.validation, verify=verifies)
             return self.measure(model, last=budget == budgets[-1], verify=verifies)
 
         budgets = self.settings.budgets[:1] if trial.is_validation else budgets_of(trial.arm, self.settings)

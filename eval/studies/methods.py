@@ -99,7 +99,9 @@ class Settings:
     num_unlike: int = 200  # pairs of the unlike test set, where the world has one
     verify_pairs: int = 4000  # whose votes PAG's start is taught with
     verify_votes: int = 4  # of each of them: right and wrong votes on one pair tell more than those on easy and hard pairs
-    verify_steps: int = 300  # SFT of PAG's start
+    verify_steps: int = 900  # SFT of PAG's start
+    verify_learning_rate: float = 1e-3
+    verify_max_tokens: int = 96  # of a turn of PAG: a verification is a judgment's reasoning and a sentence more
     consistency_weight: float = 0.5
     seed: int = 1000  # of all evaluation
 
@@ -216,9 +218,15 @@ def config_of(trial: MethodTrial, settings: Settings, *, model: str, template: s
         "seed": trial.seed,
         "learning_rate": trial.learning_rate,
         "max_steps": 100_000,
+        **turn_length(arm.recipe, settings),
         **arm.changes,
     }
     return RLConfig(**values)
+
+
+def turn_length(recipe: str, settings: Settings) -> dict[str, Any]:
+    """Return the longest turn where that is not the longest judgment."""
+    return {"max_completion_length": settings.verify_max_tokens} if recipe == "pag" else {}
 
 
 def critic_config(
@@ -240,6 +248,7 @@ def critic_config(
         "value_pretrain_steps": num_steps,
         "value_pretrain_batch_size": settings.value_batch_size,
         "gae_lambda_critic": 1.0,
+        **turn_length(recipe, settings),
     }
     return RLConfig(**values)
 
