@@ -72,7 +72,7 @@ class Settings:
     num_pairs: int = 100  # that are trained on, in both orders: what is drawn is several passes over them
     rollout_batch_size: int = 256
     batch_size: int = 128
-    learning_rate: float = 3e-4
+    learning_rate: float = 1e-4
     max_tokens: int = 64
     eval_tokens: int = 7_500  # generated between two evaluations
     num_test: int = 300  # held-out pairs, each in both orders, one sampled vote in each

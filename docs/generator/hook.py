@@ -20,7 +20,8 @@ from docs.generator.notebooks import notebook_files  # noqa: E402
 from docs.generator.pages import generated_pages  # noqa: E402
 from docs.generator.results import fill_results  # noqa: E402
 
-FIGURES = ("stability", "methods", "methods_hard", "methods_hard_curves", "policy", "calibration")  # of eval/results
+# Of eval/results.
+FIGURES = ("stability", "methods", "methods_hard", "methods_hard_curves", "policy", "calibration", "rlcs", "rlcs_3e-4")
 PIPELINE = Path(__file__).with_name("pipeline.svg")  # drawn within a page, in the page's colours
 _navigation: list[Navigation] = []
 

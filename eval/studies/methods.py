@@ -99,9 +99,10 @@ class Settings:
     num_unlike: int = 200  # pairs of the unlike test set, where the world has one
     verify_pairs: int = 4000  # whose votes PAG's start is taught with
     verify_votes: int = 4  # of each of them: right and wrong votes on one pair tell more than those on easy and hard pairs
-    verify_steps: int = 900  # SFT of PAG's start
+    verify_steps: int = 600  # SFT of PAG's start
     verify_learning_rate: float = 1e-3
     verify_max_tokens: int = 96  # of a turn of PAG: a verification is a judgment's reasoning and a sentence more
+    verify_value_patience: int = 5  # PAG's critic is at its plateau after some ten batches; three turns make one dear
     consistency_weight: float = 0.5
     seed: int = 1000  # of all evaluation
 
@@ -249,6 +250,7 @@ def critic_config(
         "value_pretrain_batch_size": settings.value_batch_size,
         "gae_lambda_critic": 1.0,
         **turn_length(recipe, settings),
+        **({"value_patience": settings.verify_value_patience} if recipe == "pag" else {}),
     }
     return RLConfig(**values)
 
