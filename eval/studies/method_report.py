@@ -75,7 +75,11 @@ def head_lines(summary: dict[str, Any]) -> list[str]:
         )
     if summary["pag_start"]:
         lines.insert(
-            2, f"- PAG's start, taught to verify its judgments: {_scores(summary['pag_start'])}, at the last judgment."
+            2,
+            f"- PAG's start, taught to verify its judgments by {s['verify_steps']} steps of SFT at rate "
+            f"{s['verify_learning_rate']:g}: {_scores(summary['pag_start'])}, at the last judgment. A turn has up to "
+            f"{s['verify_max_tokens']} tokens, others' judgments up to {s['max_tokens']}. The fit of its critic ends after "
+            f"{s['verify_value_patience']} rollout batches at a plateau, others' after 20.",
         )
     return lines
 

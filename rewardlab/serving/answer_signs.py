@@ -210,7 +210,7 @@ class AnswerSigns:
             self.num_lines["skipped"] += 1
             return
         watched.num_reading += 1
-        self._begin(self._read(tenant, watched, rows, means, num_chars))
+        self._begin(self._read(tenant, watched, rows, means, watched.version, num_chars))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         """Begin work that nobody waits for, in a context of its own: it is on no request's account."""
@@ -219,9 +219,16 @@ class AnswerSigns:
         task.add_done_callback(self._tasks.discard)
 
     async def _read(
-        self, tenant: str, watched: WatchedAnswers, rows: list[Row], means: dict[str, float], num_chars: int
+        self,
+        tenant: str,
+        watched: WatchedAnswers,
+        rows: list[Row],
+        means: dict[str, float],
+        version: int,
+        num_chars: int,
     ) -> None:
-        outcome, version = "failed", watched.version
+        """Read a window; ``means`` are of that ``version`` of the judge."""
+        outcome = "failed"
         try:
             async with self._one_reader:  # who comes first is first: lines keep their order
                 line = await run_in_threadpool(answer_metrics, rows, self._rules.known)
