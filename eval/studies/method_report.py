@@ -10,6 +10,7 @@ from typing import Any
 from eval.studies.method_plots import draw_accuracy, draw_curves
 from eval.studies.method_summary import BASE, COLUMNS, COMPARED, REVISION, Mean
 from eval.studies.methods import ARMS, VALIDATION_SEED
+from rewardlab.config import RLConfig
 from rewardlab.data.files import write_atomic
 
 CURVES = "_curves"  # what the name of the second plot adds
@@ -79,7 +80,8 @@ def head_lines(summary: dict[str, Any]) -> list[str]:
             f"- PAG's start, taught to verify its judgments by {s['verify_steps']} steps of SFT at rate "
             f"{s['verify_learning_rate']:g}: {_scores(summary['pag_start'])}, at the last judgment. A turn has up to "
             f"{s['verify_max_tokens']} tokens, others' judgments up to {s['max_tokens']}. The fit of its critic ends after "
-            f"{s['verify_value_patience']} rollout batches at a plateau, others' after 20.",
+            f"{s['verify_value_patience']} rollout batches at a plateau, others' after "
+            f"{RLConfig.model_fields['value_patience'].default}.",
         )
     return lines
 
