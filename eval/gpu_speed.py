@@ -37,7 +37,8 @@ from trl import SFTConfig as TRLSFTConfig
 
 from rewardlab.config import RLConfig, SFTConfig
 from rewardlab.data.images import encode_png
-from rewardlab.demo.base_model import CHAT_TEMPLATE, train_tokenizer
+from rewardlab.data.pairs import write_parquet
+from rewardlab.demo.base_model import CHAT_TEMPLATE, save_model, train_tokenizer
 from rewardlab.demo.build import corpus
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.models.architectures import config_of
@@ -202,6 +203,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=64)
     parser.add_argument("--on-cpu", action="store_true", help="try the script with a small model")
+    parser.add_argument("--save", type=Path, help="write the model, and the pairs that it is timed on, to this folder, and end")
     parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "gpu_speed.json")
     options = parser.parse_args()
     if not torch.cuda.is_available() and not options.on_cpu:
@@ -209,8 +211,12 @@ def main() -> None:
     device = "cpu" if options.on_cpu else "cuda"
     shared: dict[str, Any] = {"model": options.model, "template": "plain", "max_steps": options.steps + 1, "save_steps": 10_000}
     shared |= {"batch_size": options.batch, "micro_batch_size": options.micro, "learning_rate": 1e-6}
-    rate, results = matmul_flops(device), {}
     model, processor, pairs = make_inputs(options)
+    if options.save:
+        save_model(options.save / "model", model.to(torch.bfloat16), processor)
+        write_parquet(pairs, options.save / "pairs.parquet")
+        return
+    rate, results = matmul_flops(device), {}
     weights = sum(weight.numel() for weight in model.parameters())
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)

@@ -81,7 +81,7 @@ def head_lines(summary: dict[str, Any]) -> list[str]:
             f"{s['verify_learning_rate']:g}: {_scores(summary['pag_start'])}, at the last judgment. A turn has up to "
             f"{s['verify_max_tokens']} tokens, others' judgments up to {s['max_tokens']}. The fit of its critic ends after "
             f"{s['verify_value_patience']} rollout batches at a plateau, others' after "
-            f"{RLConfig.model_fields['value_patience'].default}.",
+            f"{RLConfig.model_fields['value_patience'].default}. It is one for all seeds.",
         )
     return lines
 

@@ -20,7 +20,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from eval.studies.checker import LocalChecker
 from eval.studies.method_evaluation import Evaluator
-from eval.studies.methods import ARMS, MethodTrial, Settings, budgets_of, config_of, critic_config, facts_of
+from eval.studies.methods import ARMS, VALIDATION_SEED, MethodTrial, Settings, budgets_of, config_of, critic_config, facts_of
 from eval.studies.oracle import OracleValues
 from eval.studies.runner import make_once
 from eval.studies.trials import is_numeric_failure
@@ -236,9 +236,10 @@ class MethodContext:
         train_sft(pairs, config, folder / "sft", votes=votes)
 
     def critic(self, arm: str, seed: int) -> dict[str, Any]:
-        """Return a fitted critic's folder and what the fit took, made once a seed: one for PAG, one for all others that are
-        fitted for as long."""
+        """Return a fitted critic's folder and what the fit took, made once a seed for all that are fitted for as long. PAG has
+        one of its own for all seeds: three turns make it dear."""
         recipe, num_steps = "pag" if ARMS[arm].recipe == "pag" else "vc_ppo", ARMS[arm].fit_steps or self.settings.value_steps
+        seed = VALIDATION_SEED if recipe == "pag" else seed
         config = critic_config(
             recipe,
             seed,
