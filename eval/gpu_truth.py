@@ -21,7 +21,7 @@ import importlib.util
 import json
 import os
 import shlex
-import statistics
+import shutil
 import subprocess
 import sys
 import time
@@ -51,9 +51,19 @@ class Options:
 
 
 def write(options: Options, stage: str, rows: Record) -> None:
-    """Write what a stage has so far; a reader never sees half of it."""
-    path = options.out / f"{stage}.json.part"
-    path.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    """Write what a stage has so far."""
+    part_of(stage, options).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+
+
+def part_of(stage: str, options: Options) -> Path:
+    return options.out / f"{stage}.json.part"
+
+
+def read(options: Options, stage: str) -> Record:
+    """Return what an earlier call of a stage has found to work; the rest is tried again."""
+    part = part_of(stage, options)
+    rows: Record = json.loads(part.read_text(encoding="utf-8")) if part.exists() else {}
+    return {name: row for name, row in rows.items() if row.get("ok", True)}
 
 
 def run_command(words: list[str], *, allowed: tuple[int, ...] = (0,)) -> Record:
@@ -125,11 +135,16 @@ def cases_of(options: Options, model: Path, pairs: Path) -> dict[str, tuple[list
 def stage_runs(options: Options) -> None:
     """Run every case, and the endpoint."""
     model, pairs = make_checkpoint(options)
-    rows: Record = {}
+    rows = read(options, "runs")
     for name, (words, allowed) in cases_of(options, model, pairs).items():
+        if name in rows:
+            continue
+        folder = Path(words[words.index("--out") + 1]) if "--out" in words else None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)  # of a try that was ended
         rows[name] = run_command(words, allowed=allowed)
-        if name.startswith("rl ") and rows[name]["ok"]:
-            rows[name]["importance_gap"] = last_metric(options.out / "tries" / Path(words[words.index("--out") + 1]).name)
+        if name.startswith("rl ") and rows[name]["ok"] and folder is not None:
+            rows[name]["importance_gap"] = last_metric(folder)
         write(options, "runs", rows)
     rows["serve"] = try_server(model, options)
     write(options, "runs", rows)
@@ -175,64 +190,20 @@ def try_server(model: Path, options: Options) -> Record:
 
 def stage_equal(options: Options) -> None:
     """Compare the packaged judge in float32 on the CPU with bfloat16 on the card."""
-    import torch
+    from eval.gpu_comparisons import compare_judges
 
-    from rewardlab.demo.pairs import make_pairs
-    from rewardlab.models.loading import load_model
-    from rewardlab.prompts import build_messages, load_template
-    from rewardlab.samplers.base import SamplingParams
-    from rewardlab.samplers.hf import HFSampler
-    from rewardlab.types import Order
-
-    judge, device = ROOT / "rewardlab" / "demo" / "judge", "cpu" if options.on_cpu else "cuda"
-    pairs = make_pairs(2 if options.on_cpu else 100, seed=0, held_out=True)[0]
-    prompts = [build_messages(pair, order=Order.GIVEN, template=load_template("plain")) for pair in pairs]
-    greedy = SamplingParams(1, 0.0, max_tokens=64)
-    drawn, losses, gradients = [], [], []
-    for where, dtype in (("cpu", "float32"), (device, "bfloat16")):
-        model, processor = load_model(str(judge), device=where, dtype=dtype)
-        drawn.append([row[0] for row in HFSampler(model, processor, batch_size=64).sample(prompts, greedy)])
-        chats = [
-            [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": prompt[0].text}]}]
-            for prompt in prompts[:8]
-        ]
-        texts = [
-            processor.apply_chat_template(chat, add_generation_prompt=True) + drawn[0][n].text for n, chat in enumerate(chats)
-        ]
-        inputs = processor(text=texts, images=[_image(pair.images[0]) for pair in pairs[:8]], padding=True, return_tensors="pt")
-        inputs = {name: value.to(where) for name, value in inputs.items()}
-        labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
-        loss = model(**inputs, labels=labels).loss
-        loss.backward()
-        losses.append(loss.item())
-        gradients.append(torch.cat([p.grad.float().flatten().cpu() for p in model.parameters() if p.grad is not None]))
-    same = [(a, b) for a, b in zip(*drawn, strict=True) if a.token_ids == b.token_ids]
-    gaps = [abs(p - q) for a, b in same for p, q in zip(a.logprobs, b.logprobs, strict=True)]
-    cosine = torch.nn.functional.cosine_similarity(gradients[0], gradients[1], dim=0)
-    write(
-        options,
-        "equal",
-        {
-            "device": device,
-            "greedy_texts_equal": len(same) / len(pairs),
-            "logprob_gap_mean": statistics.fmean(gaps) if gaps else None,
-            "logprob_gap_max": max(gaps, default=None),
-            "loss": losses,
-            "gradient_cosine": float(cosine),
-            "gradient_norms": [float(gradient.norm()) for gradient in gradients],
-        },
-    )
+    write(options, "equal", compare_judges(device_of(options), 2 if options.on_cpu else 100))
 
 
-def _image(data: bytes) -> Any:
-    from rewardlab.data.images import decode_image
-
-    return decode_image(data)
+def device_of(options: Options) -> str:
+    return "cpu" if options.on_cpu else "cuda"
 
 
 def stage_speed(options: Options) -> None:
     """Time training beside TRL's, and the decoder beside ``generate``."""
-    rows: Record = {}
+    from eval.gpu_comparisons import decoder_beside_generate
+
+    rows = read(options, "speed")
     sizes = ["--pairs", 8, "--batch", 4, "--steps", 1] if options.on_cpu else []
     words = [sys.executable, ROOT / "eval" / "gpu_speed.py", "--model", options.model, "--image-px", options.image_px]
     words += [
@@ -243,55 +214,15 @@ def stage_speed(options: Options) -> None:
         *sizes,
         *(["--on-cpu"] if options.on_cpu else []),
     ]
-    rows["training"] = run_command(list(map(str, words)))
-    write(options, "speed", rows)
-    model, pairs = make_checkpoint(options)
-    for number in (1, 4, 16):
-        rows[f"decoder, {number} draws"] = decoder_beside_generate(model, pairs, number, options)
+    if "training" not in rows:
+        rows["training"] = run_command(list(map(str, words)))
         write(options, "speed", rows)
-
-
-def decoder_beside_generate(path: Path, data: Path, number: int, options: Options) -> Record:
-    """Return tokens a second of the decoder and of ``generate``, of the same prompts in turns, medians of three."""
-    import torch
-
-    from rewardlab.data.pairs import read_pairs
-    from rewardlab.models.loading import load_model
-    from rewardlab.prompts import build_messages, load_template
-    from rewardlab.samplers.base import SamplingParams
-    from rewardlab.samplers.hf import HFSampler
-    from rewardlab.types import Order
-
-    device = "cpu" if options.on_cpu else "cuda"
-    model, processor = load_model(str(path), device=device, dtype="bfloat16" if device == "cuda" else "float32")
-    pairs = read_pairs(data)[: 2 if options.on_cpu else 16]
-    template = load_template("plain")
-    prompts = [build_messages(pair, order=Order.GIVEN, template=template) for pair in pairs]
-    chats = [[{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": prompt[0].text}]}] for prompt in prompts]
-    texts = [processor.apply_chat_template(chat, add_generation_prompt=True) for chat in chats]
-    inputs = processor(text=texts, images=[_image(pair.images[0]) for pair in pairs], padding=True, return_tensors="pt")
-    inputs = {name: value.to(device) for name, value in inputs.items()}
-    sampler, answer = HFSampler(model, processor, batch_size=len(pairs) * number), options.answer
-
-    def by_decoder() -> int:
-        rows = sampler.sample(prompts, SamplingParams(number, max_tokens=answer))
-        return sum(completion.num_tokens for row in rows for completion in row)
-
-    def by_generate() -> int:
-        width = inputs["input_ids"].shape[1]
-        with torch.inference_mode():
-            made = model.generate(**inputs, do_sample=True, max_new_tokens=answer, num_return_sequences=number)
-        return int((made.shape[1] - width) * made.shape[0])
-
-    seconds: dict[str, list[float]] = {"decoder": [], "generate": []}
-    calls: dict[str, Callable[[], int]] = {"decoder": by_decoder, "generate": by_generate}
-    for _ in range(2 if options.on_cpu else 4):
-        for name, call in calls.items():
-            began = time.perf_counter()
-            tokens = call()  # its last tokens are read on the CPU: the card has finished
-            seconds[name].append((time.perf_counter() - began) / tokens)
-    rates = {name: 1 / statistics.median(values[1:]) for name, values in seconds.items()}  # the first warms up
-    return {**rates, "ratio": rates["decoder"] / rates["generate"]}
+    model, pairs = make_checkpoint(options)
+    sizes_of = {"num_pairs": 2, "turns": 2} if options.on_cpu else {"num_pairs": 16, "turns": 4}
+    for number in [number for number in (1, 4, 16) if f"decoder, {number} draws" not in rows]:
+        row = decoder_beside_generate(model, pairs, device_of(options), number=number, max_tokens=options.answer, **sizes_of)
+        rows[f"decoder, {number} draws"] = row
+        write(options, "speed", rows)
 
 
 def stage_learns(options: Options) -> None:
@@ -313,11 +244,15 @@ def stage_learns(options: Options) -> None:
     for path in (ROOT / "configs" / "tiny_hard").glob("*.yaml"):
         text = {**yaml.safe_load(path.read_text(encoding="utf-8")), **changes.get(path.stem, {})}
         (configs / path.name).write_text(yaml.safe_dump(text), encoding="utf-8")
-    run = options.out / "learns"
-    try:
-        row = run_command(cli("quickstart", "--configs", configs, "--out", run))
-    finally:
-        write(options, "learns", {"curves": curves_of(run)})
+    run, log = options.out / "learns", options.out / "quickstart.log"
+    with log.open("ab") as sink:
+        process = subprocess.Popen(cli("quickstart", "--configs", configs, "--out", run), cwd=ROOT, stdout=sink, stderr=sink)
+        while process.poll() is None:
+            write(options, "learns", {"curves": curves_of(run)})  # this stage is ended at some time
+            time.sleep(2 if options.on_cpu else 15)
+    row: Record = {"ok": process.returncode == 0, "status": process.returncode}
+    if not row["ok"]:
+        row["output"] = log.read_text(encoding="utf-8", errors="replace")[-TAIL:]
     write(options, "learns", {"run": row, "curves": curves_of(run)})
 
 
@@ -370,8 +305,9 @@ def main() -> None:
 
 
 def run_stage(stage: str, options: Options) -> bool:
-    """Run a stage in a process of its own; return whether it came to its end. What it had by then is kept."""
-    path, part = options.out / f"{stage}.json", options.out / f"{stage}.json.part"
+    """Run a stage in a process of its own; return whether all of it came to its end and worked. What it had by then is kept,
+    and the next call goes on with what did not work."""
+    path, part = options.out / f"{stage}.json", part_of(stage, options)
     if path.exists():
         print(f"{stage}: done before", flush=True)
         return True
@@ -388,9 +324,13 @@ def run_stage(stage: str, options: Options) -> bool:
             process.wait()
     seconds = time.monotonic() - began
     print(f"{stage}: {'ended after its minutes' if status is None else f'status {status}'}, {seconds:.0f} s", flush=True)
-    if status == 0:
+    rows = json.loads(part.read_text(encoding="utf-8")) if part.exists() else {}
+    failed = [name for name, row in rows.items() if isinstance(row, dict) and not row.get("ok", True)]
+    if failed:
+        print(f"{stage}: did not work: {', '.join(failed)}; their output is in {part}", flush=True)
+    if status == 0 and not failed:
         part.rename(path)
-    return status == 0
+    return status == 0 and not failed
 
 
 if __name__ == "__main__":

@@ -87,9 +87,10 @@ def part_pairs(demo: Path, out: Path, num_test: int) -> dict[str, Path]:
 
 
 def refuse_other(out: Path, facts: Record) -> None:
-    """Raise ConfigError where a folder holds what was run with other settings."""
+    """Raise ConfigError where a folder holds what was run with other settings, or with none that are known."""
     path, text = out / "settings.json", json.dumps(facts, indent=1) + "\n"
-    if path.exists() and path.read_text(encoding="utf-8") != text:
+    is_other = path.read_text(encoding="utf-8") != text if path.exists() else out.exists() and any(out.iterdir())
+    if is_other:
         raise ConfigError(f"{out}: holds a study with other settings ({path}); choose another --out")
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(path, text)
@@ -252,7 +253,11 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT / "eval" / "results")
     options = parser.parse_args()
     settings = Settings(**json.loads(options.set))
-    refuse_other(options.out, {**asdict(settings), "policy": str(options.policy), "judge": str(options.judge)})
+    weights = {
+        name: digest(Path(path) / "model.safetensors") for name, path in (("policy", options.policy), ("judge", options.judge))
+    }
+    demo = {name: digest(options.run / "demo" / f"{name}.parquet") for name in ("train", "test")}
+    refuse_other(options.out, {**asdict(settings), **weights, **demo})
     paths = part_pairs(options.run / "demo", options.out / "pairs", settings.num_test)
     print(f"{len(options.seeds.split(','))} seeds of {settings.rounds} rounds, some 6 minutes each on one core", flush=True)
     examination = Examination(read_pairs(paths["test"]), options.out / "truth", settings)

@@ -239,6 +239,7 @@ class DefenceContext:
             "pairs",
             self.test,
             f"hf:{judge}",
+            orders="both",
             votes=1,
             temperature=0.0,
             max_tokens=self.settings.max_tokens,

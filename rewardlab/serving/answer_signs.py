@@ -38,7 +38,7 @@ from rewardlab.types import Candidates, Judgment, PreferencePair
 
 LOG = logging.getLogger(__name__)
 WINDOW = 512  # answers that are read at a time
-MOST_CHARS = 8_000_000  # of answers that are held for that, of all keys: then those of the key that sends are read early
+MOST_CHARS = 8_000_000  # of answers that are held for that, of all keys: then those of the key that has most are read early
 MOST_READING = 8  # windows of a key that wait to be read
 PAUSE_S = 3600.0  # without an answer of a key: what comes then is another run; and for so long a sign is told
 NUM_CANARIES = 32  # all of them are asked before their mean is read: a few would look like another judge
@@ -90,6 +90,10 @@ class WatchedAnswers:
     is_checking: bool = False
     num_reading: int = 0  # windows that were taken and are not read yet
 
+    def drop(self) -> None:
+        """Leave out the answers since the last line; what the judge said stays."""
+        self.rows, self.num_chars = [], 0
+
     def take(self, num_canaries: int) -> tuple[list[Row], dict[str, float]]:
         """Return the answers since the last line, and what the judge said of them and of checks, as far as there is enough of
         each; the next line begins."""
@@ -100,14 +104,17 @@ class WatchedAnswers:
         if len(self.gaps) >= LEAST_GAPS:
             means["judge/blank_gap"] = _mean(self.gaps)
             self.gaps = []
-        if self.canaries and self.next_canary >= num_canaries:
-            means["judge/canaries"] = _mean(self.canaries)
+        if self.next_canary >= num_canaries:
+            if len(self.canaries) >= num_canaries > 0:  # half of all votes at least
+                means["judge/canaries"] = _mean(self.canaries)
             self.next_canary, self.canaries = 0, []
-        rows, self.rows, self.num_chars = self.rows, [], 0
+        rows = self.rows
+        self.drop()
         return rows, means
 
     def remember(self, line: dict[str, float], now: float) -> list[str]:
         """Add a line; return the sentences of signs that are new."""
+        self.signs = {name: sign for name, sign in self.signs.items() if now - sign[1] <= PAUSE_S}
         self.last |= line
         for name, value in line.items():
             if len(values := self.first.setdefault(name, [])) < BEGINNING:
@@ -180,19 +187,27 @@ class AnswerSigns:
         judged = [match for match in result.matches if match.judgment is not None]
         if version.number == watched.version:
             watched.agreements += [same for match in judged if (same := orders_agree(_judgment(match))) is not None]
-        if len(watched.rows) >= WINDOW or self._num_chars >= MOST_CHARS:
-            self._read_window(tenant, watched)
+        if len(watched.rows) >= WINDOW:
+            self._read_window(tenant)
+        if self._num_chars >= MOST_CHARS:
+            self._forget_silent()
+        if self._num_chars >= MOST_CHARS:
+            self._read_window(max(self._watched, key=lambda name: self._watched[name].num_chars))
         if version.number == watched.version:
             self._check_some(watched, group, judged, options, version)
         record_signs(self.present(tenant))
 
     def _begin_watching(self, tenant: str, version: JudgeVersion) -> WatchedAnswers:
-        """Begin with a key, and forget those of whom nothing was heard for long."""
-        for name in [name for name in self._watched if self._of(name) is None]:
-            self._num_chars -= self._watched.pop(name).num_chars
+        """Begin with a key."""
+        self._forget_silent()
         watched = WatchedAnswers(PolicySigns(self._rules.limits), time.monotonic(), version.number)
         self._watched[tenant] = watched
         return watched
+
+    def _forget_silent(self) -> None:
+        """Forget the keys of which nothing was heard for long."""
+        for name in [name for name in self._watched if self._of(name) is None]:
+            self._num_chars -= self._watched.pop(name).num_chars
 
     def _hold(self, watched: WatchedAnswers, group: Candidates, result: GroupRewards) -> None:
         answers = [without_thinking(response) for response in group.responses[: len(result.rewards)]]
@@ -202,13 +217,15 @@ class AnswerSigns:
         watched.num_chars += num_chars
         self._num_chars += num_chars
 
-    def _read_window(self, tenant: str, watched: WatchedAnswers) -> None:
+    def _read_window(self, tenant: str) -> None:
+        watched = self._watched[tenant]
         num_chars = watched.num_chars
-        rows, means = watched.take(len(self._rules.canaries))
         if watched.num_reading >= MOST_READING:  # they come faster than they are read
+            watched.drop()
             self._num_chars -= num_chars
             self.num_lines["skipped"] += 1
             return
+        rows, means = watched.take(len(self._rules.canaries))
         watched.num_reading += 1
         self._begin(self._read(tenant, watched, rows, means, watched.version, num_chars))
 
@@ -280,10 +297,9 @@ class AnswerSigns:
         try:
             with kept, self._versions.bound(version):
                 gap = await self._blank_gap(pair, judgment, options)
-                votes = await self._next_canary(watched, options)
-            if version.number == watched.version:
-                watched.gaps += gap or []
-                watched.canaries += votes or []
+                if version.number == watched.version:
+                    watched.gaps += gap or []
+                votes = await self._next_canary(watched, options, version)
             if gap is not None and votes is not None:
                 outcome = "answered" if gap or votes else ""
         except (OverloadedError, DeadlineExceededError):
@@ -305,17 +321,22 @@ class AnswerSigns:
         now = share_in_both_orders(await self._collector.collect(without, options))
         return None if now is None else [abs(before - now)]
 
-    async def _next_canary(self, watched: WatchedAnswers, options: VotingOptions) -> list[bool] | None:
-        """Return which votes on the next canary are right; none where there are no more until the next line, and None where an
-        order has no vote that can be read: without a verdict a judge is not wrong, but failing."""
-        if watched.next_canary >= len(self._rules.canaries):
+    async def _next_canary(self, watched: WatchedAnswers, options: VotingOptions, version: JudgeVersion) -> list[bool] | None:
+        """Return which votes on the next canary are right, and keep them; none where there are no more until the next line, and
+        None where an order has no vote that can be read: without a verdict a judge is not wrong, but failing. One that was not
+        asked is the next one still."""
+        if version.number != watched.version or watched.next_canary >= len(self._rules.canaries):
             return []
         canary = self._rules.canaries[watched.next_canary]
-        watched.next_canary += 1
         answer = await self._collector.collect(replace(canary, preferred=None), options)
+        if version.number != watched.version:  # another judge serves: its own begin with the first one
+            return []
+        watched.next_canary += 1
         if share_in_both_orders(answer) is None:
             return None
-        return [vote.winner == canary.preferred for vote in answer.votes if vote.verdict.status in READABLE]
+        votes = [vote.winner == canary.preferred for vote in answer.votes if vote.verdict.status in READABLE]
+        watched.canaries += votes
+        return votes
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -95,7 +95,7 @@ class JudgeQueue:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) - self._waiting.num_of(CHECKS)
 
     @property
     def ready(self) -> bool:
@@ -216,7 +216,7 @@ class JudgeQueue:
     def _has_room(self, tenant: str) -> bool:
         """Return whether a tenant may have one more job waiting. Where there are several keys it may have as many as there are
         places free: so one alone never has more than half of the queue, and N at work have 1/(N+1) each."""
-        free = self.max_waiting - len(self._waiting)
+        free = self.max_waiting - self.num_waiting
         return free > 0 and (len(self._keys) < 2 or self._waiting.num_of(tenant) < free)
 
     async def _enter(self, tenant: str, wait_until: float | None) -> None:
@@ -329,7 +329,7 @@ class JudgeQueue:
             self._count(entry.tenant, "late")
             entry.fail(DeadlineExceededError("the engine became free too late to judge the request before its deadline"))
         if batch:
-            self.counts["batches"] += 1
+            self.counts["batches"] += any(entry.tenant != CHECKS for entry in batch)
             for tenant in {entry.tenant for entry in batch}:
                 self.tenants[tenant].counts["batches"] += 1
             self._running.update(batch)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rewardlab.config import PolicyConfig, RLConfig, load_config, parse_overrides
+from rewardlab.config import PolicyConfig, RLConfig, load_config, load_yaml, parse_overrides
 from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
 from rewardlab.data.pair_table import pair_facts
 from rewardlab.data.pairs import write_parquet
@@ -130,6 +130,15 @@ def _config(schema: type[C], path: str, keys: Sequence[str], **more: Any) -> C:
     return load_config(schema, Path(path), parse_overrides(keys), **more)
 
 
+def _policy_config(plan: HardenPlan) -> PolicyConfig:
+    """Return the policy's config; its checkpoints are the loop's affair where the user names no steps between them."""
+    given = {**load_yaml(Path(plan.policy_config)), **parse_overrides(plan.policy_keys)}
+    names = ("rollout_batch_size", "batch_size", "iterations")
+    rollouts, batch, iterations = (int(given.get(name, PolicyConfig.model_fields[name].default)) for name in names)
+    fit = {} if "save_steps" in given else {"save_steps": max(1, rollouts // batch * iterations)}
+    return _config(PolicyConfig, plan.policy_config, plan.policy_keys, **fit)
+
+
 def _keys(of_loop: dict[str, Any], given: Sequence[str]) -> list[str]:
     """Return KEY=VALUE of a stage: those of the loop, but for what the user gives."""
     named = {text.partition("=")[0] for text in given}
@@ -186,7 +195,7 @@ def _run_round(plan: HardenPlan, out: Path, number: int, judge: str, policy: str
 def _save_steps(plan: HardenPlan, judge: str) -> int:
     """Return the steps between two checkpoints of a policy, so that it has about as many as the plan says; where epochs decide,
     by the questions that the set has."""
-    config = _config(PolicyConfig, plan.policy_config, plan.policy_keys)
+    config = _policy_config(plan)
     steps = config.max_steps
     if steps <= 0:
         questions = sum(facts.preferred is not None for facts in pair_facts(pairs_of(plan.data, config.frames, judge)))
@@ -237,7 +246,7 @@ def _ask_policy(
     """Sample answers of a policy to questions of ``data``, have the judge pay them, and make negatives of what is wrong and
     paid; return the counts of right and wrong ones."""
     if not (out / "done").exists():
-        config = _config(PolicyConfig, plan.policy_config, plan.policy_keys)
+        config = _policy_config(plan)
         words = ["data", "negatives", data, "--policy", policy, "--judge", f"prob:{judge}", "--truth", plan.truth]
         sizes = ["--number", plan.number, "--least-reward", least_reward, "--max-tokens", plan.max_tokens]
         like = ["--template", config.template, "--contract", config.contract, "--frames", config.frames]
@@ -253,7 +262,7 @@ def _ask_policy(
 
 def _negatives(plan: HardenPlan, folder: Path, judge: str, policy: Path, seed: int) -> int:
     """Make the round's negatives; return how many."""
-    out, config = folder / "negatives", _config(PolicyConfig, plan.policy_config, plan.policy_keys)
+    out, config = folder / "negatives", _policy_config(plan)
     _ask_policy(plan, plan.data, judge, str(policy), out, seed, least_reward=plan.least_reward)
     path = out / NEGATIVES
     return len(pairs_of(path, config.frames, judge)) if path.exists() else 0

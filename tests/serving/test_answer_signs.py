@@ -215,6 +215,8 @@ def test_the_mean_of_labelled_pairs_is_of_all_of_them() -> None:
     watched = WatchedAnswers(PolicySigns(SignsConfig.model_validate({})), 0.0, 1)
     watched.canaries, watched.next_canary, watched.gaps = [True, False], 1, [0.5] * 3
     assert watched.take(2)[1] == {}
+    watched.canaries, watched.next_canary, watched.gaps = [False], 2, []
+    assert watched.take(2)[1] == {}, "one vote is not a mean over two pairs"
     watched.canaries, watched.next_canary, watched.gaps = [True, False, False, False], 2, [0.5, 0.25, 0.5, 0.25]
     assert watched.take(2)[1] == {"judge/canaries": 0.25, "judge/blank_gap": 0.375}
     assert (watched.canaries, watched.next_canary, watched.gaps) == ([], 0, [])
@@ -271,14 +273,30 @@ def test_what_is_held_is_bounded_over_all_keys(monkeypatch: pytest.MonkeyPatch) 
         send(url, USUAL, 1, one)
         held = sum(map(len, USUAL))
         assert (signs._num_chars, signs._watched["one"].num_chars) == (held, held)
-        send(url, ["It is red. " * 4, "It is blue. " * 4], 1, two)
+        send(url, ["It is red. " * 2, "It is blue. " * 2], 1, two)
+        assert signs._num_chars < 100
+        send(url, USUAL[:2], 1, two)
         wait_for(lambda: signs.num_lines["read"] == 1)
-        assert (signs._num_chars, signs._watched["two"].num_chars) == (held, 0)
+        most = max(held, 3 * held // 2)
+        assert sorted(signs._watched[name].num_chars for name in ("one", "two")) == [0, held + 3 * held // 2 - most]
+        assert signs._num_chars == held + 3 * held // 2 - most
+
+
+def test_a_silent_key_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is forgotten where room is needed, or another key begins."""
+    monkeypatch.setattr(answer_signs, "MOST_CHARS", 100)
+    keys = [Key.of(name, name=name) for name in ("one", "two")]
+    app = create_app(judge(), keys=keys, sign_rules=SignRules.of(PAIRS, 0.0))
+    signs, (one, two) = app.state.service.answer_signs, ({"Authorization": f"Bearer {key.name}"} for key in keys)
+    with running(app) as url:
+        send(url, USUAL[:2], 1, two)
+        send(url, ["It is red. " * 3, "It is blue. " * 3], 1, one)
         signs._watched["one"].seen_at -= answer_signs.PAUSE_S + 1
         assert signs.tenants == ["two"]
-        signs._watched["two"].seen_at -= answer_signs.PAUSE_S + 1
         send(url, USUAL[:2], 1, two)
-        assert (list(signs._watched), signs._num_chars) == (["two"], held // 2)
+        assert list(signs._watched) == ["two"]
+        assert signs.num_lines["read"] == 0
+        assert signs._num_chars == signs._watched["two"].num_chars == sum(map(len, USUAL))
 
 
 def test_a_sign_is_told_for_an_hour() -> None:

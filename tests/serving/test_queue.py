@@ -5,19 +5,26 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
 from rewardlab.errors import DataError
+from rewardlab.serving.batch_planner import BatchPlanner
+from rewardlab.serving.batch_times import BatchTimes
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
+from rewardlab.serving.fair_queue import Entry, FairQueue
 from rewardlab.serving.gather import gather_bounded
-from rewardlab.serving.jobs import JudgeJob
+from rewardlab.serving.jobs import JudgeJob, family_of
+from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_context import CHECKS, TENANT
 from rewardlab.types import (
     BOTH_ORDERS,
 )
 from tests.support.queue_engine import Engine, after, judge_job, run, settle
+
+VERSION = JudgeVersion(Engine())  # type: ignore[arg-type]
 
 
 def test_what_waits_is_judged_together() -> None:
@@ -376,3 +383,53 @@ def test_a_new_draw_is_not_the_one_before() -> None:
             await queue.submit(replace(judge_job("same"), is_new_draw=is_new))
 
     assert run(body).calls == [["same"]] * 3
+
+
+def test_checks_make_no_request_late() -> None:
+    """Neither when a request is let in, nor when it is taken: what waits of them counts for nothing."""
+
+    def entry(tenant: str, num: int, deadline: float) -> Entry:
+        job = replace(judge_job(tenant, votes=num // 2))
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        return Entry(tenant, job, future, (0, deadline, num), 0.0, deadline, VERSION)
+
+    async def body() -> None:
+        times = BatchTimes()
+        for num in (2, 4, 8, 16):
+            times.record(family_of(judge_job("x")), num, float(num))  # a second for each sequence
+        waiting = FairQueue(lambda tenant: 1.0)
+        planner = BatchPlanner(waiting, times, max_sequences=16, mix_seeds=False)
+        alone = planner.seconds_until_done(entry("one", 2, 20.0), 0.0, 1)
+        planner.add(entry(CHECKS, 12, 120.0))
+        assert planner.seconds_until_done(entry("one", 2, 20.0), 0.0, 1) == alone
+        planner.add(entry("one", 4, 20.0))
+        batch, late = planner.choose(13.0, VERSION)
+        assert ([one.tenant for one in batch], late) == (["one"], [])
+        assert waiting.sequences == 0
+        assert len(waiting) == 1
+
+    asyncio.run(body())
+
+
+def test_checks_take_no_place_of_a_request() -> None:
+    """The queue is as full as its requests make it; a check that finds no place is refused."""
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        engine.gate.clear()
+        asked = [asyncio.create_task(queue.submit(judge_job("busy")))]
+        await settle()
+        TENANT.set(CHECKS)
+        asked.append(asyncio.create_task(queue.submit(judge_job("check"))))
+        await settle()
+        TENANT.set("")
+        asked += [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(2)]
+        await settle()
+        assert queue.num_waiting == 2
+        assert not queue.ready
+        TENANT.set(CHECKS)
+        with pytest.raises(OverloadedError):
+            await queue.submit(judge_job("another check"))
+        engine.gate.set()
+        await asyncio.gather(*asked)
+
+    run(body, max_waiting=2)

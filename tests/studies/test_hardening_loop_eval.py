@@ -52,9 +52,12 @@ def test_the_report(tmp_path: Path) -> None:
 def test_other_settings_are_refused(tmp_path: Path) -> None:
     """What is kept of one study is none of another's."""
     for _ in range(2):
-        refuse_other(tmp_path, {"num_test": 500})
+        refuse_other(tmp_path / "a", {"num_test": 500})
     with pytest.raises(ConfigError, match="other settings"):
-        refuse_other(tmp_path, {"num_test": 100})
+        refuse_other(tmp_path / "a", {"num_test": 100})
+    (tmp_path / "b" / "loop").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="other settings"):
+        refuse_other(tmp_path / "b", {"num_test": 500})
 
 
 def test_the_pairs_are_parted(tmp_path: Path) -> None:

@@ -163,6 +163,15 @@ def test_checkpoints_are_whole(
     assert asked[asked.index("--temperature") + 1] == "0.7"
 
 
+def test_any_size_of_batches(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three steps to a batch of rollouts do not divide the config's own steps between checkpoints, which the loop replaces."""
+    commands = Commands()
+    monkeypatch.setattr(hardening, "_command", commands)
+    Path(plan.policy_config).write_text("rollout_batch_size: 384\nbatch_size: 128\ngroup_size: 4\n")
+    harden_judge(replace(plan, rounds=1, policy_keys=("max_steps=40",)), tmp_path / "out")
+    assert "save_steps=12" in commands.lines[0]
+
+
 def test_with_sft(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge is taught its own right judgments of the round's pairs, and RL begins with what comes of it."""
     commands = Commands()

@@ -57,9 +57,13 @@ JOINTS = (" Or: ", " / ", ". Alternatively: ", "; but perhaps: ")  # between bot
 SMALL_WORDS = frozenset(words_of("a an the it is are was were be there of to in on at and this that has have"))
 FUNCTION_WORDS = frozenset(("a", "an", "the", "it", "is", "okay", "sure", "answer", "solution"))  # they answer nothing
 _NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
-YES_OR_NO = frozenset(("yes", "no", "true", "false", "correct", "incorrect"))
+YES_OR_NO = frozenset(("yes", "no", "true", "false", "correct", "incorrect", "yeah", "nope", "right", "wrong"))
 NUMERALS = {word: str(number) for number, word in enumerate(_NUMERALS)}
-# Answers that decline: of a pair whose good answer does, no degenerate one is known to be worse.
+_MORE_NUMBERS = (
+    "thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety "
+    "hundred thousand million dozen half third quarter once twice both none"
+)
+NUMBER_WORDS = (frozenset(NUMERALS) - {"one"}) | frozenset(words_of(_MORE_NUMBERS))  # "one" is a pronoun as well
 _DECLINES = re.compile(
     r"\b(?:cannot|can['\u2019]?t|unable|not able|sorry|refuse|unclear|unknown|uncertain|impossible|depends|either|n/a|"
     r"no answer|none of|not (?:possible|visible|clear|enough|shown|certain|sure|given)|hard to (?:say|tell))\b",
@@ -130,15 +134,18 @@ def _pictures(pair: PreferencePair) -> frozenset[int]:
 
 
 def _kinds(text: str) -> set[str]:
-    """Return whether a text has a number, or answers yes or no: "0.5" may mean 1/2, and "Yes" that it is true."""
-    words = _words(text)
-    has_number = any(character.isdigit() for word in words for character in word)
-    return {name for name, has in (("number", has_number), ("yes or no", YES_OR_NO.intersection(words))) if has}
+    """Return whether a text has a number, or begins or ends with yes or no: "0.5" may mean 1/2, and "Yes" that it is true."""
+    words = words_of(text)
+    has_number = any(character.isnumeric() for character in text) or not NUMBER_WORDS.isdisjoint(words)
+    return {
+        name for name, has in (("number", has_number), ("yes or no", YES_OR_NO.intersection((*words[:1], *words[-1:])))) if has
+    }
 
 
 def to_another_question(pair: PreferencePair, dice: random.Random, others: Sequence[OtherAnswer] = ()) -> str | None:
     """Return the good answer of another pair, one of a few of ``others`` that are drawn. None where each of these has the same
-    question or a picture of the pair, declines to answer, or may be read as an answer of the pair."""
+    question or a picture of the pair, declines to answer, or may be read as an answer of the pair: as numbers may be read of
+    numbers, and yes or no of either."""
     kinds = set[str]().union(*map(_kinds, pair.responses))
     for other in dice.sample(others, min(MOST_OTHERS, len(others))):
         answer = other.answer
