@@ -31,8 +31,8 @@ def hardening_page(name: str, plan: Record, rounds: Sequence[Record], metrics: S
 
 def _right(counts: Record) -> str:
     """Return the share of answers that are known to be right, in percent with its interval, and how many are not known."""
-    if not (asked := counts["questions"]):
+    if not (total := counts["questions"]):
         return "–"
-    low, high = wilson_interval(counts["right"], asked)
+    low, high = wilson_interval(counts["right"], total)
     unknown = f", {counts['unknown']:,} not known" if counts["unknown"] else ""
-    return f"{100 * counts['right'] / asked:.1f} [{100 * low:.1f}, {100 * high:.1f}]{unknown}"
+    return f"{100 * counts['right'] / total:.1f} [{100 * low:.1f}, {100 * high:.1f}]{unknown}"

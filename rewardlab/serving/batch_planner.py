@@ -44,9 +44,9 @@ class BatchPlanner:
         batch: list[Entry] = []
         late: list[Entry] = []
         size, total, time_left = 0, 0, math.inf
-        asked = [entry for entry in self._waiting if entry.tenant != CHECKS]
-        self._shortest_s = min((entry.deadline - entry.arrival for entry in asked), default=math.inf)
-        self._smallest = min((entry.job.num_sequences for entry in asked), default=self._max_sequences)
+        requests = [entry for entry in self._waiting if entry.tenant != CHECKS]
+        self._shortest_s = min((entry.deadline - entry.arrival for entry in requests), default=math.inf)
+        self._smallest = min((entry.job.num_sequences for entry in requests), default=self._max_sequences)
         for entry in self._waiting.in_turn():
             if entry.version is not version:
                 continue

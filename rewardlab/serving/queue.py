@@ -293,10 +293,10 @@ class JudgeQueue:
             self._learn(batch, results, loop.time() - start)
             for entry, result in zip(batch, results, strict=True):
                 self._settle(entry, result)
-            asked = [pair for pair in zip(batch, results, strict=True) if pair[0].tenant != CHECKS]
-            if asked and version is self.versions.newest:
-                self.failing = all(engine_failed(entry.job, result) for entry, result in asked)
-            await self._await_next({entry.tenant for entry, _ in asked}, loop.time() - start)
+            requests = [pair for pair in zip(batch, results, strict=True) if pair[0].tenant != CHECKS]
+            if requests and version is self.versions.newest:
+                self.failing = all(engine_failed(entry.job, result) for entry, result in requests)
+            await self._await_next({entry.tenant for entry, _ in requests}, loop.time() - start)
         except TimeoutError:
             # A call cannot be stopped: its thread is left behind, and another one calls the engine from now on.
             thread.close()
