@@ -192,7 +192,9 @@ class AnswerSigns:
         if self._num_chars >= MOST_CHARS:
             self._forget_silent()
         if self._num_chars >= MOST_CHARS:
-            self._read_window(max(self._watched, key=lambda name: self._watched[name].num_chars))
+            largest = max(self._watched, key=lambda name: self._watched[name].num_chars)
+            if self._watched[largest].rows:  # else all of them are being read
+                self._read_window(largest)
         if version.number == watched.version:
             self._check_some(watched, group, judged, options, version)
         record_signs(self.present(tenant))

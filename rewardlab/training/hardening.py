@@ -134,8 +134,11 @@ def _policy_config(plan: HardenPlan) -> PolicyConfig:
     """Return the policy's config; its checkpoints are the loop's affair where the user names no steps between them."""
     given = {**load_yaml(Path(plan.policy_config)), **parse_overrides(plan.policy_keys)}
     names = ("rollout_batch_size", "batch_size", "iterations")
-    rollouts, batch, iterations = (int(given.get(name, PolicyConfig.model_fields[name].default)) for name in names)
-    fit = {} if "save_steps" in given else {"save_steps": max(1, rollouts // batch * iterations)}
+    sizes = [given.get(name, PolicyConfig.model_fields[name].default) for name in names]
+    fit: dict[str, Any] = {}
+    if "save_steps" not in given and all(isinstance(size, int) and size > 0 for size in sizes):  # else it is refused below
+        rollouts, batch, iterations = sizes
+        fit = {"save_steps": max(1, rollouts // batch * iterations)}
     return _config(PolicyConfig, plan.policy_config, plan.policy_keys, **fit)
 
 
@@ -206,8 +209,8 @@ def _save_steps(plan: HardenPlan, judge: str) -> int:
 
 def _compare_policies(plan: HardenPlan, out: Path, folder: Path, before: str, result: Round) -> None:
     """Ask each checkpoint of the round's policy, and the one that the round began with, the held-out questions; the next round
-    begins with the one that is right most often, the latest of equal ones, and with none of which no answer is known to be
-    right but that which was there before."""
+    begins with the one that is right most often, the latest of equal ones. Where no checkpoint has an answer that is known to
+    be right, it begins with the one that this round began with."""
     if result.number == 0:
         first = _ask_policy(plan, plan.held_out, result.judge, before, out / "start_policy", plan.seed, least_reward=0.0)
     else:

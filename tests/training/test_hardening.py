@@ -172,6 +172,13 @@ def test_any_size_of_batches(plan: HardenPlan, tmp_path: Path, monkeypatch: pyte
     assert "save_steps=12" in commands.lines[0]
 
 
+@pytest.mark.parametrize("size", ["0", "many"])
+def test_sizes_that_are_none(plan: HardenPlan, tmp_path: Path, size: str) -> None:
+    """A sentence that names the key."""
+    with pytest.raises(ConfigError, match="batch_size"):
+        harden_judge(replace(plan, policy_keys=(f"batch_size={size}",)), tmp_path / "out")
+
+
 def test_with_sft(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The judge is taught its own right judgments of the round's pairs, and RL begins with what comes of it."""
     commands = Commands()

@@ -64,6 +64,7 @@ _MORE_NUMBERS = (
     "hundred thousand million dozen half third quarter once twice both none"
 )
 NUMBER_WORDS = (frozenset(NUMERALS) - {"one"}) | frozenset(words_of(_MORE_NUMBERS))  # "one" is a pronoun as well
+# Answers that decline: of a pair whose good answer does, no degenerate one is known to be worse.
 _DECLINES = re.compile(
     r"\b(?:cannot|can['\u2019]?t|unable|not able|sorry|refuse|unclear|unknown|uncertain|impossible|depends|either|n/a|"
     r"no answer|none of|not (?:possible|visible|clear|enough|shown|certain|sure|given)|hard to (?:say|tell))\b",
