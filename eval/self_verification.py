@@ -1,12 +1,13 @@
 """Does a judge that verifies itself become better by it: after its cold start, and after PAG?
 
-`python eval/self_verification.py --run runs/quickstart --out runs/self_verification`, by hand, after a quickstart's SFT; the
+`python -m eval.self_verification --run runs/quickstart --out runs/self_verification`, by hand, after a quickstart's SFT; the
 plan and what it takes are printed first. A trial already in OUT is kept. Results: eval/results/self_verification.json and .md.
 
 Three starts are compared, each the quickstart's SFT judge fine-tuned for as many steps: on verifications of its votes as the
 package chooses them (``taught``), of all its votes, most of which are right (``unbalanced``), and on the teacher's reasonings
 whatever they mention (``ungrounded``). ``pag`` is the recipe from the first start of seed 0, its critic fitted before, once for
-all seeds.
+all seeds. ``unverified`` is StableReinforce from the same start, on as many rollouts, without verification: what RL alone makes
+of a judge that was fine-tuned for longer.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.revision import RevisionScores, VerifiedVote, revision_scores
 from rewardlab.models.checkpoints import commit, template_for
 from rewardlab.models.loading import load_model
-from rewardlab.reporting.tables import markdown_table, percent, signed
+from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.self_verifying import SelfVerifying
 from rewardlab.training.policy_gradient.build import pretrain_value
@@ -56,10 +57,12 @@ ROOT = Path(__file__).parents[1]
 ARMS = {
     "taught": "Start: right and wrong votes in balance, by reasonings that mention what the responses differ in",
     "pag": "PAG from that start (seed 0), its critic fitted first",
+    "unverified": "StableReinforce from that start (seed 0), without verification",
     "unbalanced": "Start: all votes, most of which are right",
     "ungrounded": "Start: in balance, by any reasoning of the teacher",
 }
-MINUTES = {"taught": 4, "unbalanced": 4, "ungrounded": 4, "pag": 20}  # of one core, roughly
+RECIPES = {"pag": "pag", "unverified": "stable_reinforce"}  # of the arms that are trained by RL
+MINUTES = {"taught": 4, "pag": 6, "unverified": 3, "unbalanced": 4, "ungrounded": 4}  # of one core, roughly
 
 
 @dataclass(frozen=True)
@@ -68,13 +71,13 @@ class Settings:
 
     num_pairs: int = 4000  # with a judgment, that the judge votes on
     num_votes: int = 4  # on each: right and wrong votes on one pair tell more than those on easy and hard pairs
-    start_steps: int = 300
-    learning_rate: float = 3e-4  # of the starts
+    start_steps: int = 600
+    learning_rate: float = 1e-3  # of the starts: 300 steps at 3e-4 spell few of their verifications
     rl_learning_rate: float = 1e-4
     value_learning_rate: float = 1e-3
     value_pretrain_steps: int = 100
     rl_steps: int = 54
-    max_tokens: int = 64
+    max_tokens: int = 96  # of a turn
     num_test: int = 500
     seed: int = 1000  # of all evaluation
 
@@ -91,7 +94,7 @@ class Context:
             raise ConfigError(f"{run}: holds no finished SFT; make one with `rewardlab quickstart --out {run}`")
         torch.set_num_threads(1)
         self.settings, self.out, self.commit = settings, out, commit()
-        self.files = (train, test, find_config("rl/pag"))
+        self.files = (train, test, *(find_config(f"rl/{recipe}") for recipe in RECIPES.values()))
         self.template = template_for(self.judge, None)
         self.pairs, self.test = read_pairs(train), read_pairs(test)[: settings.num_test]
         self.votes = out / "votes.jsonl"
@@ -137,17 +140,16 @@ class Context:
     def run(self, trial: Trial) -> dict[str, Any]:
         """Train, and judge the held-out pairs with verification."""
         clock, cpu = time.perf_counter(), time.process_time()
-        checkpoint = self._pag(trial) if trial.arm == "pag" else self._teach(trial)
-        verdict_format = self.template.verdict_format
+        checkpoint = self._reinforce(trial) if trial.arm in RECIPES else self._teach(trial)
+        judge, verdict_format = self._judge(checkpoint, verifies=trial.arm != "unverified"), self.template.verdict_format
         votes = [
-            (pair.pair_id, verified_vote(vote, pair.preferred or 0, verdict_format))
-            for pair, vote in self._votes_of(self._judge(checkpoint, verifies=True))
+            (pair.pair_id, verified_vote(vote, pair.preferred or 0, verdict_format)) for pair, vote in self._votes_of(judge)
         ]
         return {
             "arm": trial.arm,
             "seed": trial.seed,
             "votes": [[name, vote.first_right, vote.says_correct, vote.revised, vote.last_right] for name, vote in votes],
-            "metrics": _metrics(checkpoint.parent) if trial.arm == "pag" else [],
+            "metrics": _metrics(checkpoint.parent) if trial.arm in RECIPES else [],
             "wall_s": round(time.perf_counter() - clock, 1),
             "cpu_s": round(time.process_time() - cpu, 1),
             "commit": self.commit,
@@ -177,13 +179,14 @@ class Context:
             train_sft(self.pairs, config, folder, votes=self.votes)
         return {}
 
-    def _pag(self, trial: Trial) -> Path:
-        """Return what the recipe makes of the start."""
-        config = self._pag_config(trial.seed)
-        critic = self._critic(config)
-        changes, folder = {"value_pretrain_steps": 0, "value_init": str(critic)}, self.out / "runs" / trial.name
-        if not is_finished(folder):  # it may have been killed while it was judged
-            train_rl(self.pairs, config.model_copy(update=changes), folder)
+    def _reinforce(self, trial: Trial) -> Path:
+        """Return what the arm's recipe makes of the start."""
+        config, folder = self._rl_config(trial.arm, trial.seed), self.out / "runs" / trial.name
+        if is_finished(folder):  # it may have been killed while it was judged
+            return folder / FINAL
+        if trial.arm == "pag":
+            config = config.model_copy(update={"value_pretrain_steps": 0, "value_init": str(self._critic(config))})
+        train_rl(self.pairs, config, folder)
         return folder / FINAL
 
     def _critic(self, config: RLConfig) -> Path:
@@ -196,12 +199,16 @@ class Context:
 
         return Path(make_once(self.out / "critic" / "fit.json", fit)["path"])
 
-    def _pag_config(self, seed: int) -> RLConfig:
-        """Return the recipe with the quickstart's optimizer."""
+    def _rl_config(self, arm: str, seed: int) -> RLConfig:
+        """Return the arm's recipe with the quickstart's optimizer."""
         recipe = {
             name: value
-            for name, value in load_yaml(find_config("rl/pag")).items()
+            for name, value in load_yaml(find_config(f"rl/{RECIPES[arm]}")).items()
             if name not in ("model", "template", "evaluation")
+        }
+        critic = {
+            "value_learning_rate": self.settings.value_learning_rate,
+            "value_pretrain_steps": self.settings.value_pretrain_steps,
         }
         values = {
             **recipe,
@@ -210,8 +217,7 @@ class Context:
             "template": self.template.name,
             "seed": seed,
             "learning_rate": self.settings.rl_learning_rate,
-            "value_learning_rate": self.settings.value_learning_rate,
-            "value_pretrain_steps": self.settings.value_pretrain_steps,
+            **(critic if arm == "pag" else {}),
             "warmup_steps": 5,
             "max_steps": self.settings.rl_steps,
             "rollout_batch_size": 256,
@@ -285,18 +291,29 @@ def markdown(summary: dict[str, Any], records: Sequence[dict[str, Any]], command
         f"{percent(start['on_train'])} % of those it was trained on. Below: one sampled judgment in each order, verified, "
         "revised where it was found wrong; all seeds together, intervals (95 %) over pairs.",
     ]
+    of = {arm: scores_of([record for record in records if record["arm"] == arm]) for arm in summary["arms"]}
+    rows = [
+        (
+            summary["arms"][arm]["title"],
+            with_interval(scores.first.accuracy, scores.first.interval),
+            with_interval(scores.last.accuracy, scores.last.interval),
+            *(("–", "–") if arm == "unverified" else (percent(scores.revised), percent(scores.unclear))),
+        )
+        for arm, scores in of.items()
+    ]
+    titles = ("", "first judgment right, %", "last judgment right, %", "revised, %", "verifications that say neither, %")
+    lines += ["", *markdown_table(titles, rows)]
     for arm, cell in summary["arms"].items():
-        scores = scores_of([record for record in records if record["arm"] == arm])
-        low, high = scores.net_gain.interval
+        if arm == "unverified":
+            continue
+        low, high = of[arm].net_gain.interval
         by_seed = ", ".join(
             f"{signed(gain['difference'])} [{signed(gain['interval'][0])}, {signed(gain['interval'][1])}]"
             for gain in cell["net_gain_by_seed"].values()
         )
-        seeds, revised = len(cell["net_gain_by_seed"]), percent(scores.revised)
-        gain = f"**{signed(scores.net_gain.difference)} points [{signed(low)}, {signed(high)}]**"
-        lines += ["", f"## {cell['title']}", ""]
-        lines += [f"Revising ({revised} % of judgments) gains {gain}; by seed ({seeds}): {by_seed}.", ""]
-        lines += markdown_table(("", "share %, 95 % interval", "judgments"), revision_rows(scores))
+        gain = f"**{signed(of[arm].net_gain.difference)} points [{signed(low)}, {signed(high)}]**"
+        lines += ["", f"## {cell['title']}", "", f"Revising gains {gain}; by seed: {by_seed}.", ""]
+        lines += markdown_table(("", "share %, 95 % interval", "judgments"), revision_rows(of[arm]))
     return "\n".join(lines) + "\n"
 
 
@@ -318,7 +335,7 @@ def main() -> None:
     start = run_trials(partial(Context, options.run, settings, options.out), trials, options.out, workers=options.workers)
     records = read_records(options.out)
     summary = summarize(start, records)
-    command = f"python eval/self_verification.py --value-steps {options.value_steps} --rl-steps {options.rl_steps}"
+    command = f"python -m eval.self_verification --value-steps {options.value_steps} --rl-steps {options.rl_steps}"
     write_atomic(options.results / "self_verification.json", json.dumps(summary, indent=1) + "\n")
     write_atomic(options.results / "self_verification.md", markdown(summary, records, command))
     print(options.results / "self_verification.md")

@@ -122,9 +122,9 @@ def study_self_improvement(
 ) -> None:
     """Does a judge go on improving without a teacher, and does a majority of its votes still help?
 
-    SFT, RL, self-distillation with a hot token, SFT, RL; beside it RL alone on as many tokens, and RL with clip-higher, with
-    KL, and with a reward for the majority. The plan is printed first. Each stage of a trial is kept: kill it at any time and
-    run the same command again. All finished trials are lines of `--records`; the report is beside it.
+    SFT, RL, self-distillation with and without a hot token, SFT, RL; beside it RL alone on as many tokens, and RL with
+    clip-higher, with KL, and with a reward for the majority. The plan is printed first. Each stage of a trial is kept: kill it
+    at any time and run the same command again. All finished trials are lines of `--records`; the report is beside it.
     """
     from functools import partial
 

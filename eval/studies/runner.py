@@ -23,6 +23,7 @@ from rewardlab.processes import end_with_parent
 from rewardlab.reporting.progress import bar
 
 START, TRIALS, LOG = "start.json", "trials", "workers.log"
+NUM_THREADS = 1  # of a process: the matrices are small, and two processes of one thread outrun one of two
 
 
 class Trial(Protocol):
@@ -59,6 +60,7 @@ _context: StudyContext  # of a worker process
 def open_study(context: StudyContext, out: Path, records: Path | None = None) -> dict[str, Any]:
     """Return the record of the start, measured or read from ``out`` or from ``records``. Raise ConfigError if either holds
     another study."""
+    torch.set_num_threads(NUM_THREADS)  # here too: with one worker the trials are run in this process
     identity, path = context.identity(), out / START
     lock_folder(out)
     if records is not None:
@@ -124,7 +126,7 @@ def _begin(opener: Opener, start: dict[str, Any], out: Path) -> None:
     """A worker process: one thread, ended with its parent, its chatter in a file."""
     global _context
     end_with_parent()
-    torch.set_num_threads(1)  # the matrices are small: two processes of one thread outrun one of two
+    torch.set_num_threads(NUM_THREADS)
     with (out / LOG).open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

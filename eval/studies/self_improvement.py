@@ -21,18 +21,22 @@ from rewardlab.config import RLConfig, SFTConfig, load_yaml
 @dataclass(frozen=True)
 class Arm:
     """What RL changes of StableReinforce's recipe. ``rounds``: of RL, with self-distillation and SFT between two of them.
-    ``vote_weight``: what a right majority of a rollout's group is paid besides."""
+    ``budgets``: of a round, each a multiple of ``Settings.num_tokens``; the judge is evaluated at each, the last one ends it.
+    ``hot_token``: temperature of the first free token in self-distillation (FIRE). ``vote_weight``: what a right majority of a
+    rollout's group is paid besides."""
 
     title: str
     changes: dict[str, Any] = field(default_factory=dict)
     rounds: int = 1
-    budgets: int = 1  # of a round, each of ``Settings.num_tokens``
+    budgets: tuple[int, ...] = (1,)
+    hot_token: float | None = None
     vote_weight: float = 0.0
 
 
 ARMS: dict[str, Arm] = {
     "two_rounds": Arm("RL, self-distil, SFT, RL", rounds=2),
-    "longer": Arm("RL alone, for as many tokens", budgets=4),  # two of RL, and about two of self-distillation
+    "hot_token": Arm("RL, self-distil with a hot token, SFT, RL", rounds=2, hot_token=30.0),
+    "longer": Arm("RL alone", budgets=(1, 2, 6)),  # as many tokens as two rounds of RL, and as those and self-distillation
     "clip_higher": Arm("RL with clip-higher (0.28)", {"clip_high": 0.28}),
     "kl": Arm("RL with KL to SFT (k3, 0.04)", {"kl": "k3_loss", "kl_coef": 0.04}),
     "grouped": Arm("RL in groups of 8", {"group_size": 8}),
@@ -42,18 +46,17 @@ ARMS: dict[str, Arm] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings that all trials share. Rejection sampling: ``num_pairs`` pairs, ``samples`` judgments in each order, the first
-    free token of each drawn at ``hot_token`` (FIRE), ``keep`` right ones a pair; of pairs that are right so often that a
-    guesser would be with a chance of ``alpha`` at most."""
+    """Settings that all trials share. Rejection sampling: ``num_pairs`` pairs, ``samples`` judgments in each order, ``keep``
+    right ones a pair; of pairs that are right so often that a guesser would be with a chance of ``alpha`` at most. SFT goes
+    ``sft_epochs`` times through what was kept."""
 
     num_tokens: int = 100_000  # generated in a round of RL
     learning_rate: float = 1e-4  # StableReinforce's best in the method study
-    num_pairs: int = 1000
+    num_pairs: int = 1500
     samples: int = 4
     keep: int = 2
     alpha: float = 0.05
-    hot_token: float = 30.0
-    sft_steps: int = 200
+    sft_epochs: int = 2
     sft_rate: float = 3e-4
     num_test: int = 200
     training: MethodSettings = field(default_factory=MethodSettings)
@@ -79,17 +82,18 @@ def rl_config(arm: str, seed: int, settings: Settings, *, model: str, template: 
     return RLConfig(**values)
 
 
-def sft_config(seed: int, settings: Settings, *, model: str, template: str) -> SFTConfig:
-    """Return the config of SFT on the judge's own judgments."""
+def sft_config(seed: int, settings: Settings, num_judgments: int, *, model: str, template: str) -> SFTConfig:
+    """Return the config of SFT on so many judgments of the judge itself."""
+    batch_size = min(32, settings.training.rollout_batch_size)
     return SFTConfig(
         model=model,
         template=template,
         seed=seed,
         learning_rate=settings.sft_rate,
         lr_scheduler="linear",
-        max_steps=settings.sft_steps,
-        batch_size=min(32, settings.training.rollout_batch_size),
-        micro_batch_size=min(32, settings.training.rollout_batch_size),
+        max_steps=max(1, settings.sft_epochs * num_judgments // batch_size),
+        batch_size=batch_size,
+        micro_batch_size=batch_size,
         adam_beta2=0.98,
         save_steps=100_000,
         gradient_checkpointing=False,
@@ -106,7 +110,7 @@ def plan_lines(trials: Sequence[Trial], records: Sequence[dict[str, Any]], worke
     """Return the plan in words: trials done and to do, and how long the rest takes by those that are done."""
     done = {(record["arm"], record["seed"]): float(record["cpu_s"]) for record in records}
     left = [trial for trial in trials if (trial.arm, trial.seed) not in done]
-    rounds = {arm: of.rounds * of.budgets for arm, of in ARMS.items()}
+    rounds = {arm: of.rounds * of.budgets[-1] for arm, of in ARMS.items()}
     lines = [
         f"{arm:14} {sum(t.arm == arm and t not in left for t in trials)} of {sum(t.arm == arm for t in trials)}" for arm in ARMS
     ]

@@ -61,18 +61,20 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
     """Return everything the report shows. Raise ValueError without a record."""
     if not records:
         raise ValueError("there is no finished trial to summarise")
-    of = {arm: rows_of(records, arm) for arm in ARMS}
+    of, began = {arm: rows_of(records, arm) for arm in ARMS}, with_gains(start["scores"])
     budget = start["identity"]["settings"]["num_tokens"]
-    first, longer, longest = (f"rl_1@{number * budget}" for number in (1, 2, ARMS["longer"].budgets))
+    first, longer, longest = (f"rl_1@{number * budget}" for number in ARMS["longer"].budgets)
     plain = of["longer"].get(first) or of["two_rounds"].get(first, {})
-    pairs = {"second round against first": (of["two_rounds"].get(f"{LAST}@{budget}"), of["two_rounds"].get(first))}
-    second = of["two_rounds"].get(f"{LAST}@{budget}")
+    second, own = of["two_rounds"].get(f"{LAST}@{budget}"), of["two_rounds"].get("sft")
+    pairs = {"second round against first": (second, of["two_rounds"].get(first))}
+    pairs["SFT on its own judgments against SFT on the teacher's"] = (own, dict.fromkeys(own or {}, began))
+    pairs["hot token against none, after the second round"] = (of["hot_token"].get(f"{LAST}@{budget}"), second)
+    pairs["hot token against none, after SFT"] = (of["hot_token"].get("sft"), own)
     pairs["two rounds against RL alone, as many tokens of RL"] = (second, of["longer"].get(longer))
     pairs["two rounds against RL alone, about as many tokens in all"] = (second, of["longer"].get(longest))
     pairs["RL alone, twice the tokens against once"] = (of["longer"].get(longer), of["longer"].get(first))
     pairs |= {f"{ARMS[arm].title}, against RL": (of[arm].get(first), plain) for arm in ("clip_higher", "kl", "grouped")}
     pairs[f"{ARMS['vote_reward'].title}, against groups of 8"] = (of["vote_reward"].get(first), of["grouped"].get(first))
-    began = with_gains(start["scores"])
     seeds = sorted({record["seed"] for record in records})
     differences = {"RL against its start": compared(plain, dict.fromkeys(seeds, began))} if plain else {}
     differences |= {title: compared(a, b) for title, (a, b) in pairs.items() if a and b}
@@ -96,7 +98,10 @@ def summarize(records: Sequence[Record], start: Record, num_workers: int) -> dic
         },
         "differences": differences,
         "distilled": [
-            {"seed": record["seed"], **row} for record in records for row in record["rows"] if row["stage"] == "distil"
+            {"arm": record["arm"], "seed": record["seed"], **row}
+            for record in records
+            for row in record["rows"]
+            if row["stage"] == "distil"
         ],
         "trials": [
             {
@@ -129,9 +134,9 @@ def markdown(summary: dict[str, Any]) -> str:
         f"{', '.join(map(str, summary['seeds']))}; {summary['num_trials']} trials.",
         f"- RL: StableReinforce, {s['num_tokens']:,} generated tokens a round at a constant rate of "
         f"{s['learning_rate']:g}; format 0.5 and result 1 are paid, no consistency.",
-        f"- Self-distillation: {s['num_pairs']:,} training pairs, {s['samples']} judgments in each order with a hot token at "
-        f"{s['hot_token']:g}; at most {s['keep']} right ones a pair are kept. SFT of the judge that all began with, "
-        f"{s['sft_steps']} steps on these alone.",
+        f"- Self-distillation: {s['num_pairs']:,} training pairs, {s['samples']} judgments in each order; of pairs that a "
+        f"guesser would get right as often in {s['alpha']:.0%} of cases at most, {s['keep']} right ones are kept. SFT of the "
+        f"judge that all began with on these alone, {s['sft_epochs']} epochs. Hot token: {ARMS['hot_token'].hot_token:g}.",
         f"- Held out: {s['num_test']} pairs in both orders, 15 sampled judgments and a greedy one in each. One vote and the "
         "majority of 15 are of the same judgments, in one order. Intervals are Student's 95 % over seeds.",
         f"- Time: {summary['minutes']} minutes by CPU seconds with {summary['num_workers']} processes of one thread.",
@@ -155,8 +160,8 @@ def markdown(summary: dict[str, Any]) -> str:
         names = {"num_pairs": "pairs", "samples": "judgments", "right": "right", "num_pairs_kept": "pairs kept"}
         names |= {"num_kept": "judgments kept", "distinct_openings": "different openings"}
         lines += table(
-            ["seed", *names.values()],
-            [[str(row["seed"]), *(f"{row[name]:,}" for name in names)] for row in summary["distilled"]],
+            ["", "seed", *names.values()],
+            [[ARMS[row["arm"]].title, str(row["seed"]), *(f"{row[name]:,}" for name in names)] for row in summary["distilled"]],
         )
     return "\n".join(lines).rstrip("\n") + "\n"
 

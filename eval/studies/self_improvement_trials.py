@@ -115,7 +115,7 @@ class SelfImprovementContext:
         )
         trainer.remove_callback(PrinterCallback)
         series.num_tokens = lambda: trainer.num_generated_tokens
-        budgets = [s.num_tokens * (number + 1) for number in range(arm.budgets)]
+        budgets = [s.num_tokens * multiple for multiple in arm.budgets]
         at_budgets = AtBudgets(trainer, budgets, lambda budget: self.scores(model), config.steps_of_rollouts)
         trainer.add_callback(at_budgets)
         trainer.train()
@@ -130,16 +130,16 @@ class SelfImprovementContext:
         s = self.settings
         model, _ = load_model(str(checkpoint), device="cpu")
         judge = self.evaluator.judge(model, verify=False)
-        set_hot_token(judge, s.hot_token)
-        rules = RejectionRules(
-            s.samples, s.keep, s.alpha, hot_token=s.hot_token, max_tokens=s.training.max_tokens, seed=trial.seed
-        )
+        if (hot := ARMS[trial.arm].hot_token) is not None:
+            set_hot_token(judge, hot)
+        rules = RejectionRules(s.samples, s.keep, s.alpha, hot_token=hot, max_tokens=s.training.max_tokens, seed=trial.seed)
         statistics = self_distill(self.pairs[: s.num_pairs], judge, rules, folder / "kept")
         names = ("num_pairs", "num_kept", "num_pairs_kept", "samples", "right", "distinct_openings")
         return {"checkpoint": str(folder / "kept" / DISTILLED), "rows": [{name: statistics[name] for name in names}]}
 
     def _sft(self, trial: Trial, data: Path, folder: Path) -> dict[str, Any]:
         """Return the start's judge after SFT on the judgments in ``data``."""
-        config = sft_config(trial.seed, self.settings, model=str(self.world.judge), template=self.template.name)
-        final = train_sft(read_pairs(data), config, folder / "run")
-        return {"checkpoint": str(final), "rows": [self.measure(final)]}
+        judged = read_pairs(data)
+        config = sft_config(trial.seed, self.settings, len(judged), model=str(self.world.judge), template=self.template.name)
+        final = train_sft(judged, config, folder / "run")
+        return {"checkpoint": str(final), "rows": [{"steps": config.max_steps, **self.measure(final)}]}

@@ -14,7 +14,7 @@ import pytest
 from eval.studies.methods import Settings as MethodSettings
 from eval.studies.plans import Trial, plan
 from eval.studies.runner import read_records, run_trials
-from eval.studies.self_improvement import ARMS, Settings, plan_lines, rl_config, stages_of
+from eval.studies.self_improvement import ARMS, Settings, plan_lines, rl_config, sft_config, stages_of
 from eval.studies.self_improvement_report import markdown, summarize, write_report
 from eval.studies.self_improvement_trials import SelfImprovementContext
 from eval.studies.vote_reward import VoteReward
@@ -23,7 +23,7 @@ from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
 
 RECIPES = Path(__file__).parents[2] / "configs" / "rl"
 TRAINING = MethodSettings(warmup_steps=1, rollout_batch_size=16, batch_size=8, max_tokens=16, group=4)
-SMALL = Settings(num_tokens=100, num_pairs=4, samples=2, alpha=1.0, sft_steps=2, num_test=2, training=TRAINING)
+SMALL = Settings(num_tokens=100, num_pairs=4, samples=2, alpha=1.0, sft_epochs=1, num_test=2, training=TRAINING)
 
 
 def test_a_right_majority_is_paid_to_its_whole_group() -> None:
@@ -50,7 +50,11 @@ def test_arms_differ_in_what_they_say() -> None:
     assert configs["vote_reward"] == configs["grouped"]
     assert configs["longer"] == configs["two_rounds"]
     assert stages_of("two_rounds") == ["rl_1", "distil", "sft", "rl_2"]
+    assert configs["hot_token"] == configs["two_rounds"]
+    assert stages_of("hot_token") == stages_of("two_rounds")
     assert stages_of("longer") == ["rl_1"]
+    kept = [sft_config(0, Settings(), count, model="x", template="plain").max_steps for count in (10, 1600)]
+    assert kept == [1, 100]  # two epochs of batches of 32
 
 
 def stage(name: str, vote: float, **more: Any) -> dict[str, Any]:
@@ -71,7 +75,10 @@ def test_the_report_by_hand(tmp_path: Path) -> None:
         distil = {"stage": "distil", **kept, "cpu_s": 10.0, "wall_s": 10.0}
         rounds = [stage("rl_1", vote, budget=100_000), distil, stage("sft", vote), stage("rl_2", vote + 0.04, budget=100_000)]
         rows.append(record("two_rounds", seed, rounds))
-        rows.append(record("longer", seed, [stage("rl_1", vote + 0.03 * n, budget=100_000 * (n + 1)) for n in range(4)]))
+        hot = [stage("rl_1", vote, budget=100_000), distil, stage("sft", vote - 0.02), stage("rl_2", vote, budget=100_000)]
+        rows.append(record("hot_token", seed, hot))
+        budgets = ARMS["longer"].budgets
+        rows.append(record("longer", seed, [stage("rl_1", vote + 0.03 * n, budget=100_000 * m) for n, m in enumerate(budgets)]))
     start = {"identity": {"settings": Settings().to_dict(), "judge": "j"}, "cpu_s": 12.0, "scores": stage("", 0.72)}
     summary = summarize(rows, start, 2)
     second = summary["differences"]["second round against first"]["vote_15"]
@@ -80,7 +87,10 @@ def test_the_report_by_hand(tmp_path: Path) -> None:
     assert summary["differences"]["two rounds against RL alone, as many tokens of RL"]["vote_15"]["mean"] == pytest.approx(0.01)
     assert summary["differences"]["RL against its start"]["vote_15"]["mean"] == pytest.approx(0.09)
     assert summary["table"]["two_rounds"]["rl_2@100000"]["vote_gain"]["mean"] == pytest.approx(0.15)
-    assert summary["minutes"] == 9.1  # (12 + 3 * (160 + 200)) seconds / 2 processes / 60
+    assert summary["differences"]["hot token against none, after SFT"]["vote_15"]["mean"] == pytest.approx(-0.02)
+    own = summary["differences"]["SFT on its own judgments against SFT on the teacher's"]["vote_15"]
+    assert own["mean"] == pytest.approx(0.09)  # 0.81 on average, from 0.72
+    assert summary["minutes"] == 11.8  # (12 + 3 * (160 + 160 + 150)) seconds / 2 processes / 60
     path = write_report(summary, tmp_path / "study.md")
     assert "| second round against first | +0.0 [+0.0, +0.0] | +4.0 [+4.0, +4.0] |" in path.read_text()
     assert markdown(json.loads(path.with_suffix(".json").read_text())) == path.read_text()
