@@ -35,7 +35,7 @@ class Arm:
 
 ARMS: dict[str, Arm] = {
     "two_rounds": Arm("RL, self-distil, SFT, RL", rounds=2),
-    "hot_token": Arm("RL, self-distil with a hot token, SFT, RL", rounds=2, hot_token=30.0),
+    "hot_token": Arm("RL, self-distil with a hot token, SFT, RL", rounds=2, hot_token=2.0),
     "longer": Arm("RL alone", budgets=(1, 2, 6)),  # as many tokens as two rounds of RL, and as those and self-distillation
     "clip_higher": Arm("RL with clip-higher (0.28)", {"clip_high": 0.28}),
     "kl": Arm("RL with KL to SFT (k3, 0.04)", {"kl": "k3_loss", "kl_coef": 0.04}),
