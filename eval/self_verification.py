@@ -77,11 +77,14 @@ class Settings:
     value_learning_rate: float = 1e-3
     value_pretrain_steps: int = 100
     rl_steps: int = 54
+    rollout_batch_size: int = 256
+    batch_size: int = 128
     max_tokens: int = 96  # of a turn
     num_test: int = 500
     seed: int = 1000  # of all evaluation
 
 
+SCHEDULE = ("warmup_ratio", "min_lr_ratio")  # the recipes': the rate is that of OPTIMIZER here
 OPTIMIZER: dict[str, Any] = {"lr_scheduler": "linear", "adam_beta2": 0.98, "gradient_checkpointing": False}
 
 
@@ -204,7 +207,7 @@ class Context:
         recipe = {
             name: value
             for name, value in load_yaml(find_config(f"rl/{RECIPES[arm]}")).items()
-            if name not in ("model", "template", "evaluation")
+            if name not in ("model", "template", "evaluation", *SCHEDULE)
         }
         critic = {
             "value_learning_rate": self.settings.value_learning_rate,
@@ -220,9 +223,9 @@ class Context:
             **(critic if arm == "pag" else {}),
             "warmup_steps": 5,
             "max_steps": self.settings.rl_steps,
-            "rollout_batch_size": 256,
-            "batch_size": 128,
-            "micro_batch_size": 64,
+            "rollout_batch_size": self.settings.rollout_batch_size,
+            "batch_size": self.settings.batch_size,
+            "micro_batch_size": min(64, self.settings.batch_size),
             "max_completion_length": self.settings.max_tokens,
             "save_steps": self.settings.rl_steps,
             "consistency": {"weight": 0.0},
