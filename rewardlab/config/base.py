@@ -77,7 +77,7 @@ class HealthConfig(Schema):
         "pretraining does not end at a plateau below it, and RL with lambda below 1 does not begin with it.",
     )
     max_advantage_bias: float = Field(
-        0.5,
+        1.0,
         gt=0,
         description="How far the mean advantage in the last tenth of rollouts may be from that in the first, in deviations.",
     )

@@ -23,7 +23,7 @@ def record(arm: str, explained: list[float], bias: float, right: list[float]) ->
 
 def test_a_starved_critic_is_named_before_the_fall() -> None:
     healthy = record("vc_ppo", [0.3] * 8, 0.1, [0.60 + 0.01 * n for n in range(8)])
-    starved = record("starved_vc_ppo", [0.0] * 8, 0.9, [0.60 - 0.02 * n for n in range(8)])
+    starved = record("starved_vc_ppo", [0.0] * 8, 1.4, [0.60 - 0.02 * n for n in range(8)])
     summary = summarize([healthy, starved], {"accuracy": 0.6})
     ours, theirs = summary["arms"]["vc_ppo"], summary["arms"]["starved_vc_ppo"]
     assert (ours["starved"], ours["named"], ours["named_at"], ours["fallen_at"]) == (False, 0, [None], [None])

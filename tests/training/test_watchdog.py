@@ -113,9 +113,9 @@ def critic_rows(explained: float, bias: float, number: int = 12) -> list[dict[st
     [
         (0.029, 0.0, (6, {"starved_critic"})),
         (0.031, 0.0, None),
-        (0.2, 0.51, (2, {"advantage_by_position"})),
-        (0.2, -0.51, (2, {"advantage_by_position"})),
-        (0.2, 0.49, None),
+        (0.2, 1.01, (2, {"advantage_by_position"})),
+        (0.2, -1.01, (2, {"advantage_by_position"})),
+        (0.2, 0.99, None),
     ],
 )
 def test_signs_of_a_critic(explained: float, bias: float, expected: tuple[int, set[str]] | None) -> None:
@@ -127,7 +127,7 @@ def test_signs_of_a_critic(explained: float, bias: float, expected: tuple[int, s
 
 def test_a_critics_signs_end_no_run(tmp_path: Path) -> None:
     watchdog = Watchdog(HealthConfig(policy="stop"), tmp_path, bootstraps=True)
-    for step, row in enumerate(critic_rows(0.2, 0.9), 1):
+    for step, row in enumerate(critic_rows(0.2, 1.4), 1):
         watchdog.on_log(SimpleNamespace(logging_steps=1), SimpleNamespace(global_step=step), None, row)
     (event,) = map(json.loads, (tmp_path / "health.jsonl").read_text().splitlines())
     assert (event["signs"], event["done"]) == (["advantage_by_position"], "warn")
@@ -135,7 +135,7 @@ def test_a_critics_signs_end_no_run(tmp_path: Path) -> None:
 
 def test_one_poor_batch_is_no_sign_of_a_critic() -> None:
     """Single batches vary: means count, twice in a row."""
-    for poor in (critic_rows(-0.2, 0.0, 1), critic_rows(0.2, 1.2, 1)):
+    for poor in (critic_rows(-0.2, 0.0, 1), critic_rows(0.2, 1.9, 1)):
         rows = critic_rows(0.2, 0.0, 6) + poor + critic_rows(0.2, 0.0, 4)
         assert first_alarm(rows, HealthConfig(), bootstraps=True) is None
 
