@@ -304,7 +304,7 @@ def markdown(summary: dict[str, Any], records: Sequence[dict[str, Any]], command
         )
         for arm, scores in of.items()
     ]
-    titles = ("", "first judgment right, %", "last judgment right, %", "revised, %", "verifications that say neither, %")
+    titles = ("", "first judgment right, %", "last judgment right, %", "revised, %", "not called correct or wrong, %")
     lines += ["", *markdown_table(titles, rows)]
     for arm, cell in summary["arms"].items():
         if arm == "unverified":

@@ -12,6 +12,7 @@ from eval.studies.method_summary import BASE, COLUMNS, COMPARED, REVISION, Mean
 from eval.studies.methods import ARMS, VALIDATION_SEED
 from rewardlab.config import RLConfig
 from rewardlab.data.files import write_atomic
+from rewardlab.training.run.watchdog import CRITIC_SIGNS
 
 CURVES = "_curves"  # what the name of the second plot adds
 
@@ -165,14 +166,15 @@ def revision_lines(summary: dict[str, Any]) -> list[str]:
 
 
 def event_lines(summary: dict[str, Any]) -> list[str]:
-    """Return what the watchdog saw."""
+    """Return what the watchdog saw; signs of a critic are in a report of their own, by the bounds of today."""
     rows = [
         [ARMS[arm].title, str(event["seed"]), str(event["step"]), event["message"]]
         for arm, events in summary["events"].items()
         for event in events
+        if set(event["signs"]) - set(CRITIC_SIGNS)
     ]
     if not rows:
-        return ["", "The watchdog saw nothing in any run of the table."]
+        return ["", "The watchdog saw nothing in any run of the table, but of critics (`watchdog_critics.md`)."]
     return ["", "## What the watchdog saw", *table(["method", "seed", "step", "sign"], rows)]
 
 

@@ -22,7 +22,8 @@ def refuse_other_recipes(context: MethodContext, records: Sequence[Mapping[str, 
         if record["arm"] not in ARMS:
             raise ConfigError(f"{record['name']}: there is no arm {record['arm']}; remove its lines from the records")
         trial = MethodTrial(record["arm"], record["learning_rate"], record["seed"])
-        ours, theirs = context.facts(trial)["config"], record["config"]
+        facts = context.facts(trial)
+        ours, theirs = _flat(facts), _flat({name: record.get(name) for name in facts})
         if ours != theirs:
             names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
             shown = ", ".join(f"{name} ({theirs.get(name)} there, {ours.get(name)} here)" for name in names)
@@ -30,6 +31,11 @@ def refuse_other_recipes(context: MethodContext, records: Sequence[Mapping[str, 
                 f"trial {record['name']} was run with another recipe: {shown}. Remove the arm's lines from the records and its "
                 "files from the study's folder to run it again"
             )
+
+
+def _flat(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config's keys beside the other facts."""
+    return {**facts["config"], **{name: value for name, value in facts.items() if name != "config"}}
 
 
 def run_study(

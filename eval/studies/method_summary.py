@@ -124,8 +124,13 @@ def revision(records: Sequence[Record], budget: int) -> dict[str, Any] | None:
 
 def cpu_seconds(records: Sequence[Record], start: Record) -> dict[str, float]:
     """Return the CPU seconds of all trials, of the fits of critics (each once) and of the starts."""
-    fits: dict[tuple[Any, ...], float] = {  # PAG's is one for all seeds
-        ("pag",) if r["arm"] == "pag" else (ARMS[r["arm"]].fit_steps, r["seed"]): r["fit"]["cpu_s"] for r in records if r["fit"]
+    fits: dict[tuple[Any, ...], float] = {  # PAG's is one for all seeds; one that was made again counts again
+        (
+            ("pag",) if r["arm"] == "pag" else (ARMS[r["arm"]].fit_steps, r["seed"]),
+            r["fit"]["cpu_s"],
+        ): r["fit"]["cpu_s"]
+        for r in records
+        if r["fit"]
     }
     starts = [start["cpu_s"], *(r["start"]["cpu_s"] for r in records if r["start"])]
     return {

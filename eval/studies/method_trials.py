@@ -118,12 +118,13 @@ class AtBudgets(TrainerCallback):
         while self._left and self._trainer.num_generated_tokens >= self._left[0]:
             began = time.process_time()
             facts = {
-                "budget": self._left.pop(0),
+                "budget": self._left[0],
                 "num_tokens": self._trainer.num_generated_tokens,
                 "steps": state.global_step,
                 "train_cpu_s": round(began - self._began - self._cpu_elsewhere, 1),
             }
             self.results.append(facts | self._evaluate(facts["budget"]))
+            self._left.pop(0)  # only now: a budget whose evaluation fails is one that the training did not reach
             model.train()
             self._cpu_elsewhere += time.process_time() - began
         control.should_training_stop |= not self._left
@@ -174,8 +175,9 @@ class MethodContext:
 
     def facts(self, trial: MethodTrial) -> dict[str, Any]:
         """What a record of ``trial`` must agree in to count as that trial's."""
-        oracle = ARMS[trial.arm].oracle
-        return {"config": facts_of(self.config_of(trial)), **({"oracle": asdict(oracle)} if oracle else {})}
+        arm = ARMS[trial.arm]
+        oracle = None if arm.oracle is None else asdict(arm.oracle)
+        return {"config": facts_of(self.config_of(trial)), "oracle": oracle, "fit_steps": arm.fit_steps}
 
     def start_of(self, arm: str) -> Path:
         """Return the checkpoint that an arm starts from; PAG's is made by :meth:`verifying`."""

@@ -256,6 +256,7 @@ def critic_config(
 
 
 def facts_of(config: RLConfig) -> dict[str, Any]:
-    """Return what of a config two trials of an arm must share: all but rate, seed and the folders of this machine."""
-    left_out = {"model", "value_init", "seed", "learning_rate", "value_learning_rate"}
-    return config.model_dump(mode="json", exclude=left_out, exclude_defaults=True)
+    """Return what of a config two trials of an arm must share: all but rate, seed, the folders of this machine, and the
+    watchdog, which only warns. Defaults too: a record does not count once the code has another one."""
+    left_out = {"model", "value_init", "seed", "learning_rate", "value_learning_rate", "health"}
+    return config.model_dump(mode="json", exclude=left_out)

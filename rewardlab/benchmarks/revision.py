@@ -44,8 +44,8 @@ def revision_sentence(scores: RevisionScores) -> str:
     verdict = "gains" if low > 0 else "loses" if high < 0 else "neither gains nor loses for sure"
     return (
         f"The judge verifies its judgments and revises {percent(scores.revised)} % of them: that {verdict}, "
-        f"{signed(gain)} points [{signed(low)}, {signed(high)}] of accuracy. {percent(scores.unclear)} % of verifications say "
-        "neither that the judgment is correct nor that it is wrong."
+        f"{signed(gain)} points [{signed(low)}, {signed(high)}] of accuracy. {percent(scores.unclear)} % of judgments "
+        "have no verification that says whether they are correct or wrong."
     )
 
 

@@ -167,6 +167,9 @@ class MethodConfig(TrainConfig, Method):
     def _fits_the_advantage(self) -> Self:
         if self.value_pretrain_steps and self.advantage != "gae":
             raise ValueError(f"advantage {self.advantage} has no critic; value_pretrain_steps goes with advantage gae")
+        for name in ("value_init", "length_alpha"):
+            if getattr(self, name) is not None and self.advantage != "gae":
+                raise ValueError(f"advantage {self.advantage} has no critic, and {name} is of one; set it to null")
         if self.advantage == "gae" and self.lora:
             raise ValueError("advantage gae trains a critic of the policy's full size; set lora: null")
         return self

@@ -43,7 +43,8 @@ class RevisionScores:
     """The first and the last judgment of ``n`` verified votes. ``net_gain`` is the accuracy of the last less that of the first,
     vote by vote. ``lost``: share of right first judgments whose last is wrong; ``mended``: of wrong ones whose last is right.
     ``right_confirmed``: share of right ones that the verification calls correct; ``wrong_noticed``: of wrong ones that it calls
-    wrong. Each of the four is None where there is no such judgment. ``revised`` and ``unclear`` are shares of all."""
+    wrong. Each of the four is None where there is no such judgment. ``revised`` is a share of all, and so is ``unclear``: of
+    judgments that no verification calls correct or wrong, also since they were cut off and not verified."""
 
     n: int
     first: AccuracyEstimate

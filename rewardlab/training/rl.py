@@ -29,7 +29,7 @@ from rewardlab.rewards.rollout import RewardFunction
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.policy_gradient.build import make_trainer, run_method
-from rewardlab.training.policy_gradient.rollouts.dialogue import DialogueRollouts
+from rewardlab.training.policy_gradient.rollouts.dialogue import DialogueRollouts, longest_dialogue
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import SAMPLES, data_workers
@@ -172,9 +172,11 @@ def train_rl(
     hard = hard_pairs(held_out.trained, config)
     if reward is None:
         require_consistency_judge(config)
-    room = (3 if config.self_verify else 1) * config.max_completion_length  # a judgment, its verification, another judgment
+    processor, room = load_processor(config.model), config.max_completion_length
+    if config.self_verify:
+        room = longest_dialogue(processor, room)
     hard = drop_too_long(hard, config, template, out, room=room)
-    specials = special_tokens(load_processor(config.model).tokenizer)
+    specials = special_tokens(processor.tokenizer)
     rows = rl_rows(hard, template, both_orders=config.both_orders, specials=specials, threads=data_workers(config))
     num_rollouts = len(rows) * config.group_size
     if num_rollouts < config.rollout_batch_size:

@@ -119,6 +119,15 @@ def test_budgets_are_points_of_one_run() -> None:
         (60, 80, 8, 0.06),
         (100, 120, 12, 0.1),
     ]
+
+    def fails(budget: int) -> dict[str, Any]:
+        raise ValueError("no numbers")
+
+    failing = AtBudgets(trainer, (100,), fails, 1)  # on the very step that reaches the budget
+    with pytest.raises(ValueError, match="no numbers"):
+        failing.on_step_end(None, SimpleNamespace(global_step=12), control, model=model)
+    failing.fail_rest(verifies=False)
+    assert [row["budget"] for row in failing.results] == [100]
     broken = AtBudgets(trainer, (100, 200), lambda budget: {"accuracy": 1.0}, 1)
     broken.fail_rest(verifies=True)
     assert broken.results[0]["revision"]["last"] == 0.0

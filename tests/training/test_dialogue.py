@@ -15,11 +15,11 @@ from rewardlab.errors import DataError
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import load_template
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG, read_verification
-from rewardlab.rewards.rollout import Rollout, Scored
+from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.samplers.self_verifying import SelfVerifying
-from rewardlab.training.policy_gradient.rollouts.dialogue import DialogueRollouts, verification_metrics
+from rewardlab.training.policy_gradient.rollouts.dialogue import DialogueRollouts, longest_dialogue, verification_metrics
 from rewardlab.training.policy_gradient.rollouts.whole import Samples, Sampling
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
@@ -88,6 +88,41 @@ def test_only_a_judgment_that_is_clearly_found_wrong_is_revised(tiny_checkpoint:
     for collected in (wrong, right):
         assert collected.metrics["verify/unclear_frac"].value == 0.5
         assert collected.metrics["verify/revised_frac"].value == 0.25
+
+
+def test_a_revision_that_nothing_scores_earns_and_loses_nothing(tiny_checkpoint: Path) -> None:
+    """It is none of a right judgment made wrong: the bonus is not taken off."""
+    processor = load_processor(str(tiny_checkpoint))
+    end = processor.tokenizer.eos_token_id
+    turns = ([5, end], [*processor.tokenizer(WRONG)["input_ids"], end], [6, end])
+    rollouts = DialogueRollouts(processor)
+    rollouts._ends = frozenset({end})
+    made = [Rollout({}, [7], Trajectory([5], policy_turns=turns), "")]
+
+    def score(some: list[Rollout]) -> Scored:
+        reward = None if some[0].trajectory.tokens == turns[2] else 1.0
+        return Scored([reward], [1.0], [True])
+
+    collected = rollouts.collect(made, score)
+    assert collected.rollouts[0].turn_rewards == (1, 0, 0)
+    assert collected.metrics["verify/revised_frac"].value == 1.0
+
+
+def test_the_room_of_a_dialogue(tiny_checkpoint: Path) -> None:
+    """Three full turns of the policy's, and the user's two in the chat template's words."""
+    processor = load_processor(str(tiny_checkpoint))
+    end = processor.tokenizer.eos_token_id
+
+    def sample(prompt_ids: list[list[int]], images: Any, fields: Any, rows: Any) -> Samples:
+        verification = [*processor.tokenizer(WRONG)["input_ids"], end]
+        return [[5] * (len(verification) - 1) + [end] if len(prompt_ids[0]) == 1 else verification for _ in rows], None
+
+    (trajectory,) = DialogueRollouts(processor).complete(
+        [[7]], None, {}, Sampling(sample, lambda flag: flag, frozenset({end}), 99)
+    )
+    assert len(trajectory.policy_turns) == 3
+    length = len(trajectory.policy_turns[0])
+    assert len(trajectory.tokens) <= longest_dialogue(processor, length) <= len(trajectory.tokens) + 2
 
 
 PROMPT = (Message("user", (Part(text="Which is better?"),)),)

@@ -125,6 +125,12 @@ def test_signs_of_a_critic(explained: float, bias: float, expected: tuple[int, s
     assert first_alarm(rows, HealthConfig()) is None
 
 
+@pytest.mark.parametrize("window", [1, 5, 20])
+def test_a_short_window_hides_no_starved_critic(window: int) -> None:
+    rows = critic_rows(-0.05, 0.0)
+    assert first_alarm(rows, HealthConfig(window=window), bootstraps=True) == (6, {"starved_critic"})
+
+
 def test_a_critics_signs_end_no_run(tmp_path: Path) -> None:
     watchdog = Watchdog(HealthConfig(policy="stop"), tmp_path, bootstraps=True)
     for step, row in enumerate(critic_rows(0.2, 1.4), 1):

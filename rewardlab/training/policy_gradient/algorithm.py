@@ -175,14 +175,17 @@ def _actor_critic(
         if method.window:  # half a window more is expected of what is not finished, as T-PPO's authors have it
             lengths_N = lengths_N + method.window / 2 * (1 - batch.finished_N)
         lam = length_adaptive_lambda(lengths_N, alpha=method.length_alpha)
-    raw_NT, targets_NT, value_mask_NT = (torch.zeros_like(values_NT) for _ in range(3))
+    raw_NT, targets_NT, returns_NT, value_mask_NT = (torch.zeros_like(values_NT) for _ in range(4))
     for segment_NT in batch.segments:
         raw_NT += gae(rewards_NT, values_NT, segment_NT, lam=lam, finished_N=batch.finished_N)
         targets_NT += value_targets(rewards_NT, values_NT, segment_NT, lam=method.gae_lambda_critic)
+        returns_NT += value_targets(rewards_NT, values_NT, segment_NT)
         value_mask_NT += segment_NT * fitted_N[:, None]
     advantages_NT, treated = _whiten_by_role(raw_NT, batch, method, sum_processes, outliers)
     metrics = _by_position(raw_NT, advantages_NT, batch.segments, batch.loss_mask_NT) | treated
-    sums_5 = sum_processes(value_sums(values_NT, targets_NT, value_mask_NT))  # all processes must stop pre-training at once
+    # Of returns, whatever the critic's lambda: targets below lambda 1 hold the critic's own values. Of all processes: they must
+    # stop pre-training at once.
+    sums_5 = sum_processes(value_sums(values_NT, returns_NT, value_mask_NT))
     explained = explained_variance_of(sums_5)
     if explained is not None:  # of rollouts that the critic has not been fitted to yet
         metrics["value/explained_variance"] = Metric(explained, float(batch.loss_mask_NT.sum()))
@@ -191,14 +194,14 @@ def _actor_critic(
 
 
 def _by_position(bare_NT: Tensor, treated_NT: Tensor, segments: Sequence[Tensor], mask_NT: Tensor) -> MetricMap:
-    """Mean bare advantage of the first and last tenth of each rollout, or turn, and by how much the advantages that train the
-    policy differ between them: far from 0, the critic is biased by position."""
+    """Mean bare advantage of the first and last tenth of each rollout, or turn (of what is trained on, at least a token each),
+    and by how much the advantages that train the policy differ between them: far from 0, the critic is biased by position."""
     first_NT, last_NT = torch.zeros_like(bare_NT), torch.zeros_like(bare_NT)
     for segment_NT in segments:
         trained_NT = segment_NT * mask_NT
-        place_NT = (trained_NT.cumsum(1) - 1) / trained_NT.sum(1, keepdim=True).clamp(min=1)
-        first_NT += trained_NT * (place_NT < 0.1)
-        last_NT += trained_NT * (place_NT >= 0.9)
+        total_N1, place_NT = trained_NT.sum(1, keepdim=True), trained_NT.cumsum(1) - 1
+        first_NT += trained_NT * (place_NT < 0.1 * total_N1)
+        last_NT += trained_NT * (total_N1 - 1 - place_NT < 0.1 * total_N1)
     num_first, num_last = float(first_NT.sum()), float(last_NT.sum())
     if not num_first or not num_last:
         return {}

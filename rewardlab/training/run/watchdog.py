@@ -29,6 +29,7 @@ from rewardlab.training.run.folder import HEALTH, METRICS
 Logs = Mapping[str, float]
 EXPLAINED_WINDOW, BIAS_WINDOW = 5, 3  # rollout batches that are averaged: one alone varies by 0.03, and by 0.15 deviations
 CRITIC_PATIENCE = 2  # how often in a row the mean must be a sign
+BEGINNING = EXPLAINED_WINDOW + CRITIC_PATIENCE - 1  # rollout batches that a starved critic is looked for in, at least
 # These warn under every policy. Both bounds were set by the runs in eval/results/watchdog_critics.md, and have seen no others:
 # means of position bias were 1.41 deviations and more with a starved critic, up to 0.59 with a fitted one, up to 1.62 in PAG's
 # dialogues; one fitted critic began at an explained variance of 0.04, close to the bound.
@@ -92,7 +93,7 @@ class Signs:
             last = self._explained[-EXPLAINED_WINDOW:]
             mean = sum(last) / len(last)
             signs["starved_critic"] = _sentence(
-                EXPLAINED_WINDOW <= len(self._explained) <= c.window and mean < c.min_explained_variance,
+                EXPLAINED_WINDOW <= len(self._explained) <= max(c.window, BEGINNING) and mean < c.min_explained_variance,
                 f"the critic explains {mean:.2f} of the variance of fresh rollouts' returns, less than "
                 f"{c.min_explained_variance:g}: it is not fitted (value_pretrain_steps), and with lambda below 1 its errors "
                 "drive the policy",

@@ -43,6 +43,24 @@ class Dialogue:
         self.turns += [len(self.policy_turns)] * len(tokens)
 
 
+def user_turn(processor: Any, content: str) -> list[int]:
+    """Return the tokens from the end of the policy's turn, its end token too, to the beginning of its next one, as the chat
+    template has them."""
+    marker = "\u241e"
+    chat = [("user", "."), ("assistant", marker), ("user", content)]
+    text = processor.apply_chat_template(
+        [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in chat],
+        tokenize=False,
+        add_generation_prompt=True,
+    )
+    return list(processor.tokenizer(text.partition(marker)[2], add_special_tokens=False)["input_ids"])
+
+
+def longest_dialogue(processor: Any, max_completion_length: int) -> int:
+    """Return the most tokens after the prompt: a judgment, its verification, a revision, and what the user says between."""
+    return 3 * max_completion_length + sum(len(user_turn(processor, content)) for content in (VERIFY, REVISE))
+
+
 class DialogueRollouts:
     """Verified judgments; ``max_completion_length`` bounds each turn. ``bonus`` is paid for what a revision gains."""
 
@@ -57,16 +75,7 @@ class DialogueRollouts:
         return rows
 
     def _user_turn(self, content: str) -> list[int]:
-        """Return the tokens from the end of the policy's turn to the beginning of its next one, as the chat template has
-        them."""
-        marker = "\u241e"
-        chat = [("user", "."), ("assistant", marker), ("user", content)]
-        text = self._processor.apply_chat_template(
-            [{"role": role, "content": [{"type": "text", "text": text}]} for role, text in chat],
-            tokenize=False,
-            add_generation_prompt=True,
-        )
-        ids = list(self._processor.tokenizer(text.partition(marker)[2], add_special_tokens=False)["input_ids"])
+        ids = user_turn(self._processor, content)
         return ids[1:] if ids[0] in self._ends else ids  # the policy's turn holds its end token already
 
     def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
@@ -131,7 +140,8 @@ class DialogueRollouts:
         first = self._score_turn(rollouts, [parts[0] for parts in turns], score)
         revised_rows = [n for n, parts in enumerate(turns) if len(parts) > VERIFICATION]
         again = self._score_turn([rollouts[n] for n in revised_rows], [turns[n][-1] for n in revised_rows], score)
-        revised: dict[int, float] = dict(zip(revised_rows, _rewards(again.rewards), strict=True))
+        scored = zip(revised_rows, again.rewards, _rewards(again.rewards), strict=True)
+        revised = {n: value for n, reward, value in scored if reward is not None}  # the others earn nothing
         verifications = [self._verification(parts) for parts in turns]
         first_correct = [correct > 0 for correct in first.correct]
         rewards_NK = turn_rewards(
@@ -151,7 +161,7 @@ class DialogueRollouts:
         metrics |= {f"revised/{name}": metric for name, metric in as_metrics(again.metrics).items()}
         return Collected(
             attached,
-            metrics | verification_metrics(first_correct, verifications, final, [n in revised for n in range(len(turns))]),
+            metrics | verification_metrics(first_correct, verifications, final, [len(parts) > VERIFICATION for parts in turns]),
         )
 
     def state_dict(self) -> State:
