@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from eval.studies.runner import run_script
 from eval.studies.summary import t_interval
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError
@@ -196,4 +197,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

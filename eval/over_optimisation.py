@@ -23,6 +23,7 @@ from matplotlib import pyplot as plt
 
 from eval.studies.plans import write_files
 from eval.studies.policy_trials import MANY_WORDED
+from eval.studies.runner import run_script
 from eval.studies.summary import t_interval
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.pairs import read_pairs
@@ -231,4 +232,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from eval.studies.policy import ARMS
-from eval.studies.runner import read_records
+from eval.studies.runner import read_records, run_script
 from rewardlab.config import SignsConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.rewards.policy_signs.trends import BEGINNING, LAST, TRENDS, PolicySigns
@@ -136,4 +136,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -26,7 +26,7 @@ from transformers import PrinterCallback, TrainerCallback
 
 from eval.rlcs_report import summarize, write_report
 from eval.studies.plans import Trial, plan
-from eval.studies.runner import path_of, read_records, run_trials
+from eval.studies.runner import path_of, positive, read_records, run_script, run_trials
 from eval.studies.trials import digest
 from rewardlab.config import RLConfig, load_yaml
 from rewardlab.data.pairs import read_pairs
@@ -207,13 +207,16 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=Path("runs/quickstart"), help="a quickstart, finished up to SFT")
     parser.add_argument("--out", type=Path, default=Path("runs/rlcs"))
     parser.add_argument("--arms", default=",".join(ARMS), help="some of the arms, comma-separated")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--workers", type=int, default=2, help="processes of one thread each")
+    parser.add_argument("--seeds", type=positive, default=5)
+    parser.add_argument("--workers", type=positive, default=2, help="processes of one thread each")
     parser.add_argument("--set", default="{}", help="other settings, JSON")
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     parser.add_argument("--name", default="rlcs", help="of the files in --results")
     options = parser.parse_args()
-    settings = Settings(**json.loads(options.set))
+    try:
+        settings = Settings(**json.loads(options.set))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"--set {options.set}: {error}; expected JSON with settings of {Settings.__name__}") from error
     trials = plan(ARMS, options.arms.split(","), range(options.seeds))
     todo = [trial for trial in trials if not path_of(trial, options.out).exists()]
     minutes = len(todo) * settings.num_tokens / 1000 * SECONDS_PER_1000_TOKENS / 60 / options.workers
@@ -228,4 +231,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -29,7 +29,7 @@ import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torch
 import torch
 
 from eval.studies.plans import Trial, plan
-from eval.studies.runner import make_once, read_records, run_trials
+from eval.studies.runner import make_once, positive, read_records, run_script, run_trials
 from eval.studies.summary import t_interval
 from eval.studies.trials import digest
 from rewardlab.benchmarks.revision import revision_rows, verified_vote
@@ -326,12 +326,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/self_verification"))
     parser.add_argument("--arms", default=",".join(ARMS))
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--value-steps", type=int, default=Settings.value_pretrain_steps, help="of the critic alone, at most")
-    parser.add_argument("--rl-steps", type=int, default=Settings.rl_steps, help="of PAG")
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument(
+        "--value-steps", type=positive, default=Settings.value_pretrain_steps, help="of the critic alone, at most"
+    )
+    parser.add_argument("--rl-steps", type=positive, default=Settings.rl_steps, help="of PAG")
+    parser.add_argument("--workers", type=positive, default=1)
     parser.add_argument("--results", type=Path, default=ROOT / "eval" / "results")
     options = parser.parse_args()
-    trials = plan(ARMS, options.arms.split(","), [int(seed) for seed in options.seeds.split(",")])
+    try:
+        seeds = [int(seed) for seed in options.seeds.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"--seeds {options.seeds!r}: expected numbers with commas between them, for example 0,1,2") from error
+    trials = plan(ARMS, options.arms.split(","), seeds)
     minutes = sum(MINUTES[trial.arm] for trial in trials) / options.workers
     print(f"{len(trials)} trials: {', '.join(trial.name for trial in trials)}; about {minutes:.0f} min", flush=True)
     settings = Settings(value_pretrain_steps=options.value_steps, rl_steps=options.rl_steps)
@@ -345,4 +351,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

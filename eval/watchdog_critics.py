@@ -17,6 +17,7 @@ import numpy as np
 
 from eval.studies.method_summary import of_table
 from eval.studies.methods import ARMS, choose_rates
+from eval.studies.runner import run_script
 from rewardlab.config import HealthConfig, RLConfig
 from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.training.run.watchdog import CRITIC_SIGNS, Alarms
@@ -153,4 +154,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

@@ -28,13 +28,17 @@ MaxMinutes = Annotated[
 Records = Annotated[
     Path, typer.Option("--records", help="All finished trials in one file, a line each; the report is written beside it.")
 ]
+Arms = Annotated[
+    Optional[str],
+    typer.Option("--arms", help="Some of the arms, comma-separated (default: all; an unknown one lists them)."),
+]
 
 
 @app.command("stability")
 def study_stability(
     run: Annotated[Path, typer.Option("--run", help="A finished quickstart.")] = Path("runs/quickstart"),
     out: Out = Path("runs/stability"),
-    arms: Annotated[Optional[str], typer.Option("--arms", help="Some of the arms, comma-separated (default: all).")] = None,
+    arms: Arms = None,
     rates: Annotated[str, typer.Option("--rates", help="Learning rates, comma-separated.")] = "1e-4,3e-4,6e-4",
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1.")] = 5,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
@@ -79,7 +83,7 @@ def study_methods(
     out: Out = Path("runs/methods"),
     records: Records = Path("eval/results/methods_hard.jsonl"),
     configs: Annotated[Path, typer.Option("--configs", help="Folder of the methods' recipes.")] = Path("configs/rl"),
-    arms: Annotated[Optional[str], typer.Option("--arms", help="Some of the arms, comma-separated (default: all).")] = None,
+    arms: Arms = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, max=100, help="Seeds 0 to N - 1.")] = 5,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
     max_minutes: Annotated[
@@ -103,7 +107,7 @@ def study_methods(
     opener = partial(MethodContext, run, Settings(), out, configs)
     chosen = arms.split(",") if arms else list(ARMS)
     report = run_study(opener, out, records, chosen, num_seeds=seeds, workers=workers, end=end_of(max_minutes), show=typer.echo)
-    typer.echo(f"report: {report}")
+    typer.echo(f"report: {report}" if report.exists() else "no trial is finished yet, so that there is no report")
 
 
 @app.command("self_improvement")
@@ -112,7 +116,7 @@ def study_self_improvement(
     out: Out = Path("runs/self_improvement"),
     records: Records = Path("eval/results/self_improvement.jsonl"),
     configs: Annotated[Path, typer.Option("--configs", help="Folder of the methods' recipes.")] = Path("configs/rl"),
-    arms: Annotated[Optional[str], typer.Option("--arms", help="Some of the arms, comma-separated (default: all).")] = None,
+    arms: Arms = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1.")] = 3,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
     max_minutes: Annotated[
@@ -156,7 +160,7 @@ def end_of(max_minutes: float | None) -> float:
 def study_policy(
     run: Annotated[Path, typer.Option("--run", help="A finished quickstart.")] = Path("runs/quickstart"),
     out: Out = Path("runs/policy"),
-    arms: Annotated[Optional[str], typer.Option("--arms", help="Some of the arms, comma-separated (default: all).")] = None,
+    arms: Arms = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1.")] = 5,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
     hardened: Annotated[

@@ -24,7 +24,7 @@ from eval.studies.methods import ARMS, VALIDATION_SEED, MethodTrial, Settings, b
 from eval.studies.oracle import OracleValues
 from eval.studies.runner import make_once
 from eval.studies.trials import is_numeric_failure
-from eval.studies.worlds import VALIDATION, World
+from eval.studies.worlds import VALIDATION, World, require_recipes
 from rewardlab.config import RLConfig, SFTConfig
 from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.data.pairs import read_pairs
@@ -144,6 +144,7 @@ class MethodContext:
     def __init__(self, run: Path, settings: Settings, out: Path, configs: Path) -> None:
         self.world = World.of(run)
         self.settings, self.out, self.configs = settings, out, configs
+        require_recipes(configs, {arm.recipe for arm in ARMS.values()})
         self.template = template_for(self.world.judge, None)
         self.model, self.processor = load_model(str(self.world.judge), device="cpu")
         self.pairs = read_pairs(self.world.train)

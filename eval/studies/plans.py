@@ -27,8 +27,8 @@ class Trial:
 def plan(known: Collection[str], arms: Sequence[str], seeds: Sequence[int]) -> list[Trial]:
     """Return every arm with every seed, seed by seed. Raise ConfigError for an arm that is not ``known``, or an empty plan."""
     if unknown := [arm for arm in arms if arm not in known]:
-        raise ConfigError(f"unknown arm {', '.join(unknown)}; expected some of {', '.join(known)}")
-    trials = [Trial(seed, arm) for seed in seeds for arm in arms]
+        raise ConfigError(f"unknown arm {', '.join(map(repr, unknown))}; expected some of {', '.join(known)}")
+    trials = [Trial(seed, arm) for seed in seeds for arm in dict.fromkeys(arms)]
     if not trials:
         raise ConfigError("a study needs at least one arm and one seed")
     return trials

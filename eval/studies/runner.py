@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import json
 import math
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -17,10 +19,11 @@ from typing import Any, Protocol
 
 import torch
 
-from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
+from rewardlab.cli.exit_codes import exit_code_of
+from rewardlab.data.files import lock_folder, write_atomic
 from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.processes import end_with_parent
-from rewardlab.reporting.progress import bar
+from rewardlab.reporting.progress import bar, log_line
 
 START, TRIALS, LOG = "start.json", "trials", "workers.log"
 NUM_THREADS = 1  # of a process: the matrices are small, and two processes of one thread outrun one of two
@@ -62,12 +65,20 @@ def open_study(context: StudyContext, out: Path, records: Path | None = None) ->
     another study."""
     torch.set_num_threads(NUM_THREADS)  # here too: with one worker the trials are run in this process
     identity, path = context.identity(), out / START
+    if records is not None and (records.suffix != ".jsonl" or records.is_dir()):
+        raise ConfigError(f"{records}: expected a file that ends in .jsonl; the report is written beside it")
     lock_folder(out)
     if records is not None:
         restore(records, out, identity)
     if path.exists():
-        start = dict(json.loads(path.read_text(encoding="utf-8")))
-        refuse_other(start["identity"], identity, out)
+        try:
+            start = dict(json.loads(path.read_text(encoding="utf-8")))
+            theirs = dict(start["identity"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path}: damaged ({error}); use another --out, or remove it to measure the start again"
+            ) from error
+        refuse_other(theirs, identity, out)
         return start
     wall, cpu = time.perf_counter(), time.process_time()
     start = {"identity": identity, **context.start()}
@@ -103,8 +114,14 @@ def make_once(marker: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any
 
 
 def read_records(out: Path) -> list[dict[str, Any]]:
-    """The finished trials in a study's folder, by name."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / TRIALS).glob("*.json"))]
+    """Return the finished trials in a study's folder, by name. Raise ConfigError for a damaged one."""
+    records = []
+    for path in sorted((out / TRIALS).glob("*.json")):
+        try:
+            records.append(dict(json.loads(path.read_text(encoding="utf-8"))))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{path}: damaged ({error}); remove it, and its trial is run again") from error
+    return records
 
 
 def path_of(trial: Trial, out: Path) -> Path:
@@ -214,21 +231,67 @@ def run_trials(opener: Opener, trials: Sequence[Trial], out: Path, *, workers: i
 
 
 def keep(records: Path, out: Path) -> None:
-    """Write the start and all finished trials of ``out`` into one file, a line each: it replaces the file as a whole, so that
-    whoever is killed leaves the old or the new one."""
+    """Write the start and all finished trials of ``out`` into one file, a line each, beside those that are in it: it replaces
+    the file as a whole, so that whoever is killed leaves the old or the new one, and studies that share it add to it."""
     start = json.loads((out / START).read_text(encoding="utf-8"))
-    lines = [{"kind": "start", **start}, *({"kind": "trial", **record} for record in read_records(out))]
-    write_atomic(records, "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines))
+    records.parent.mkdir(parents=True, exist_ok=True)
+    folder = os.open(records.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)  # not of the file, which is replaced
+        theirs = {line["name"]: line for line in _lines_of(records, start["identity"])}
+        trials = theirs | {record["name"]: record for record in read_records(out)}
+        lines = [{"kind": "start", **start}, *({"kind": "trial", **trials[name]} for name in sorted(trials))]
+        write_atomic(records, "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines))
+    finally:
+        os.close(folder)
 
 
 def restore(records: Path, out: Path, identity: dict[str, Any]) -> None:
-    """Bring what ``records`` holds into ``out``, where it is not there yet. Raise ConfigError if it is of another study."""
-    for line in read_complete_lines(records):
-        kind, record = line.pop("kind"), line
-        if kind == "start":
-            refuse_other(record["identity"], identity, records)
-            path = out / START
-        else:
-            path = out / TRIALS / f"{record['name']}.json"
+    """Bring what ``records`` holds into ``out``, where it is not there yet. Raise ConfigError if it is of another study, or no
+    study's."""
+    for line in _lines_of(records, identity, with_start=True):
+        path = out / TRIALS / f"{line['name']}.json" if "name" in line else out / START
         if not path.exists():
-            write_atomic(path, json.dumps(record, indent=1) + "\n")
+            write_atomic(path, json.dumps(line, indent=1) + "\n")
+
+
+def _lines_of(records: Path, identity: dict[str, Any], *, with_start: bool = False) -> list[dict[str, Any]]:
+    """Return the trials in ``records``, with the start's line first if that is asked for; [] where there is no file. A last
+    line that was cut off is left out, and said. Raise ConfigError for what is no study's records, or another's."""
+    if not records.exists():
+        return []
+    try:
+        text = records.read_text(encoding="utf-8")
+        lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        if not lines or [line.pop("kind") for line in lines] != ["start", *["trial"] * (len(lines) - 1)]:
+            raise ValueError("expected a line of its start, and then one for each trial")
+        start, *trials = lines
+        names = [Path(line["name"]).name == line["name"] and bool(line["arm"]) for line in trials]
+        theirs = dict(start["identity"])
+        if not all(names):
+            raise ValueError("a trial has a name that is none of a file")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise ConfigError(
+            f"{records}: not the records of a study ({what}); give another --records, which need not exist"
+        ) from error
+    if not text.endswith("\n"):
+        log_line(f"{records}: its last line was cut off and is left out; that trial is run again")
+    refuse_other(theirs, identity, records)
+    return [start, *trials] if with_start else trials
+
+
+def run_script(main: Callable[[], None]) -> None:
+    """Run a script's ``main``; an error that this package raises on purpose is a sentence, and the CLI's exit status."""
+    try:
+        main()
+    except RewardlabError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(exit_code_of(error))
+
+
+def positive(text: str) -> int:
+    """Return a number from 1 on, for argparse."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 1 on")
+    return int(text)

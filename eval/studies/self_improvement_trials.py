@@ -16,7 +16,7 @@ from eval.studies.runner import make_once
 from eval.studies.self_improvement import ARMS, Settings, rl_config, sft_config, stages_of
 from eval.studies.trials import digest
 from eval.studies.vote_reward import VoteReward
-from eval.studies.worlds import World
+from eval.studies.worlds import World, require_recipes
 from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.base_model import save_model
 from rewardlab.distill.self_distill import DISTILLED, RejectionRules, self_distill, set_hot_token
@@ -37,6 +37,7 @@ class SelfImprovementContext:
     def __init__(self, run: Path, settings: Settings, out: Path, configs: Path) -> None:
         self.world = World.of(run)
         self.settings, self.out, self.configs = settings, out, configs
+        require_recipes(configs, {Path(RECIPE).stem})
         self.template = template_for(self.world.judge, None)
         _, self.processor = load_model(str(self.world.judge), device="cpu")
         self.pairs = read_pairs(self.world.train)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,12 @@ from rewardlab.errors import ConfigError
 from rewardlab.training.run.folder import FINAL, is_finished
 
 VALIDATION, UNLIKE = "validation.parquet", "unlike.parquet"  # beside the test pairs
+
+
+def require_recipes(configs: Path, names: Collection[str]) -> None:
+    """Raise ConfigError where the folder lacks one of the recipes."""
+    if missing := sorted(name for name in names if not (configs / f"{name}.yaml").exists()):
+        raise ConfigError(f"{configs}: has no {missing[0]}.yaml; expected the folder of the methods' recipes, configs/rl")
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,8 @@ def fit_run(folder: Path) -> CalibrationFit:
     best = fit_temperature(margins_BK, preferred_B)
     if best.fit is not TemperatureFit.FITTED:
         why = {
-            TemperatureFit.SEPARABLE: "every pair is judged right, and the sharper the better: take harder pairs",
+            TemperatureFit.SEPARABLE: "the sharper its probabilities, the better they fit. Either every pair is judged right "
+            "(take harder pairs), or a mean over many rationales hides the wrong ones (bench with --votes 1)",
             TemperatureFit.NO_SIGNAL: "its probabilities are right no more often than a coin, and the flatter the better",
         }[best.fit]
         raise DataError(f"{folder}: no temperature is best: {why}")
@@ -146,6 +147,10 @@ def _checkpoint(judge: str, identity: Mapping[str, Any]) -> Path:
     return checkpoint
 
 
+def _is_finite(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
 def _votes(path: Path) -> tuple[dict[str, Any], dict[int, list[Vote]]]:
     """Return the identity of the run that wrote the votes, and them by row, without those of controls."""
 
@@ -153,7 +158,10 @@ def _votes(path: Path) -> tuple[dict[str, Any], dict[int, list[Vote]]]:
         for line in lines[1:]:
             entry = json.loads(line)
             if entry["pass"] == "votes":
-                yield entry["row"], [vote_of(vote) for vote in entry["votes"]]
+                votes = [vote_of(vote) for vote in entry["votes"]]
+                if odd := [vote.margin for vote in votes if vote.margin is not None and not _is_finite(vote.margin)]:
+                    raise ValueError(f"a margin on pair {entry['row']} is {odd[0]!r}, and should be a finite number")
+                yield entry["row"], votes
 
     try:
         lines = read_lines(path)

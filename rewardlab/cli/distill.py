@@ -119,9 +119,11 @@ def select_command(
     Of pairs that no teacher has tagged `rewardlab rl` trains on all.
     """
     from rewardlab.data.pairs import PairSet
-    from rewardlab.data.votes import read_votes
+    from rewardlab.data.votes import read_votes, require_same_run
     from rewardlab.distill.selection import select, write_selection
 
+    if votes:
+        require_same_run(votes, data)
     pairs = PairSet(data, images=images, frames=None, allow_columns=columns_of(allow_columns))
     report = write_selection(pairs, select(pairs, read_votes(votes) if votes else None, plan, seed=seed), plan, out)
     Console().print_json(data=report)
@@ -154,7 +156,9 @@ def self_distill_command(
     ] = 0.05,
     hot_token: Annotated[
         Optional[float],
-        typer.Option("--hot-token", min=0.1, help="FIRE: temperature of the first token after `<think>`, for example 30."),
+        typer.Option(
+            "--hot-token", min=0.1, max=1000, help="FIRE: temperature of the first token after `<think>`, for example 2."
+        ),
     ] = None,
     max_tokens: MaxTokens = 1024,
     batch_size: BatchSize = 64,

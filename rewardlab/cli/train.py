@@ -91,9 +91,13 @@ def sft_command(
     verdict token. `hf:OUT/final` is then a judge that answers with probabilities.
     """
     from rewardlab.config import SFTConfig, load_config, parse_overrides
+    from rewardlab.data.votes import require_same_run
+    from rewardlab.prompts import load_template
     from rewardlab.training.sft import train_sft
 
     settings = load_config(SFTConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
+    if verify_votes:  # before the pairs are read, which takes a while
+        require_same_run(verify_votes, data, template=load_template(settings.template).hash)
     pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
     report_run(train_sft(pairs, settings, out, votes=verify_votes), settings)
 
@@ -122,10 +126,12 @@ def rl_command(
     --config stable_reinforce model=runs/sft/final consistency.weight=0`
     """
     from rewardlab.config import RLConfig, load_config, parse_overrides
+    from rewardlab.models.checkpoints import load_template_for
     from rewardlab.training.rl import train_rl
 
     options = {"model": model, "seed": seed, "consistency.base_url": consistency_url}
     settings = load_config(RLConfig, config, parse_overrides(overrides or ()), **options)
+    load_template_for(settings.model, settings.template)  # another one than the judge's is refused before the pairs are read
     pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
     report_run(train_rl(pairs, settings, out), settings)
 

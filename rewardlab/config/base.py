@@ -107,7 +107,7 @@ class TrainConfig(Schema):
         0.0, ge=0, lt=1, description="Where the cosine ends, as a share of the peak rate; 0: it falls to 0."
     )
     epochs: float = Field(1.0, gt=0, description="Passes over the data; max_steps overrides it.")
-    max_steps: int = Field(-1, description="Optimizer steps of the run; -1: epochs decide.")
+    max_steps: int = Field(-1, ge=-1, description="Optimizer steps of the run; -1: epochs decide.")
     batch_size: int = Field(ge=1, description="Sequences of an optimizer step, of all processes together.")
     micro_batch_size: int = Field(
         ge=1, description="Sequences that one process reads at once; memory grows with it, results do not change."

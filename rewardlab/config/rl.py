@@ -11,6 +11,13 @@ from rewardlab.config.evaluation import EvaluationConfig, no_evaluation
 from rewardlab.config.method import Method
 
 Attempts = Literal["", "1", "2", "3", "unsolved"]  # "": no teacher was asked
+CRITIC_KEYS = (
+    "value_init",
+    "value_learning_rate",
+    "value_pretrain_batch_size",
+    "value_patience",
+    "length_alpha",
+)
 
 
 class ConsistencyConfig(Schema):
@@ -167,9 +174,9 @@ class MethodConfig(TrainConfig, Method):
     def _fits_the_advantage(self) -> Self:
         if self.value_pretrain_steps and self.advantage != "gae":
             raise ValueError(f"advantage {self.advantage} has no critic; value_pretrain_steps goes with advantage gae")
-        for name in ("value_init", "length_alpha"):
-            if getattr(self, name) is not None and self.advantage != "gae":
-                raise ValueError(f"advantage {self.advantage} has no critic, and {name} is of one; set it to null")
+        for name in CRITIC_KEYS if self.advantage != "gae" else ():
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"advantage {self.advantage} has no critic, and {name} is of one; leave it out")
         if self.advantage == "gae" and self.lora:
             raise ValueError("advantage gae trains a critic of the policy's full size; set lora: null")
         return self
@@ -214,7 +221,10 @@ class MethodConfig(TrainConfig, Method):
         if self.dynamic_sampling != "off":
             raise ValueError("dynamic_sampling needs to know which rollouts are correct, and a window leaves them unfinished")
         if self.advantage != "gae" or self.max_completion_length % self.window:
-            raise ValueError("window needs advantage gae and a max_completion_length that is a multiple of it")
+            raise ValueError(
+                f"window {self.window} needs advantage gae and a max_completion_length that is a multiple of it; here they are "
+                f"{self.advantage} and {self.max_completion_length}"
+            )
         if self.kl_coef and self.kl == "k1_reward":
             raise ValueError(
                 "window continues rollouts that older policies began, whose KL is not known: use kl: k2_loss or k3_loss, or "

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.files import read_lines
+from rewardlab.data.files import data_hash, read_lines
 from rewardlab.errors import DataError
 from rewardlab.types import Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote
 
@@ -31,25 +32,70 @@ class StoredVote:
     text: str
 
 
+def votes_identity(path: Path) -> dict[str, Any]:
+    """Return what the first line of a ``votes.jsonl`` says of the run. Raise DataError for another kind of file."""
+    with _votes_of_a_judge(path):
+        return _identity(read_lines(path))
+
+
+def require_same_run(path: Path, data: Path, *, template: str = "") -> None:
+    """Raise DataError unless the votes in ``path`` are on the pairs of the file ``data``: by row numbers, other votes would be
+    taken for votes on these pairs. ``template``: the hash of the one that they must have been asked with; "": any."""
+    identity = votes_identity(path)
+    if identity.get("data") != data_hash(data):
+        raise DataError(
+            f"{path}: its votes are not on the pairs of {data}, or that file has changed since; bench the judge on this --data"
+        )
+    if template and identity.get("template") != template:
+        raise DataError(f"{path}: its judge was asked with another prompt template than the config's; bench it with that one")
+
+
 def read_votes(path: Path) -> Iterator[StoredVote]:
-    """Yield the votes of a ``votes.jsonl``, except control passes and votes that failed. Raises DataError for another kind of
-    file.
+    """Yield the votes of a ``votes.jsonl``, except control passes and votes that failed. Raise DataError for another kind of
+    file, naming the line.
     """
-    lines = read_lines(path)
-    try:
-        head = json.loads(lines[0])
-        if "identity" not in head:
-            raise ValueError("its first line names no judge")
-        refuse_attacked(head["identity"])
-        for line in lines[1:]:
+    with _votes_of_a_judge(path):
+        lines = read_lines(path)
+        _identity(lines)
+    for number, line in enumerate(lines[1:], 2):
+        with _votes_of_a_judge(path, number):
             entry = json.loads(line)
-            for vote in entry["votes"] if entry["pass"] == "votes" else ():
-                if vote.get("status") in (VerdictStatus.ERROR, VerdictStatus.TIMEOUT):
-                    continue  # the endpoint's failure, which says nothing of the pair
-                choice = Choice(vote["choice"]) if vote["choice"] else None
-                yield StoredVote(entry["row"], Order(vote["order"]), choice, vote["text"])
-    except (ValueError, KeyError, IndexError, TypeError) as error:
-        raise DataError(f"{path}: not the votes of a generative judge ({error}); expected a votes.jsonl of `bench`") from error
+            votes = [_stored(entry["row"], vote) for vote in entry["votes"]] if entry["pass"] == "votes" else []
+        yield from (vote for vote in votes if vote is not None)
+
+
+def _identity(lines: Sequence[str]) -> dict[str, Any]:
+    if not lines:
+        raise ValueError("the file is empty")
+    head = json.loads(lines[0])
+    if not isinstance(head, dict) or not isinstance(head.get("identity"), dict):
+        raise ValueError("its first line names no judge")
+    refuse_attacked(head["identity"])
+    return dict(head["identity"])
+
+
+def _stored(row: Any, vote: Any) -> StoredVote | None:
+    """Return a vote on a row; None for a failure of the endpoint, which says nothing of the pair."""
+    if isinstance(row, bool) or not isinstance(row, int) or row < 0:
+        raise ValueError(f"row is {row!r}, and should be a number from 0 on")
+    if vote.get("status") in (VerdictStatus.ERROR, VerdictStatus.TIMEOUT):
+        return None
+    if not isinstance(vote["text"], str):
+        raise ValueError(f"a vote's text is {vote['text']!r}")
+    return StoredVote(row, Order(vote["order"]), Choice(vote["choice"]) if vote["choice"] else None, vote["text"])
+
+
+@contextmanager
+def _votes_of_a_judge(path: Path, line: int | None = None) -> Iterator[None]:
+    """Raise DataError for what is no such file."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}; expected a votes.jsonl of `bench`") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        place = f"{path}, line {line}" if line else str(path)
+        raise DataError(f"{place}: not the votes of a generative judge ({what}); expected a votes.jsonl of `bench`") from error
 
 
 JsonValue = str | int | float | list[str] | None

@@ -18,7 +18,7 @@ from typing import TypedDict
 
 from scipy.stats import binom
 
-from rewardlab.data.append_log import AppendLog
+from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import write_parquet
 from rewardlab.data.texts import opening_of
@@ -26,6 +26,7 @@ from rewardlab.data.votes import num_failed
 from rewardlab.distill.pipeline import survey
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.spec import judge_weights_id
 from rewardlab.reporting.progress import bar
 from rewardlab.samplers.decode import HotToken
 from rewardlab.samplers.hf import HFSampler
@@ -110,7 +111,20 @@ def self_distill(
     DataError where nothing is kept, ConfigError where ``out`` holds another run, and what the judge raises.
     """
     _, data = survey(pairs, allow_without_images=allow_without_images)
-    identity = {"data": data, "judge": judge.name, "template_hash": judge.template.hash, "batch": batch, **asdict(rules)}
+    least_correct = least_correct_or_beyond(2 * rules.samples, rules.alpha)
+    if least_correct > 2 * rules.samples:
+        raise ConfigError(
+            f"nothing could be kept: with {rules.samples} samples in each order not even {2 * rules.samples} right ones are "
+            f"rarer than a guesser's in {rules.alpha:g} of cases; give more --samples, or a larger --alpha"
+        )
+    identity = {
+        "data": data,
+        "judge": judge.name,
+        "weights": judge_weights_id(judge.spec),
+        "template_hash": judge.template.hash,
+        "batch": batch,
+        **asdict(rules),
+    }
     with AppendLog(out / JOURNAL, identity) as log, bar("self-distil", len(pairs)) as advance:
         rows = list(log.rows)
         advance(min(len(pairs), batch * len(rows)))
@@ -126,19 +140,22 @@ def self_distill(
             rows.append({"batch": number, "pairs": batch_records})
             log.append(rows[-1])
             advance(len(batch_pairs))
-    records: list[PairRecord] = [record for row in rows for record in row["pairs"]]
-    distilled = [
-        replace(pair, pair_id=name, order=Order(order), judgment=text, attempts="1")
-        for pair, record in zip(pairs, records, strict=True)
-        for name, order, text in record["kept"]
-    ]
-    least_correct = least_correct_or_beyond(2 * rules.samples, rules.alpha)
+    records, distilled = list[PairRecord](), list[PreferencePair]()
+    for number, row in enumerate(rows):
+        of_batch = pairs[number * batch : (number + 1) * batch]
+        with undamaged(out / JOURNAL, number + 2):  # the first line names the run
+            records += row["pairs"]
+            distilled += [
+                replace(pair, pair_id=name, order=Order(order), judgment=text, attempts="1")
+                for pair, record in zip(of_batch, row["pairs"], strict=True)
+                for name, order, text in record["kept"]
+            ]
     statistics: dict[str, object] = {
         "num_pairs": len(pairs),
         "num_kept": len(distilled),
         "num_pairs_kept": sum(bool(record["kept"]) for record in records),
         "num_too_seldom_right": sum(not record["kept"] for record in records),
-        "samples": sum(record["votes"] for record in records),
+        "num_votes": sum(record["votes"] for record in records),
         "right": sum(record["right"] for record in records),
         "unreadable": sum(record["unreadable"] for record in records),
         "least_right": least_correct,

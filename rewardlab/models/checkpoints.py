@@ -117,8 +117,9 @@ def load_card(model: str | Path, *, from_hub: bool = False) -> dict[str, Any] | 
 def card_temperature(card: Mapping[str, Any] | None, model: str | Path) -> float:
     """Return the temperature that divides the margins of a checkpoint's verdicts, as its card has it; 1 where it has none.
     Raise CheckpointError for one that is no positive number."""
-    tau = ((card or {}).get(VERDICT_TEMPERATURE) or {}).get("tau", 1.0)
-    if type(tau) not in (int, float) or not 0 < tau < math.inf:
+    entry = (card or {}).get(VERDICT_TEMPERATURE) or {}
+    tau = entry.get("tau", 1.0) if isinstance(entry, Mapping) else entry
+    if not isinstance(entry, Mapping) or type(tau) not in (int, float) or not 0 < tau < math.inf:
         raise CheckpointError(f"{model}: the {VERDICT_TEMPERATURE} in its {CARD} is {tau!r}; expected a positive number")
     return float(tau)
 
@@ -137,6 +138,12 @@ def check_template(folder: Path, template: Template) -> None:
     """Raise CheckpointError for a checkpoint that was trained on another template."""
     if (card := read_card(folder)) is not None:
         _check_hash(card, folder, template)
+
+
+def template_change(folder: Path, template: Template) -> str:
+    """Return the name of the template that a checkpoint was trained on, where it is another; else ""."""
+    card = read_card(folder)
+    return str(card.get("template")) if card is not None and card.get("template_hash") != template.hash else ""
 
 
 def template_of_card(card: Mapping[str, Any] | None, folder: Path | str, requested: str | None) -> Template:
@@ -178,7 +185,7 @@ def _check_hash(card: Mapping[str, Any], folder: Path | str, template: Template)
     if template.hash != trained:
         raise CheckpointError(
             f"{folder}: was trained on template {name!r} with hash {trained}, but {template.name!r} now has hash "
-            f"{template.hash}; ask with the template it was trained on, or train it again"
+            f"{template.hash}; ask with the template it was trained on (template={name}), or train it again"
         )
 
 

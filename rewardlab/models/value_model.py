@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForImageTextToText
@@ -60,7 +61,7 @@ class ValueModel(nn.Module):
             value_model = cls(language_model.model, config)
         try:
             value_model.load_state_dict(load_file(folder / WEIGHTS))
-        except RuntimeError as error:
+        except (RuntimeError, SafetensorError) as error:
             raise CheckpointError(f"{folder}: {WEIGHTS} does not fit config.json ({str(error)[:300]})") from error
         return value_model
 

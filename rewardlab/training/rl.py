@@ -8,12 +8,13 @@ import random
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from accelerate.utils import gather_object
 from transformers import PreTrainedModel, TrainerCallback
 
 from rewardlab.config import RLConfig
+from rewardlab.config.rl import Attempts
 from rewardlab.data.pair_table import fingerprint_of, pair_facts, select_pairs
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.models.checkpoints import load_template_for
@@ -50,6 +51,11 @@ def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> Sequence[Pr
     if not labelled:
         raise DataError("no pair says which response is preferred; give `preferred` as 0 or 1")
     tags = sorted({attempts for _, attempts in labelled})
+    if unknown := [tag for tag in tags if tag not in get_args(Attempts)]:
+        raise DataError(
+            f'the pairs\' attempts are {unknown[0]!r}, which is no tag of difficulty; expected one of {get_args(Attempts)}, "" '
+            "where no teacher was asked"
+        )
     if tags == [""] and "" not in config.attempts:
         if is_main():
             log_line(f"no teacher was asked about these pairs: all {len(labelled):,} that are labelled are trained on")

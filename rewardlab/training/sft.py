@@ -18,9 +18,12 @@ from trl import SFTTrainer
 from rewardlab.config import SFTConfig
 from rewardlab.data.pair_table import fingerprint_of, pair_facts, select_pairs
 from rewardlab.errors import DataError
+from rewardlab.models.checkpoints import template_change
 from rewardlab.models.loading import load_policy, load_processor, peft_config
 from rewardlab.models.precision import adapters_to_float32
+from rewardlab.processes import is_main
 from rewardlab.prompts import Template, load_template
+from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
@@ -137,6 +140,10 @@ def train_sft(
     config, out = config_of(SFTConfig, config, **overrides), Path(out)
     pairs = pairs_of(pairs, config.frames, config.model)
     template = load_template(config.template)
+    if is_main() and (trained := template_change(Path(config.model), template)):
+        log_line(
+            f"{config.model} was trained on template {trained}, and is taught {template.name} now; template={trained} keeps it"
+        )
     verdict_only = template.verdict_format == "bare"
     held_out, facts = hold_out(pairs, config, template), pair_facts(pairs)
     learnt = [n for n in held_out.numbers if (facts[n].preferred is not None if verdict_only else facts[n].judged)]

@@ -479,6 +479,7 @@ def test_self_distillation_goes_on_where_it_was_killed(demo_pairs: Any, tmp_path
     kept = read_pairs(tmp_path / "whole" / "distilled.parquet")
     assert {pair.pair_id for pair in pairs[:10]} <= {pair.pair_id for pair in kept}
     assert whole["num_pairs_kept"] == len(kept) < 20
+    assert (whole["num_votes"], whole["samples"]) == (20 * 8, 4)
     journal = tmp_path / "cut" / "journal.jsonl"
     journal.parent.mkdir()
     lines = (tmp_path / "whole" / "journal.jsonl").read_text().splitlines(keepends=True)
@@ -495,6 +496,33 @@ def test_self_distillation_goes_on_where_it_was_killed(demo_pairs: Any, tmp_path
     guess = GenerativeJudge(ScriptedSampler(lambda p, n: format_verdict(Choice.FIRST, "x")), load_template("plain"))
     with pytest.raises(DataError, match="no pair was right"):
         self_distill(pairs[:3], guess, rules, tmp_path / "none")
+
+
+def test_what_could_keep_nothing_is_not_sampled(demo_pairs: Any, tmp_path: Path) -> None:
+    """Of two samples not even two right ones are rare enough for a guesser."""
+    judge = GenerativeJudge(ScriptedSampler(lambda p, n: pytest.fail("was asked")), load_template("plain"))
+    for rules in (RejectionRules(samples=1), RejectionRules(samples=8, alpha=0.0)):
+        with pytest.raises(ConfigError, match=r"nothing could be kept.*give more --samples, or a larger --alpha"):
+            self_distill(demo_pairs[0][:3], judge, rules, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_self_distillation_is_of_one_judges_weights(demo_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that were replaced under the judge's name are another judge's; a damaged journal is a sentence."""
+    pairs, out = demo_pairs[0][:4], tmp_path / "out"
+    judge = GenerativeJudge(ScriptedSampler(lambda p, n: format_verdict(Choice.FIRST, "x")), load_template("plain"))
+    rules = RejectionRules(samples=2, alpha=1.0)
+    monkeypatch.setattr("rewardlab.distill.self_distill.judge_weights_id", lambda spec: "first")
+    self_distill(pairs, judge, rules, out)
+    journal = out / "journal.jsonl"
+    whole = journal.read_text()
+    journal.write_text(whole.replace('"given"', '"sideways"').replace('"swapped"', '"sideways"'))
+    with pytest.raises(DataError, match=r"journal\.jsonl, line 2: damaged"):
+        self_distill(pairs, judge, rules, out)
+    journal.write_text(whole)
+    monkeypatch.setattr("rewardlab.distill.self_distill.judge_weights_id", lambda spec: "second")
+    with pytest.raises(ConfigError, match="differs in weights"):
+        self_distill(pairs, judge, rules, out)
 
 
 @pytest.mark.slow

@@ -13,12 +13,13 @@ import pytest
 from PIL import Image
 
 from rewardlab.data import rows as rows_module
+from rewardlab.data.files import data_hash
 from rewardlab.data.images import decode_image
 from rewardlab.data.other_images import with_blank_images
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import BadRow, read_pairs, validate_rows, write_parquet
 from rewardlab.data.rows import with_frames
-from rewardlab.data.votes import read_votes
+from rewardlab.data.votes import read_votes, require_same_run
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
 
@@ -127,3 +128,44 @@ def test_what_the_endpoint_broke_is_no_vote(tmp_path: Path) -> None:
     (tmp_path / "votes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = list(read_votes(tmp_path / "votes.jsonl"))
     assert [(vote.row, vote.text, vote.choice is None) for vote in found] == [(3, "ok", False), (3, "no_verdict", True)]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('{"pass": "votes", "row": -3, "votes": [{"order": "given", "choice": null, "text": ""}]}', "row is -3"),
+        ('{"pass": "votes", "row": "zero", "votes": [{"order": "given", "choice": null, "text": ""}]}', "row is 'zero'"),
+        ('{"pass": "votes", "row": 0, "votes": [{"order": "given", "choice": null, "text": null}]}', "text is None"),
+        ('{"pass": "votes", "row": 0, "votes": [5]}', "no attribute"),
+        ('{"pass": "votes", "votes": [5]}', "lacks 'row'"),
+        ("[", "Expecting value"),
+    ],
+)
+def test_damaged_votes_name_their_line(line: str, what: str, tmp_path: Path) -> None:
+    good = {"pass": "votes", "row": 0, "votes": [{"order": "given", "choice": "first", "text": "x"}]}
+    path = tmp_path / "votes.jsonl"
+    path.write_text("".join(f"{text}\n" for text in (json.dumps({"identity": {}}), json.dumps(good), line)))
+    with pytest.raises(DataError, match=rf"votes\.jsonl, line 3: not the votes of a generative judge \(.*{what}"):
+        list(read_votes(path))
+
+
+def test_files_that_hold_no_votes(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    (tmp_path / "empty").write_bytes(b"")
+    for name in ("missing", ".", "binary", "empty"):
+        with pytest.raises(DataError, match=r"expected a votes\.jsonl"):
+            list(read_votes(tmp_path / name))
+
+
+def test_votes_of_another_run(tmp_path: Path) -> None:
+    """Votes name pairs by row: on another file they are votes on other pairs."""
+    data, votes = tmp_path / "pairs.jsonl", tmp_path / "votes.jsonl"
+    data.write_text("{}\n")
+    votes.write_text(json.dumps({"identity": {"data": data_hash(data), "template": "abc"}}) + "\n")
+    require_same_run(votes, data)
+    require_same_run(votes, data, template="abc")
+    with pytest.raises(DataError, match="another prompt template"):
+        require_same_run(votes, data, template="xyz")
+    data.write_text("{}\n{}\n")
+    with pytest.raises(DataError, match="bench the judge on this --data"):
+        require_same_run(votes, data)

@@ -13,6 +13,7 @@ from scipy.stats import spearmanr
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
+from rewardlab.data.files import data_hash
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.data.votes import StoredVote, read_votes
 from rewardlab.distill.difficulty import Difficulty, agreement
@@ -82,10 +83,20 @@ def test_the_command(demo_pairs: Any, tmp_path: Path) -> None:
     rows: dict[int, list[Any]] = {}
     for vote in votes:
         rows.setdefault(vote.row, []).append({"order": vote.order, "choice": vote.choice, "text": "t"})
-    lines = [{"identity": {}}, *({"pass": "votes", "row": row, "votes": own} for row, own in rows.items())]
-    (tmp_path / "votes.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    def write(data: str) -> None:
+        head = {"identity": {"data": data}}
+        lines = [head, *({"pass": "votes", "row": row, "votes": of_row} for row, of_row in rows.items())]
+        (tmp_path / "votes.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
     command = ["select", "--data", str(tmp_path / "pairs.parquet"), "--votes", str(tmp_path / "votes.jsonl")]
-    done = CliRunner().invoke(app, [*command, "--plan", "hardest:0.34", "--out", str(tmp_path / "out")])
+    options = [*command, "--plan", "hardest:0.34", "--out", str(tmp_path / "out")]
+    write("that of another file")
+    refused = CliRunner().invoke(app, options)
+    assert refused.exit_code != 0
+    assert "its votes are not on the pairs of" in str(refused.exception)
+    write(data_hash(tmp_path / "pairs.parquet"))
+    done = CliRunner().invoke(app, options)
     assert done.exit_code == 0, done.output
     assert [pair.pair_id for pair in read_pairs(tmp_path / "out" / "hard.parquet")] == [pairs[1].pair_id]
     assert [pair.pair_id for pair in read_pairs(tmp_path / "out" / "suspects.parquet")] == [pairs[0].pair_id]

@@ -183,6 +183,8 @@ def test_what_cannot_be_studied(world: Path, tmp_path: Path) -> None:
         MethodContext(tmp_path / "none", SMALL, tmp_path / "out", RECIPES)
     with pytest.raises(ConfigError, match="20 pairs are fewer than 15 to test and 10 to choose a rate by"):
         MethodContext(world, replace(SMALL, num_test=15, num_validation=10), tmp_path / "out", RECIPES)
+    with pytest.raises(ConfigError, match=r"has no .*\.yaml; expected the folder of the methods' recipes"):
+        MethodContext(world, SMALL, tmp_path / "out", tmp_path)
     empty = tmp_path / "empty.jsonl"
     restore(empty, tmp_path / "out", {})  # no file yet: nothing is brought
     assert not (tmp_path / "out").exists()

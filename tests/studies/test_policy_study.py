@@ -51,7 +51,7 @@ def test_only_the_pay_differs() -> None:
     assert {config.anchor for config in configs.values()} == {"preferred", "start", "group"}
     assert [arm for arm, config in configs.items() if config.kl_coef] == ["right_answer_kl", "right_answer_kl_1"]
     assert [trial.name for trial in plan(ARMS, ("truth", "scalar"), (0, 1))] == ["truth-0", "scalar-0", "truth-1", "scalar-1"]
-    with pytest.raises(ConfigError, match="unknown arm judge"):
+    with pytest.raises(ConfigError, match="unknown arm 'judge'"):
         plan(ARMS, ("judge",), (0,))
 
 

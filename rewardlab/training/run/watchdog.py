@@ -68,6 +68,12 @@ class Signs:
                 invalid > c.max_invalid_frac,
                 f"{invalid:.0%} of the rollouts have no verdict, more than {c.max_invalid_frac:.0%}",
             )
+        if (unclear := logs.get("verify/unclear_frac")) is not None:
+            signs["unverified"] = _sentence(
+                unclear > c.max_invalid_frac,
+                f"{unclear:.0%} of the judgments have no verification that can be read, more than {c.max_invalid_frac:.0%}: "
+                "was the judge taught to verify (`rewardlab sft --verify-votes`)?",
+            )
         if (length := logs.get("completions/mean_length")) is not None:
             self._first_lengths = [*self._first_lengths, length][: c.window]
             usual = sum(self._first_lengths) / len(self._first_lengths)
