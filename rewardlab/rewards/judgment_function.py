@@ -128,6 +128,7 @@ class JudgmentReward:
                     "pair_id": rollout.row["pair_id"],
                     "order": judged.order.value,
                     "text": judged.completion.text,
+                    **({"turns": list(rollout.turns)} if rollout.turns else {}),  # all that was said, with its verification
                     "num_tokens": judged.completion.num_tokens,
                     "status": part.status,
                     "format": part.format,

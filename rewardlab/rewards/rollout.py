@@ -41,7 +41,7 @@ class Rollout:
 
     ``text`` is what the reward function reads. ``reward`` is None where nothing could score it, or it is not finished;
     ``correct`` is 1 for a correct one, ``parsed`` whether its verdict could be read. ``turn_rewards`` [K] replace ``reward``
-    where each turn earns its own.
+    where each turn earns its own; ``turns`` are then the texts of all of them.
     """
 
     row: Row
@@ -53,6 +53,7 @@ class Rollout:
     correct: float = 0.0
     parsed: bool = False
     turn_rewards: tuple[float, ...] = ()
+    turns: tuple[str, ...] = ()
 
     @property
     def token_ids(self) -> list[int]:

@@ -83,6 +83,7 @@ def test_only_a_judgment_that_is_clearly_found_wrong_is_revised(tiny_checkpoint:
         return rollouts.collect(made, lambda some: Scored([value] * len(some), [value] * len(some), [True] * len(some)))
 
     wrong, right = rewarded(0.0), rewarded(1.0)
+    assert [rollout.turns[1] for rollout in right.rollouts] == [WRONG, WRONG, "hm", CORRECT]
     assert [rollout.turn_rewards for rollout in wrong.rollouts] == [(0, 1, 0), (0, 0, 0), (0, 0, 0), (0, 0, 0)]
     assert [rollout.turn_rewards for rollout in right.rollouts] == [(1, 0, 1), (1, 0, 0), (1, 0, 0), (1, 1, 0)]
     for collected in (wrong, right):

@@ -137,6 +137,9 @@ class DialogueRollouts:
 
     def collect(self, rollouts: list[Rollout], score: Score) -> Collected:
         turns = [rollout.trajectory.policy_turns for rollout in rollouts]
+        rollouts = [
+            replace(rollout, turns=tuple(map(self._text, parts))) for rollout, parts in zip(rollouts, turns, strict=True)
+        ]
         first = self._score_turn(rollouts, [parts[0] for parts in turns], score)
         revised_rows = [n for n, parts in enumerate(turns) if len(parts) > VERIFICATION]
         again = self._score_turn([rollouts[n] for n in revised_rows], [turns[n][-1] for n in revised_rows], score)
