@@ -25,7 +25,7 @@ import numpy as np
 from transformers import PrinterCallback, TrainerCallback
 
 from eval.rlcs_report import summarize, write_report
-from eval.studies.plans import Trial, plan
+from eval.studies.plans import Trial, changes_of, plan, refuse_other_arms
 from eval.studies.runner import path_of, positive, read_records, run_script, run_trials
 from eval.studies.trials import digest
 from rewardlab.config import RLConfig, load_yaml
@@ -198,6 +198,7 @@ class RLCSContext:
             "steps": trainer.state.global_step,
             "wall_s": round(time.perf_counter() - clock, 1),
             "cpu_s": round(time.process_time() - cpu, 1),
+            "changes": changes_of(ARMS[trial.arm]),
             "commit": self.commit,
         }
 
@@ -218,6 +219,7 @@ def main() -> None:
     except (ValueError, TypeError) as error:
         raise ConfigError(f"--set {options.set}: {error}; expected JSON with settings of {Settings.__name__}") from error
     trials = plan(ARMS, options.arms.split(","), range(options.seeds))
+    refuse_other_arms(read_records(options.out), ARMS)
     todo = [trial for trial in trials if not path_of(trial, options.out).exists()]
     minutes = len(todo) * settings.num_tokens / 1000 * SECONDS_PER_1000_TOKENS / 60 / options.workers
     print(

@@ -23,6 +23,7 @@ from eval.studies.plans import write_files
 from eval.studies.summary import t_interval
 
 BASES = ("uniform", "refill")
+IN_A_ROW = 3  # evaluations that are averaged to say what a judge came to: one alone varies by 1.5 points
 COLOURS = ("#888888", "#c0504d", "#4f8f4f", "#1f4e79", "#7fa7c9")
 Record = dict[str, Any]
 
@@ -38,6 +39,15 @@ def tokens_to(level: float, tokens: Sequence[int], accuracy: Sequence[float], st
     if at == 0:
         return 0.0
     return float(x[at - 1] + (level - y[at - 1]) / (y[at] - y[at - 1]) * (x[at] - x[at - 1]))
+
+
+def highest_mean(accuracy: Sequence[float]) -> float:
+    """Return the highest mean of :data:`IN_A_ROW` evaluations in a row, or of all where there are fewer: what a judge came to,
+    whether or not it stayed there. Raise ValueError without one."""
+    if not accuracy:
+        raise ValueError("expected at least one evaluation")
+    width = min(IN_A_ROW, len(accuracy))
+    return max(float(np.mean(accuracy[n : n + width])) for n in range(len(accuracy) - width + 1))
 
 
 def ratio_to(records: Sequence[Record], base: Sequence[Record]) -> dict[str, Any] | None:
@@ -85,6 +95,7 @@ def summarize(records: Sequence[Record], start: Record, titles: Mapping[str, str
             "title": titles[arm],
             "num_seeds": len(of_arm),
             "last_accuracy": _mean([trial["accuracy"][-1] for trial in of_arm]),
+            "highest": _mean([highest_mean(trial["accuracy"]) for trial in of_arm]),
             "over_uniform": None if arm == "uniform" else _gain(of_arm, arms["uniform"]),
             "steps": float(np.mean([trial["steps"] for trial in of_arm])),
             "series": {name: float(np.mean(values)) for name, values in series.items() if values},
@@ -112,6 +123,7 @@ def _level_table(level: float, arms: Mapping[str, Sequence[Record]], start: floa
     table = {
         arm: {
             "arrived": sum(trial["to_level"] is not None for trial in of_arm),
+            "came_to": sum(highest_mean(trial["accuracy"]) >= level for trial in of_arm),
             "by_seed": {trial["seed"]: trial["to_level"] for trial in of_arm},
             "tokens": _mean([_spent(trial) for trial in of_arm]),
             "against": {base: ratio_to(of_arm, trials[base]) for base in BASES if base in trials and base != arm},
@@ -168,25 +180,29 @@ def markdown(summary: dict[str, Any], name: str) -> str:
         f"- Every {settings['eval_tokens']:,} tokens: one sampled vote on {settings['num_test']} held-out pairs in both "
         f"orders. The level was to be {100 * settings['level']:.0f} %, or uniform sampling's last accuracy less "
         f"{100 * settings['margin']:.0f} points where that is lower. A trial arrives where the isotonic regression of its "
-        "accuracies does; one that does not counts with all its tokens.",
+        "accuracies does, and so only where it stays; one that does not counts with all its tokens. Highest: the best mean of "
+        f"{IN_A_ROW} evaluations in a row, whether or not it stays.",
         "- Intervals are Student's 95 % over seeds; of ratios, over logarithms, seed by seed.",
         "",
-        "| | last accuracy, % | over uniform sampling's, points | updates |",
-        "|---|---|---|---|",
+        "| | last accuracy, % | over uniform sampling's, points | highest, % | updates |",
+        "|---|---|---|---|---|",
     ]
     for row in summary["table"].values():
         over = "–" if row["over_uniform"] is None else _with(row["over_uniform"], 100, 1)
-        lines.append(f"| {row['title']} | {_with(row['last_accuracy'], 100, 1)} | {over} | {row['steps']:.0f} |")
+        cells = [_with(row["last_accuracy"], 100, 1), over, _with(row["highest"], 100, 1), f"{row['steps']:.0f}"]
+        lines.append(f"| {row['title']} | {' | '.join(cells)} |")
     for each in levels:
         lines += [
             "",
-            f"| | thousand tokens to {100 * each['level']:.1f} % | arrived | by uniform sampling's | by refill's |",
-            "|---|---|---|---|---|",
+            f"| | thousand tokens to {100 * each['level']:.1f} % | arrived and stayed | came to it | by uniform sampling's "
+            "| by refill's |",
+            "|---|---|---|---|---|---|",
         ]
         for arm, row in each["table"].items():
             title, number = (summary["table"][arm][name] for name in ("title", "num_seeds"))
             ratios = " | ".join(_ratio(row["against"].get(base)) for base in BASES)
-            lines.append(f"| {title} | {_thousands(row['tokens'])} | {row['arrived']} of {number} | {ratios} |")
+            counts = " | ".join(f"{row[name]} of {number}" for name in ("arrived", "came_to"))
+            lines.append(f"| {title} | {_thousands(row['tokens'])} | {counts} | {ratios} |")
     lines += [
         "",
         "What was drawn, in the mean over all rollout batches:",

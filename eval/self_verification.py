@@ -103,8 +103,12 @@ class Context:
         self.votes = out / "votes.jsonl"
 
     def identity(self) -> dict[str, Any]:
-        weights = digest(self.judge / "model.safetensors")
-        return {"settings": asdict(self.settings), "judge": weights, **{path.name: digest(path) for path in self.files}}
+        return {
+            "settings": asdict(self.settings),
+            "optimizer": OPTIMIZER,
+            "judge": digest(self.judge / "model.safetensors"),
+            **{path.name: digest(path) for path in self.files},
+        }
 
     def start(self) -> dict[str, Any]:
         """Have the judge vote on the pairs it was trained on, and measure it."""

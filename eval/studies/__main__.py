@@ -132,7 +132,7 @@ def study_self_improvement(
     """
     from functools import partial
 
-    from eval.studies.plans import plan
+    from eval.studies.plans import plan, refuse_other_arms
     from eval.studies.runner import keep, open_study, read_records, run_rest
     from eval.studies.self_improvement import ARMS, Settings, plan_lines
     from eval.studies.self_improvement_report import summarize, write_report
@@ -141,6 +141,7 @@ def study_self_improvement(
     opener = partial(SelfImprovementContext, run, Settings(), out, configs)
     trials = plan(ARMS, arms.split(",") if arms else list(ARMS), range(seeds))
     start = open_study(opener(), out, records)
+    refuse_other_arms(read_records(out), ARMS)
     keep(records, out)
     typer.echo(plan_lines(trials, read_records(out), workers))
     try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,23 @@ def plan(known: Collection[str], arms: Sequence[str], seeds: Sequence[int]) -> l
     if not trials:
         raise ConfigError("a study needs at least one arm and one seed")
     return trials
+
+
+def refuse_other_arms(records: Sequence[Mapping[str, Any]], arms: Mapping[str, Any]) -> None:
+    """Raise ConfigError where a record was run with other changes (``"changes"``) than its arm, a dataclass, has now."""
+    for record in records:
+        if record["arm"] not in arms:
+            raise ConfigError(f"{record['name']}: there is no arm {record['arm']}; remove its lines from the records")
+        if record.get("changes") != changes_of(arms[record["arm"]]):
+            raise ConfigError(
+                f"{record['name']}: was run with other settings of its arm ({record.get('changes')}); remove its lines from "
+                "the records and its files from the study's folder to run it again"
+            )
+
+
+def changes_of(arm: Any) -> dict[str, Any]:
+    """Return what makes an arm, a dataclass, as JSON reads it again."""
+    return dict(json.loads(json.dumps(asdict(arm))))
 
 
 def write_files(

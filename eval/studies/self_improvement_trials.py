@@ -11,7 +11,7 @@ from transformers import PrinterCallback
 
 from eval.studies.method_evaluation import VOTES, Evaluator
 from eval.studies.method_trials import AtBudgets, SeriesLog
-from eval.studies.plans import Trial
+from eval.studies.plans import Trial, changes_of
 from eval.studies.runner import make_once
 from eval.studies.self_improvement import ARMS, Settings, rl_config, sft_config, stages_of
 from eval.studies.trials import digest
@@ -76,6 +76,7 @@ class SelfImprovementContext:
         return {
             "arm": trial.arm,
             "seed": trial.seed,
+            "changes": changes_of(ARMS[trial.arm]),
             "rows": rows,
             "cpu_s": round(sum(row["cpu_s"] for row in rows), 1),
             "wall_s": round(sum(row["wall_s"] for row in rows), 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from eval.rlcs import ARMS, RLCSContext, Settings, config_of
-from eval.rlcs_report import markdown, ratio_to, summarize, tokens_to, write_report
-from eval.studies.plans import Trial
+from eval.rlcs_report import highest_mean, markdown, ratio_to, summarize, tokens_to, write_report
+from eval.studies.plans import Trial, changes_of, refuse_other_arms
 from eval.studies.runner import read_records, run_trials
+from rewardlab.errors import ConfigError
 
 SMALL = Settings(
     num_tokens=300,
@@ -86,12 +88,30 @@ def test_two_levels() -> None:
     assert [each["level"] for each in summary["levels"]] == [pytest.approx(0.8), 0.85]
     (_, literal) = (each["table"] for each in summary["levels"])
     assert (literal["uniform"]["arrived"], literal["rlcs"]["arrived"]) == (0, 2)
+    assert (literal["uniform"]["came_to"], literal["rlcs"]["came_to"]) == (0, 0)  # the mean of 0.8 and 0.86 or 0.88 is below
     assert literal["rlcs"]["against"]["uniform"]["at_most"] == 2
     assert summary["table"]["rlcs"]["over_uniform"][0] == pytest.approx(0.05)
     text = markdown(summary, "rlcs")
-    assert "| RLCS | 87.0 [74.3, 99.7] | 5.0 [-7.7, 17.7] | 4 |" in text
+    assert "| RLCS | 87.0 [74.3, 99.7] | 5.0 [-7.7, 17.7] | 83.5 [77.1, 89.9] | 4 |" in text
     assert "thousand tokens to 80.0 %" in text
-    assert "| uniform sampling | 0.2 [0.2, 0.2] | 0 of 2 | – | – |" in text
+    assert "| uniform sampling | 0.2 [0.2, 0.2] | 0 of 2 | 0 of 2 | – | – |" in text
+
+
+def test_what_a_judge_came_to() -> None:
+    """The best mean of three evaluations in a row, also where it falls afterwards."""
+    assert highest_mean([0.7, 0.8, 0.9, 0.85, 0.6]) == pytest.approx(0.85)
+    assert highest_mean([0.7, 0.8]) == pytest.approx(0.75)
+    with pytest.raises(ValueError, match="at least one evaluation"):
+        highest_mean([])
+
+
+def test_an_arm_that_changed_is_another(tmp_path: Path) -> None:
+    record = {"name": "refill-0", "arm": "refill", "changes": changes_of(ARMS["refill"])}
+    refuse_other_arms([record], ARMS)
+    with pytest.raises(ConfigError, match="refill-0: was run with other settings of its arm"):
+        refuse_other_arms([record], ARMS | {"refill": replace(ARMS["refill"], changes={"learning_rate": 1.0})})
+    with pytest.raises(ConfigError, match="there is no arm refill"):
+        refuse_other_arms([record], {})
 
 
 def test_a_study_in_small(finished_run: Path, tmp_path: Path) -> None:
