@@ -56,7 +56,7 @@ def head_lines(summary: dict[str, Any]) -> list[str]:
         f"{s['warmup_steps']} steps of warm-up, so that a run that ended at the smaller budget would have been the same.",
         f"- Rates: each method at the best of {rates} on {s['num_validation']} validation pairs, by sampled accuracy at "
         f"{s['budgets'][0]:,} tokens with seed {VALIDATION_SEED}, which is not the study's; what differs from StableReinforce "
-        "in one part has its rate. A critic's rate is as many times the policy's as in its recipe.",
+        "in one part has that method's rate. A critic's rate is as many times the policy's as in its recipe.",
         f"- Critics are fitted to other rollouts of the start before: at most {s['value_steps']} steps of "
         f"{s['value_batch_size']} rollouts at rate {s['value_learning_rate']:g}, a budget of their own. PPO, VC-PPO, VAPO and "
         "T-PPO begin with one critic a seed.",
