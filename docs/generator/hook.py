@@ -21,7 +21,17 @@ from docs.generator.pages import generated_pages  # noqa: E402
 from docs.generator.results import fill_results  # noqa: E402
 
 # Of eval/results.
-FIGURES = ("stability", "methods", "methods_hard", "methods_hard_curves", "policy", "calibration", "rlcs", "rlcs_3e-4")
+FIGURES = (
+    "stability",
+    "methods",
+    "methods_hard",
+    "methods_hard_curves",
+    "policy",
+    "calibration",
+    "rlcs",
+    "rlcs_3e-4",
+    "self_improvement",
+)
 PIPELINE = Path(__file__).with_name("pipeline.svg")  # drawn within a page, in the page's colours
 _navigation: list[Navigation] = []
 

@@ -7,6 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
 from eval.studies.method_report import cell, table
 from eval.studies.method_summary import Mean, mean_of
 from eval.studies.self_improvement import ARMS
@@ -25,6 +30,11 @@ COLUMNS = {
     "cpu_s": ("CPU seconds", 1),
 }
 STAGES = {"rl_1": "RL", "rl_2": "second RL", "sft": "SFT on its own judgments"}
+DRAWN = {
+    "accuracy": ("one vote", "#4f8f4f"),
+    "greedy_accuracy": ("greedy", "#888888"),
+    "vote_15": ("majority of 15", "#1f4e79"),
+}
 COMPARED = ("accuracy", "vote_15", "greedy_accuracy", "vote_gain", "vote_over_greedy")
 LAST = "rl_2"
 Record = dict[str, Any]
@@ -157,7 +167,7 @@ def markdown(summary: dict[str, Any]) -> str:
     )
     if summary["distilled"]:
         lines.append("What self-distillation kept:")
-        names = {"num_pairs": "pairs", "samples": "judgments", "right": "right", "num_pairs_kept": "pairs kept"}
+        names = {"num_pairs": "pairs", "num_votes": "judgments", "right": "right", "num_pairs_kept": "pairs kept"}
         names |= {"num_kept": "judgments kept", "distinct_openings": "different openings"}
         lines += table(
             ["", "seed", *names.values()],
@@ -166,8 +176,32 @@ def markdown(summary: dict[str, Any]) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
+def draw(summary: dict[str, Any], path: Path) -> None:
+    """Draw one vote, the greedy judgment and the majority of 15 of each stage, with intervals over seeds."""
+    rows = [("start: SFT", {name: {"mean": summary["start"][name], "interval": None} for name in DRAWN})]
+    rows += [(_title(arm, stage), row) for arm, stages in summary["table"].items() for stage, row in stages.items()]
+    figure, axes = plt.subplots(figsize=(8, 0.34 * len(rows) + 1.2))
+    for place, (name, (title, colour)) in enumerate(DRAWN.items()):
+        for n, (_, row) in enumerate(rows):
+            if (value := row[name]) is None:
+                continue
+            y, ends = n + 0.2 * (place - 1), value["interval"]
+            if ends is not None:
+                axes.plot([100 * end for end in ends], [y, y], color=colour, lw=1.2, alpha=0.6)
+            axes.plot(100 * value["mean"], y, "o", color=colour, ms=4.5, label=title if n == 0 else None)
+    axes.set_yticks(range(len(rows)), [title for title, _ in rows], fontsize=8)
+    axes.invert_yaxis()
+    axes.set_xlabel("held-out judgments right, %")
+    axes.grid(axis="x", color="#ddd", lw=0.6)
+    axes.legend(frameon=False, fontsize=8, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
+    figure.savefig(path, dpi=110, bbox_inches="tight")
+    plt.close(figure)
+
+
 def write_report(summary: dict[str, Any], path: Path) -> Path:
-    """Write ``path`` (Markdown) and the summary beside it; return ``path``."""
+    """Write ``path`` (Markdown), and beside it the summary and a plot of its name; return ``path``."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draw(summary, path.with_suffix(".png"))
     write_atomic(path.with_suffix(".json"), json.dumps(summary, indent=1) + "\n")
     write_atomic(path, markdown(summary))
     return path

@@ -136,7 +136,7 @@ class SelfImprovementContext:
             set_hot_token(judge, hot)
         rules = RejectionRules(s.samples, s.keep, s.alpha, hot_token=hot, max_tokens=s.training.max_tokens, seed=trial.seed)
         statistics = self_distill(self.pairs[: s.num_pairs], judge, rules, folder / "kept")
-        names = ("num_pairs", "num_kept", "num_pairs_kept", "samples", "right", "distinct_openings")
+        names = ("num_pairs", "num_votes", "right", "num_pairs_kept", "num_kept", "distinct_openings")
         return {"checkpoint": str(folder / "kept" / DISTILLED), "rows": [{name: statistics[name] for name in names}]}
 
     def _sft(self, trial: Trial, data: Path, folder: Path) -> dict[str, Any]:

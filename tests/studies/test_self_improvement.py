@@ -68,7 +68,7 @@ def record(arm: str, seed: int, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def test_the_report_by_hand(tmp_path: Path) -> None:
     """The majority of the second round is four points above the first on each seed, and one above RL alone."""
-    kept = {"num_pairs": 9, "num_kept": 4, "num_pairs_kept": 3, "samples": 80, "right": 60, "distinct_openings": 2}
+    kept = {"num_pairs": 9, "num_kept": 4, "num_pairs_kept": 3, "num_votes": 80, "right": 60, "distinct_openings": 2}
     rows = []
     for seed in range(3):
         vote = 0.8 + 0.01 * seed
