@@ -16,6 +16,7 @@ from rewardlab.config import RLConfig
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG
+from rewardlab.rewards.rollout import Scored
 from rewardlab.rl.self_verification import at_turn_ends
 from rewardlab.training.policy_gradient import trainer as trainer_module
 from rewardlab.training.policy_gradient.algorithm import _token_rewards
@@ -106,6 +107,29 @@ def test_windows_with(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, ch
     assert all(logged in line for line in steps)
     if logged == "importance/mean":  # the sampler is the trainer's own model
         assert [line[logged] for line in steps] == pytest.approx([1.0, 1.0], abs=1e-3)
+
+
+def test_a_finished_rollout_that_nothing_scores_is_not_trained_on(
+    hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With windows too, where an unfinished one, which has no reward yet either, is trained on."""
+    batches: list[Any] = []
+    compute = trainer_module.compute_advantages
+
+    def keep(batch: Any, *args: Any, **more: Any) -> Any:
+        batches.append(batch)
+        return compute(batch, *args, **more)
+
+    def unscored(rollouts: Any, step: int) -> Scored:
+        return Scored([None] * len(rollouts), [0.0] * len(rollouts), [True] * len(rollouts))
+
+    monkeypatch.setattr(trainer_module, "compute_advantages", keep)
+    train_rl(hard, config_for(tiny_checkpoint, **WINDOWS), tmp_path / "run", reward=unscored)
+    trained = [
+        (finished, mask.any()) for batch in batches for finished, mask in zip(batch.finished_N, batch.loss_mask_NT, strict=True)
+    ]
+    assert {bool(finished) for finished, _ in trained} == {True, False}
+    assert all(bool(is_trained) != bool(finished) for finished, is_trained in trained)
 
 
 @pytest.fixture

@@ -324,16 +324,14 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def _add_advantages(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> RolloutBatch:
         local, method = self._processes.local(len(rollouts)), self._method
-        rewards_G = self._rewards_G1.nansum(1)
-        if self._rollouts.continues_rollouts:  # an unfinished rollout has no reward yet, and is trained on
-            assert batch.finished_N is not None
-            unscored_N = self._rewards_G1[local].isnan().all(1) & batch.finished_N.bool()
-            batch = replace(batch, loss_mask_NT=batch.loss_mask_NT * ~unscored_N[:, None])
-        else:
-            unscored_G = self._rewards_G1.isnan().all(1)
+        rewards_G, unscored_G = self._rewards_G1.nansum(1), self._rewards_G1.isnan().all(1)
+        unscored_N = unscored_G[local]
+        if not self._rollouts.continues_rollouts:
             rewards_G = rewards_G.masked_fill(unscored_G, torch.nan)
-            batch = replace(batch, loss_mask_NT=batch.loss_mask_NT * ~unscored_G[local][:, None])
             self._add_metrics({"reward/unscored_frac": unscored_G.float().mean().item()})
+        elif batch.finished_N is not None:  # an unfinished rollout has no reward yet, and is trained on
+            unscored_N = unscored_N & batch.finished_N.bool()
+        batch = replace(batch, loss_mask_NT=batch.loss_mask_NT * ~unscored_N[:, None])
         kl_NT, penalty_G = self._kl(batch, rollouts), None
         if kl_NT is not None and method.advantage == "rloo":
             penalty_G = self.accelerator.gather((kl_coefficient(batch, method) * kl_NT).sum(1))
