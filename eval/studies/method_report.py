@@ -65,6 +65,7 @@ def head_lines(summary: dict[str, Any]) -> list[str]:
         f"- Held out: {s['num_test']} pairs in both orders, {s['num_votes']} sampled judgments and a greedy one in each; the "
         f"majority is of 15 judgments in one order, on {s['num_vote_pairs']} pairs. A judgment without a verdict is wrong. "
         "Intervals are Student's 95 % over seeds: of training, not of other pairs.",
+        "- CPU seconds are of machines of different speed where trials are of different commits: compare them within one.",
         f"- Time: {summary['minutes']} minutes with {summary['num_workers']} processes of one thread, by CPU seconds: "
         f"{cpu['trials']:,.0f} of trials, {cpu['fits']:,.0f} of critics' fits, {cpu['starts']:,.0f} of starts.",
     ]
