@@ -140,9 +140,9 @@ def check_template(folder: Path, template: Template) -> None:
         _check_hash(card, folder, template)
 
 
-def template_change(folder: Path, template: Template) -> str:
-    """Return the name of the template that a checkpoint was trained on, where it is another; else ""."""
-    card = read_card(folder)
+def template_change(model: str | Path, template: Template) -> str:
+    """Return the name of the template that a checkpoint folder was trained on, where it is another; else ""."""
+    card = load_card(model)
     return str(card.get("template")) if card is not None and card.get("template_hash") != template.hash else ""
 
 

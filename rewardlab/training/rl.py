@@ -178,11 +178,11 @@ def train_rl(
     hard = hard_pairs(held_out.trained, config)
     if reward is None:
         require_consistency_judge(config)
-    processor, room = load_processor(config.model), config.max_completion_length
+    room = config.max_completion_length
     if config.self_verify:
-        room = longest_dialogue(processor, room)
+        room = longest_dialogue(load_processor(config.model), room)
     hard = drop_too_long(hard, config, template, out, room=room)
-    specials = special_tokens(processor.tokenizer)
+    specials = special_tokens(load_processor(config.model).tokenizer)
     rows = rl_rows(hard, template, both_orders=config.both_orders, specials=specials, threads=data_workers(config))
     num_rollouts = len(rows) * config.group_size
     if num_rollouts < config.rollout_batch_size:

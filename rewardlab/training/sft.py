@@ -140,7 +140,7 @@ def train_sft(
     config, out = config_of(SFTConfig, config, **overrides), Path(out)
     pairs = pairs_of(pairs, config.frames, config.model)
     template = load_template(config.template)
-    if is_main() and (trained := template_change(Path(config.model), template)):
+    if is_main() and (trained := template_change(config.model, template)):
         log_line(
             f"{config.model} was trained on template {trained}, and is taught {template.name} now; template={trained} keeps it"
         )

@@ -20,6 +20,7 @@ from rewardlab.models.checkpoints import (
     commit,
     load_template_for,
     read_card,
+    template_change,
     template_for,
     versions,
     write_card,
@@ -68,6 +69,7 @@ def test_folders_without_a_card(tmp_path: Path) -> None:
     (tmp_path / CARD).write_text("{")
     with pytest.raises(CheckpointError, match="not valid JSON"):
         read_card(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
     (tmp_path / CARD).write_text(json.dumps({"template": "gone", "template_hash": "0"}))
     with pytest.raises(CheckpointError, match="'gone'"):
         template_for(tmp_path, None)
@@ -213,3 +215,13 @@ def test_the_commit_of_an_installed_package(tmp_path: Path) -> None:
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: rewardlab\nVersion: 9.9\n")
     (record / "direct_url.json").write_text(json.dumps({"url": "u", "vcs_info": {"vcs": "git", "commit_id": "c" * 40}}))
     assert said() == "c" * 40
+
+
+def test_another_template_than_a_checkpoints_is_named(tmp_path: Path) -> None:
+    """Of a folder with a card; a hub id, and a folder that is not there, have none."""
+    plain, verdict = load_template("plain"), load_template("verdict")
+    (tmp_path / CARD).write_text(json.dumps({"template": "plain", "template_hash": plain.hash}))
+    assert template_change(tmp_path, plain) == ""
+    assert template_change(tmp_path, verdict) == "plain"
+    assert template_change("Qwen/Qwen2.5-VL-7B-Instruct", verdict) == ""
+    assert template_change(tmp_path / "absent", verdict) == ""
