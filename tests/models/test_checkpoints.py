@@ -69,7 +69,6 @@ def test_folders_without_a_card(tmp_path: Path) -> None:
     (tmp_path / CARD).write_text("{")
     with pytest.raises(CheckpointError, match="not valid JSON"):
         read_card(tmp_path)
-    (tmp_path / "config.json").write_text("{}")
     (tmp_path / CARD).write_text(json.dumps({"template": "gone", "template_hash": "0"}))
     with pytest.raises(CheckpointError, match="'gone'"):
         template_for(tmp_path, None)
@@ -220,6 +219,7 @@ def test_the_commit_of_an_installed_package(tmp_path: Path) -> None:
 def test_another_template_than_a_checkpoints_is_named(tmp_path: Path) -> None:
     """Of a folder with a card; a hub id, and a folder that is not there, have none."""
     plain, verdict = load_template("plain"), load_template("verdict")
+    (tmp_path / "config.json").write_text("{}")
     (tmp_path / CARD).write_text(json.dumps({"template": "plain", "template_hash": plain.hash}))
     assert template_change(tmp_path, plain) == ""
     assert template_change(tmp_path, verdict) == "plain"
