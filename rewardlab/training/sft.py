@@ -140,10 +140,6 @@ def train_sft(
     config, out = config_of(SFTConfig, config, **overrides), Path(out)
     pairs = pairs_of(pairs, config.frames, config.model)
     template = load_template(config.template)
-    if is_main() and (trained := template_change(config.model, template)):
-        log_line(
-            f"{config.model} was trained on template {trained}, and is taught {template.name} now; template={trained} keeps it"
-        )
     verdict_only = template.verdict_format == "bare"
     held_out, facts = hold_out(pairs, config, template), pair_facts(pairs)
     learnt = [n for n in held_out.numbers if (facts[n].preferred is not None if verdict_only else facts[n].judged)]
@@ -152,6 +148,10 @@ def train_sft(
     kept = {learnt[n] for n in numbers_that_fit(labelled, config, template, out, answer=answer_of)} if learnt else set()
     dialogues = sft_dialogues(pairs, template, votes=votes, numbers=kept)
     dialogues = short_dialogues(pairs, dialogues, config, template, out) if votes else dialogues
+    if is_main() and (trained := template_change(config.model, template)):
+        log_line(
+            f"{config.model} was trained on template {trained}, and is taught {template.name} now; template={trained} keeps it"
+        )
     reader = PromptReader(pairs, template, special_tokens(load_processor(config.model).tokenizer))
     rows = dialogue_dataset(reader, dialogues)
     data = fingerprint_of(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
