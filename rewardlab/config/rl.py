@@ -176,7 +176,7 @@ class MethodConfig(TrainConfig, Method):
             raise ValueError(f"advantage {self.advantage} has no critic; value_pretrain_steps goes with advantage gae")
         for name in CRITIC_KEYS if self.advantage != "gae" else ():
             if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"advantage {self.advantage} has no critic, and {name} is of one; leave it out")
+                raise ValueError(f"advantage {self.advantage} has no critic; {name} goes with advantage gae")
         if self.advantage == "gae" and self.lora:
             raise ValueError("advantage gae trains a critic of the policy's full size; set lora: null")
         return self
