@@ -11,13 +11,7 @@ from rewardlab.config.evaluation import EvaluationConfig, no_evaluation
 from rewardlab.config.method import Method
 
 Attempts = Literal["", "1", "2", "3", "unsolved"]  # "": no teacher was asked
-CRITIC_KEYS = (
-    "value_init",
-    "value_learning_rate",
-    "value_pretrain_batch_size",
-    "value_patience",
-    "length_alpha",
-)
+CRITIC_KEYS = ("value_init", "length_alpha")  # that would change the run, had it a critic
 
 
 class ConsistencyConfig(Schema):
