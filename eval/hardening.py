@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.studies.runner import run_script
+from eval.scripts import run_script
 from eval.studies.summary import t_interval
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError

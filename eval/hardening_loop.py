@@ -24,9 +24,9 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from eval.hardening import cell_of
+from eval.scripts import run_script
 from eval.studies.plans import write_files
 from eval.studies.policy_trials import MANY_WORDED, is_right
-from eval.studies.runner import run_script
 from eval.studies.trials import digest
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import read_pairs, write_parquet

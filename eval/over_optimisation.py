@@ -21,9 +21,9 @@ matplotlib.use("Agg")
 import numpy as np
 from matplotlib import pyplot as plt
 
+from eval.scripts import run_script
 from eval.studies.plans import write_files
 from eval.studies.policy_trials import MANY_WORDED
-from eval.studies.runner import run_script
 from eval.studies.summary import t_interval
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.pairs import read_pairs

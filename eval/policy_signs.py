@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from eval.scripts import run_script
 from eval.studies.policy import ARMS
-from eval.studies.runner import read_records, run_script
+from eval.studies.runner import read_records
 from rewardlab.config import SignsConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.rewards.policy_signs.trends import BEGINNING, LAST, TRENDS, PolicySigns

@@ -26,8 +26,9 @@ import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torch
 
 # isort: split
 from eval.hardening import cell_of
+from eval.scripts import run_script
 from eval.studies.plans import Trial, plan
-from eval.studies.runner import read_records, run_script, run_trials
+from eval.studies.runner import read_records, run_trials
 from eval.studies.trials import digest
 from rewardlab import prompts
 from rewardlab.benchmarks.robustness.model import Robustness

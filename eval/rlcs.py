@@ -25,8 +25,9 @@ import numpy as np
 from transformers import PrinterCallback, TrainerCallback
 
 from eval.rlcs_report import summarize, write_report
+from eval.scripts import positive, run_script
 from eval.studies.plans import Trial, changes_of, plan, refuse_other_arms
-from eval.studies.runner import path_of, positive, read_records, run_script, run_trials
+from eval.studies.runner import path_of, read_records, run_trials
 from eval.studies.trials import digest
 from rewardlab.config import RLConfig, load_yaml
 from rewardlab.data.pairs import read_pairs

@@ -28,8 +28,9 @@ import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torch
 # isort: split
 import torch
 
+from eval.scripts import positive, run_script
 from eval.studies.plans import Trial, plan
-from eval.studies.runner import make_once, positive, read_records, run_script, run_trials
+from eval.studies.runner import make_once, read_records, run_trials
 from eval.studies.summary import t_interval
 from eval.studies.trials import digest
 from rewardlab.benchmarks.revision import revision_rows, verified_vote

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from eval.scripts import run_script
 from eval.studies.method_summary import of_table
 from eval.studies.methods import ARMS, choose_rates
-from eval.studies.runner import run_script
 from rewardlab.config import HealthConfig, RLConfig
 from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.training.run.watchdog import CRITIC_SIGNS, Alarms

@@ -20,18 +20,6 @@ from docs.generator.notebooks import notebook_files  # noqa: E402
 from docs.generator.pages import generated_pages  # noqa: E402
 from docs.generator.results import fill_results  # noqa: E402
 
-# Of eval/results.
-FIGURES = (
-    "stability",
-    "methods",
-    "methods_hard",
-    "methods_hard_curves",
-    "policy",
-    "calibration",
-    "rlcs",
-    "rlcs_3e-4",
-    "self_improvement",
-)
 PIPELINE = Path(__file__).with_name("pipeline.svg")  # drawn within a page, in the page's colours
 _navigation: list[Navigation] = []
 
@@ -39,9 +27,8 @@ _navigation: list[Navigation] = []
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, content in {**generated_pages(ROOT), **notebook_files(ROOT)}.items():
         files.append(File.generated(config, path, content=content))
-    for name in FIGURES:
-        figure = ROOT / "eval" / "results" / f"{name}.png"
-        files.append(File.generated(config, f"studies/{name}.png", abs_src_path=str(figure)))
+    for figure in sorted((ROOT / "eval" / "results").glob("*.png")):
+        files.append(File.generated(config, f"studies/{figure.name}", abs_src_path=str(figure)))
     return files
 
 

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
+from eval.scripts import run_script
 from rewardlab.cli.options import Out
-from rewardlab.errors import ConfigError, RewardlabError
+from rewardlab.errors import ConfigError
 
 app = typer.Typer(
     help="Controlled experiments on the training methods.",
@@ -189,12 +188,8 @@ def study_policy(
 
 
 def main() -> None:
-    """Run the command line: an error that the user can act on is one sentence and exit status 2."""
-    try:
-        app(prog_name="python -m eval.studies")
-    except RewardlabError as error:
-        Console(stderr=True, soft_wrap=True, emoji=False).print(f"[bold red]error:[/] {escape(str(error))}", highlight=False)
-        raise SystemExit(2) from error
+    """Run the command line."""
+    run_script(lambda: app(prog_name="python -m eval.studies"))
 
 
 if __name__ == "__main__":

@@ -47,8 +47,8 @@ def refuse_other_arms(records: Sequence[Mapping[str, Any]], arms: Mapping[str, A
 
 
 def changes_of(arm: Any) -> dict[str, Any]:
-    """Return what makes an arm, a dataclass, as JSON reads it again."""
-    return dict(json.loads(json.dumps(asdict(arm))))
+    """Return what makes an arm, a dataclass, but for its title, as JSON reads it again."""
+    return {name: value for name, value in json.loads(json.dumps(asdict(arm))).items() if name != "title"}
 
 
 def write_files(

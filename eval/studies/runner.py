@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import fcntl
 import json
 import math
 import os
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -19,8 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from rewardlab.cli.exit_codes import exit_code_of
-from rewardlab.data.files import lock_folder, write_atomic
+from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
 from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.processes import end_with_parent
 from rewardlab.reporting.progress import bar, log_line
@@ -258,40 +255,22 @@ def restore(records: Path, out: Path, identity: dict[str, Any]) -> None:
 def _lines_of(records: Path, identity: dict[str, Any], *, with_start: bool = False) -> list[dict[str, Any]]:
     """Return the trials in ``records``, with the start's line first if that is asked for; [] where there is no file. A last
     line that was cut off is left out, and said. Raise ConfigError for what is no study's records, or another's."""
-    if not records.exists():
+    if not records.exists() or not (content := records.read_bytes()):
         return []
     try:
-        text = records.read_text(encoding="utf-8")
-        lines = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+        lines = read_complete_lines(records)
         if not lines or [line.pop("kind") for line in lines] != ["start", *["trial"] * (len(lines) - 1)]:
             raise ValueError("expected a line of its start, and then one for each trial")
         start, *trials = lines
-        names = [Path(line["name"]).name == line["name"] and bool(line["arm"]) for line in trials]
         theirs = dict(start["identity"])
-        if not all(names):
+        if not all(line["arm"] and Path(line["name"]).name == line["name"] for line in trials):
             raise ValueError("a trial has a name that is none of a file")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
         raise ConfigError(
             f"{records}: not the records of a study ({what}); give another --records, which need not exist"
         ) from error
-    if not text.endswith("\n"):
+    if not content.endswith(b"\n"):
         log_line(f"{records}: its last line was cut off and is left out; that trial is run again")
     refuse_other(theirs, identity, records)
     return [start, *trials] if with_start else trials
-
-
-def run_script(main: Callable[[], None]) -> None:
-    """Run a script's ``main``; an error that this package raises on purpose is a sentence, and the CLI's exit status."""
-    try:
-        main()
-    except RewardlabError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(exit_code_of(error))
-
-
-def positive(text: str) -> int:
-    """Return a number from 1 on, for argparse."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number from 1 on")
-    return int(text)

@@ -190,6 +190,8 @@ class TrainConfig(Schema):
 
     @model_validator(mode="after")
     def _one_schedule(self) -> Self:
+        if self.max_steps == 0:
+            raise ValueError("max_steps 0 trains nothing; give the optimizer steps of the run, or -1 for epochs to decide")
         if self.warmup_steps and self.warmup_ratio:
             raise ValueError(
                 f"warmup_steps {self.warmup_steps} and warmup_ratio {self.warmup_ratio} both say how long the rate rises; "

@@ -11,7 +11,14 @@ from rewardlab.config.evaluation import EvaluationConfig, no_evaluation
 from rewardlab.config.method import Method
 
 Attempts = Literal["", "1", "2", "3", "unsolved"]  # "": no teacher was asked
-CRITIC_KEYS = ("value_init", "length_alpha")  # that would change the run, had it a critic
+CRITIC_KEYS = (
+    "value_pretrain_steps",
+    "value_pretrain_batch_size",
+    "value_patience",
+    "value_learning_rate",
+    "value_init",
+    "length_alpha",
+)
 
 
 class ConsistencyConfig(Schema):
@@ -166,8 +173,6 @@ class MethodConfig(TrainConfig, Method):
 
     @model_validator(mode="after")
     def _fits_the_advantage(self) -> Self:
-        if self.value_pretrain_steps and self.advantage != "gae":
-            raise ValueError(f"advantage {self.advantage} has no critic; value_pretrain_steps goes with advantage gae")
         for name in CRITIC_KEYS if self.advantage != "gae" else ():
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"advantage {self.advantage} has no critic; {name} goes with advantage gae")

@@ -32,16 +32,11 @@ class StoredVote:
     text: str
 
 
-def votes_identity(path: Path) -> dict[str, Any]:
-    """Return what the first line of a ``votes.jsonl`` says of the run. Raise DataError for another kind of file."""
-    with _votes_of_a_judge(path):
-        return _identity(read_lines(path))
-
-
 def require_same_run(path: Path, data: Path, *, template: str = "") -> None:
     """Raise DataError unless the votes in ``path`` are on the pairs of the file ``data``: by row numbers, other votes would be
     taken for votes on these pairs. ``template``: the hash of the one that they must have been asked with; "": any."""
-    identity = votes_identity(path)
+    with _votes_of_a_judge(path), path.open(encoding="utf-8") as file:
+        identity = _identity(file.readline())
     if identity.get("data") != data_hash(data):
         raise DataError(
             f"{path}: its votes are not on the pairs of {data}, or that file has changed since; bench the judge on this --data"
@@ -56,7 +51,7 @@ def read_votes(path: Path) -> Iterator[StoredVote]:
     """
     with _votes_of_a_judge(path):
         lines = read_lines(path)
-        _identity(lines)
+        _identity(lines[0] if lines else "")
     for number, line in enumerate(lines[1:], 2):
         with _votes_of_a_judge(path, number):
             entry = json.loads(line)
@@ -64,10 +59,11 @@ def read_votes(path: Path) -> Iterator[StoredVote]:
         yield from (vote for vote in votes if vote is not None)
 
 
-def _identity(lines: Sequence[str]) -> dict[str, Any]:
-    if not lines:
+def _identity(first_line: str) -> dict[str, Any]:
+    """Return what a file's first line says of the run."""
+    if not first_line:
         raise ValueError("the file is empty")
-    head = json.loads(lines[0])
+    head = json.loads(first_line)
     if not isinstance(head, dict) or not isinstance(head.get("identity"), dict):
         raise ValueError("its first line names no judge")
     refuse_attacked(head["identity"])

@@ -26,7 +26,6 @@ from rewardlab.data.votes import num_failed
 from rewardlab.distill.pipeline import survey
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.judging.spec import judge_weights_id
 from rewardlab.reporting.progress import bar
 from rewardlab.samplers.decode import HotToken
 from rewardlab.samplers.hf import HFSampler
@@ -117,14 +116,7 @@ def self_distill(
             f"nothing could be kept: with {rules.samples} samples in each order not even {2 * rules.samples} right ones are "
             f"rarer than a guesser's in {rules.alpha:g} of cases; give more --samples, or a larger --alpha"
         )
-    identity = {
-        "data": data,
-        "judge": judge.name,
-        "weights": judge_weights_id(judge.spec),
-        "template_hash": judge.template.hash,
-        "batch": batch,
-        **asdict(rules),
-    }
+    identity = {"data": data, **judge.identity, "batch": batch, **asdict(rules)}
     with AppendLog(out / JOURNAL, identity) as log, bar("self-distil", len(pairs)) as advance:
         rows = list(log.rows)
         advance(min(len(pairs), batch * len(rows)))

@@ -17,6 +17,7 @@ from trl import SFTTrainer
 
 from rewardlab.config import SFTConfig
 from rewardlab.data.pair_table import fingerprint_of, pair_facts, select_pairs
+from rewardlab.data.votes import require_same_run
 from rewardlab.errors import DataError
 from rewardlab.models.checkpoints import template_change
 from rewardlab.models.loading import load_policy, load_processor, peft_config
@@ -138,8 +139,10 @@ def train_sft(
     without judgments, ConfigError for a finished or different run in ``out``.
     """
     config, out = config_of(SFTConfig, config, **overrides), Path(out)
-    pairs = pairs_of(pairs, config.frames, config.model)
     template = load_template(config.template)
+    if votes and isinstance(pairs, str | Path):
+        require_same_run(votes, Path(pairs), template=template.hash)
+    pairs = pairs_of(pairs, config.frames, config.model)
     verdict_only = template.verdict_format == "bare"
     held_out, facts = hold_out(pairs, config, template), pair_facts(pairs)
     learnt = [n for n in held_out.numbers if (facts[n].preferred is not None if verdict_only else facts[n].judged)]

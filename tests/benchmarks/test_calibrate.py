@@ -123,6 +123,16 @@ def test_a_run_at_a_temperature_gives_the_same_one(copied: Path) -> None:
     assert (again.tau, again.nll_before, again.ece) == pytest.approx((first.tau, first.nll_before, first.ece))
 
 
+@pytest.mark.parametrize("margin", [float("nan"), float("inf"), "1.5"])
+def test_a_damaged_margin_is_a_sentence(margin: Any, copied: Path) -> None:
+    log = copied / "run" / "votes.jsonl"
+    head, *rows = [json.loads(line) for line in log.read_text().splitlines()]
+    rows[0]["votes"][0]["margin"] = margin
+    log.write_text("".join(json.dumps(line) + "\n" for line in (head, *rows)))
+    with pytest.raises(DataError, match="and should be a finite number"):
+        calibrate_run(copied / "run")
+
+
 def test_what_cannot_be_calibrated(copied: Path) -> None:
     """Other weights, a judge without a checkpoint or a card, too few pairs, and pairs that are all right: nothing is stored."""
     checkpoint, run = copied / "judge", copied / "run"

@@ -113,6 +113,12 @@ CASES: list[tuple[str, list[str], str]] = [
     ),
     ("unknown key", ["sft", "--data", "{pairs}", "--config", "{bad}", "--out", "{out}"], "unknown key 'learning_rat'"),
     ("nothing taught", ["sft", "--data", "{pairs}", "--model", "{folder}", "--out", "{out}"], "rewardlab distill"),
+    (
+        "no votes to verify",
+        ["sft", "--data", "{pairs}", "--model", "{folder}", "--verify-votes", "{file}", "--out", "{out}"],
+        "expected a votes.jsonl",
+    ),
+    ("another template in rl", ["rl", "--data", "{empty}", "--model", "{carded}", "--out", "{out}"], "(template=plain)"),
     ("nothing labelled", ["rl", "--data", "{bare_pairs}", "--model", "{bare}", "--out", "{out}"], "give `preferred` as 0 or 1"),
     ("nothing to audit", ["audit", "--data", "none.jsonl", "--out", "{out}"], "no such file"),
     ("unknown contract", ["audit", "--data", "{empty}", "--contract", "x", "--out", "{out}"], "boxed"),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ import rewardlab
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models.checkpoints import (
     CARD,
+    card_temperature,
     check_template,
     commit,
     load_template_for,
@@ -214,6 +216,14 @@ def test_the_commit_of_an_installed_package(tmp_path: Path) -> None:
     (record / "METADATA").write_text("Metadata-Version: 2.1\nName: rewardlab\nVersion: 9.9\n")
     (record / "direct_url.json").write_text(json.dumps({"url": "u", "vcs_info": {"vcs": "git", "commit_id": "c" * 40}}))
     assert said() == "c" * 40
+
+
+@pytest.mark.parametrize("entry", [2, [1], "x", True, {"tau": 0}, {"tau": float("nan")}, {"tau": "2"}])
+def test_a_temperature_that_is_none(entry: Any) -> None:
+    assert card_temperature(None, "judge") == card_temperature({}, "judge") == 1.0
+    assert card_temperature({"verdict_temperature": {"tau": 2}}, "judge") == 2.0
+    with pytest.raises(CheckpointError, match="expected a positive number"):
+        card_temperature({"verdict_temperature": entry}, "judge")
 
 
 def test_another_template_than_a_checkpoints_is_named(tmp_path: Path) -> None:

@@ -157,6 +157,12 @@ def test_another_recipe_is_refused(study: Any, tmp_path: Path) -> None:
     records.write_text((folder / "r.jsonl").read_text().replace('"clip_high":0.28', '"clip_high":0.3'))
     with pytest.raises(ConfigError, match=r"pag-0.001-\d+ was run with another recipe: clip_high \(0.3 there, 0.28 here\)"):
         run_study(opener(tmp_path / "out"), tmp_path / "out", records, ("pag",), num_seeds=1, workers=1)
+    records.write_text((folder / "r.jsonl").read_text().replace('"max_grad_norm":1.0', '"max_grad_norm":2.0'))
+    with pytest.raises(ConfigError, match=r"another recipe: max_grad_norm \(2.0 there, 1.0 here\)"):  # of the code, no YAML
+        run_study(opener(tmp_path / "other"), tmp_path / "other", records, ("pag",), num_seeds=1, workers=1)
+    records.write_text((folder / "r.jsonl").read_text().replace('"fit_steps":null', '"fit_steps":6'))
+    with pytest.raises(ConfigError, match=r"another recipe: fit_steps \(6 there, None here\)"):
+        run_study(opener(tmp_path / "third"), tmp_path / "third", records, ("pag",), num_seeds=1, workers=1)
 
 
 def test_one_trial_that_fails_ends_no_other(study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from eval.scripts import positive, run_script
 from eval.studies.plans import Trial, plan
-from eval.studies.runner import keep, open_study, path_of, positive, read_records, restore, run_script, work
+from eval.studies.runner import keep, open_study, path_of, read_records, restore, work
 from rewardlab.errors import ConfigError
 
 
@@ -46,6 +48,29 @@ def test_two_studies_add_to_the_same_records(tmp_path: Path) -> None:
     assert [json.loads(line)["name"] for line in records.read_text().splitlines()[1:]] == ["x-0", "y-0"]
     restore(records, tmp_path / "c", Context().identity())
     assert [record["name"] for record in read_records(tmp_path / "c")] == ["x-0", "y-0"]
+
+
+def test_answers_may_hold_any_character(tmp_path: Path) -> None:
+    """U+2028 ends a line for ``str.splitlines``, and none of JSON lines; an empty file holds nothing yet."""
+    records = tmp_path / "r.jsonl"
+    records.write_text("")
+    study(tmp_path / "a", records, Trial(0, "x"))
+    lines = records.read_text().splitlines()
+    records.write_text(lines[0] + "\n" + lines[1].replace('"seed":0', '"seed":0,"answer":"a\u2028b"') + "\n", encoding="utf-8")
+    restore(records, tmp_path / "b", Context().identity())
+    assert read_records(tmp_path / "b")[0]["answer"] == "a\u2028b"
+
+
+def test_a_study_uses_one_thread_a_process(tmp_path: Path) -> None:
+    """Also where its trials are run in the process that was started: with two, two studies on two cores take four times as
+    long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        open_study(Context(), tmp_path / "out")
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_line_that_was_cut_off_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

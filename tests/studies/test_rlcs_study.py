@@ -108,6 +108,7 @@ def test_what_a_judge_came_to() -> None:
 def test_an_arm_that_changed_is_another(tmp_path: Path) -> None:
     record = {"name": "refill-0", "arm": "refill", "changes": changes_of(ARMS["refill"])}
     refuse_other_arms([record], ARMS)
+    refuse_other_arms([record], ARMS | {"refill": replace(ARMS["refill"], title="another title")})
     with pytest.raises(ConfigError, match="refill-0: was run with other settings of its arm"):
         refuse_other_arms([record], ARMS | {"refill": replace(ARMS["refill"], changes={"learning_rate": 1.0})})
     with pytest.raises(ConfigError, match="there is no arm refill"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 import torch
 
 from rewardlab.config import SFTConfig
+from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError
+from rewardlab.models.checkpoints import write_card
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import load_template
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG, read_verification
@@ -107,6 +110,51 @@ def test_a_revision_that_nothing_scores_earns_and_loses_nothing(tiny_checkpoint:
     collected = rollouts.collect(made, score)
     assert collected.rollouts[0].turn_rewards == (1, 0, 0)
     assert collected.metrics["verify/revised_frac"].value == 1.0
+
+
+def test_prompts_leave_room_for_a_whole_dialogue(
+    demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms: list[int] = []
+
+    def stop(*args: Any, room: int, **kwargs: Any) -> Any:
+        rooms.append(room)
+        raise DataError("seen")
+
+    monkeypatch.setattr("rewardlab.training.rl.drop_too_long", stop)
+    method = {"advantage": "gae", "outliers": "keep", "preclip": None}
+    for self_verify in (False, True):
+        config = short_rl_config(tiny_checkpoint, self_verify=self_verify, **method)
+        with pytest.raises(DataError, match="seen"):
+            train_rl([replace(pair, attempts="2") for pair in demo_pairs[0][:8]], config, tmp_path / "rl")
+    assert rooms == [8, longest_dialogue(load_processor(str(tiny_checkpoint)), 8)]
+
+
+def test_votes_on_other_pairs_teach_no_verification(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    votes, pairs = tmp_path / "votes.jsonl", tmp_path / "pairs.parquet"
+    write_parquet(demo_pairs[0][:2], pairs)
+    votes.write_text(json.dumps({"identity": {"data": "of another file"}}) + "\n")
+    config = SFTConfig(model=str(tiny_checkpoint), template="plain", learning_rate=1e-3, batch_size=1, micro_batch_size=1)
+    with pytest.raises(DataError, match="its votes are not on the pairs of"):
+        train_sft(pairs, config, tmp_path / "sft", votes=votes)
+
+
+def test_another_template_is_said(
+    demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SFT may teach a judge other words than its own; it does not do so in silence."""
+    lines: list[str] = []
+    monkeypatch.setattr("rewardlab.training.sft.log_line", lines.append)
+    monkeypatch.setattr("rewardlab.training.sft.run_stage", lambda stage: tmp_path)
+    judge = tmp_path / "judge"
+    shutil.copytree(tiny_checkpoint, judge)
+    write_card(judge, template=load_template("plain"), stage="sft")
+    pairs = [replace(pair, judgment="<think>x</think><answer>1</answer>") for pair in demo_pairs[0][:2]]
+    for template in ("plain", "r1_reward"):
+        train_sft(pairs, SFTConfig(model=str(judge), template=template, learning_rate=1e-3, batch_size=1, micro_batch_size=1))
+    assert [line for line in lines if "template" in line] == [
+        f"{judge} was trained on template plain, and is taught r1_reward now; template=plain keeps it"
+    ]
 
 
 def test_the_room_of_a_dialogue(tiny_checkpoint: Path) -> None:
@@ -309,6 +357,9 @@ def test_training_on_dialogues(demo_pairs: Any, tiny_checkpoint: Path, tmp_path:
     monkeypatch.setattr(PolicyTrainer, "_sample_decoder", sample_and_keep)
     monkeypatch.setattr(PolicyTrainer, "_add_advantages", add_and_compare)
     train_rl(pairs, config, tmp_path / "rl")
+    samples = [json.loads(line) for line in (tmp_path / "rl" / "samples.jsonl").read_text().splitlines()]
+    assert all(row["text"] in row["turns"] for row in samples)
+    assert max(len(row["turns"]) for row in samples) >= 2
     first = json.loads((tmp_path / "rl" / "metrics.jsonl").read_text().splitlines()[0])
     assert first["reward/format"] > 0.5  # it has learnt to judge in form
     assert {"verify/accuracy", "judging/advantage/max_abs", "verifying/advantage/max_abs"} <= set(first)

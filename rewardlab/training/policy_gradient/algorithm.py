@@ -195,7 +195,8 @@ def _actor_critic(
 
 def _by_position(bare_NT: Tensor, treated_NT: Tensor, segments: Sequence[Tensor], mask_NT: Tensor) -> MetricMap:
     """Mean bare advantage of the first and last tenth of each rollout, or turn (of what is trained on, at least a token each),
-    and by how much the advantages that train the policy differ between them: far from 0, the critic errs by the place."""
+    and by how much the advantages that train the policy differ between them: far from 0, the critic's error depends on the
+    position."""
     first_NT, last_NT = torch.zeros_like(bare_NT), torch.zeros_like(bare_NT)
     for segment_NT in segments:
         trained_NT = segment_NT * mask_NT

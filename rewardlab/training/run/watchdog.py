@@ -110,7 +110,8 @@ class Signs:
             signs["advantage_by_position"] = _sentence(
                 abs(mean) > c.max_advantage_bias,
                 f"advantages at the end of rollouts are {mean:+.2f} deviations off those at the beginning, more than "
-                f"{c.max_advantage_bias:g}: the critic errs by the place; fit it for longer (value_pretrain_steps)",
+                f"{c.max_advantage_bias:g}: the critic's error depends on the position in a rollout; fit it for longer "
+                "(value_pretrain_steps)",
             )
         return signs
 
