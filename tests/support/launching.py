@@ -27,13 +27,13 @@ DEALT_OUT = {
 }
 
 
-def train_on(checkpoint: Path, folder: Path, *wanted: str, processes: int = 2, zero: str = "") -> None:
-    """Train on ``processes`` under torchrun, or under the launcher's configuration that ships for a ZeRO stage, 2 or 3, or as
-    :data:`DEALT_OUT` has it."""
+def train_on(checkpoint: Path, folder: Path, *wanted: str, processes: int = 2, zero: str = "", fsdp: bool = False) -> None:
+    """Train on ``processes`` under torchrun, or under the launcher's configuration that ships: for a ZeRO stage (``zero`` is 2
+    or 3, or "3 dealt out" as :data:`DEALT_OUT` has it), or for FSDP2 (``fsdp``)."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
-    if zero:
-        file = ROOT / "configs" / "accelerate" / f"zero{zero}.yaml"
+    if zero or fsdp:
+        file = ROOT / "configs" / "accelerate" / ("fsdp2.yaml" if fsdp else f"zero{zero}.yaml")
         if zero == "3 dealt out":
             (folder / "deepspeed.json").write_text(json.dumps(DEALT_OUT))
             file = folder / "launcher.yaml"

@@ -15,6 +15,7 @@ from typing import Any
 import av
 import numpy as np
 import torch
+from accelerate.state import DistributedType, PartialState
 
 from rewardlab.config import ConsistencyConfig, PolicyConfig, RLConfig, SFTConfig
 from rewardlab.data.rows import with_frames
@@ -248,8 +249,22 @@ def run(
         train_rl(data, config, out, reward=reward, callbacks=[Kill()] if kill else [])
 
 
+def shard_on_cpus() -> None:
+    """Have accelerate shard by FSDP2 where its configuration says so. By itself it takes DDP where there is no GPU."""
+    prepare = PartialState.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        prepare(self, *args, **kwargs)
+        if self.distributed_type is DistributedType.MULTI_CPU:
+            self.distributed_type = DistributedType.MULTI_GPU  # read once, when FSDP is chosen; the device stays a CPU
+
+    PartialState.__init__ = init  # type: ignore[method-assign]
+
+
 def main(checkpoint: Path, folder: Path, *wanted: str) -> None:
     """``STAGE:NAME`` trains into FOLDER/NAME, ``STAGE:NAME:kill`` begins only."""
+    if os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        shard_on_cpus()
     for what in wanted:
         stage, name, *kill = what.split(":")
         if stage == "rl+taken_back":
@@ -273,6 +288,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "swap": {"advantage": "grpo", "group_size": 4},
     "rl+engine": ENGINE,
     "rl+lora": {"lora": {"r": 4}},
+    "rl+critic": {"advantage": "gae", "outliers": "keep", "kl": "k3_loss", "kl_coef": 0.1},
     "rl+unequal": {"unequal": True},
     "rl+rlcs": {"advantage": "grpo", "group_size": 2, "dynamic_sampling": "oversample", "difficulty_weighted": True},
     "rl+split": {"advantage": "grpo", "preclip": None, "group_size": 4, "rollout_batch_size": 12, "batch_size": 12}

@@ -6,8 +6,8 @@ beside the policy, never in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from trl.trainer.utils import FusedCausalLMOutput
 
 from rewardlab.models.families import FORWARD_KEYS
 from rewardlab.models.value_model import ValueModel
+from rewardlab.models.whole_weights import whole_parts
 from rewardlab.training.run.folder import CRITIC
 
 PREFIX = f"{CRITIC}."
@@ -71,6 +72,15 @@ class CriticHook:
             return result, torch.cat(self._values)
         finally:
             self._values = None
+
+
+@contextmanager
+def whole_critic(model: Any, accelerator: Any) -> Iterator[ValueModel]:
+    """Yield the critic of a policy, to be read by itself. Under FSDP2 its weights are whole meanwhile; those outside its layers
+    belong to the policy's own part."""
+    policy = accelerator.unwrap_model(model)
+    with whole_parts(policy, accelerator, lambda name: name == "" or f"{name}.".startswith(PREFIX)):
+        yield policy.critic
 
 
 def split_optimizer_groups(optimizer: torch.optim.Optimizer, critic: ValueModel, learning_rate: float) -> None:

@@ -23,7 +23,6 @@ from accelerate.utils import gather_object
 from torch import Tensor
 from trl import GRPOTrainer
 from trl.data_utils import prepare_multimodal_messages
-from trl.models import unwrap_model_for_generation
 
 from rewardlab.config import EngineConfig, Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
@@ -33,6 +32,7 @@ from rewardlab.models.padding import PassLimits
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.models.vision_hooks import always_run_vision_tower
+from rewardlab.models.whole_weights import whole_weights
 from rewardlab.processes import num_processes, return_freed_memory
 from rewardlab.rewards.process_reward import ProcessReward
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Row, Trajectory
@@ -58,6 +58,7 @@ from rewardlab.training.policy_gradient.critic import (
     CriticHook,
     save_critic,
     split_optimizer_groups,
+    whole_critic,
     without_critic,
 )
 from rewardlab.training.policy_gradient.logprobs import completion_logprobs, forward_fields, whole_pass
@@ -234,8 +235,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         batch of all processes, in each of its turns, so that it is the same on however many processes it is drawn."""
         uniforms_NT = draw_uniforms(self._draw_key(), places, self._max_new_tokens)
         with (
-            unwrap_model_for_generation(
-                self.model_wrapped, self.accelerator, gather_deepspeed3_params=self.args.ds3_gather_for_generation
+            whole_weights(
+                self.model_wrapped, self.accelerator, self.args.ds3_gather_for_generation, excluded=self.kept_elsewhere
             ) as policy,
             torch.no_grad(),
             self.accelerator.autocast(),  # as the log-probs that training computes of the same tokens
@@ -394,7 +395,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     def _critic_values(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> Tensor:
         """Return the critic's values [N, T] of the states before each completion token, without gradient."""
         limits, autocast = self._limits(self.args.per_device_train_batch_size), self.accelerator.autocast
-        values_NT = completion_values(self.critic, batch.to_trl(), limits=limits, autocast=autocast)
+        with whole_critic(self.model, self.accelerator) as critic:
+            values_NT = completion_values(critic, batch.to_trl(), limits=limits, autocast=autocast)
         return values_NT[:, :-1] * batch.completion_mask_NT
 
     def _get_per_token_logps_and_entropies(

@@ -6,7 +6,6 @@ second copy. The processes share the pairs. An answer without a verdict is wrong
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -15,15 +14,15 @@ from typing import Any
 
 import torch
 from accelerate.utils import gather_object
-from trl.models import unwrap_model_for_generation
 
 from rewardlab.config import EvaluationConfig, RLConfig, SFTConfig
 from rewardlab.data.other_images import with_blank_images
-from rewardlab.errors import ConfigError, DataError, RewardlabError
+from rewardlab.errors import DataError, RewardlabError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, pair_score, position_bias, swap_consistency
 from rewardlab.metrics.intervals import mean_estimate
+from rewardlab.models.whole_weights import whole_weights
 from rewardlab.prompts import Template
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.run.held_out import answer_tokens, prompt_of
@@ -101,7 +100,7 @@ def evaluation_mode(trainer: Any) -> Iterator[Any]:
         with (
             torch.random.fork_rng([device] if device.type == "cuda" else []),
             trainer.accelerator.autocast(),
-            unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator) as whole,
+            whole_weights(trainer.model_wrapped, trainer.accelerator) as whole,
         ):
             yield whole.eval()
     finally:
@@ -209,10 +208,6 @@ def plan_evaluation(
     """Return how ``pairs`` are evaluated, None where there are none; by default as a judge of ``template`` answers."""
     if not pairs:
         return None
-    if os.environ.get("ACCELERATE_USE_FSDP") == "true":
-        raise ConfigError(
-            "evaluation while training needs weights that are whole on each process, which FSDP's are not; use ZeRO"
-        )
     sequences = sequences_at_once(config)
     judge = judge or greedy_judge(template, answer_tokens(config), sequences)
     return Evaluation(config.evaluation, pairs, template, processor_of(config), judge, sequences)
