@@ -288,7 +288,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "swap": {"advantage": "grpo", "group_size": 4},
     "rl+engine": ENGINE,
     "rl+lora": {"lora": {"r": 4}},
-    "rl+critic": {"advantage": "gae", "outliers": "keep", "kl": "k3_loss", "kl_coef": 0.1},
+    "rl+critic": {"advantage": "gae", "outliers": "keep", "kl": "k3_loss", "kl_coef": 0.1, "value_pretrain_steps": 2},
     "rl+unequal": {"unequal": True},
     "rl+rlcs": {"advantage": "grpo", "group_size": 2, "dynamic_sampling": "oversample", "difficulty_weighted": True},
     "rl+split": {"advantage": "grpo", "preclip": None, "group_size": 4, "rollout_batch_size": 12, "batch_size": 12}
