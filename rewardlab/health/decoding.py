@@ -32,9 +32,12 @@ NEEDED, WORTHWHILE = 0.5, 0.1  # shares by which the own decoder lengthens a rol
 
 @dataclass(frozen=True)
 class DecodingLoad:
-    """What one process does for a rollout batch on ``card``. ``weights``: their number; ``kv_bytes``: keys and values of one
-    token; ``prompts``: distinct ones among ``rollouts``; ``at_once``: rollouts side by side in the own decoder; ``training_s``:
-    seconds of training on them; ``sync_bytes_per_s``: how an engine takes new weights."""
+    """What one process does for a rollout batch on ``card``.
+
+    ``weights``: their number; ``kv_bytes``: keys and values of one token; ``prompts``: distinct ones among ``rollouts``, which
+    share theirs if ``shares_prompts``; ``at_once``: rollouts side by side in the own decoder; ``training_s``: seconds of
+    training on them; ``sync_bytes_per_s``: how an engine takes new weights.
+    """
 
     card: GraphicsCard
     layers: int
@@ -47,6 +50,13 @@ class DecodingLoad:
     answer_tokens: int
     training_s: float
     sync_bytes_per_s: float = ENGINE_SYNC_BYTES_PER_S
+    shares_prompts: bool = False
+
+    @property
+    def cached_at_once(self) -> float:
+        """Bytes of keys and values that a step of the own decoder reads, halfway through the answers."""
+        prompts = self.at_once * (self.prompts / self.rollouts if self.shares_prompts else 1.0)
+        return (prompts * self.prompt_tokens + self.at_once * self.answer_tokens / 2) * self.kv_bytes
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,7 @@ def decoding_load(setup: Setup, card: GraphicsCard) -> DecodingLoad | None:
         answer_tokens=method.window or setup.answer,
         training_s=training_seconds(setup, card),
         sync_bytes_per_s=FILE_BYTES_PER_S if by_file else ENGINE_SYNC_BYTES_PER_S,
+        shares_prompts=setup.shapes.shares_prompts,
     )
 
 
@@ -103,7 +114,7 @@ def decoding_time(load: DecodingLoad, *, host_s_per_layer: float = HOST_S_PER_LA
     """
     card, row_bytes = load.card, (load.prompt_tokens + load.answer_tokens / 2) * load.kv_bytes
     slices = math.ceil(load.rollouts / load.at_once)
-    step_s = decoding_step_seconds(load.layers, load.weights, load.at_once * row_bytes, card, host_s_per_layer)
+    step_s = decoding_step_seconds(load.layers, load.weights, load.cached_at_once, card, host_s_per_layer)
     reading_s = reading_seconds(load.weights, load.prompts * load.prompt_tokens, card)
     sync_s = 2 * load.weights / load.sync_bytes_per_s
     engine_step_s = ENGINE_STEP_S + cached_seconds(load.weights, load.rollouts * row_bytes, card)

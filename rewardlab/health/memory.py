@@ -320,10 +320,12 @@ def _sampling(setup: Setup) -> Iterator[MemoryLine]:
     if method is None:
         return
     if method.engine is None:
-        rows, length = _rows_drawn(setup), setup.prompt + setup.answer
-        cache = rows * length * kv_bytes(shapes)
-        yield MemoryLine("keys and values", cache, Phase.SAMPLING, f"{rows} rows x {length:,} tokens, bfloat16")
+        rows = _rows_drawn(setup)
         prompts = math.ceil(rows / method.group_size)  # of a group, the prompt is read once
+        kept = prompts if shapes.shares_prompts else rows
+        cache = (kept * setup.prompt + rows * setup.answer) * kv_bytes(shapes)
+        how = f"{kept} prompts x {setup.prompt:,} tokens and {rows} answers x {setup.answer:,}, bfloat16"
+        yield MemoryLine("keys and values", cache, Phase.SAMPLING, how)
         read = prompts * setup.prompt * shapes.language.reading(setup.wide)
         yield MemoryLine("prompts read", read, Phase.SAMPLING, f"one layer of {prompts} prompts of {setup.prompt:,} tokens")
         yield MemoryLine("next tokens", 16.0 * rows * shapes.vocabulary, Phase.SAMPLING, f"{rows} rows of logits and scores")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from rewardlab.samplers.shared_prompt import FAMILIES
+
 MEGAPIXEL = 1_003_520  # the largest picture where neither config nor checkpoint says: 1,280 tokens of Qwen2.5-VL
 TEXT_TOKENS = 768  # of a prompt, beside its picture: a question and two responses
 ANSWER_TOKENS = 1024  # of a supervised sample: the judgments of the paper have 690 in the mean
@@ -55,7 +57,8 @@ class PictureShape:
 class Shapes:
     """The sizes of a model that memory depends on. ``kv`` are the elements of a token's keys in one layer, as many as of its
     values; ``embedding`` and ``head`` the weights of both ends (``head`` 0: it is the embedding); ``widest`` those of the
-    largest linear layer between. ``has_grids``: pictures are shown at their own size, as Qwen's are."""
+    largest linear layer between. ``has_grids``: pictures are shown at their own size, as Qwen's are. ``shares_prompts``: draws
+    of one prompt share its keys and values in the own decoder."""
 
     total: int
     linear: int
@@ -67,6 +70,7 @@ class Shapes:
     language: Layers
     vision: Layers
     has_grids: bool
+    shares_prompts: bool = False
 
 
 def shapes_of(model: Any) -> Shapes:
@@ -88,6 +92,7 @@ def shapes_of(model: Any) -> Shapes:
         language=Layers(text.num_hidden_layers, text.hidden_size, text.intermediate_size, normed),
         vision=_vision(model.config),
         has_grids=hasattr(getattr(model.config, "vision_config", None), "spatial_merge_size"),
+        shares_prompts=text.model_type in FAMILIES,
     )
 
 

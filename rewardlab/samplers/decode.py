@@ -1,12 +1,13 @@
 """Sampling many completions of each prompt from a transformers model.
 
 ``generate()`` copies every prompt K times before it reads any, and steps finished rows until the last one is done. Here a
-prompt, images included, is read once; its cache is copied K times; finished rows leave the batch. What prompts about the same
+prompt, images included, is read once; its K draws share its cache; finished rows leave the batch. What prompts about the same
 images begin with alike is read once for all of them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,11 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from rewardlab.models.families import has_grids, image_token_id, rope_module, rope_positions
 from rewardlab.samplers.kv_cache import GrowingLayer, growing_cache
 from rewardlab.samplers.shared_prefix import split_prefixes
+from rewardlab.samplers.shared_prompt import draws_of_prompts
 
+BELOW_1 = 1 - 1e-12
 COMPACT_BELOW = 0.75  # drop finished rows from the batch once fewer than this share are alive
 
 
@@ -76,11 +80,21 @@ def draw_uniforms(key: Sequence[int], rows: Sequence[int], number: int) -> Tenso
 
 
 def pick(scores_RV: Tensor, uniforms_R: Tensor) -> Tensor:
-    """Return [R] tokens by inverting the distribution: each is the first whose cumulated probability exceeds its number."""
-    cumulated_RV = scores_RV.double().softmax(-1).cumsum(-1)
-    aims_R1 = uniforms_R[:, None] * cumulated_RV[:, -1:]
-    picked_R = torch.searchsorted(cumulated_RV, aims_R1, right=True)[:, 0]
-    return picked_R.clamp(max=scores_RV.shape[1] - 1)
+    """Return [R] tokens by inverting the distribution: each is the first whose cumulated probability exceeds its number.
+
+    Probabilities are added up in float64, first in blocks: of a vocabulary of 152,064 only one block a row is cumulated.
+    """
+    (rows, size), block = scores_RV.shape, math.isqrt(scores_RV.shape[1] - 1) + 1
+    weights_RV = (scores_RV.float() - scores_RV.amax(-1, keepdim=True)).exp_()
+    weights_RBW = pad(weights_RV, (0, -size % block)).view(rows, -1, block)
+    ends_RB = weights_RBW.sum(-1, dtype=torch.float64).cumsum(-1)
+    aims_R1 = uniforms_R.double()[:, None] * ends_RB[:, -1:]
+    block_R1 = torch.searchsorted(ends_RB, aims_R1, right=True)
+    index_R1W = block_R1[:, :, None].expand(-1, -1, block)
+    cumulated_RW = weights_RBW.gather(1, index_R1W)[:, 0].double().cumsum(-1)
+    aims_R1 = aims_R1 - pad(ends_RB, (1, 0)).gather(1, block_R1)
+    aims_R1 = torch.minimum(aims_R1, cumulated_RW[:, -1:] * BELOW_1)  # the two sums of a block may differ in their last digits
+    return (block_R1 * block + torch.searchsorted(cumulated_RW, aims_R1, right=True))[:, 0]
 
 
 def _read_shared(
@@ -157,36 +171,47 @@ def draw(
     logits, offset, mask = _read_shared(model, inputs, cache, groups)
     repeats = torch.as_tensor(num_draws, device=mask.device).expand(len(mask))
     prompt = torch.arange(len(mask), device=mask.device).repeat_interleave(repeats)
-    if len(prompt) > len(mask):
-        cache.batch_select_indices(prompt)
-    logits, mask = logits[prompt], mask[prompt]
+    prompt_mask, logits, mask, lengths = mask, logits[prompt], mask[prompt], mask.sum(1)[prompt]
     offset = None if offset is None else offset[prompt]
     rows = torch.arange(len(mask), device=mask.device)
     stop = torch.tensor(sorted(ends), device=mask.device)
     alive = torch.ones_like(rows, dtype=torch.bool)
     draws = Draws([[] for _ in rows], [[] for _ in rows])
-    for step in range(max_tokens):
-        heat = hot if hot is not None and step == hot.position else None
-        scores = next_token_logits(logits, temperature, top_p, suppress) if heat is None else hot_logits(logits, heat, suppress)
-        if temperature > 0 or heat is not None:
-            if uniforms is None:
-                tokens = torch.multinomial(scores.softmax(-1), 1, generator=generator)[:, 0]
+    with draws_of_prompts(model, cache, prompt_mask, prompt) as needs_mask:
+        for step in range(max_tokens):
+            heat = hot if hot is not None and step == hot.position else None
+            scores = (
+                next_token_logits(logits, temperature, top_p, suppress) if heat is None else hot_logits(logits, heat, suppress)
+            )
+            if temperature > 0 or heat is not None:
+                if uniforms is None:
+                    numbers = torch.rand(len(rows), generator=generator, dtype=torch.float64, device=rows.device)
+                else:
+                    numbers = uniforms[rows, step]
+                tokens = pick(scores, numbers)
             else:
-                tokens = pick(scores, uniforms[rows, step])
-        else:
-            tokens = scores.argmax(-1)
-        policy = (logits.float() / (temperature or 1.0)).log_softmax(-1)
-        logprobs = policy.gather(1, tokens[:, None])[:, 0]
-        _record(draws, rows[alive], tokens[alive], logprobs[alive])
-        alive = alive & ~torch.isin(tokens, stop)
-        if not alive.any() or step == max_tokens - 1:
-            break
-        if alive.float().mean() < COMPACT_BELOW:
-            cache.batch_select_indices(alive.nonzero()[:, 0])
-            tokens, mask, rows = tokens[alive], mask[alive], rows[alive]
-            offset = None if offset is None else offset[alive]
-            alive = alive[alive]
-        logits, mask = _advance(model, cache, tokens, mask, offset)
+                tokens = scores.argmax(-1)
+            policy = logits.float() / (temperature or 1.0)
+            logprobs = policy.gather(1, tokens[:, None])[:, 0] - policy.logsumexp(-1)
+            _record(draws, rows[alive], tokens[alive], logprobs[alive])
+            alive = alive & ~torch.isin(tokens, stop)
+            if not alive.any() or step == max_tokens - 1:
+                break
+            if alive.float().mean() < COMPACT_BELOW:
+                cache.batch_select_indices(alive.nonzero()[:, 0])
+                tokens, mask, rows, lengths = tokens[alive], mask[alive], rows[alive], lengths[alive]
+                offset = None if offset is None else offset[alive]
+                alive = alive[alive]
+            if needs_mask:
+                mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+            output = model(
+                input_ids=tokens[:, None],
+                attention_mask=mask if needs_mask else None,
+                position_ids=rope_positions(lengths[:, None] + step, offset),
+                past_key_values=cache,
+                use_cache=True,
+            )
+            logits = output.logits[:, -1]
     return draws
 
 
@@ -194,13 +219,3 @@ def _record(draws: Draws, rows: Tensor, tokens: Tensor, logprobs: Tensor) -> Non
     for row, token, logprob in zip(rows.tolist(), tokens.tolist(), logprobs.tolist(), strict=True):
         draws.tokens[row].append(token)
         draws.logprobs[row].append(logprob)
-
-
-def _advance(model: Any, cache: Any, tokens: Tensor, mask: Tensor, offset: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Decode one step: return the next logits, and the attention mask grown by one."""
-    mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-    positions = rope_positions(mask.sum(1, keepdim=True) - 1, offset)
-    output = model(
-        input_ids=tokens[:, None], attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-    )
-    return output.logits[:, -1], mask

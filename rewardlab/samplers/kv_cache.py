@@ -26,6 +26,10 @@ class GrowingLayer(DynamicLayer):
         super().__init__()
         self._buffers: tuple[Tensor, Tensor] | None = None
 
+    def num_added(self) -> int:
+        """Return how many tokens ``keys`` and ``values`` are of."""
+        return int(super().get_seq_length())
+
     def _make_room(self, new: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Return buffers that hold what is cached and have room for ``new``; after a change of the batch they are made anew."""
         buffers, keys, values, total = self._buffers, self.keys, self.values, length + new.shape[-2]
@@ -38,10 +42,17 @@ class GrowingLayer(DynamicLayer):
                 buffers[1][..., :length, :] = values
         return buffers
 
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep some rows, or repeat some; of the buffers, so that the next token finds its room."""
+        if self._buffers is not None and self.num_added():
+            length = self.num_added()
+            self._buffers = (self._buffers[0][indices], self._buffers[1][indices])
+            self.keys, self.values = (buffer[..., :length, :] for buffer in self._buffers)
+
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-        length = self.get_seq_length()
+        length = self.num_added()
         self._buffers = self._make_room(key_states, length)
         total = length + key_states.shape[-2]
         for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):

@@ -53,6 +53,9 @@ def test_a_prompt_is_read_once_a_group() -> None:
 def test_slices_cost_their_steps_again() -> None:
     """In four slices the host does everything four times; on a host fast enough, the card's memory is what takes the time."""
     whole, cut = decoding_time(LOAD), decoding_time(replace(LOAD, at_once=16))
+    shared = replace(LOAD, shares_prompts=True, prompts=LOAD.rollouts // 4)
+    of_answers = LOAD.at_once * LOAD.answer_tokens / 2 * LOAD.kv_bytes
+    assert shared.cached_at_once - of_answers == pytest.approx((LOAD.cached_at_once - of_answers) / 4)
     assert cut.slices == 4
     assert cut.own_s - cut.reading_s == pytest.approx(4 * (whole.own_s - whole.reading_s))
     assert decoding_time(LOAD, host_s_per_layer=0).step_s == pytest.approx((16.58e9 + 64 * 2560 * 57_344) / 3.35e12)

@@ -64,6 +64,8 @@ def test_sampling_by_the_trainers_own_decoder() -> None:
     one = lines["prompts read", Phase.SAMPLING]
     groups = RLConfig(max_completion_length=156, sampling_batch_size=8, group_size=4, advantage="grpo")
     assert table(groups, Launch(8, 3), prompt_tokens=100)["prompts read", Phase.SAMPLING] == one / 4
+    grouped = table(groups, Launch(8, 3), prompt_tokens=100)
+    assert grouped["keys and values", Phase.SAMPLING] == (2 * 100 + 8 * 156) * 28 * 4 * 128 * 2 * 2  # two prompts of four draws
     critic = table(RLConfig(advantage="gae"), Launch(8, 3))
     assert critic["weights gathered", Phase.SAMPLING] == 2 * (B + CRITIC)
     engine = {"kind": "colocate", "gpu_memory_utilization": 0.4}
