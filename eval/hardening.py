@@ -1,9 +1,9 @@
 """What does hardening gain, and what does it cost? `python -m eval.hardening --run runs/quickstart --out runs/hardening`.
 
-From one base model, three judges a seed: that of the quickstart's recipe (SFT and StableReinforce), one trained for 1,600 SFT
-and 108 RL steps from the same SFT judge, and one trained as long on a set with hard negatives (`rewardlab data harden`). All
-are tested under attack on held-out pairs (`rewardlab bench robustness`), and on all held-out pairs as they are. Families of
-attacks that are held out are in no training. Every stage is a command; a finished one is not run again. By hand. Results:
+From one base model, three judges a seed: that of the quickstart's recipe (SFT and StableReinforce), one trained for more SFT
+and RL steps from the same SFT judge, and one trained as long on a set with hard negatives (`rewardlab data harden`). All are
+tested under attack on held-out pairs (`rewardlab bench robustness`), and on all held-out pairs as they are. Families of attacks
+that are held out are in no training. Every stage is a command; a finished one is not run again. By hand. Results:
 eval/results/hardening.json and .md.
 """
 
@@ -53,7 +53,7 @@ class Settings:
     sft_steps: int = 800
     rl_steps: int = 54
     more_sft_steps: int = 1600
-    more_rl_steps: int = 108
+    more_rl_steps: int = 324
     attacked_pairs: int = 200
     max_tokens: int = 64
 
@@ -81,7 +81,7 @@ class Stages:
             self.command(out / FINAL / "config.json", *words, f"max_steps={steps}", f"seed={self.seed}", *more)
         return out / FINAL
 
-    def judges(self) -> dict[str, Path]:
+    def judges(self, arms: Sequence[str]) -> dict[str, Path]:
         s = self.settings
         hard, partial = self.out / "hard", self.out / "hard.partial"
         if not hard.exists():
@@ -92,6 +92,8 @@ class Stages:
         sft = self.train("sft", self.distilled, self.demo / "base", self.out / "before" / "sft", s.sft_steps)
         made = {"before": self.train("rl", self.distilled, sft, self.out / "before" / "rl", s.rl_steps)}
         for arm, data in (("longer", self.distilled), ("hardened", hard)):
+            if arm not in arms:
+                continue
             more = self.train("sft", data, sft, self.out / arm / "sft", s.more_sft_steps)
             made[arm] = self.train("rl", data, more, self.out / arm / "rl", s.more_rl_steps)
         return made
@@ -142,6 +144,7 @@ def _points(change: dict[str, Any]) -> str:
 def markdown(summary: dict[str, Any]) -> str:
     """Return the tables of a summary."""
     seeds = summary["seeds"]
+    arms = {arm: words for arm, words in ARMS.items() if all(arm in seed for seed in seeds.values())}
     rows = [
         "# What does hardening gain, and what does it cost?",
         "",
@@ -149,26 +152,28 @@ def markdown(summary: dict[str, Any]) -> str:
         "- Means over seeds of training, with Student's 95 % intervals over them. Attacks are of held-out families, on",
         "  held-out pairs. Clean: one greedy judgment in each order of all held-out pairs.",
         "",
-        f"| %, 95 % interval | {' | '.join(ARMS.values())} | asked of a hardened judge |",
-        "|" + "---|" * (len(ARMS) + 2),
+        f"| %, 95 % interval | {' | '.join(arms.values())} | asked of a hardened judge |",
+        "|" + "---|" * (len(arms) + 2),
     ]
-    clean = [cell_of([seeds[s][arm]["clean"] for s in seeds]) for arm in ARMS]
+    clean = [cell_of([seeds[s][arm]["clean"] for s in seeds]) for arm in arms]
     rows.append(f"| right on clean pairs | {' | '.join(clean)} | not lower |")
     for part in ("held_out", "in_training"):
         if part == "in_training":
-            rows += ["", "Families that are trained on:", "", f"| %, 95 % interval | {' | '.join(ARMS.values())} |"]
-            rows += ["|" + "---|" * (len(ARMS) + 1)]
+            rows += ["", "Families that are trained on:", "", f"| %, 95 % interval | {' | '.join(arms.values())} |"]
+            rows += ["|" + "---|" * (len(arms) + 1)]
         for name, (words, most) in FIGURES.items():
-            cells = [cell_of([seeds[s][arm][part][name] for s in seeds]) for arm in ARMS]
+            cells = [cell_of([seeds[s][arm][part][name] for s in seeds]) for arm in arms]
             asked = [] if part == "in_training" else ["" if most is None else f"≤ {most}"]
             if set(cells) != {"–"}:
                 rows.append(f"| {' | '.join([words, *cells, *asked])} |")
-    rows += ["", "Clean accuracy against the judge before, pair by pair:", "", "| seed | longer | hardened |", "|---|---|---|"]
+    others = [arm for arm in arms if arm != "before"]
+    rows += ["", "Clean accuracy against the judge before, pair by pair:", "", f"| seed | {' | '.join(others)} |"]
+    rows.append("|" + "---|" * (len(others) + 1))
     for seed in sorted(seeds):
-        rows.append(f"| {seed} | {' | '.join(_points(seeds[seed][arm]['difference']) for arm in ('longer', 'hardened'))} |")
-    rows += ["", "Attacker named, by family:", "", f"| % | {' | '.join(ARMS.values())} |", "|" + "---|" * (len(ARMS) + 1)]
+        rows.append(f"| {seed} | {' | '.join(_points(seeds[seed][arm]['difference']) for arm in others)} |")
+    rows += ["", "Attacker named, by family:", "", f"| % | {' | '.join(arms.values())} |", "|" + "---|" * (len(arms) + 1)]
     for name in seeds[min(seeds)]["before"]["families"]:
-        cells = [cell_of([seeds[s][arm]["families"].get(name) for s in seeds]) for arm in ARMS]
+        cells = [cell_of([seeds[s][arm]["families"].get(name) for s in seeds]) for arm in arms]
         rows.append(f"| {name.replace('_', ' ')} | {' | '.join(cells)} |")
     return "\n".join(rows) + "\n"
 
@@ -178,18 +183,23 @@ def main() -> None:
     parser.add_argument("--run", type=Path, default=Path("runs/quickstart"), help="a quickstart, finished up to its base model")
     parser.add_argument("--out", type=Path, default=Path("runs/hardening"))
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--arms", default=",".join(ARMS), help="some of them, comma-separated; the first is always trained")
     parser.add_argument("--set", default="{}", help="other settings, JSON")
     parser.add_argument("--results", type=Path, default=ROOT / "eval" / "results")
     options = parser.parse_args()
     settings = Settings(**json.loads(options.set))
     if not (options.run / "demo" / "base").is_dir():
         raise ConfigError(f"{options.run}: holds no quickstart; make one with `rewardlab quickstart --out {options.run}`")
-    print(f"{len(options.seeds.split(','))} seeds of some 35 minutes on one core each", flush=True)
+    arms = [arm for arm in ARMS if arm in {"before", *options.arms.split(",")}]
+    if unknown := set(options.arms.split(",")) - set(ARMS):
+        raise ConfigError(f"unknown arms: {', '.join(sorted(unknown))}; expected some of {', '.join(ARMS)}")
+    minutes = len(options.seeds.split(",")) * (15 + 25 * (len(arms) - 1))
+    print(f"{', '.join(arms)}; seeds {options.seeds}; about {minutes} minutes on one core", flush=True)
     seeds: dict[str, Any] = {}
     for seed in options.seeds.split(","):
         stages = Stages(options.run, options.out, settings, int(seed))
-        seeds[seed] = {arm: stages.figures(arm, judge) for arm, judge in stages.judges().items()}
-        for arm in ("longer", "hardened"):
+        seeds[seed] = {arm: stages.figures(arm, judge) for arm, judge in stages.judges(arms).items()}
+        for arm in arms[1:]:
             seeds[seed][arm]["difference"] = stages.difference(arm)
     summary = {"commit": commit(), "settings": asdict(settings), "seeds": seeds}
     write_atomic(options.results / "hardening.json", json.dumps(summary, indent=1) + "\n")
