@@ -1,6 +1,7 @@
-"""Reinforcement learning whose rollouts come from a real ``vllm serve``, another process that is given each update's weights.
+"""Reinforcement learning whose rollouts come from another process, which is given each update's weights.
 
-Needs a vLLM, named in REWARDLAB_VLLM: ``make vllm`` installs one for a CPU and runs this file.
+That process is ``vllm serve`` where REWARDLAB_VLLM names one: ``make vllm`` installs one for a CPU and runs this file. Else it
+is ``tests/support/vllm_stand_in.py``, with vLLM's routes, real weights and a decoder that draws by them.
 """
 
 from __future__ import annotations
@@ -41,16 +42,20 @@ from rewardlab.training.policy_gradient.rollouts.engine import (
     with_context_length,
 )
 from rewardlab.types import Completion, FinishReason, Message, Part
-from tests.support import scaled_runs
+from tests.support import scaled_runs, vllm_stand_in
 from tests.support.launching import train_on
 from tests.support.servers import running
 
-needs_vllm = pytest.mark.skipif(
-    not os.environ.get("REWARDLAB_VLLM"), reason="needs vLLM, its program named in REWARDLAB_VLLM (make vllm)"
-)
 pytestmark = pytest.mark.timeout(600)
 ENGINE = scaled_runs.ENGINE
 MASS = 0.01  # nats: the engine never draws the four tokens of 700 that stand for images, 0.0057 of a policy that knows nothing
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run starts as ``vllm serve``."""
+    if not os.environ.get("REWARDLAB_VLLM"):
+        monkeypatch.setenv("REWARDLAB_VLLM", str(vllm_stand_in.program(tmp_path_factory.mktemp("program"))))
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +73,7 @@ def gaps(run: Path) -> list[float]:
     return [line["importance/gap"] for line in lines if "importance/gap" in line]
 
 
-@needs_vllm
+@pytest.mark.usefixtures("server")
 def test_the_engine_draws_by_the_newest_weights(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its log-probs stay the trainer's, but for the mass of tokens that stand for images.
     Of an engine that is given no new weights they do not. It is gone when training ends. Prompts do not share their luck: eight
@@ -91,7 +96,7 @@ def test_the_engine_draws_by_the_newest_weights(checkpoint: Path, tmp_path: Path
     assert gaps(tmp_path / "stale")[-1] > 0.1
 
 
-@needs_vllm
+@pytest.mark.usefixtures("server")
 def test_an_engine_that_dies_comes_back_with_the_weights_of_now(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,9 +116,11 @@ def test_an_engine_that_dies_comes_back_with_the_weights_of_now(
     assert max(gaps(tmp_path / "run")) < MASS
 
 
-@needs_vllm
-def test_one_engine_for_two_processes(checkpoint: Path, tmp_path: Path) -> None:
-    train_on(checkpoint, tmp_path, "rl+engine:run")
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_one_engine_for_two_processes(fsdp: bool, checkpoint: Path, tmp_path: Path) -> None:
+    """Also where their weights lie in parts: it is given whole ones."""
+    train_on(checkpoint, tmp_path, "rl+engine:run", fsdp=fsdp)
     assert len(gaps(tmp_path / "run")) == 4
     assert max(gaps(tmp_path / "run")) < MASS
 
