@@ -135,11 +135,11 @@ def attend(
     hidden = None if layer.hidden_PT is None else layer.hidden_PT[:, None, None, :]
     prompt = _part(layout.by_prompt(queries), layer.prompt_keys, layer.prompt_values, scaling, hidden)
     prompt = _Part(*(layout.by_draw(values) for values in (prompt.weighted, prompt.total, prompt.largest)))
-    said = _part(queries, key, value, scaling)
-    largest = torch.maximum(prompt.largest, said.largest)
-    of_prompt, of_said = (prompt.largest - largest).exp(), (said.largest - largest).exp()
-    output = prompt.weighted * of_prompt + said.weighted * of_said
-    output = output / (prompt.total * of_prompt + said.total * of_said)
+    added = _part(queries, key, value, scaling)
+    largest = torch.maximum(prompt.largest, added.largest)
+    of_prompt, of_added = (prompt.largest - largest).exp(), (added.largest - largest).exp()
+    output = prompt.weighted * of_prompt + added.weighted * of_added
+    output = output / (prompt.total * of_prompt + added.total * of_added)
     return output.to(query.dtype).reshape(r, 1, heads, d), None
 
 
