@@ -22,8 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from eval.scripts import run_script
+from eval.scripts import keep_settings, run_script
 from eval.studies.summary import t_interval
+from eval.studies.trials import digest
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import commit
@@ -84,7 +85,7 @@ class Stages:
     def judges(self, arms: Sequence[str]) -> dict[str, Path]:
         s = self.settings
         hard, partial = self.out / "hard", self.out / "hard.partial"
-        if not hard.exists():
+        if "hardened" in arms and not hard.exists():
             shutil.rmtree(partial, ignore_errors=True)
             words = ("data", "harden", self.distilled, "--template", "plain", "--ratio", s.ratio, "--seed", self.seed)
             self.command(hard, *words, "--out", partial)
@@ -195,6 +196,11 @@ def main() -> None:
         raise ConfigError(f"unknown arms: {', '.join(sorted(unknown))}; expected some of {', '.join(ARMS)}")
     minutes = len(options.seeds.split(",")) * (15 + 25 * (len(arms) - 1))
     print(f"{', '.join(arms)}; seeds {options.seeds}; about {minutes} minutes on one core", flush=True)
+    files = {
+        "base": options.run / "demo" / "base" / "model.safetensors",
+        "pairs": options.run / "distill" / "distilled.parquet",
+    }
+    keep_settings(options.out, {**asdict(settings), **{name: digest(path) for name, path in files.items()}})
     seeds: dict[str, Any] = {}
     for seed in options.seeds.split(","):
         stages = Stages(options.run, options.out, settings, int(seed))

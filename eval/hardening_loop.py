@@ -24,13 +24,12 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from eval.hardening import cell_of
-from eval.scripts import run_script
+from eval.scripts import keep_settings, run_script
 from eval.studies.plans import write_files
 from eval.studies.policy_trials import MANY_WORDED, is_right
 from eval.studies.trials import digest
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import read_pairs, write_parquet
-from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import commit
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
@@ -85,16 +84,6 @@ def part_pairs(demo: Path, out: Path, num_test: int) -> dict[str, Path]:
         for name, pairs in (("train", train), ("gate", test[num_test:]), ("test", test[:num_test])):
             write_parquet(pairs, paths[name])
     return paths
-
-
-def refuse_other(out: Path, facts: Record) -> None:
-    """Raise ConfigError where a folder holds what was run with other settings, or with none that are known."""
-    path, text = out / "settings.json", json.dumps(facts, indent=1) + "\n"
-    is_other = path.read_text(encoding="utf-8") != text if path.exists() else out.exists() and any(out.iterdir())
-    if is_other:
-        raise ConfigError(f"{out}: holds a study with other settings ({path}); choose another --out")
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, text)
 
 
 def run_command(*words: Any) -> None:
@@ -258,7 +247,7 @@ def main() -> None:
         name: digest(Path(path) / "model.safetensors") for name, path in (("policy", options.policy), ("judge", options.judge))
     }
     demo = {name: digest(options.run / "demo" / f"{name}.parquet") for name in ("train", "test")}
-    refuse_other(options.out, {**asdict(settings), **weights, **demo})
+    keep_settings(options.out, {**asdict(settings), **weights, **demo})
     paths = part_pairs(options.run / "demo", options.out / "pairs", settings.num_test)
     print(f"{len(options.seeds.split(','))} seeds of {settings.rounds} rounds, some 6 minutes each on one core", flush=True)
     examination = Examination(read_pairs(paths["test"]), options.out / "truth", settings)

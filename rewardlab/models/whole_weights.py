@@ -1,8 +1,11 @@
-"""A policy, or parts of it, with all weights on each process."""
+"""A policy, or parts of it, with all weights on each process.
+
+Of FSDP2 private names are used, which ``tests/training/test_trl_seam.py`` holds: what it knows of a module, and how it is set.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,8 +24,8 @@ def whole_weights(
     False: then each layer gathers its own in each forward pass) and of FSDP2. All processes must enter it together.
 
     Within it a forward pass waits for no other process, so that processes may make different numbers of them. It takes the
-    memory of the whole policy on each. Of FSDP2, parts whose names begin with one of ``excluded`` stay as they are. Raise
-    ConfigError for FSDP of version 1, whose weights are not gathered here.
+    memory of the whole policy on each. Of FSDP2, modules whose names begin with one of ``excluded`` stay in parts; weights of
+    theirs that FSDP2 keeps with the model's own are whole. Raise ConfigError for FSDP of version 1, which is not gathered here.
     """
     if accelerator.distributed_type is DistributedType.FSDP and not accelerator.is_fsdp2:
         raise ConfigError(
@@ -30,22 +33,33 @@ def whole_weights(
         )
     with (
         unwrap_model_for_generation(model, accelerator, gather_deepspeed3_params=gather_deepspeed3) as policy,
-        whole_parts(policy, accelerator, lambda name: not f"{name}.".startswith(excluded)),
+        whole_parts(policy, lambda name: not f"{name}.".startswith(excluded)),
     ):
         yield policy
 
 
 @contextmanager
-def whole_parts(model: Any, accelerator: Any, is_needed: Callable[[str], bool]) -> Iterator[None]:
+def whole_parts(model: Any, is_needed: Callable[[str], bool]) -> Iterator[None]:
     """Have those modules of an unwrapped FSDP2 model that are needed by their names ("" is the model itself) keep their weights
-    whole. Nothing happens to a model of another kind."""
-    parts = [part for name, part in model.named_modules() if isinstance(part, FSDPModule) and is_needed(name)]
-    for part in parts:
-        part.set_reshard_after_forward(False, recurse=False)
-        part.unshard()
+    whole, for forward passes without gradient. Nothing happens to a model of another kind."""
+    if not isinstance(model, FSDPModule):
+        yield
+        return
+    root: Any = model._get_fsdp_state()
+    root._lazy_init()  # else the first part that is read by itself would take itself for the whole
+    modules: Iterable[tuple[str, Any]] = model.named_modules()  # type: ignore[attr-defined]
+    parts = [part for name, part in modules if isinstance(part, FSDPModule) and is_needed(name)]
+    groups = [group for part in parts for group in part._get_fsdp_state()._fsdp_param_groups]
+    after_forward = [group.post_forward_mesh_info for group in groups]  # None: weights stay whole after a forward pass
     try:
+        for part in parts:
+            part.set_reshard_after_forward(False, recurse=False)
+            part.unshard()
         yield
     finally:
+        for group, before in zip(groups, after_forward, strict=True):
+            group.post_forward_mesh_info = before
+            group._post_forward_indices.clear()  # no backward pass goes back over these forward passes
+        root._comm_ctx.post_forward_order.clear()
         for part in parts:
             part.reshard()
-            part.set_reshard_after_forward(accelerator.state.fsdp_plugin.reshard_after_forward, recurse=False)

@@ -8,21 +8,29 @@ images begin with alike is read once for all of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from rewardlab.errors import CheckpointError
 from rewardlab.models.families import has_grids, image_token_id, rope_module, rope_positions
 from rewardlab.samplers.kv_cache import GrowingLayer, growing_cache
 from rewardlab.samplers.shared_prefix import split_prefixes
 from rewardlab.samplers.shared_prompt import draws_of_prompts
 
 BELOW_1 = 1 - 1e-12
+P = ParamSpec("P")
+R = TypeVar("R")
+_locks: WeakKeyDictionary[Any, threading.Lock] = WeakKeyDictionary()
+_guard = threading.Lock()
 COMPACT_BELOW = 0.75  # drop finished rows from the batch once fewer than this share are alive
 
 
@@ -82,12 +90,15 @@ def draw_uniforms(key: Sequence[int], rows: Sequence[int], number: int) -> Tenso
 def pick(scores_RV: Tensor, uniforms_R: Tensor) -> Tensor:
     """Return [R] tokens by inverting the distribution: each is the first whose cumulated probability exceeds its number.
 
-    Probabilities are added up in float64, first in blocks: of a vocabulary of 152,064 only one block a row is cumulated.
+    Probabilities are added up in float64, first in blocks: of a vocabulary of 152,064 only one block a row is cumulated. Raise
+    CheckpointError where scores are no numbers, or all are excluded.
     """
     (rows, size), block = scores_RV.shape, math.isqrt(scores_RV.shape[1] - 1) + 1
     weights_RV = (scores_RV.float() - scores_RV.amax(-1, keepdim=True)).exp_()
     weights_RBW = pad(weights_RV, (0, -size % block)).view(rows, -1, block)
     ends_RB = weights_RBW.sum(-1, dtype=torch.float64).cumsum(-1)
+    if not bool(ends_RB[:, -1].isfinite().all()):  # an index beyond the vocabulary would end a card's process
+        raise CheckpointError("the model's scores of the next token are not all numbers: it has diverged, or is damaged")
     aims_R1 = uniforms_R.double()[:, None] * ends_RB[:, -1:]
     block_R1 = torch.searchsorted(ends_RB, aims_R1, right=True)
     index_R1W = block_R1[:, :, None].expand(-1, -1, block)
@@ -136,12 +147,28 @@ def _read_prompts(model: Any, inputs: dict[str, Tensor], cache: Any) -> tuple[Te
     return output.logits[:, -1], getattr(rope, "rope_deltas", None)
 
 
+def _one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
+    """Have threads wait for each other where they decode by one model, the first argument: it remembers where its images
+    stand, and by which attention it decodes."""
+
+    @wraps(function)
+    def alone(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _guard:
+            lock = _locks.setdefault(args[0], threading.Lock())
+        with lock:
+            return function(*args, **kwargs)
+
+    return alone
+
+
+@_one_at_a_time
 @torch.inference_mode()
 def read_logits(model: Any, inputs: dict[str, Tensor], groups: Sequence[int] | None = None) -> Tensor:
     """Return [rows, V] float32 logits of the token after each left-padded prompt; ``groups`` as of :func:`draw`."""
     return _read_shared(model, inputs, growing_cache(model), groups)[0].float()
 
 
+@_one_at_a_time
 @torch.inference_mode()
 def draw(
     model: Any,

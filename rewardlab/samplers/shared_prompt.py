@@ -1,19 +1,18 @@
 """Draws of one prompt share its keys and values: each decoding step reads them once, and no draw has a copy.
 
-Attention of a draw is over the prompt and over what the draw has said. The first part is one matrix product for all draws of a
+Attention of a draw is over the prompt and over what the draw has added. The first part is one matrix product for all draws of a
 prompt; the two are joined by their sums of exponentials, as in flash attention (arXiv 2205.14135). Called bifurcated attention
 in arXiv 2403.08845.
 
-Shapes: ``R`` draws, ``P`` prompts, ``T`` tokens of a prompt with its padding, ``S`` said by a draw, ``H`` heads of keys and
+Shapes: ``R`` draws, ``P`` prompts, ``T`` tokens of a prompt with its padding, ``S`` added by a draw, ``H`` heads of keys and
 values, ``G`` heads of queries on each of them, ``D`` numbers a head.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -26,14 +25,13 @@ from rewardlab.samplers.kv_cache import GrowingLayer
 
 NAME = "rewardlab_shared_prompt"
 FAMILIES = ("qwen2_5_vl_text", "qwen3_vl_text")  # whose attention is a softmax over all tokens, and nothing more
-_guard = threading.Lock()
-_users: dict[int, tuple[int, str]] = {}  # of a config: how many draws are under way, and the attention it has otherwise
+MOST_SLOTS = 2  # for each draw; with more, most of what is computed would be of draws that are not there
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Which prompt each draw continues: ``prompt_R`` ascends, and has every number below ``num_prompts``. The draws of a prompt
-    stand in ``width`` slots, draw r in slot ``slot_R[r]`` of all."""
+    """Which of ``num_prompts`` prompts each draw continues; ``prompt_R`` ascends. The draws of a prompt stand in ``width``
+    slots, draw r in slot ``slot_R[r]`` of all."""
 
     prompt_R: Tensor
     num_prompts: int
@@ -41,16 +39,16 @@ class Layout:
     slot_R: Tensor
 
     @staticmethod
-    def of(prompt_R: Tensor) -> Layout:
-        counts_P = torch.bincount(prompt_R)
+    def of(prompt_R: Tensor, num_prompts: int) -> Layout:
+        counts_P = torch.bincount(prompt_R, minlength=num_prompts)
         width, starts_P = int(counts_P.max()), counts_P.cumsum(0) - counts_P
         place_R = torch.arange(len(prompt_R), device=prompt_R.device) - starts_P[prompt_R]
-        return Layout(prompt_R, len(counts_P), width, prompt_R * width + place_R)
+        return Layout(prompt_R, num_prompts, width, prompt_R * width + place_R)
 
     def select(self, rows: Tensor) -> tuple[Layout, Tensor]:
         """Return the layout of some of the draws, in their order, and which prompts they continue."""
         kept_P, prompt_R = self.prompt_R[rows].unique_consecutive(return_inverse=True)
-        return Layout.of(prompt_R), kept_P
+        return Layout.of(prompt_R, len(kept_P)), kept_P
 
     def by_prompt(self, values_RHGX: Tensor) -> Tensor:
         """Return [P, H, width * G, X], zeros where a prompt has fewer draws than others."""
@@ -68,49 +66,66 @@ class Layout:
         return rows if len(rows) == len(self.slot_R) else rows[self.slot_R]
 
 
+@dataclass(frozen=True)
+class Prompts:
+    """What one layer keeps of the prompts: keys and values [P, H, T, D], where there is padding [P, T], and whose draws are
+    whose."""
+
+    keys: Tensor
+    values: Tensor
+    hidden_PT: Tensor | None
+    layout: Layout
+
+    def select(self, layout: Layout, kept_P: Tensor) -> Prompts:
+        """Return those that draws go on from, with the layout of these draws."""
+        if len(kept_P) == len(self.keys):
+            return replace(self, layout=layout)
+        return Prompts(
+            self.keys[kept_P], self.values[kept_P], None if self.hidden_PT is None else self.hidden_PT[kept_P], layout
+        )
+
+
 class SharedPromptLayer(GrowingLayer):
     """A layer of a cache whose ``keys`` and ``values`` are those that the draws have added to their prompts'."""
 
-    def __init__(self, prompt: GrowingLayer, mask_PT: Tensor, layout: Layout) -> None:
+    def __init__(self, prompts: Prompts) -> None:
         super().__init__()
-        self.prompt_keys: Any = prompt.keys
-        self.prompt_values: Any = prompt.values
-        self.layout = layout
-        self.hidden_PT = None if bool(mask_PT.all()) else mask_PT == 0
+        self.prompts = prompts
 
     def get_seq_length(self) -> int:
-        return int(self.prompt_keys.shape[-2]) + self.num_added()
+        return int(self.prompts.keys.shape[-2]) + self.num_added()
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of what the draws have said; the keys say whose prompts they go on from."""
+        """Return the keys and values of what the draws have added; the keys say after which prompts."""
         keys, values = super().update(key_states, value_states, *args, **kwargs)
-        keys.after_prompt = self  # type: ignore[attr-defined]
+        keys.after_prompts = self.prompts  # type: ignore[attr-defined]  # not the layer: it keeps the keys, a cycle
         return keys, values
 
     def batch_select_indices(self, indices: Tensor) -> None:
         super().batch_select_indices(indices)
-        self.layout, kept_P = self.layout.select(indices)
-        if len(kept_P) < len(self.prompt_keys):
-            self.prompt_keys, self.prompt_values = self.prompt_keys[kept_P], self.prompt_values[kept_P]
-            self.hidden_PT = None if self.hidden_PT is None else self.hidden_PT[kept_P]
+        self.prompts = self.prompts.select(*self.prompts.layout.select(indices))
 
 
 @dataclass
 class _Part:
-    """Sums over some of the keys: of values weighted by exponentials of scores less ``largest``, and of these weights."""
+    """Attention to some of the keys: the mean of their values, weighted by exponentials of scores less ``largest``, and the sum
+    of these weights."""
 
-    weighted: Tensor
+    mean: Tensor
     total: Tensor
     largest: Tensor
 
 
-def _part(queries: Tensor, keys: Tensor, values: Tensor, scaling: float, hidden: Tensor | None = None) -> _Part:
-    scores = (queries @ keys.transpose(-1, -2)).float().mul_(scaling)
+def _part(queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None = None) -> _Part:
+    """``queries`` are float32, scaled. Scores are float32 as in flash attention: of 16 bits they would be off by as much as
+    large keys are rounded."""
+    scores = queries @ keys.float().transpose(-1, -2)
     if hidden is not None:
         scores.masked_fill_(hidden, -torch.inf)
     largest = scores.amax(-1, keepdim=True)
     weights = scores.sub_(largest).exp_()
-    return _Part((weights.to(values.dtype) @ values).float(), weights.sum(-1, keepdim=True), largest)
+    total = weights.sum(-1, keepdim=True)
+    return _Part((weights.div_(total).to(values.dtype) @ values).float(), total, largest)
 
 
 def attend(
@@ -122,24 +137,23 @@ def attend(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return what transformers' attention functions do: [R, 1, H * G, D], and no weights. Keys and values that do not come from
-    a :class:`SharedPromptLayer` are attended to by SDPA."""
-    layer: SharedPromptLayer | None = getattr(key, "after_prompt", None)
-    if layer is None:
+    """Return what transformers' attention functions do, and no weights; for keys and values of a :class:`SharedPromptLayer`
+    [R, 1, H * G, D], for others what SDPA does."""
+    prompts: Prompts | None = getattr(key, "after_prompts", None)
+    if prompts is None:
         output: Tensor = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)[0]
         return output, None
     if query.shape[2] != 1:
         raise NotImplementedError("draws of one prompt are decoded a token at a time")
-    (r, heads, _, d), h, layout = query.shape, key.shape[1], layer.layout
-    scaling, queries = d**-0.5 if scaling is None else scaling, query.reshape(r, h, heads // h, d)
-    hidden = None if layer.hidden_PT is None else layer.hidden_PT[:, None, None, :]
-    prompt = _part(layout.by_prompt(queries), layer.prompt_keys, layer.prompt_values, scaling, hidden)
-    prompt = _Part(*(layout.by_draw(values) for values in (prompt.weighted, prompt.total, prompt.largest)))
-    added = _part(queries, key, value, scaling)
+    (r, heads, _, d), h, layout = query.shape, key.shape[1], prompts.layout
+    queries = query.reshape(r, h, heads // h, d).float() * (d**-0.5 if scaling is None else scaling)
+    hidden = None if prompts.hidden_PT is None else prompts.hidden_PT[:, None, None, :]
+    prompt = _part(layout.by_prompt(queries), prompts.keys, prompts.values, hidden)
+    prompt = _Part(*(layout.by_draw(values) for values in (prompt.mean, prompt.total, prompt.largest)))
+    added = _part(queries, key, value)
     largest = torch.maximum(prompt.largest, added.largest)
-    of_prompt, of_added = (prompt.largest - largest).exp(), (added.largest - largest).exp()
-    output = prompt.weighted * of_prompt + added.weighted * of_added
-    output = output / (prompt.total * of_prompt + added.total * of_added)
+    of_prompt, of_added = (part.total * (part.largest - largest).exp() for part in (prompt, added))
+    output = (prompt.mean * of_prompt + added.mean * of_added) / (of_prompt + of_added)
     return output.to(query.dtype).reshape(r, 1, heads, d), None
 
 
@@ -152,23 +166,31 @@ def draws_of_prompts(model: Any, cache: DynamicCache, mask_PT: Tensor, prompt_R:
     """Have ``cache``, which holds prompts, hold draws of them: draw r of prompt ``prompt_R[r]``, ascending. Within the context
     they are decoded, a token at a time. Yield whether the model must be given the attention mask then.
 
-    In families other than :data:`FAMILIES` each draw is given a copy of its prompt.
+    In families other than :data:`FAMILIES`, and where a few prompts have most of the draws, each draw is given a copy.
     """
     if torch.equal(prompt_R, torch.arange(len(mask_PT), device=prompt_R.device)):
         yield True
         return
-    configs = _attention_configs(model)
-    if not configs or any(type(layer) is not GrowingLayer for layer in cache.layers):
+    configs, layout = _attention_configs(model), Layout.of(prompt_R, len(mask_PT))
+    is_uneven = layout.width * layout.num_prompts > MOST_SLOTS * len(prompt_R)
+    if not configs or is_uneven or any(type(layer) is not GrowingLayer for layer in cache.layers):
         cache.batch_select_indices(prompt_R)
         yield True
         return
-    layout = Layout.of(prompt_R)
-    cache.layers = [SharedPromptLayer(layer, mask_PT, layout) for layer in cache.layers]
-    _enter(configs)
+    hidden_PT = None if bool(mask_PT.all()) else mask_PT == 0
+    cache.layers = [SharedPromptLayer(Prompts(*_of(layer), hidden_PT, layout)) for layer in cache.layers]
+    before = [config._attn_implementation for config in configs]
     try:
+        for config in configs:
+            config._attn_implementation = NAME
         yield False
     finally:
-        _leave(configs)
+        for config, name in zip(configs, before, strict=True):
+            config._attn_implementation = name
+
+
+def _of(layer: Any) -> tuple[Tensor, Tensor]:
+    return layer.keys, layer.values
 
 
 def _attention_configs(model: Any) -> list[Any]:
@@ -177,21 +199,3 @@ def _attention_configs(model: Any) -> list[Any]:
         return []
     parts = [part for part in model.modules() if hasattr(part, "layer_idx") and hasattr(part, "num_key_value_groups")]
     return list({id(part.config): part.config for part in parts}.values())
-
-
-def _enter(configs: list[Any]) -> None:
-    with _guard:
-        for config in configs:
-            number, before = _users.get(id(config), (0, config._attn_implementation))
-            _users[id(config)] = number + 1, before
-            config._attn_implementation = NAME
-
-
-def _leave(configs: list[Any]) -> None:
-    with _guard:
-        for config in configs:
-            number, before = _users.pop(id(config))
-            if number > 1:
-                _users[id(config)] = number - 1, before
-            else:
-                config._attn_implementation = before

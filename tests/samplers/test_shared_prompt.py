@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from rewardlab.errors import CheckpointError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers import shared_prompt
 from rewardlab.samplers.decode import Draws, draw, draw_uniforms, pick
 from rewardlab.samplers.hf import HFSampler
+from rewardlab.samplers.shared_prompt import Layout, Prompts
 from rewardlab.types import Order
 from tests.support import scaled_runs
 
@@ -35,60 +39,131 @@ def drawn(sampler: HFSampler, **changes: Any) -> Draws:
 
 
 @pytest.mark.parametrize("name", ["qwen2_5_vl", "qwen3_vl"])
-@pytest.mark.parametrize("autocast", [False, True])
-def test_draws_as_with_copies(
-    name: str, autocast: bool, checkpoint_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_draws_as_with_copies(name: str, checkpoint_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     sampler = HFSampler.load(checkpoint_of(name), device="cpu")
     layers: list[Any] = []
     attend = shared_prompt.attend
 
     def seen(module: Any, query: Any, key: Any, *args: Any, **kwargs: Any) -> Any:
-        layers.append(getattr(key, "after_prompt", None))
+        layers.append(getattr(key, "after_prompts", None))
         return attend(module, query, key, *args, **kwargs)
 
     monkeypatch.setitem(shared_prompt.AttentionInterface._global_mapping, shared_prompt.NAME, seen)
     config = sampler.model.config.get_text_config()
     before = config._attn_implementation
-    with torch.autocast("cpu", torch.bfloat16) if autocast else nullcontext():
-        shared = drawn(sampler)
-        assert config._attn_implementation == before
-        assert all(layer is not None for layer in layers)
-        assert len(layers[-1].prompt_keys) < len(COUNTS)  # a prompt whose draws have all ended is let go
-        monkeypatch.setattr(shared_prompt, "FAMILIES", ())
-        steps = len(layers)
-        copied = drawn(sampler)
+    shared = drawn(sampler)
+    assert config._attn_implementation == before
+    assert all(layer is not None for layer in layers)
+    assert len(layers[-1].keys) < len(COUNTS)  # a prompt whose draws have all ended is let go
+    monkeypatch.setattr(shared_prompt, "FAMILIES", ())
+    steps = len(layers)
+    copied = drawn(sampler)
     assert len(layers) == steps
     assert len({len(tokens) for tokens in shared.tokens}) > 3
-    if autocast:  # of two ways to round, one draws otherwise now and then, and goes on otherwise from there
-        first = [(a[0], b[0]) for a, b in zip(shared.tokens, copied.tokens, strict=True)]
-        assert sum(a == b for a, b in first) >= 11
-        return
     assert shared.tokens == copied.tokens
     for a, b in zip(shared.logprobs, copied.logprobs, strict=True):
         torch.testing.assert_close(torch.tensor(a), torch.tensor(b), atol=2e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "key_bias", "size", "error"),
+    [
+        (torch.float32, 0.0, 1.0, 1e-5),
+        (torch.bfloat16, 0.0, 1.0, 0.02),
+        (torch.bfloat16, 100.0, 1.0, 0.03),  # as of Qwen2.5: scores of 16 bits would be off by a half
+        (torch.float16, 0.0, 100.0, 0.01),  # 3,000 of them added up are beyond float16
+    ],
+)
+def test_attention_of_uneven_draws(dtype: torch.dtype, key_bias: float, size: float, error: float) -> None:
+    """Against softmax attention in float64, draw by draw: two heads of keys for four of queries, padding on the left."""
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    prompt_R, tokens = torch.tensor([0, 0, 1, 2, 2, 2]), 3000
+    mask_PT = torch.ones(3, tokens, dtype=torch.long)
+    mask_PT[1, :1000] = 0
+    keys, values = normal(3, 2, tokens, 8), size * normal(3, 2, tokens, 8).abs()
+    new_keys, new_values, queries = normal(6, 2, 4, 8), size * normal(6, 2, 4, 8).abs(), normal(6, 4, 1, 8)
+    queries[..., 0] += 1
+    keys[..., 0] += key_bias
+    new_keys[..., 0] += key_bias
+    keys, values, new_keys, new_values, queries = (x.to(dtype) for x in (keys, values, new_keys, new_values, queries))
+    prompts = Prompts(keys, values, mask_PT == 0, Layout.of(prompt_R, 3))
+    new_keys.after_prompts = prompts  # type: ignore[attr-defined]
+    output = shared_prompt.attend(None, queries, new_keys, new_values, None)[0][:, 0].double()
+    for row, prompt in enumerate(prompt_R.tolist()):
+        shown = mask_PT[prompt] == 1
+        for head in range(4):
+            k = torch.cat([keys[prompt, head // 2][shown], new_keys[row, head // 2]]).double()
+            v = torch.cat([values[prompt, head // 2][shown], new_values[row, head // 2]]).double()
+            expected = (k @ queries[row, head, 0].double() / 8**0.5).softmax(0) @ v
+            torch.testing.assert_close(output[row, head], expected, rtol=error, atol=error * size)
+
+
+@pytest.mark.parametrize("counts", [(2, 3, 1, 0), (2, 0, 3, 1), (0, 2, 2, 2), (4, 0, 0, 0), (1, 1, 1, 1), (12, 1, 1, 1)])
+def test_any_number_of_draws(counts: tuple[int, ...], checkpoint_of: Callable[[str], Path]) -> None:
+    """Also none of a prompt, and so many of one that each has a copy: a draw is what it is among others."""
+    sampler, uniforms = HFSampler.load(checkpoint_of("qwen2_5_vl"), device="cpu"), draw_uniforms((0,), range(sum(COUNTS)), 70)
+    starts, place = [sum(COUNTS[:n]) for n in range(4)], []
+    for start, wanted, there in zip(starts, counts, COUNTS, strict=True):
+        place += [start + n % there for n in range(wanted)]
+    whole, some = drawn(sampler), drawn(sampler, num_draws=counts, uniforms=uniforms[place])
+    assert some.tokens == [whole.tokens[n] for n in place]
+
+
+def test_nothing_stays_of_what_was_drawn(checkpoint_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and values go with the call, and do not wait for the collector of cycles."""
+    sampler = HFSampler.load(checkpoint_of("qwen2_5_vl"), device="cpu")
+    layers: list[weakref.ref[Any]] = []
+    make = shared_prompt.SharedPromptLayer
+
+    def noted(prompts: Prompts) -> Any:
+        layer = make(prompts)
+        layers.append(weakref.ref(layer))
+        return layer
+
+    monkeypatch.setattr(shared_prompt, "SharedPromptLayer", noted)
+    gc.disable()
+    try:
+        drawn(sampler)
+        assert layers
+        assert all(layer() is None for layer in layers)
+    finally:
+        gc.enable()
 
 
 def test_an_error_leaves_the_model_as_it_was(checkpoint_of: Callable[[str], Path]) -> None:
     sampler = HFSampler.load(checkpoint_of("qwen2_5_vl"), device="cpu")
     config = sampler.model.config.get_text_config()
     before = config._attn_implementation
+    whole = drawn(sampler)
     with pytest.raises(IndexError):
         drawn(sampler, uniforms=draw_uniforms((0,), range(sum(COUNTS)), 2), ends=frozenset())
     assert config._attn_implementation == before
-    assert shared_prompt._users == {}
+    assert drawn(sampler) == whole
 
 
-def test_two_at_a_time_leave_the_model_as_it_was(checkpoint_of: Callable[[str], Path]) -> None:
+def test_threads_that_share_a_model(checkpoint_of: Callable[[str], Path]) -> None:
+    """Each draws what it draws alone."""
     sampler = HFSampler.load(checkpoint_of("qwen2_5_vl"), device="cpu")
-    configs = shared_prompt._attention_configs(sampler.model)
-    before = [config._attn_implementation for config in configs]
-    shared_prompt._enter(configs)
-    whole = drawn(sampler)  # by another thread, while this one draws
-    assert [config._attn_implementation for config in configs] == [shared_prompt.NAME]
-    shared_prompt._leave(configs)
-    assert [config._attn_implementation for config in configs] == before
-    assert whole == drawn(sampler)
+    alone = [drawn(sampler), drawn(sampler, num_draws=(1, 2, 1, 1), uniforms=draw_uniforms((1,), range(5), 70))]
+    with ThreadPoolExecutor(2) as pool:
+        first = [pool.submit(drawn, sampler) for _ in range(3)]
+        second = [
+            pool.submit(drawn, sampler, num_draws=(1, 2, 1, 1), uniforms=draw_uniforms((1,), range(5), 70)) for _ in range(3)
+        ]
+        assert all(future.result() == alone[0] for future in first)
+        assert all(future.result() == alone[1] for future in second)
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_scores_that_are_no_numbers(bad: float) -> None:
+    scores_RV = torch.zeros(2, 100)
+    scores_RV[1] = bad
+    with pytest.raises(CheckpointError, match="not all numbers"):
+        pick(scores_RV, torch.rand(2, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("size", [1, 2, 596, 152_064])

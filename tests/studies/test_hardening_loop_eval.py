@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from eval.hardening_loop import draw, markdown, part_pairs, refuse_other, summarize
+from eval.hardening_loop import draw, markdown, part_pairs, summarize
+from eval.scripts import keep_settings
 from eval.studies.policy_trials import MANY_WORDED
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError
@@ -52,12 +53,12 @@ def test_the_report(tmp_path: Path) -> None:
 def test_other_settings_are_refused(tmp_path: Path) -> None:
     """What is kept of one study is none of another's."""
     for _ in range(2):
-        refuse_other(tmp_path / "a", {"num_test": 500})
+        keep_settings(tmp_path / "a", {"num_test": 500})
     with pytest.raises(ConfigError, match="other settings"):
-        refuse_other(tmp_path / "a", {"num_test": 100})
+        keep_settings(tmp_path / "a", {"num_test": 100})
     (tmp_path / "b" / "loop").mkdir(parents=True)
     with pytest.raises(ConfigError, match="other settings"):
-        refuse_other(tmp_path / "b", {"num_test": 500})
+        keep_settings(tmp_path / "b", {"num_test": 500})
 
 
 def test_the_pairs_are_parted(tmp_path: Path) -> None:

@@ -119,10 +119,11 @@ def test_an_engine_that_dies_comes_back_with_the_weights_of_now(
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_one_engine_for_two_processes(fsdp: bool, checkpoint: Path, tmp_path: Path) -> None:
-    """Also where their weights lie in parts: it is given whole ones."""
-    train_on(checkpoint, tmp_path, "rl+engine:run", fsdp=fsdp)
-    assert len(gaps(tmp_path / "run")) == 4
-    assert max(gaps(tmp_path / "run")) < MASS
+    """Also where their weights lie in parts: it is given whole ones. A critic is then the first to read anything."""
+    train_on(checkpoint, tmp_path, "rl+engine+critic:critic", "rl+engine:run", fsdp=fsdp)
+    for run in ("critic", "run"):
+        assert len(gaps(tmp_path / run)) == 4
+        assert max(gaps(tmp_path / run)) < MASS
 
 
 def test_a_chat_in_words_and_images() -> None:

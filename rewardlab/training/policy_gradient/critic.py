@@ -79,7 +79,7 @@ def whole_critic(model: Any, accelerator: Any) -> Iterator[ValueModel]:
     """Yield the critic of a policy, to be read by itself. Under FSDP2 its weights are whole meanwhile; those outside its layers
     belong to the policy's own part."""
     policy = accelerator.unwrap_model(model)
-    with whole_parts(policy, accelerator, lambda name: name == "" or f"{name}.".startswith(PREFIX)):
+    with whole_parts(policy, lambda name: name == "" or f"{name}.".startswith(PREFIX)):
         yield policy.critic
 
 

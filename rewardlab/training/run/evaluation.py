@@ -100,7 +100,7 @@ def evaluation_mode(trainer: Any) -> Iterator[Any]:
         with (
             torch.random.fork_rng([device] if device.type == "cuda" else []),
             trainer.accelerator.autocast(),
-            whole_weights(trainer.model_wrapped, trainer.accelerator) as whole,
+            whole_weights(trainer.model_wrapped, trainer.accelerator, excluded=trainer.kept_elsewhere) as whole,
         ):
             yield whole.eval()
     finally:

@@ -81,9 +81,9 @@ def decode_rollouts(
     """Return one completion of each prompt, sampled by inverse CDF of its row of ``uniforms_NT``, at most ``batch_size`` side
     by side (None: all).
 
-    What is drawn does not depend on which rows are side by side, nor on how often a prompt occurs: equal prompts are read
-    once, and what prompts about the same images begin with alike is read once for them. No token that stands for an image is
-    drawn.
+    In float32 what is drawn does not depend on which rows are side by side, nor on how often a prompt occurs; of 16 bits they
+    decide how sums are rounded. Equal prompts are read once, and what prompts about the same images begin with alike is read
+    once for them. No token that stands for an image is drawn.
     """
     by_prompt, by_image = prompts.numbers()
     tokens: list[list[int]] = [[] for _ in prompts.ids]
