@@ -67,7 +67,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Prompts:
+class PromptCache:
     """What one layer keeps of the prompts: keys and values [P, H, T, D], where there is padding [P, T], and whose draws are
     whose."""
 
@@ -76,11 +76,11 @@ class Prompts:
     hidden_PT: Tensor | None
     layout: Layout
 
-    def select(self, layout: Layout, kept_P: Tensor) -> Prompts:
+    def select(self, layout: Layout, kept_P: Tensor) -> PromptCache:
         """Return those that draws go on from, with the layout of these draws."""
         if len(kept_P) == len(self.keys):
             return replace(self, layout=layout)
-        return Prompts(
+        return PromptCache(
             self.keys[kept_P], self.values[kept_P], None if self.hidden_PT is None else self.hidden_PT[kept_P], layout
         )
 
@@ -88,7 +88,7 @@ class Prompts:
 class SharedPromptLayer(GrowingLayer):
     """A layer of a cache whose ``keys`` and ``values`` are those that the draws have added to their prompts'."""
 
-    def __init__(self, prompts: Prompts) -> None:
+    def __init__(self, prompts: PromptCache) -> None:
         super().__init__()
         self.prompts = prompts
 
@@ -139,7 +139,7 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """Return what transformers' attention functions do, and no weights; for keys and values of a :class:`SharedPromptLayer`
     [R, 1, H * G, D], for others what SDPA does."""
-    prompts: Prompts | None = getattr(key, "after_prompts", None)
+    prompts: PromptCache | None = getattr(key, "after_prompts", None)
     if prompts is None:
         output: Tensor = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)[0]
         return output, None
@@ -178,7 +178,7 @@ def draws_of_prompts(model: Any, cache: DynamicCache, mask_PT: Tensor, prompt_R:
         yield True
         return
     hidden_PT = None if bool(mask_PT.all()) else mask_PT == 0
-    cache.layers = [SharedPromptLayer(Prompts(*_of(layer), hidden_PT, layout)) for layer in cache.layers]
+    cache.layers = [SharedPromptLayer(PromptCache(*_of(layer), hidden_PT, layout)) for layer in cache.layers]
     before = [config._attn_implementation for config in configs]
     try:
         for config in configs:

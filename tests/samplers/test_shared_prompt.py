@@ -17,7 +17,7 @@ from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers import shared_prompt
 from rewardlab.samplers.decode import Draws, draw, draw_uniforms, pick
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.samplers.shared_prompt import Layout, Prompts
+from rewardlab.samplers.shared_prompt import Layout, PromptCache
 from rewardlab.types import Order
 from tests.support import scaled_runs
 
@@ -90,7 +90,7 @@ def test_attention_of_uneven_draws(dtype: torch.dtype, key_bias: float, size: fl
     keys[..., 0] += key_bias
     new_keys[..., 0] += key_bias
     keys, values, new_keys, new_values, queries = (x.to(dtype) for x in (keys, values, new_keys, new_values, queries))
-    prompts = Prompts(keys, values, mask_PT == 0, Layout.of(prompt_R, 3))
+    prompts = PromptCache(keys, values, mask_PT == 0, Layout.of(prompt_R, 3))
     new_keys.after_prompts = prompts  # type: ignore[attr-defined]
     output = shared_prompt.attend(None, queries, new_keys, new_values, None)[0][:, 0].double()
     for row, prompt in enumerate(prompt_R.tolist()):
@@ -119,7 +119,7 @@ def test_nothing_stays_of_what_was_drawn(checkpoint_of: Callable[[str], Path], m
     layers: list[weakref.ref[Any]] = []
     make = shared_prompt.SharedPromptLayer
 
-    def noted(prompts: Prompts) -> Any:
+    def noted(prompts: PromptCache) -> Any:
         layer = make(prompts)
         layers.append(weakref.ref(layer))
         return layer
