@@ -73,7 +73,7 @@ def says(pair: PreferencePair, given: int | None, swapped: int | None) -> Judgme
 def alone(model: Any) -> Any:
     """What an evaluation asks of a trainer, of a model that nothing wraps."""
     accelerator = Accelerator(cpu=True)
-    return SimpleNamespace(model_wrapped=model, accelerator=accelerator)
+    return SimpleNamespace(kept_elsewhere=(), model_wrapped=model, accelerator=accelerator)
 
 
 class Module(torch.nn.Module):

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from rewardlab.errors import ConfigError
-from rewardlab.models.whole_weights import whole_parts, whole_weights
+from rewardlab.training.run.whole_weights import whole_parts, whole_weights
 from tests.support import scaled_runs
 from tests.support.launching import train_on
 from tests.training.test_processes import same
@@ -93,6 +93,7 @@ def test_what_fsdp_does_after_a_pass_is_as_before(tmp_path: Path) -> None:
 
 
 def test_fsdp_of_version_1() -> None:
-    accelerator: Any = SimpleNamespace(distributed_type=DistributedType.FSDP, is_fsdp2=False)
-    with pytest.raises(ConfigError, match="fsdp_version: 2"), whole_weights(None, accelerator):
+    accelerator = SimpleNamespace(distributed_type=DistributedType.FSDP, is_fsdp2=False)
+    trainer = SimpleNamespace(accelerator=accelerator)
+    with pytest.raises(ConfigError, match="fsdp_version: 2"), whole_weights(trainer):
         pass

@@ -18,8 +18,8 @@ from trl.trainer.utils import FusedCausalLMOutput
 
 from rewardlab.models.families import FORWARD_KEYS
 from rewardlab.models.value_model import ValueModel
-from rewardlab.models.whole_weights import whole_parts
 from rewardlab.training.run.folder import CRITIC
+from rewardlab.training.run.whole_weights import whole_parts
 
 PREFIX = f"{CRITIC}."
 _INPUTS = ("input_ids", "attention_mask", *FORWARD_KEYS)

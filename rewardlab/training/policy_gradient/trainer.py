@@ -32,7 +32,6 @@ from rewardlab.models.padding import PassLimits
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.models.vision_hooks import always_run_vision_tower
-from rewardlab.models.whole_weights import whole_weights
 from rewardlab.processes import num_processes, return_freed_memory
 from rewardlab.rewards.process_reward import ProcessReward
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Row, Trajectory
@@ -81,6 +80,7 @@ from rewardlab.training.run.folder import CRITIC
 from rewardlab.training.run.passes import accumulate_passes, padding_frac, pass_limits
 from rewardlab.training.run.process_group import Processes
 from rewardlab.training.run.resume import StrictResumeMixin
+from rewardlab.training.run.whole_weights import whole_weights
 
 
 class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
@@ -235,9 +235,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         batch of all processes, in each of its turns, so that it is the same on however many processes it is drawn."""
         uniforms_NT = draw_uniforms(self._draw_key(), places, self._max_new_tokens)
         with (
-            whole_weights(
-                self.model_wrapped, self.accelerator, self.args.ds3_gather_for_generation, excluded=self.kept_elsewhere
-            ) as policy,
+            whole_weights(self, self.args.ds3_gather_for_generation) as policy,
             torch.no_grad(),
             self.accelerator.autocast(),  # as the log-probs that training computes of the same tokens
         ):

@@ -22,11 +22,11 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, pair_score, position_bias, swap_consistency
 from rewardlab.metrics.intervals import mean_estimate
-from rewardlab.models.whole_weights import whole_weights
 from rewardlab.prompts import Template
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.run.held_out import answer_tokens, prompt_of
 from rewardlab.training.run.preflight import processor_of
+from rewardlab.training.run.whole_weights import whole_weights
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.votes import in_order
 
@@ -100,7 +100,7 @@ def evaluation_mode(trainer: Any) -> Iterator[Any]:
         with (
             torch.random.fork_rng([device] if device.type == "cuda" else []),
             trainer.accelerator.autocast(),
-            whole_weights(trainer.model_wrapped, trainer.accelerator, excluded=trainer.kept_elsewhere) as whole,
+            whole_weights(trainer) as whole,
         ):
             yield whole.eval()
     finally:

@@ -17,23 +17,23 @@ from rewardlab.errors import ConfigError
 
 
 @contextmanager
-def whole_weights(
-    model: Any, accelerator: Any, gather_deepspeed3: bool = True, *, excluded: tuple[str, ...] = ()
-) -> Iterator[Any]:
-    """Yield ``model`` as a plain module whose weights are whole on each process: of ZeRO-3 (not where ``gather_deepspeed3`` is
-    False: then each layer gathers its own in each forward pass) and of FSDP2. All processes must enter it together.
+def whole_weights(trainer: Any, gather_deepspeed3: bool = True) -> Iterator[Any]:
+    """Yield a trainer's policy as a plain module whose weights are whole on each process: of ZeRO-3 (not where
+    ``gather_deepspeed3`` is False: then each layer gathers its own in each forward pass) and of FSDP2. All processes must enter
+    it together.
 
     Within it a forward pass waits for no other process, so that processes may make different numbers of them. It takes the
-    memory of the whole policy on each. Of FSDP2, modules whose names begin with one of ``excluded`` stay in parts; weights of
-    theirs that FSDP2 keeps with the model's own are whole. Raise ConfigError for FSDP of version 1, which is not gathered here.
+    memory of the whole policy on each. Of FSDP2, modules that are ``trainer.kept_elsewhere`` stay in parts; weights of theirs
+    that FSDP2 keeps with the model's own are whole. Raise ConfigError for FSDP of version 1, which is not gathered here.
     """
+    accelerator = trainer.accelerator
     if accelerator.distributed_type is DistributedType.FSDP and not accelerator.is_fsdp2:
         raise ConfigError(
             "FSDP of version 1 leaves a policy in parts; set fsdp_version: 2, as configs/accelerate/fsdp2.yaml has it"
         )
     with (
-        unwrap_model_for_generation(model, accelerator, gather_deepspeed3_params=gather_deepspeed3) as policy,
-        whole_parts(policy, lambda name: not f"{name}.".startswith(excluded)),
+        unwrap_model_for_generation(trainer.model_wrapped, accelerator, gather_deepspeed3_params=gather_deepspeed3) as policy,
+        whole_parts(policy, lambda name: not f"{name}.".startswith(trainer.kept_elsewhere)),
     ):
         yield policy
 
