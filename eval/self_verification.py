@@ -297,7 +297,7 @@ def markdown(summary: dict[str, Any], records: Sequence[dict[str, Any]], command
     lines += [
         f"The quickstart's SFT judge is right in {percent(start['accuracy'])} % of sampled judgments of held-out pairs, and in "
         f"{percent(start['on_train'])} % of those it was trained on. Below: one sampled judgment in each order, verified, "
-        "revised where it was found wrong; all seeds together, intervals (95 %) over pairs.",
+        "revised where it was found wrong; all seeds together; 95 % intervals by jackknife over pairs.",
     ]
     of = {arm: scores_of([record for record in records if record["arm"] == arm]) for arm in summary["arms"]}
     rows = [
