@@ -20,6 +20,7 @@ import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torch
 import numpy as np
 import torch
 
+from eval.scripts import run_script
 from eval.studies.critics import SIZES, Clock, CriticLab, logged
 from eval.studies.trials import digest
 from rewardlab.data.files import write_atomic
@@ -172,9 +173,11 @@ def main() -> None:
         )
     records = read_fits(options.out, identity(lab, options.batches))
     summary = summarize(records)
-    write_atomic(RESULTS / "critic_fits.json", json.dumps({**summary, "records": records}, indent=1) + "\n")
+    curves = [{name: record[name] for name in ("arm", "seed", "commit")} | {"curve": curve(record)} for record in records]
+    lines = ",\n".join(json.dumps(line, separators=(",", ":")) for line in curves)  # (tokens, CPU s, explained variance)
+    write_atomic(RESULTS / "critic_fits.json", f'{{"summary": {json.dumps(summary)},\n"curves": [\n{lines}\n]}}\n')
     write_atomic(RESULTS / "critic_fits.md", markdown(summary))
 
 
 if __name__ == "__main__":
-    main()
+    run_script(main)

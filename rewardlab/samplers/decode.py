@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from rewardlab.errors import CheckpointError
 from rewardlab.models.families import has_grids, image_token_id, rope_module, rope_positions
 from rewardlab.samplers.kv_cache import GrowingLayer, growing_cache
 from rewardlab.samplers.shared_prefix import split_prefixes
@@ -54,7 +53,7 @@ class HotToken:
 @dataclass(frozen=True)
 class Draws:
     """``tokens[r]`` and ``logprobs[r]`` of each draw, those of one prompt next to each other: row ``r = prompt * K + draw`` for
-    K draws of each. An end token, where reached, is the last one."""
+    K draws of each. An end token, where reached, is the last one. Log-probs of a model that gives no numbers are NaN."""
 
     tokens: list[list[int]]
     logprobs: list[list[float]]
@@ -90,22 +89,22 @@ def draw_uniforms(key: Sequence[int], rows: Sequence[int], number: int) -> Tenso
 def pick(scores_RV: Tensor, uniforms_R: Tensor) -> Tensor:
     """Return [R] tokens by inverting the distribution: each is the first whose cumulated probability exceeds its number.
 
-    Probabilities are added up in float64, first in blocks: of a vocabulary of 152,064 only one block a row is cumulated. Raise
-    CheckpointError where scores are no numbers, or all are excluded.
+    Probabilities are added up in float64, first in blocks: of a vocabulary of 152,064 only one block a row is cumulated. Of
+    scores that are no numbers it is any token.
     """
     (rows, size), block = scores_RV.shape, math.isqrt(scores_RV.shape[1] - 1) + 1
     weights_RV = (scores_RV.float() - scores_RV.amax(-1, keepdim=True)).exp_()
     weights_RBW = pad(weights_RV, (0, -size % block)).view(rows, -1, block)
     ends_RB = weights_RBW.sum(-1, dtype=torch.float64).cumsum(-1)
-    if not bool(ends_RB[:, -1].isfinite().all()):  # an index beyond the vocabulary would end a card's process
-        raise CheckpointError("the model's scores of the next token are not all numbers: it has diverged, or is damaged")
     aims_R1 = uniforms_R.double()[:, None] * ends_RB[:, -1:]
-    block_R1 = torch.searchsorted(ends_RB, aims_R1, right=True)
+    # Clamped for what is no number: an index beyond the end would end the process of a card.
+    block_R1 = torch.searchsorted(ends_RB, aims_R1, right=True).clamp(max=ends_RB.shape[1] - 1)
     index_R1W = block_R1[:, :, None].expand(-1, -1, block)
     cumulated_RW = weights_RBW.gather(1, index_R1W)[:, 0].double().cumsum(-1)
     aims_R1 = aims_R1 - pad(ends_RB, (1, 0)).gather(1, block_R1)
     aims_R1 = torch.minimum(aims_R1, cumulated_RW[:, -1:] * BELOW_1)  # the two sums of a block may differ in their last digits
-    return (block_R1 * block + torch.searchsorted(cumulated_RW, aims_R1, right=True))[:, 0]
+    tokens_R1 = block_R1 * block + torch.searchsorted(cumulated_RW, aims_R1, right=True)
+    return tokens_R1[:, 0].clamp(max=size - 1)
 
 
 def _read_shared(

@@ -265,6 +265,8 @@ class HFSampler:
             groups=groups,
             hot=self.hot,
         )
+        if params.temperature > 0 and any(math.isnan(value) for row in draws.logprobs for value in row):
+            raise CheckpointError(f"{self._name}: its scores of the next token are no numbers; it has diverged, or is damaged")
         prompt_tokens = inputs["attention_mask"].sum(1).tolist()
         k = params.num_samples
         flat = [

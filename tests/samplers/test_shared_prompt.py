@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ import torch
 from rewardlab.errors import CheckpointError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers import shared_prompt
+from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import Draws, draw, draw_uniforms, pick
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.shared_prompt import Layout, PromptCache
@@ -160,10 +162,24 @@ def test_threads_that_share_a_model(checkpoint_of: Callable[[str], Path]) -> Non
 
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
 def test_scores_that_are_no_numbers(bad: float) -> None:
-    scores_RV = torch.zeros(2, 100)
+    """Any token of the vocabulary; the other rows' are as ever."""
+    scores_RV, uniforms_R = torch.zeros(2, 101), torch.tensor([0.5, 0.5], dtype=torch.float64)
+    alone = pick(scores_RV[:1], uniforms_R[:1])
     scores_RV[1] = bad
-    with pytest.raises(CheckpointError, match="not all numbers"):
-        pick(scores_RV, torch.rand(2, dtype=torch.float64))
+    picked = pick(scores_RV, uniforms_R)
+    assert picked[0] == alone[0]
+    assert 0 <= picked[1] < 101
+
+
+def test_a_judge_that_has_diverged(checkpoint_of: Callable[[str], Path]) -> None:
+    """Says nothing that would be counted. A policy's log-probs say it to the watchdog."""
+    sampler = HFSampler.load(checkpoint_of("qwen2_5_vl"), device="cpu")
+    with torch.no_grad():
+        sampler.model.get_input_embeddings().weight.fill_(torch.nan)
+    assert all(math.isnan(value) for row in drawn(sampler).logprobs for value in row)
+    prompt = build_messages(scaled_runs.pairs()[0], order=Order.GIVEN, template=load_template("plain"))
+    with pytest.raises(CheckpointError, match="are no numbers"):
+        sampler.sample([prompt], SamplingParams(2, max_tokens=4))
 
 
 @pytest.mark.parametrize("size", [1, 2, 596, 152_064])

@@ -2,8 +2,8 @@
 
 A method (``config/method.py``), a way of making rollouts (``rollouts/``), a reward function (``rewards/``), and, where the
 method has one, a critic. TRL brings images, M-RoPE positions, log-probs, the schedule and the distribution; the arithmetic is
-in ``algorithm.py``. This file, ``rollouts/trl_vllm.py`` and ``run/passes.py`` alone name private methods of foreign classes;
-``tests/training/test_trl_seam.py`` holds their signatures.
+in ``algorithm.py``. This file, ``rollouts/trl_vllm.py``, ``run/passes.py`` and ``run/whole_weights.py`` alone name private
+methods of foreign classes; ``tests/training/test_trl_seam.py`` holds the signatures of TRL's.
 
 One step: TRL asks for a batch -> :meth:`PolicyTrainer.sample_and_score` makes scored rollouts -> TRL pads them and computes
 log-probs -> ``compute_advantages`` -> TRL cuts micro-batches -> ``policy_loss`` on each.

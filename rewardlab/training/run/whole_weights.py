@@ -1,6 +1,6 @@
 """A policy, or parts of it, with all weights on each process.
 
-Of FSDP2 private names are used, which ``tests/training/test_trl_seam.py`` holds: what it knows of a module, and how it is set.
+Of FSDP2 private names are used; ``tests/training/test_fsdp2.py`` fails where they change.
 """
 
 from __future__ import annotations
