@@ -372,7 +372,6 @@ def test_a_run_with_a_critic_is_taken_back(tiny_checkpoint: Path, tmp_path: Path
     assert rates[4:] == [(step, {usual / 2, 2e-3}) for step in (3, 4, 5, 6)]
 
 
-@pytest.mark.slow
 def test_weights_that_are_no_numbers_are_seen_by_the_watchdog(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """They draw any tokens, whose loss is no number; the draw itself is no error that would come before it."""
     with pytest.raises(HealthError, match="is nan"):
