@@ -31,7 +31,7 @@ class GrowingLayer(DynamicLayer):
         return int(super().get_seq_length())
 
     def _make_room(self, new: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Return buffers that hold what is cached and have room for ``new``; after a change of the batch they are made anew."""
+        """Return buffers that hold what is cached and have room for ``new``: new ones where ``keys`` are no part of them."""
         buffers, keys, values, total = self._buffers, self.keys, self.values, length + new.shape[-2]
         stale = buffers is None or length == 0 or keys is None or keys.data_ptr() != buffers[0].data_ptr()
         if buffers is None or stale or buffers[0].shape[-2] < total:

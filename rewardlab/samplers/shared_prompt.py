@@ -148,9 +148,10 @@ def attend(
     (r, heads, _, d), h, layout = query.shape, key.shape[1], prompts.layout
     queries = query.reshape(r, h, heads // h, d).float() * (d**-0.5 if scaling is None else scaling)
     hidden = None if prompts.hidden_PT is None else prompts.hidden_PT[:, None, None, :]
-    prompt = _part(layout.by_prompt(queries), prompts.keys, prompts.values, hidden)
+    with torch.autocast(query.device.type, enabled=False):  # it would take float32 scores for 16 bits
+        prompt = _part(layout.by_prompt(queries), prompts.keys, prompts.values, hidden)
+        added = _part(queries, key, value)
     prompt = _Part(*(layout.by_draw(values) for values in (prompt.mean, prompt.total, prompt.largest)))
-    added = _part(queries, key, value)
     largest = torch.maximum(prompt.largest, added.largest)
     of_prompt, of_added = (part.total * (part.largest - largest).exp() for part in (prompt, added))
     output = (prompt.mean * of_prompt + added.mean * of_added) / (of_prompt + of_added)

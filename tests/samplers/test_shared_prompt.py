@@ -67,6 +67,7 @@ def test_draws_as_with_copies(name: str, checkpoint_of: Callable[[str], Path], m
         torch.testing.assert_close(torch.tensor(a), torch.tensor(b), atol=2e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize(
     ("dtype", "key_bias", "size", "error"),
     [
@@ -76,7 +77,7 @@ def test_draws_as_with_copies(name: str, checkpoint_of: Callable[[str], Path], m
         (torch.float16, 0.0, 100.0, 0.01),  # 3,000 of them added up are beyond float16
     ],
 )
-def test_attention_of_uneven_draws(dtype: torch.dtype, key_bias: float, size: float, error: float) -> None:
+def test_attention_of_uneven_draws(dtype: torch.dtype, key_bias: float, size: float, error: float, autocast: bool) -> None:
     """Against softmax attention in float64, draw by draw: two heads of keys for four of queries, padding on the left."""
     generator = torch.Generator().manual_seed(0)
 
@@ -94,7 +95,8 @@ def test_attention_of_uneven_draws(dtype: torch.dtype, key_bias: float, size: fl
     keys, values, new_keys, new_values, queries = (x.to(dtype) for x in (keys, values, new_keys, new_values, queries))
     prompts = PromptCache(keys, values, mask_PT == 0, Layout.of(prompt_R, 3))
     new_keys.after_prompts = prompts  # type: ignore[attr-defined]
-    output = shared_prompt.attend(None, queries, new_keys, new_values, None)[0][:, 0].double()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        output = shared_prompt.attend(None, queries, new_keys, new_values, None)[0][:, 0].double()
     for row, prompt in enumerate(prompt_R.tolist()):
         shown = mask_PT[prompt] == 1
         for head in range(4):
