@@ -24,6 +24,7 @@ from rewardlab.rewards.policy_signs.trends import BEGINNING, LAST, TRENDS, Polic
 RESULTS = Path(__file__).parent / "results"
 LOSS = 0.03  # of held-out accuracy
 EVALUATIONS = 3  # that are averaged
+MARGIN = 0.05  # of a fitted limit over the farthest clean run
 
 
 def fall_of(held_out: Sequence[Sequence[float]]) -> int | None:
@@ -84,8 +85,41 @@ def summarize(records: Sequence[dict[str, Any]], limits: SignsConfig) -> dict[st
         "limits": limits.model_dump(),
         "commits": sorted({record["commit"] for record in records}),
         "arms": arms,
+        "split": split(records, limits),
         "runs": runs,
     }
+
+
+def fit_limits(runs: Sequence[dict[str, Any]], limits: SignsConfig) -> SignsConfig:
+    """Return the limits at which no run that never fell would have shown a sign, by a margin of a twentieth."""
+    fitted = {}
+    for name, trend in TRENDS.items():
+        far = [run["extremes"][name] for run in runs if run["fallen"] is None and run["extremes"][name] is not None]
+        if far and max(far) > 0 and getattr(limits, trend.limit) is not None:
+            fitted[trend.limit] = (1 + MARGIN) * max(far)
+    return SignsConfig.model_validate(limits.model_dump() | fitted)
+
+
+def split(records: Sequence[dict[str, Any]], limits: SignsConfig) -> list[dict[str, Any]]:
+    """Return how limits do that are fitted on the runs of one half of the seeds, on those of the other; both ways."""
+    known = [record for record in records if record.get("signs") and record.get("held_out")]
+    seeds = sorted({record["seed"] for record in known})
+    halves, rows = (seeds[: len(seeds) // 2], seeds[len(seeds) // 2 :]), []
+    for fit, test in (halves, halves[::-1]):
+        fitted = fit_limits([judge_run(record, limits) for record in known if record["seed"] in fit], limits)
+        runs = [judge_run(record, fitted) for record in known if record["seed"] in test]
+        fell = [run for run in runs if run["fallen"] is not None]
+        rows.append(
+            {
+                "fit": fit,
+                "test": test,
+                "fell": len(fell),
+                "in_time": sum(run["seen"] is not None and run["seen"] < run["fallen"] for run in fell),
+                "clean": len(runs) - len(fell),
+                "false": sum(run["seen"] is not None for run in runs if run["fallen"] is None),
+            }
+        )
+    return rows
 
 
 def markdown(summary: dict[str, Any]) -> str:
@@ -103,6 +137,16 @@ def markdown(summary: dict[str, Any]) -> str:
     for arm, row in summary["arms"].items():
         cells = (row["runs"], row["fell"], row["seen_in_time"], row["seen_at_all"], row["false_alarms"])
         lines.append(f"| {ARMS[arm].title} | {' | '.join(map(str, cells))} |")
+    lines += [
+        "",
+        "Limits that no clean run of one half of the seeds reaches, on the runs of the other half:",
+        "",
+        "| fitted on seeds | fell, of the others | of these seen in time | clean | false alarms |",
+        "|---|---|---|---|---|",
+    ]
+    for row in summary["split"]:
+        cells = (", ".join(map(str, row["fit"])), row["fell"], row["in_time"], row["clean"], row["false"])
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     lines += ["", "| paid by | seed | truth fallen at step | first sign at step | signs |", "|---|---|---|---|---|"]
     for run in summary["runs"]:
         signs = ", ".join(f"{name} {step}" for name, step in sorted(run["signs"].items(), key=lambda item: item[1]))

@@ -35,10 +35,10 @@ class SignsConfig(Schema):
         "(`exact`), or by the rule of a pair's category (`rules`).",
     )
     max_novelty: float | None = Field(
-        0.06, gt=0, description="Rise of the share of word pairs that no answer of the set has; null: no sign."
+        0.03, gt=0, description="Rise of the share of word pairs that no answer of the set has; null: no sign."
     )
     max_overpaid: float | None = Field(
-        0.16, gt=0, description="Rise of the mean of reward minus rightness, where rightness is known; null: no sign."
+        0.13, gt=0, description="Rise of the mean of reward minus rightness, where rightness is known; null: no sign."
     )
     max_repetition: float | None = Field(0.05, gt=0, description="Rise of the share of repeated word triples; null: no sign.")
     max_most_common: float | None = Field(
@@ -51,10 +51,10 @@ class SignsConfig(Schema):
         0.25, gt=0, description="Fall of the share of comparisons in which both orders name one answer; null: no sign."
     )
     max_blank_fall: float | None = Field(
-        0.2, gt=0, description="Fall of what a blank picture changes of the judge's probabilities; null: no sign."
+        0.22, gt=0, description="Fall of what a blank picture changes of the judge's probabilities; null: no sign."
     )
     max_second_gap: float | None = Field(
-        0.12, gt=0, description="Rise of the distance to the second judge's probabilities; null: no sign."
+        0.17, gt=0, description="Rise of the distance to the second judge's probabilities; null: no sign."
     )
     max_canary_fall: float | None = Field(
         0.15, gt=0, description="Fall of the judge's accuracy on labelled pairs of the set; null: no sign."

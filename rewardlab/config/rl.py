@@ -65,6 +65,13 @@ class EngineConfig(Schema):
     args: str = Field("", description="serve: further options of `vllm serve`.")
     devices: str | None = Field(None, description="serve: its own cards, as CUDA_VISIBLE_DEVICES has them; null: a CPU's vLLM.")
     deadline_s: float = Field(600.0, gt=0, description="serve: seconds for one rollout, its retries included.")
+    ahead: int = Field(
+        0,
+        ge=0,
+        le=2,
+        description="serve: rollout batches that are drawn while earlier ones are trained on, by weights that are as many "
+        "batches old at most.",
+    )
     base_url: str | None = Field(None, description="server: where `vllm serve` with --weight-transfer-config listens.")
     gpu_memory_utilization: float = Field(0.3, gt=0, le=1, description="colocate: vLLM's share of each card's memory.")
     tensor_parallel: int = Field(1, ge=1, description="colocate: cards that share one vLLM.")
@@ -73,6 +80,8 @@ class EngineConfig(Schema):
     def _says_where(self) -> Self:
         if self.kind == "server" and self.base_url is None:
             raise ValueError("kind server needs base_url, where `vllm serve` with --weight-transfer-config listens")
+        if self.ahead and self.kind != "serve":
+            raise ValueError("engine.ahead is of kind serve; TRL's two ways draw each batch when it is needed: set ahead to 0")
         return self
 
 
@@ -195,6 +204,8 @@ class MethodConfig(TrainConfig, Method):
             raise ValueError("sampling_batch_size is of the trainer's own decoder; an engine manages its own memory")
         if self.importance_cap is None:
             raise ValueError("an engine samples a little unlike the trainer; set importance_cap (2 is usual) to correct for it")
+        if engine.ahead and self.dynamic_sampling != "off":
+            raise ValueError("dynamic_sampling chooses prompts by what was drawn before: set engine.ahead to 0, or it to off")
         if engine.kind == "serve":
             if self.lora:
                 raise ValueError(

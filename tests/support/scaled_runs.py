@@ -287,6 +287,7 @@ EVALUATION: dict[str, Any] = {"fraction": 0.2, "every_steps": 2, "max_tokens": 1
 CHANGES: dict[str, dict[str, Any]] = {
     "swap": {"advantage": "grpo", "group_size": 4},
     "rl+engine": ENGINE,
+    "rl+ahead": ENGINE | {"engine": ENGINE["engine"] | {"ahead": 1}},
     "rl+engine+critic": {**ENGINE, "advantage": "gae", "outliers": "keep", "value_pretrain_steps": 2},
     "rl+lora": {"lora": {"r": 4}},
     "rl+critic": {"advantage": "gae", "outliers": "keep", "kl": "k3_loss", "kl_coef": 0.1, "value_pretrain_steps": 2},

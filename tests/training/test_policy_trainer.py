@@ -30,12 +30,12 @@ def trainer_of(step: int = 0, num_rollbacks: int = 0, process: int = 0) -> Any:
 def test_each_draw_has_luck_of_its_own() -> None:
     """Two rounds of one step do not share theirs; a resumed run has that of its step; one that was taken back has another."""
     trainer = trainer_of(step=3)
-    keys = [trainer._draw_key(), trainer._draw_key()]
+    keys = [trainer.draw_key(), trainer.draw_key()]
     trainer.state.global_step = 4
-    keys.append(trainer._draw_key())
+    keys.append(trainer.draw_key())
     assert keys == [(7, 0, 3, 0), (7, 0, 3, 1), (7, 0, 4, 0)]
-    assert trainer_of(step=4)._draw_key() == keys[2]
-    keys.append(trainer_of(step=4, num_rollbacks=1)._draw_key())
+    assert trainer_of(step=4).draw_key() == keys[2]
+    keys.append(trainer_of(step=4, num_rollbacks=1).draw_key())
     draws = [draw_uniforms(key, range(3), 4) for key in keys]
     assert not any(torch.equal(a, b) for n, a in enumerate(draws) for b in draws[:n])
 

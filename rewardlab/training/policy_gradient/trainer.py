@@ -17,14 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
 from trl import GRPOTrainer
-from trl.data_utils import prepare_multimodal_messages
 
-from rewardlab.config import EngineConfig, Method
+from rewardlab.config import Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
 from rewardlab.models.families import Fields, images_by_prompt
 from rewardlab.models.image_slices import images_in_slices
@@ -64,7 +62,7 @@ from rewardlab.training.policy_gradient.logprobs import completion_logprobs, for
 from rewardlab.training.policy_gradient.micro_batches import sort_steps, split_rollouts
 from rewardlab.training.policy_gradient.rollouts.decoder import Prompts, decode_rollouts
 from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, DynamicSampling
-from rewardlab.training.policy_gradient.rollouts.engine import EngineSampler
+from rewardlab.training.policy_gradient.rollouts.engine_rollouts import EngineRollouts, chats_of, keys_of
 from rewardlab.training.policy_gradient.rollouts.options import SamplingOptions
 from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler, SetSamplerEpoch
 from rewardlab.training.policy_gradient.rollouts.state import State, load_states, save_state
@@ -122,9 +120,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._sampling, self._dynamic = sampling or SamplingOptions(), dynamic
         self._outliers, self._image_fields, self._read_rows, self._kl_coef_of = outliers, image_fields, read_rows, kl_coef_of
         self._micro_batch_tokens, self._values_of = micro_batch_tokens, values or self._critic_values
-        self._engine: EngineSampler | None = None
+        self._engine: EngineRollouts | None = None
+        if engine := self._sampling.engine:
+            self._engine = EngineRollouts(self, engine, self._sampling.num_rollbacks, read_rows)
         self._has_new_batch = False  # that has not been sorted
-        self._prompts: list[Any] = []
         self._draws = (-1, 0)  # the step that drew last, and how often it did
         self._current: list[Rollout] = []  # those that TRL is making a batch of
         self._trajectories: list[Trajectory] = []
@@ -180,11 +179,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         started = time.perf_counter()
         rows = self._read_rows(self._rollouts.choose_rows(rows))
         self._add_metrics({"data/seconds": time.perf_counter() - started})
-        prompt_ids, _, _, completions, _, _, images, _ = (
-            super()._generate(  # copies prompts with their images: none is held here
-                [prepare_multimodal_messages(row["prompt"], images=row.pop("images")) for row in rows]
-            )
-        )
+        if self._engine is not None:
+            self._engine.keys = keys_of(rows)
+        prompt_ids, _, _, completions, _, _, images, _ = super()._generate(chats_of(rows))  # copies them: none is held here
         by_prompt: list[Any] | None = images_by_prompt(images)
         images_by_row = by_prompt or [None] * len(rows)
         columns = zip(rows, prompt_ids, self._trajectories, completions, images_by_row, strict=True)
@@ -205,8 +202,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         first = self._processes.local(len(prompt_ids)).start
 
         def sample(ids: list[list[int]], pictures: Any, fields: Fields, rows: Sequence[int]) -> Samples:
-            if self._sampling.engine is not None:
-                tokens, logprobs = self._sample_engine(ids, self._sampling.engine)
+            logprobs: list[list[float]] | None
+            if self._engine is not None:
+                tokens, logprobs = self._engine.sample([len(prompt) for prompt in ids])
+                self._add_metrics(self._engine.metrics)
             elif self.use_vllm:
                 generate = super(PolicyTrainer, self)._generate_single_turn
                 tokens, logprobs = generate(ids, pictures, fields, num_generations, has_tool_images)
@@ -221,10 +220,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         return [trajectory.tokens for trajectory in self._trajectories], None
 
     @property
-    def _max_new_tokens(self) -> int:
+    def max_new_tokens(self) -> int:
         return self._rollouts.max_new_tokens or int(self.max_completion_length)
 
-    def _draw_key(self) -> tuple[int, ...]:
+    def draw_key(self) -> tuple[int, ...]:
         """Return what decides the next draws: the seed, the step, and how often it has drawn, on however many processes."""
         step = self.state.global_step
         self._draws = (step, self._draws[1] + 1 if self._draws[0] == step else 0)
@@ -233,7 +232,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     def _sample_decoder(self, prompt_ids: list[list[int]], images: Any, fields: Fields, places: Sequence[int]) -> Samples:
         """Sample with the decoder that benchmarks and serves the judge. A rollout's uniforms are keyed by its place in the
         batch of all processes, in each of its turns, so that it is the same on however many processes it is drawn."""
-        uniforms_NT = draw_uniforms(self._draw_key(), places, self._max_new_tokens)
+        uniforms_NT = draw_uniforms(self.draw_key(), places, self.max_new_tokens)
         with (
             whole_weights(self, self.args.ds3_gather_for_generation) as policy,
             torch.no_grad(),
@@ -243,7 +242,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
                 policy,
                 Prompts(prompt_ids, images, fields, self._tokenizer.pad_token_id),
                 uniforms_NT.to(self.accelerator.device),
-                SamplingParams(1, self.temperature, self.top_p, self._max_new_tokens),
+                SamplingParams(1, self.temperature, self.top_p, self.max_new_tokens),
                 ends=frozenset(self.eos_token_ids),
                 batch_size=self._sampling.batch_size,
                 hot_token=self._sampling.hot_token,
@@ -252,20 +251,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     def _tokenize_prompts(self, prompts: list[Any]) -> Any:
         with images_in_slices(self.processing_class):
             ids, images, fields = super()._tokenize_prompts(prompts)
-        if self._sampling.engine is None:
-            return ids, images, fields
-        self._prompts = prompts  # an engine is asked in words and images, not in tokens and pixels
-        return ids, images, {}
-
-    def _sample_engine(self, prompt_ids: list[list[int]], config: EngineConfig) -> Samples:
-        """Sample with a ``vllm serve`` that holds the newest weights."""
         if self._engine is None:
-            out, excluded = Path(self.args.output_dir), self.kept_elsewhere
-            self._engine = EngineSampler(config, self.processing_class, out, self.accelerator, excluded=excluded)
-        seed = np.random.SeedSequence([*self._draw_key(), self.accelerator.process_index]).generate_state(1)[0]
-        params = SamplingParams(1, self.temperature, self.top_p, self._max_new_tokens, int(seed >> 1))
-        lengths = [len(ids) for ids in prompt_ids]
-        return self._engine.sample(self.model_wrapped, self.state.global_step, self._prompts, lengths, params)
+            return ids, images, fields
+        self._engine.prompts = prompts  # it is asked in words and images, not in tokens and pixels
+        return ids, images, {}
 
     def close_engine(self) -> None:
         """End the engine's process, if there is one, however training ended."""

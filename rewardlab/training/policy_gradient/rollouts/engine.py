@@ -105,7 +105,7 @@ class RolloutEngine:
         self._folder, self._accelerator = out / FOLDER, accelerator
         self._excluded = excluded
         self._server: VLLMServer | None = None
-        self._starts = 0
+        self._starts = self._starts_at_write = 0  # of the server: when it took weights, and when they were last written
         state = accelerator.get_state_dict(model)
         address: list[Any] = [None]
         if accelerator.is_main_process:
@@ -141,19 +141,37 @@ class RolloutEngine:
 
     def sync(self, model: Any) -> None:
         """Give the server the weights of ``model``; every process takes part, and none has a request under way."""
+        self.write(model)
+        if self._server is not None:
+            self.load()
+        self._accelerator.wait_for_everyone()
+
+    def write(self, model: Any) -> None:
+        """Put the weights of ``model`` where the server reads them; every process takes part, requests may be under way."""
         state = self._accelerator.get_state_dict(model)
         if self._server is not None:
             self._write(self._accelerator.unwrap_model(model), state)
-            written = self._server.num_starts
-            for _ in range(TRIES):
-                starts = self._server.num_starts
-                if self._server.healthy and (starts > written or self._reload()):
-                    self._starts = starts  # one that was started after the new file was there has read it
-                    break
-                self._server.await_start()
-            else:
-                raise EndpointError(f"{self._url}: the engine did not take new weights; see {self._folder.with_name(LOG)}")
-        self._accelerator.wait_for_everyone()
+            self._starts_at_write = self._server.num_starts
+
+    def load(self) -> None:
+        """Have the server take the newest weights that were written, in the main process, with no request under way."""
+        assert self._server is not None
+        for _ in range(TRIES):
+            starts = self._server.num_starts
+            if self._server.healthy and (starts > self._starts_at_write or self._reload()):
+                self._starts = starts  # one that was started after the new file was there has read it
+                return
+            self._server.await_start()
+        raise EndpointError(f"{self._url}: the engine did not take new weights; see {self._folder.with_name(LOG)}")
+
+    @property
+    def began_anew(self) -> bool:
+        """Whether the server, in the main process, was started again since it was given weights."""
+        return self._server is not None and self._server.num_starts != self._starts
+
+    def await_start(self) -> None:
+        if self._server is not None:
+            self._server.await_start()
 
     def _reload(self) -> bool:
         """Replace the weights of the server that runs; the pause drops what it remembers of older ones. One that fails is half
@@ -183,6 +201,10 @@ class RolloutEngine:
 
         Equal ones are one request. ``params.num_samples`` is not looked at.
         """
+        return self.read(self.complete(prompts, params), lengths)
+
+    def complete(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[Completion]:
+        """Return one completion of each prompt. Raise EndpointError where one failed."""
         equal: dict[tuple[Message, ...], list[int]] = {}
         for n, prompt in enumerate(prompts):
             equal.setdefault(prompt, []).append(n)
@@ -197,10 +219,15 @@ class RolloutEngine:
             ):
                 drawn |= dict(zip(group, completions, strict=True))
         ordered = [drawn[n] for n in range(len(prompts))]
-        for completion, length in zip(ordered, lengths, strict=True):
+        for completion in ordered:
             if completion.finish in (FinishReason.ERROR, FinishReason.TIMEOUT) or not completion.token_ids:
                 log = self._folder.with_name(LOG)
                 raise EndpointError(f"{self._url}: a rollout failed ({completion.error or 'no tokens'}); see {log}")
+        return ordered
+
+    def read(self, completions: Sequence[Completion], lengths: Sequence[int]) -> tuple[list[list[int]], list[list[float]]]:
+        """Return tokens and log-probs. Raise EndpointError where prompts have other ``lengths``, or log-probs are missing."""
+        for completion, length in zip(completions, lengths, strict=True):
             if completion.num_prompt_tokens != length:
                 raise EndpointError(
                     f"{self._url}: the engine reads a prompt as {completion.num_prompt_tokens} tokens, the trainer as "
@@ -211,7 +238,7 @@ class RolloutEngine:
                 raise EndpointError(
                     f"{self._url}: {len(completion.token_ids)} tokens came with {len(completion.logprobs)} log-probs"
                 )
-        return [list(c.token_ids) for c in ordered], [list(c.logprobs) for c in ordered]
+        return [list(c.token_ids) for c in completions], [list(c.logprobs) for c in completions]
 
     def sample_current_weights(self, request: Callable[[], Any], model: Any) -> Any:
         """Return what ``request`` returns, by weights that were the policy's all the time: repeated where the server began
@@ -221,11 +248,10 @@ class RolloutEngine:
                 result, error = request(), None
             except EndpointError as failure:
                 result, error = None, failure
-            fine = torch.tensor([error is None and (self._server is None or self._server.num_starts == self._starts)])
+            fine = torch.tensor([error is None and not self.began_anew])
             if bool(self._accelerator.gather(fine.to(self._accelerator.device)).all()):
                 return result
-            if self._server is not None:
-                self._server.await_start()
+            self.await_start()
             self.sync(model)
         raise error or EndpointError(f"{self._url}: the engine does not stay up; see {self._folder.with_name(LOG)}")
 

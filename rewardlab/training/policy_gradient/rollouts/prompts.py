@@ -107,17 +107,30 @@ class RolloutSampler(Sampler[int]):
     def set_epoch(self, epoch: int) -> None:
         self._epoch = epoch
 
+    @property
+    def repeats(self) -> int:
+        return self._repeats
+
     def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self._seed)
-        units = [torch.randperm(self._num_rows // self._orders_per_pair, generator=generator) for _ in range(self._epoch + 1)][
-            -1
-        ]
-        self._epoch += 1
-        rows = [self._orders_per_pair * unit + place for unit in units.tolist() for place in range(self._orders_per_pair)]
+        epoch, self._epoch = self._epoch, self._epoch + 1
+        rows = self._order(epoch)
         for start in range(0, len(rows) - self._batch + 1, self._batch):
             for _ in range(self._repeats):
-                for row in rows[start : start + self._batch]:
-                    yield from [row] * self._group_size
+                yield from self._in_groups(rows[start : start + self._batch])
+
+    def batch(self, number: int) -> list[int]:
+        """Return the row numbers of rollout batch ``number``, counted through all epochs."""
+        epoch, place = divmod(number, self._num_rows // self._batch)
+        return self._in_groups(self._order(epoch)[place * self._batch : (place + 1) * self._batch])
+
+    def _order(self, epoch: int) -> list[int]:
+        generator = torch.Generator().manual_seed(self._seed)
+        for _ in range(epoch + 1):
+            units = torch.randperm(self._num_rows // self._orders_per_pair, generator=generator)
+        return [self._orders_per_pair * unit + place for unit in units.tolist() for place in range(self._orders_per_pair)]
+
+    def _in_groups(self, rows: Sequence[int]) -> list[int]:
+        return [row for row in rows for _ in range(self._group_size)]
 
     def __len__(self) -> int:
         return self._num_rows // self._batch * self._batch * self._group_size * self._repeats

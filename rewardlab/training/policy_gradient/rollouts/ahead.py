@@ -1,0 +1,172 @@
+"""Rollouts that an engine draws while the policy trains on those before them (asynchronous RL, as in AReaL, arXiv 2505.24298).
+
+A batch is drawn by the newest weights that there are when its drawing begins: at most ``engine.ahead`` rollout batches older
+than those that train on it. ``importance_cap`` corrects for the difference, as it does for the engine's own arithmetic.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import broadcast_object_list, gather_object
+
+from rewardlab.config import EngineConfig
+from rewardlab.errors import EndpointError
+from rewardlab.reporting.progress import log_line
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.training.policy_gradient.rollouts.engine import TRIES, RolloutEngine, messages_of
+from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler
+from rewardlab.training.run.process_group import Processes
+from rewardlab.types import Completion, Message
+
+Job = tuple["Future[tuple[int, list[Completion]]]", list[tuple[Message, ...]], SamplingParams]
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """Rollout batch ``number`` of a run. ``read`` returns, of this process's prompts, a key that tells each from all others,
+    and the chats with their images."""
+
+    number: int
+    read: Callable[[], tuple[list[Hashable], list[Any]]]
+    params: SamplingParams
+
+
+@dataclass(frozen=True)
+class _Sent:
+    keys: list[Hashable]
+    future: Future[tuple[int, list[Completion]]] | None  # of the main process
+
+
+def batches_from(
+    sampler: RolloutSampler, step: int, last_step: int, accumulation: int, ahead: int
+) -> Iterator[tuple[int, int]]:
+    """Yield number and first step of the rollout batch that ``step`` begins, and of up to ``ahead`` more before ``last_step``.
+
+    ``accumulation``: micro-batches of a step.
+    """
+    steps = sampler.repeats // accumulation
+    for n in range(ahead + 1):
+        if n == 0 or step + n * steps < last_step:
+            yield step // steps + n, step + n * steps
+
+
+class AheadSampler:
+    """Samples a policy by a :class:`RolloutEngine`, whose main process asks for the prompts of all, one batch after another."""
+
+    def __init__(self, config: EngineConfig, processor: Any, out: Path, accelerator: Any, *, excluded: tuple[str, ...]) -> None:
+        self._parts = (processor, out, accelerator)
+        self._config, self._excluded = config, excluded
+        self._accelerator, self._processes = accelerator, Processes(accelerator)
+        self._engine: RolloutEngine | None = None
+        self._written = self._loaded = -1  # the steps whose weights were written last, and that the server has
+        self._sent: dict[int, _Sent] = {}
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._weights_in_use = threading.Lock()  # the file of weights is not replaced while the server reads it
+        self._closed = False
+        self.metrics: dict[str, float] = {}
+
+    def sample(
+        self,
+        model: Any,
+        step: int,
+        keys: list[Hashable],
+        prompts: Sequence[Any],
+        lengths: Sequence[int],
+        plan: Sequence[PlannedBatch],
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Return tokens and log-probs of one completion of each prompt. ``plan``: the batch of these prompts, and those that
+        will follow it."""
+        self._give_weights(model, step)
+        for batch in plan:
+            if batch.number not in self._sent:
+                self._sent[batch.number] = self._send(*batch.read(), batch.params)
+        now = self._sent.pop(plan[0].number)
+        if not self._processes.all(now.keys == keys):  # never, unless the order of prompts is another than was foreseen
+            log_line("the engine drew other prompts than those of this step, and draws again")
+            self._sent.clear()
+            now = self._send(keys, prompts, plan[0].params)
+        started = time.perf_counter()
+        version, completions = self._await(now)
+        self.metrics = {"rollouts/staleness": float(step - version), "rollouts/wait_seconds": time.perf_counter() - started}
+        assert self._engine is not None
+        return self._engine.read(completions[self._processes.local(len(prompts))], lengths)
+
+    def _give_weights(self, model: Any, step: int) -> None:
+        if self._engine is None:
+            self._engine = RolloutEngine(self._config, model, *self._parts, excluded=self._excluded)
+            self._written = self._loaded = step
+            if self._accelerator.is_main_process:
+                threading.Thread(target=self._work, name="rollouts-ahead", daemon=True).start()
+        elif self._written != step:
+            with self._weights_in_use:
+                self._engine.write(model)
+                self._written = step
+
+    def _send(self, keys: list[Hashable], prompts: Sequence[Any], params: SamplingParams) -> _Sent:
+        messages = gather_object([messages_of(prompt) for prompt in prompts])
+        if not self._accelerator.is_main_process:
+            return _Sent(keys, None)
+        future: Future[tuple[int, list[Completion]]] = Future()
+        self._jobs.put((future, messages, params))
+        return _Sent(keys, future)
+
+    def _await(self, sent: _Sent) -> tuple[int, list[Completion]]:
+        """Return the step whose weights drew, and the completions of all processes. Raise EndpointError in all of them."""
+        outcome: list[Any] = [None]
+        if sent.future is not None:
+            try:
+                outcome = [sent.future.result()]
+            except EndpointError as error:
+                outcome = [str(error)]
+        if self._accelerator.num_processes > 1:
+            broadcast_object_list(outcome)
+        if isinstance(outcome[0], str):
+            raise EndpointError(outcome[0])
+        version, completions = outcome[0]
+        return version, completions
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, messages, params = job
+            try:
+                future.set_result(self._draw(messages, params))
+            except Exception as error:  # which the main thread raises
+                future.set_exception(error)
+
+    def _draw(self, messages: list[tuple[Message, ...]], params: SamplingParams) -> tuple[int, list[Completion]]:
+        """Draw a batch by one set of weights, the newest; again where the server began anew meanwhile."""
+        engine, error = self._engine, None
+        assert engine is not None
+        for _ in range(TRIES):
+            if self._closed:
+                break
+            with self._weights_in_use:
+                version = self._written
+                if version != self._loaded or engine.began_anew:
+                    engine.load()
+                    self._loaded = version
+            try:
+                completions = engine.complete(messages, params)
+            except EndpointError as failure:
+                error = failure
+            else:
+                if not engine.began_anew:
+                    return version, completions
+            if not self._closed:
+                engine.await_start()
+        raise error or EndpointError("the engine does not stay up; see its log")
+
+    def close(self) -> None:
+        """End the server, if there is one; what is being drawn is lost."""
+        self._closed = True
+        self._jobs.put(None)
+        if self._engine is not None:
+            self._engine.close()
