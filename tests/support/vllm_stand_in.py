@@ -24,12 +24,15 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rewardlab.samplers.base import SamplingParams
+from rewardlab.models.families import end_token_ids, vision_token_ids
+from rewardlab.samplers.decode import draw, draw_uniforms
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.types import Completion, Message, Part
+from rewardlab.samplers.shared_prefix import group_numbers
+from rewardlab.types import Completion, FinishReason, Message, Part
 
 WEIGHTS = "model.safetensors"
 GATHER_S = 0.02  # requests that come within are drawn side by side
+MOST_PROMPTS = 128
 
 
 def program(folder: Path) -> Path:
@@ -80,11 +83,47 @@ class Engine:
                 future.set_result(completions)
 
     def draw(self, bodies: Sequence[dict[str, Any]]) -> list[list[Completion]]:
-        drawn: list[list[Completion]] = []
-        for body in bodies:  # one by one: each has a seed of its own
-            sampled = (body.get("n") or 1, body["temperature"], body["top_p"], body["max_tokens"], body["seed"] % 2**31)
-            drawn += self.sampler.sample([messages_of(body["messages"])], SamplingParams(*sampled))
-        return drawn
+        """Side by side, each request by a seed of its own."""
+        drawn: dict[int, list[Completion]] = {}
+        settings = [(body["temperature"], body["top_p"], body["max_tokens"]) for body in bodies]
+        for setting in dict.fromkeys(settings):
+            alike = [n for n, other in enumerate(settings) if other == setting]
+            for start in range(0, len(alike), MOST_PROMPTS):
+                numbers = alike[start : start + MOST_PROMPTS]
+                drawn |= dict(zip(numbers, self._draw_alike([bodies[n] for n in numbers], *setting), strict=True))
+        return [drawn[n] for n in range(len(bodies))]
+
+    def _draw_alike(
+        self, bodies: Sequence[dict[str, Any]], temperature: float, top_p: float, max_tokens: int
+    ) -> list[list[Completion]]:
+        model, processor = self.sampler.model, self.sampler.processor
+        prompts = [messages_of(body["messages"]) for body in bodies]
+        inputs, numbers = self.sampler.encode(prompts), [body.get("n") or 1 for body in bodies]
+        seeds = [body["seed"] % 2**31 for body in bodies]
+        uniforms = [draw_uniforms((seed,), range(n), max_tokens) for seed, n in zip(seeds, numbers, strict=True)]
+        ends = end_token_ids(model)
+        draws = draw(
+            model,
+            inputs,
+            num_draws=numbers,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            ends=ends,
+            suppress=vision_token_ids(model.config),
+            uniforms=torch.cat(uniforms),
+            groups=group_numbers([tuple(image for message in prompt for image in message.images) for prompt in prompts]),
+        )
+        rows = zip(draws.tokens, draws.logprobs, strict=True)
+        completions: list[list[Completion]] = []
+        for number, length in zip(numbers, inputs["attention_mask"].sum(1).tolist(), strict=True):
+            completions.append([])
+            for _ in range(number):
+                tokens, logprobs = next(rows)
+                finish = FinishReason.STOP if tokens[-1] in ends else FinishReason.LENGTH
+                text = processor.tokenizer.decode(tokens, skip_special_tokens=True)
+                completions[-1].append(Completion(text, finish, len(tokens), length, tuple(tokens), tuple(logprobs)))
+        return completions
 
     def reload(self, folder: str) -> None:
         """Raise ValueError for weights that are missing, unknown, or of another shape."""
