@@ -1,9 +1,9 @@
 """What becomes of a policy under a judge that is hardened meanwhile? `python -m eval.hardening_loop`, by hand.
 
 The policy study's policy, paid by a judge against the right answer, without a KL term. For each seed: `rewardlab harden`, and
-beside it `rewardlab policy` for as many steps under the judge as it is. Both are asked questions that neither they nor the gate
-of the loop have seen: the held-out pairs are parted, half for the gate, half for this. Every stage is a command, and a finished
-one is not run again. Results: eval/results/hardening_loop.json, .md and .png.
+beside it `rewardlab policy` for as many steps under the judge as it is. Both are asked the demonstration's held-out questions,
+which neither they nor the gate of the loop have seen: its held-out questions are drawn anew. Every stage is a command, and a
+finished one is not run again. Results: eval/results/hardening_loop.json, .md and .png.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from eval.studies.policy_trials import MANY_WORDED, is_right
 from eval.studies.trials import digest
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.demo.pairs import make_pairs
 from rewardlab.models.checkpoints import commit
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
@@ -46,16 +47,16 @@ Record = dict[str, Any]
 class Settings:
     """``steps`` of the policy in a round; ``mix`` and ``judge_steps`` are those of the judge's training."""
 
-    rounds: int = 6
-    steps: int = 20
-    checkpoints: int = 4
+    rounds: int = 10
+    steps: int = 12
+    checkpoints: int = 3
     mix: float = 4.0
-    judge_steps: int = 80
-    number: int = 1000
+    judge_steps: int = 24
+    number: int = 800
     max_tokens: int = 24
     judge_tokens: int = 64
-    num_test: int = 500
-    seed: int = 1000  # of the answers that are examined
+    num_gate: int = 1000  # pairs that are made for the gate
+    seed: int = 1000  # of the pairs of the gate, and of the answers that are examined
 
 
 POLICY: Record = {
@@ -75,13 +76,16 @@ POLICY: Record = {
 }
 
 
-def part_pairs(demo: Path, out: Path, num_test: int) -> dict[str, Path]:
+def write_questions(demo: Path, out: Path, settings: Settings) -> dict[str, Path]:
     """Write the questions that have one right answer: those to train on, those of the gate, those to examine."""
     paths = {name: out / f"{name}.parquet" for name in ("train", "gate", "test")}
     if not all(path.exists() for path in paths.values()):
         train, test = ([p for p in read_pairs(demo / f"{n}.parquet") if p.question != MANY_WORDED] for n in ("train", "test"))
+        known = {pair.images for pair in test}
+        made = make_pairs(settings.num_gate, seed=settings.seed, held_out=True)[0]
+        gate = [pair for pair in made if pair.question != MANY_WORDED and pair.images not in known]
         out.mkdir(parents=True, exist_ok=True)
-        for name, pairs in (("train", train), ("gate", test[num_test:]), ("test", test[:num_test])):
+        for name, pairs in (("train", train), ("gate", gate), ("test", test)):
             write_parquet(pairs, paths[name])
     return paths
 
@@ -183,7 +187,7 @@ def markdown(summary: Record) -> str:
         "",
         f"- `python -m eval.hardening_loop`, commit {summary['commit']}; seeds {', '.join(seeds)}.",
         f"- {settings['rounds']} rounds of {settings['steps']} policy steps, no KL term.",
-        f"- Right answers to {settings['num_test']} questions that neither training nor the gate has seen, two sampled answers",
+        f"- Right answers to {summary['num_test']} questions that neither training nor the gate has seen, two sampled answers",
         f"  each; the policy at the start: {100 * summary['start']:.1f} %. Means with Student's 95 % intervals over seeds.",
         "",
         "| right answers, % | judge hardened in the loop | judge as it is |",
@@ -248,14 +252,15 @@ def main() -> None:
     }
     demo = {name: digest(options.run / "demo" / f"{name}.parquet") for name in ("train", "test")}
     keep_settings(options.out, {**asdict(settings), **weights, **demo})
-    paths = part_pairs(options.run / "demo", options.out / "pairs", settings.num_test)
-    print(f"{len(options.seeds.split(','))} seeds of {settings.rounds} rounds, some 6 minutes each on one core", flush=True)
-    examination = Examination(read_pairs(paths["test"]), options.out / "truth", settings)
+    paths = write_questions(options.run / "demo", options.out / "pairs", settings)
+    print(f"{len(options.seeds.split(','))} seeds of {settings.rounds} rounds, some half an hour each on one core", flush=True)
+    test = read_pairs(paths["test"])
+    examination = Examination(test, options.out / "truth", settings)
     start, seeds = examination.share_right(options.policy), dict[str, Record]()
     for seed in options.seeds.split(","):
         parts = (options.policy, options.judge, paths, options.out / f"seed_{seed}", settings, int(seed), examination)
         seeds[seed] = {"loop": run_loop(*parts), "alone": run_alone(*parts)}
-    facts = {"commit": commit(), "settings": asdict(settings), "start": start}
+    facts = {"commit": commit(), "settings": asdict(settings), "num_test": len(test), "start": start}
     write_files(NAME, summarize(seeds, facts), options.results, markdown=markdown, draw=draw)
 
 

@@ -76,9 +76,9 @@ class HardenPlan:
 class Round:
     """What came of a round; shares are in 0..1. ``accepted``: its new judge serves from now on, None where none was trained.
 
-    ``before`` counts the answers to held-out questions, the same ones in all rounds, of the policy that the round began with
-    (``policy.json`` of `rewardlab data negatives`), ``checkpoints`` those of its checkpoints, the last one last. The next round
-    begins with ``next_policy``, whose answers are ``best``.
+    ``before`` counts the answers to held-out questions of the policy that the round began with (``policy.json`` of `rewardlab
+    data negatives`), those of the round that it was chosen in included; ``checkpoints`` those of the round's checkpoints, the
+    last one last. The next round begins with ``next_policy``, whose answers are ``best``.
     """
 
     number: int
@@ -210,19 +210,24 @@ def _save_steps(plan: HardenPlan, judge: str) -> int:
 def _compare_policies(plan: HardenPlan, out: Path, folder: Path, before: str, result: Round) -> None:
     """Ask each checkpoint of the round's policy, and the one that the round began with, the held-out questions; the next round
     begins with the one that is right most often, the latest of equal ones. Where no checkpoint has an answer that is known to
-    be right, it begins with the one that this round began with."""
+    be right, it begins with the one that this round began with.
+
+    That one is asked again, and all that it has answered so far counts: it was chosen as the best of several, and stays only
+    while it is better than others, not because it was lucky once."""
+    seed = plan.seed + result.number
     if result.number == 0:
-        first = _ask_policy(plan, plan.held_out, result.judge, before, out / "start_policy", plan.seed, least_reward=0.0)
+        first = _ask_policy(plan, plan.held_out, result.judge, before, out / "start_policy", seed, least_reward=0.0)
     else:
         last = _finished_round(out, result.number - 1)
         assert last is not None
-        first = last.best
+        again = _ask_policy(plan, plan.held_out, result.judge, before, folder / "held_out" / "before", seed, least_reward=0.0)
+        first = add_answers(last.best, again)
     result.before = result.best = first
     result.next_policy = before
     trained = Path(result.policy).parent
     for path in [*_earlier_checkpoints(trained), trained / FINAL]:
         out_of = folder / "held_out" / path.name
-        answers = _ask_policy(plan, plan.held_out, result.judge, str(path), out_of, plan.seed, least_reward=0.0)
+        answers = _ask_policy(plan, plan.held_out, result.judge, str(path), out_of, seed, least_reward=0.0)
         result.checkpoints[path.name] = answers
         if answers["right"] and share_right(answers) >= share_right(result.best):
             result.best, result.next_policy = answers, str(path)
@@ -234,6 +239,14 @@ def _earlier_checkpoints(trained: Path) -> list[Path]:
     last = max((row["step"] for row in read_complete_lines(trained / METRICS)), default=0)
     steps = {path: int(path.name.rpartition("-")[2]) for path in trained.glob("checkpoint-*")}
     return sorted((path for path, step in steps.items() if step < last), key=steps.__getitem__)
+
+
+def add_answers(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """Return the counts of a policy's answers of two times that it was asked, and the mean of what both were paid."""
+    both = {name: first[name] + second[name] for name in ("questions", "right", "wrong", "unknown")}
+    paid = [(row["reward"], row["questions"]) for row in (first, second) if row["reward"] is not None]
+    total = sum(number for _, number in paid)
+    return {**both, "reward": sum(reward * number for reward, number in paid) / total if total else None}
 
 
 def share_right(result: dict[str, Any]) -> float:

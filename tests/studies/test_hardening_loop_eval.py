@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from eval.hardening_loop import draw, markdown, part_pairs, summarize
+from eval.hardening_loop import Settings, draw, markdown, summarize, write_questions
 from eval.scripts import keep_settings
 from eval.studies.policy_trials import MANY_WORDED
 from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.demo.pairs import make_pairs
 from rewardlab.errors import ConfigError
 from rewardlab.types import PreferencePair
 
@@ -34,7 +35,7 @@ def test_the_report(tmp_path: Path) -> None:
         str(seed): {"loop": [row(0, 0.55, 0.55, 0.3), row(1, 0.6, 0.58, 0.6)], "alone": [0.4, 0.3 + 0.1 * seed]}
         for seed in range(2)
     }
-    facts = {"commit": "c", "settings": {"rounds": 2, "steps": 20, "num_test": 500}, "start": 0.54}
+    facts = {"commit": "c", "settings": {"rounds": 2, "steps": 20}, "num_test": 500, "start": 0.54}
     summary = summarize(seeds, facts)
     record = summary["seeds"]["0"]
     assert record["handed_on"] == [0.54, 0.55, 0.6]
@@ -61,16 +62,13 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
         keep_settings(tmp_path / "b", {"num_test": 500})
 
 
-def test_the_pairs_are_parted(tmp_path: Path) -> None:
-    """No question of many right answers; none both in the gate and in what is examined."""
-    for name, number in (("train", 3), ("test", 6)):
-        pairs = [PreferencePair(f"{name}{n}", "Which?", ("a", "b"), 0) for n in range(number)]
-        pairs.append(PreferencePair(f"{name}x", MANY_WORDED, ("a", "b"), 0))
-        write_parquet(pairs, tmp_path / f"{name}.parquet")
-    paths = part_pairs(tmp_path, tmp_path / "out", 2)
-    ids = {name: [pair.pair_id for pair in read_pairs(path)] for name, path in paths.items()}
-    assert ids == {
-        "train": ["train0", "train1", "train2"],
-        "gate": ["test2", "test3", "test4", "test5"],
-        "test": ["test0", "test1"],
-    }
+def test_the_questions(tmp_path: Path) -> None:
+    """None of many right answers; none both in the gate and in what is examined."""
+    made = make_pairs(40, seed=7, held_out=True)[0]
+    for name, pairs in (("train", [PreferencePair(f"t{n}", "Which?", ("a", "b"), 0) for n in range(3)]), ("test", made[:10])):
+        write_parquet([*pairs, PreferencePair(f"{name}x", MANY_WORDED, ("a", "b"), 0)], tmp_path / f"{name}.parquet")
+    paths = write_questions(tmp_path, tmp_path / "out", Settings(num_gate=40, seed=7))
+    asked = {name: read_pairs(path) for name, path in paths.items()}
+    assert [pair.pair_id for pair in asked["train"]] == ["t0", "t1", "t2"]
+    one_answer = [pair.pair_id for pair in made if pair.question != MANY_WORDED]
+    assert [pair.pair_id for pair in [*asked["test"], *asked["gate"]]] == one_answer

@@ -67,9 +67,9 @@ class Commands:
         return [line[0] for line in self.lines]
 
 
-ROUND = ["policy", "data", "data", "data", "rl", "bench", "bench"]  # a checkpoint, the last one, negatives
-FIRST = ["policy", "data", *ROUND[1:]]  # the policy that all begins with is asked too
-ROUNDS = FIRST + ROUND
+# Asked are the policy that it begins with, a checkpoint, the last one; then come the negatives.
+ROUND = ["policy", "data", "data", "data", "data", "rl", "bench", "bench"]
+ROUNDS = ROUND + ROUND
 
 
 @pytest.fixture
@@ -93,13 +93,13 @@ def test_two_rounds(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monkey
     first = out / "round_0" / "judge" / "final"
     assert last == first
     assert Path(plan.judge_file).read_text() == f"prob:{first.resolve()}\n"
-    second = commands.lines[len(FIRST)]
+    second = commands.lines[len(ROUND)]
     assert second[second.index("--judge") + 1] == f"prob:{first}"
     assert second[second.index("--model") + 1] == str(out / "round_0" / "policy" / "final")
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     assert [row["accepted"] for row in rounds] == [True, False]
     assert rounds[0]["policy_means"] == {"reward": pytest.approx(0.6), "answers/right": 0.5}
-    assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(5, 6), (6, 7)]
+    assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(5, 6), (13, 7)]  # asked again
     assert list(rounds[0]["checkpoints"]) == ["checkpoint-4", "final"]
     taught = read_pairs(out / "round_1" / "data.parquet")
     assert [pair.pair_id for pair in taught[:4]] == ["round_0/0", "round_0/1", "round_1/0", "round_1/1"]
@@ -120,10 +120,11 @@ def test_the_policy_goes_on_from_its_best_checkpoint(plan: HardenPlan, tmp_path:
     asked = [line[line.index("--policy") + 1] for line in commands.lines if line[0] == "data"]
     worse, last = (str(tmp_path / "out" / f"round_{n}" / "policy") for n in (0, 1))
     earlier = "checkpoint-4"
-    assert asked == ["policy_0", f"{worse}/{earlier}", *[f"{worse}/final"] * 2, f"{last}/{earlier}", *[f"{last}/final"] * 2]
+    first, second = (["policy_0", f"{place}/{earlier}", *[f"{place}/final"] * 2] for place in (worse, last))
+    assert asked == first + second
     rounds = [json.loads(line) for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
     assert [row["next_policy"] for row in rounds] == ["policy_0", f"{last}/final"]
-    assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(5, 5), (5, 5)]
+    assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(5, 5), (10, 5)]
     assert "(as at first)" in (tmp_path / "out" / "index.html").read_text()
     better = Commands(right=(5, 4, 5))
     better.earlier = 3
@@ -132,7 +133,7 @@ def test_the_policy_goes_on_from_its_best_checkpoint(plan: HardenPlan, tmp_path:
     models = [line[line.index("--model") + 1] for line in better.lines if line[0] == "policy"]
     assert models == ["policy_0", str(tmp_path / "other" / "round_0" / "policy" / "checkpoint-4")]
     rounds = [json.loads(line) for line in (tmp_path / "other" / "rounds.jsonl").read_text().splitlines()]
-    assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(5, 7), (7, 8)]
+    assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(5, 7), (12, 8)]
 
 
 def test_what_is_not_known_to_be_right_is_no_success(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +186,7 @@ def test_with_sft(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(hardening, "_command", commands)
     out = tmp_path / "out"
     harden_judge(replace(plan, rounds=1, sft_config="sft.yaml", sft_keys=("max_steps=7",)), out)
-    assert commands.stages == [*FIRST[:5], "self-distil", "sft", "rl", "bench", "bench"]
+    assert commands.stages == [*ROUND[:5], "self-distil", "sft", "rl", "bench", "bench"]
     distil, sft, rl = commands.lines[5:8]
     assert distil[distil.index("--data") + 1] == str(out / "round_0" / "data.parquet")
     assert distil[distil.index("--judge") + 1] == "hf:judge_0"
@@ -214,7 +215,7 @@ def test_nothing_wrong_was_paid(plan: HardenPlan, tmp_path: Path, monkeypatch: p
     commands = Commands(negatives=0)
     monkeypatch.setattr(hardening, "_command", commands)
     assert harden_judge(plan, tmp_path / "out") == Path("judge_0")
-    assert commands.stages == [*FIRST[:5], *ROUND[:4]]
+    assert commands.stages == ROUND[:5] * 2
     assert "none was trained" in (tmp_path / "out" / "index.html").read_text()
 
 
@@ -224,7 +225,7 @@ def test_too_few_for_a_batch(plan: HardenPlan, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(hardening, "_command", commands)
     plan = replace(plan, rounds=1, judge_keys=("rollout_batch_size=64", "batch_size=64", "micro_batch_size=64"))
     assert harden_judge(plan, tmp_path / "out") == Path("judge_0")
-    assert commands.stages == FIRST[:5]
+    assert commands.stages == ROUND[:5]
 
 
 def test_keys_of_the_user_count_before_the_loops(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,4 +252,4 @@ def test_another_run_is_refused(plan: HardenPlan, tmp_path: Path, monkeypatch: p
     more = Commands()
     monkeypatch.setattr(hardening, "_command", more)
     harden_judge(plan, tmp_path / "out")
-    assert more.stages == ROUNDS[len(FIRST) :]
+    assert more.stages == ROUNDS[len(ROUND) :]
