@@ -1,10 +1,14 @@
 """The doctor's memory estimate against torch's own tracker, on tensors that have shapes and no numbers.
 
-    python eval/doctor_estimates.py [--model Qwen/Qwen2.5-VL-3B-Instruct ...] [--layers 6] [--tokens 4096]
+    python eval/doctor_estimates.py [--model Qwen/Qwen2.5-VL-3B-Instruct ...] [--layers 6] [--tokens 4096] [--processes 4]
 
 A micro-batch is read forwards and backwards, the optimizer steps, and another is read, at the real shapes, with a picture
 through the vision tower, under ``torch.distributed._tools.mem_tracker.MemTracker`` and fake tensors. The model's own layers
 run; embedding and vision are joined by hand, because positions need real numbers. The output head is left out on both sides.
+
+With adapters (LoRA) the weights below them are bfloat16: the four bits of QLoRA need kernels of a card. ``--processes`` adds
+one of so many under FSDP2, whose collectives torch's fake process group stands in for; no optimizer steps there, and its
+moments are left out on both sides: the tracker counts those of sharded weights as if they were whole.
 Prints for each model and precision the highest memory, the estimate, and how far off it is.
 """
 
@@ -14,6 +18,7 @@ import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torchvision_cpu.py)
@@ -21,13 +26,20 @@ import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torch
 # isort: split
 import numpy as np
 import torch
+from peft import get_peft_model
+from torch import distributed, nn
 from torch._subclasses import FakeTensorMode
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from transformers import AutoModelForImageTextToText
 
 from rewardlab.config import SFTConfig
 from rewardlab.health.memory import GIB, Phase, peak, setup_of, trainer_lines
 from rewardlab.models.architectures import ARCHITECTURES
+from rewardlab.models.loading import peft_config
 from rewardlab.training.run.launcher import Launch
 
 HEADER = """| model | weights | checkpointing | tokens | tracker, GiB | estimate, GiB | off by |
@@ -37,49 +49,107 @@ NOT_RUN = ("head's gradient", "live weights", "step's buffers")  # of the output
 
 @dataclass(frozen=True)
 class Case:
-    """``autocast``: float32 weights under bfloat16 autocast, as on one card; else bfloat16 weights, as DeepSpeed has them."""
+    """``autocast``: float32 weights under bfloat16 autocast, as on one card; else bfloat16 weights, as DeepSpeed has them.
+    ``lora``: adapters in float32 over bfloat16 weights, under autocast. ``processes``: of FSDP2, if more than one."""
 
     autocast: bool
     checkpointing: bool
     rows: int
     tokens: int
     pixels: int
+    lora: bool = False
+    processes: int = 1
 
     @property
     def config(self) -> SFTConfig:
         return SFTConfig(
-            batch_size=self.rows,
+            batch_size=self.rows * self.processes,
             micro_batch_size=self.rows,
             max_tokens=None,
             gradient_checkpointing=self.checkpointing,
             pixels={"min": 1, "max": self.pixels},  # type: ignore[arg-type]
+            lora={} if self.lora else None,  # type: ignore[arg-type]
         )
+
+    @property
+    def kind(self) -> str:
+        if self.processes > 1:
+            return f"FSDP2, one of {self.processes}"
+        return "LoRA" if self.lora else "float32, autocast" if self.autocast else "bfloat16"
 
 
 def tracked_peak(config: Any, case: Case) -> float:
     """Return the most bytes that two micro-batches and a step of AdamW between them take."""
     config._attn_implementation = "sdpa"
-    precision = torch.float32 if case.autocast else torch.bfloat16
+    if case.processes > 1:
+        return _sharded_peak(config, case)
+    dtype = torch.float32 if case.autocast and not case.lora else torch.bfloat16
     context: Callable[[], AbstractContextManager[Any]] = (
         (lambda: torch.autocast("cpu", torch.bfloat16)) if case.autocast else nullcontext
     )
+    with torch.device("meta"):
+        base = AutoModelForImageTextToText.from_config(config, dtype=dtype).train()
+        model = get_peft_model(base, peft_config(case.config.lora, base, [])) if case.lora else base
     with FakeTensorMode(allow_non_fake_inputs=True):
-        model = AutoModelForImageTextToText.from_config(config, dtype=precision).train()
+        _fill(model)
         if case.checkpointing:
-            model.activation_checkpointing_enable()
-        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+            base.activation_checkpointing_enable()
+            base.enable_input_require_grads()
+        learning = [weight for weight in model.parameters() if weight.requires_grad]
+        optimizer = torch.optim.AdamW(learning, foreach=False)
         tracker = MemTracker()
+        for weight in model.parameters():
+            if not weight.requires_grad:  # the tracker would put a hook on gradients that there are none of
+                no_hook = SimpleNamespace(remove=lambda: None)
+                tracker._param_to_grad_hook_handles[weight] = (no_hook, no_hook)
         tracker.track_external(model, optimizer)
         with tracker:
             for step in range(2):  # the second pass finds gradients and moments, as a step's second micro-batch does
                 with context():
-                    loss = _forward(model, case)
+                    loss = _forward(base, case)
                 loss.backward()
                 tracker.reset_mod_stats()
                 if step == 0:
                     optimizer.step()
         [snapshot] = tracker.get_tracker_snapshot("peak").values()
     return float(snapshot["Total"])
+
+
+def _fill(model: Any) -> None:
+    """Put a fake tensor in the place of each weight on the meta device, one where it is tied; as `to` cannot."""
+    made: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None:
+                filled = nn.Parameter(torch.empty(weight.shape, dtype=weight.dtype), requires_grad=weight.requires_grad)
+                module._parameters[name] = made.setdefault(id(weight), filled)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
+
+
+def _sharded_peak(config: Any, case: Case) -> float:
+    """Return the most bytes that two micro-batches take on one process of FSDP2, as accelerate shards: layer by layer, float32
+    weights and gradients, bfloat16 where it computes."""
+    distributed.init_process_group("fake", rank=0, world_size=case.processes, store=FakeStore())
+    try:
+        mesh, precision = init_device_mesh("cpu", (case.processes,)), MixedPrecisionPolicy(torch.bfloat16, torch.float32)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32).train()
+            if case.checkpointing:
+                model.activation_checkpointing_enable()
+            for layer in (*model.model.visual.blocks, *model.model.language_model.layers, model):
+                fully_shard(layer, mesh=mesh, mp_policy=precision)
+            model.forward = lambda: _forward(model, case)
+            tracker = FSDPMemTracker(model)
+            with tracker:
+                for _ in range(2):
+                    model().backward()
+                    tracker.reset_mod_stats()
+            [snapshot] = tracker.get_tracker_snapshot("peak").values()
+        return float(snapshot["Total"])
+    finally:
+        distributed.destroy_process_group()
 
 
 def _forward(model: Any, case: Case) -> torch.Tensor:
@@ -94,6 +164,8 @@ def _forward(model: Any, case: Case) -> torch.Tensor:
     for block in vision.blocks:  # windows would be as much memory in more calls
         hidden = block(hidden, cu_seqlens=whole, position_embeddings=(angles.cos(), angles.sin()))
     seen = vision.merger(hidden)
+    for merger in getattr(vision, "deepstack_merger_list", ()):  # of Qwen3-VL, whose layers are given them too
+        seen = seen + merger(hidden)
     text = model.get_input_embeddings()(torch.zeros(case.rows * case.tokens - len(seen), dtype=torch.long))
     inputs = torch.cat([seen.to(text.dtype), text]).view(case.rows, case.tokens, -1)
     loss: torch.Tensor = language(inputs_embeds=inputs, use_cache=False).last_hidden_state.float().sum()
@@ -101,9 +173,13 @@ def _forward(model: Any, case: Case) -> torch.Tensor:
 
 
 def estimated_peak(model: Any, case: Case) -> float:
-    """Return the doctor's estimate for the same: of one process, without what this does not run."""
-    setup = setup_of(model, case.config, Launch(zero=0 if case.autocast else 2), prompt_tokens=case.tokens - 1024)
-    setup = replace(setup, learning=setup.learning - setup.shapes.head)
+    """Return the doctor's estimate for the same, without what this does not run."""
+    zero = 3 if case.processes > 1 else 0 if case.autocast else 2
+    setup = setup_of(model, case.config, Launch(case.processes, zero), prompt_tokens=case.tokens - 1024)
+    if case.processes > 1:
+        lines = [line for line in trainer_lines(setup) if line.what not in ("head's gradient", "step's buffers")]
+        return peak(lines)[1] - 8.0 * setup.learning / case.processes  # without moments
+    setup = replace(setup, learning=setup.learning - (0 if case.lora else setup.shapes.head))
     lines = [line for line in trainer_lines(setup) if line.what not in NOT_RUN and line.what != "buckets"]
     if not case.autocast:  # AdamW on bfloat16 weights has bfloat16 moments, and no float32 weights beside them
         lines = [line for line in lines if line.what != "optimizer"]
@@ -129,9 +205,9 @@ def compare(name: str, cases: Sequence[Case], layers: int | None = None) -> Iter
     for case in cases:
         case = replace(case, pixels=640 * (model.config.vision_config.patch_size * 2) ** 2)
         tracked, estimate = tracked_peak(architecture(name, layers), case) / GIB, estimated_peak(model, case) / GIB
-        kind, way = "float32, autocast" if case.autocast else "bfloat16", "yes" if case.checkpointing else "no"
+        way = "yes" if case.checkpointing else "no"
         off = f"{100 * (estimate / tracked - 1):+.1f} %"
-        yield f"| {size} | {kind} | {way} | {case.rows} x {case.tokens:,} | {tracked:.2f} | {estimate:.2f} | {off} |"
+        yield f"| {size} | {case.kind} | {way} | {case.rows} x {case.tokens:,} | {tracked:.2f} | {estimate:.2f} | {off} |"
 
 
 def main() -> None:
@@ -140,12 +216,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[2432, 4096])
     parser.add_argument("--rows", type=int, default=2)
     parser.add_argument("--layers", type=int, help="of both towers, at their real widths; by default all")
+    parser.add_argument("--processes", type=int, default=1, help="of FSDP2, beside the cases of one process")
     options = parser.parse_args()
-    cases = [
-        Case(autocast, checkpointing, options.rows, tokens, 0)
-        for tokens in options.tokens
-        for autocast, checkpointing in ((True, True), (False, True), (False, False))
-    ]
+    cases = []
+    for tokens in options.tokens:
+        sizes = (options.rows, tokens, 0)
+        cases += [Case(*way, *sizes) for way in ((True, True), (False, True), (False, False))]
+        cases += [Case(True, checkpointing, *sizes, lora=True) for checkpointing in (True, False)]
+        if options.processes > 1:
+            cases.append(Case(False, True, *sizes, processes=options.processes))
     print(HEADER)
     for name in options.model:
         for line in compare(name, cases, options.layers):

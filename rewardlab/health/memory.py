@@ -250,6 +250,8 @@ def _activations(setup: Setup) -> Iterator[MemoryLine]:
     config, shapes, tokens = setup.config, setup.shapes, setup.positions
     models = 2 if setup.critic else 1
     per_token = shapes.language.training(setup.wide, config.gradient_checkpointing)
+    if config.lora and not setup.launch.zero:  # DeepSpeed has adapters in bfloat16
+        per_token += shapes.language.adapted()
     way = "one layer and all layers' inputs" if config.gradient_checkpointing else "of all layers"
     how = f"{f'{models} models x ' if models > 1 else ''}{tokens:,} tokens x {per_token / 2**20:.2f} MiB, {way}"
     yield MemoryLine("activations", models * tokens * per_token, Phase.TRAINING, how)

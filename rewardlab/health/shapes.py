@@ -18,16 +18,18 @@ ANSWER_TOKENS = 1024  # of a supervised sample: the judgments of the paper have 
 
 @dataclass(frozen=True)
 class Layers:
-    """A stack of transformer layers. ``normed``: elements a token that queries and keys have where each head is normalised."""
+    """A stack of transformer layers. ``normed``: elements a token that queries and keys have where each head is normalised;
+    ``gated``: an inner layer multiplies two projections, instead of one that goes through an activation."""
 
     number: int
     hidden: int
     inner: int
     normed: int = 0
+    gated: bool = True
 
     def kept(self, wide: bool) -> float:
         """Return the bytes a token that one layer keeps for its backward pass; ``wide``: float32 between the layers."""
-        return 8.0 * self.inner + (35.0 if wide else 25.0) * self.hidden + 12.0 * self.normed
+        return (8.0 if self.gated else 4.0) * self.inner + (35.0 if wide else 25.0) * self.hidden + 12.0 * self.normed
 
     def outputs(self, wide: bool) -> float:
         """Return the bytes a token of what all layers are given: all that stays of them with gradient checkpointing."""
@@ -37,6 +39,11 @@ class Layers:
         """Return the most bytes a token in a step: what all layers keep, and the gradients of the one that is computed."""
         kept = self.outputs(wide) + self.kept(wide) if checkpointing else self.number * self.kept(wide)
         return kept + 4.0 * self.inner
+
+    def adapted(self) -> float:
+        """Return the bytes a token that adapters add to the layer that is computed: peft hands each the layer's input in
+        float32, of which the widest, the inner layer's, is there beside its gradient."""
+        return 4.0 * self.inner + 8.0 * self.hidden
 
     def reading(self, wide: bool) -> float:
         """Return the most bytes a token while one layer reads, without gradient."""
@@ -90,18 +97,19 @@ def shapes_of(model: Any) -> Shapes:
         vocabulary=text.vocab_size,
         kv=head_dim * text.num_key_value_heads,
         language=Layers(text.num_hidden_layers, text.hidden_size, text.intermediate_size, normed),
-        vision=_vision(model.config),
+        vision=_vision(model),
         has_grids=hasattr(getattr(model.config, "vision_config", None), "spatial_merge_size"),
         shares_prompts=text.model_type in FAMILIES,
     )
 
 
-def _vision(config: Any) -> Layers:
-    vision = getattr(config, "vision_config", None)
+def _vision(model: Any) -> Layers:
+    vision = getattr(model.config, "vision_config", None)
     if vision is None:
         return Layers(0, 0, 0)
     number = getattr(vision, "depth", None) or vision.num_hidden_layers
-    return Layers(number, vision.hidden_size, vision.intermediate_size)
+    gated = any("vis" in name and name.endswith("gate_proj") for name, _ in model.named_modules())
+    return Layers(number, vision.hidden_size, vision.intermediate_size, gated=gated)
 
 
 def picture_shape(config: Any, pixels: int) -> PictureShape:

@@ -15,3 +15,12 @@ def test_a_step_of_one_layer(model: str, autocast: bool, checkpointing: bool) ->
     [line] = compare(model, [Case(autocast, checkpointing, rows=2, tokens=4096, pixels=0)], layers=1)
     off = float(line.split("|")[-2].removesuffix(" % ").strip().removesuffix(" %"))
     assert abs(off) < 10, line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [Case(True, True, 2, 4096, 0, lora=True), Case(False, True, 2, 4096, 0, processes=4)])
+def test_adapters_and_shards(case: Case) -> None:
+    """Adapters in float32 over bfloat16 weights; one of four processes of FSDP2."""
+    [line] = compare("Qwen/Qwen3-VL-8B-Instruct", [case], layers=1)
+    off = float(line.split("|")[-2].removesuffix(" % ").strip().removesuffix(" %"))
+    assert abs(off) < 10, line
