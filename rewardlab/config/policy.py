@@ -37,6 +37,11 @@ class SignsConfig(Schema):
     max_novelty: float | None = Field(
         0.03, gt=0, description="Rise of the share of word pairs that no answer of the set has; null: no sign."
     )
+    max_new_winners: float | None = Field(
+        0.03,
+        gt=0,
+        description="Rise of the share of answers that have a new word pair and are paid more than the median; null: no sign.",
+    )
     max_overpaid: float | None = Field(
         0.13, gt=0, description="Rise of the mean of reward minus rightness, where rightness is known; null: no sign."
     )

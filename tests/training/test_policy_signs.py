@@ -19,7 +19,14 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.rewards.pairwise import PairwiseReward
 from rewardlab.rewards.policy_function import AnchoredReward
-from rewardlab.rewards.policy_signs.answers import KnownWordPairs, answer_metrics, most_common, repetition, winners_length
+from rewardlab.rewards.policy_signs.answers import (
+    KnownWordPairs,
+    answer_metrics,
+    most_common,
+    new_winners,
+    repetition,
+    winners_length,
+)
 from rewardlab.rewards.policy_signs.checks import JudgeChecks, orders_agree
 from rewardlab.rewards.policy_signs.trends import BEGINNING, LAST, TRENDS, PolicySigns
 from rewardlab.rewards.policy_signs.truth import by_rules, exactly
@@ -67,6 +74,9 @@ def test_the_other_measures_by_hand() -> None:
     assert winners_length(["a", "a b c", "a b", "c"], [0.1, 0.9, None, 0.2]) == pytest.approx(3.0)
     assert winners_length(["a", "b"], [0.5, 0.5]) is None
     assert winners_length([], []) is None
+    assert new_winners([0.5, 0.5, 0.0, 0.5], [0.9, 0.1, 0.8, None]) == pytest.approx(1 / 3)  # new, and above 0.8
+    assert new_winners([0.0, 0.0], [0.2, 0.4]) == 0.0
+    assert new_winners([0.5], [None]) is None
 
 
 def test_rightness() -> None:

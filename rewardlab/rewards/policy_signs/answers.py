@@ -52,7 +52,7 @@ def _word_pairs(words: Sequence[str]) -> list[int]:
 
 def answer_metrics(rows: Sequence[tuple[str, str, float | None]], known: KnownWordPairs | None = None) -> dict[str, float]:
     """Return what a batch of (prompt, answer, reward) looks like: ``answers/repetition``, ``answers/most_common``,
-    ``answers/winners_length``, and ``answers/novelty`` where ``known`` is given. The empty answer is one that many prompts may
+    ``answers/winners_length``, and ``answers/novelty`` and ``answers/new_winners`` where ``known`` is given. The empty answer is one that many prompts may
     get; the other measures are of the rest. A measure that nothing can be read of is left out."""
     common = most_common([row[0] for row in rows], [row[1] for row in rows])
     rows = [row for row in rows if row[1]]
@@ -61,8 +61,10 @@ def answer_metrics(rows: Sequence[tuple[str, str, float | None]], known: KnownWo
         "answers/repetition": _mean(map(repetition, answers)),
         "answers/most_common": common,
         "answers/winners_length": winners_length(answers, rewards),
-        "answers/novelty": _mean(map(known.novelty, answers)) if known else None,
     }
+    if known:
+        novelty = [known.novelty(answer) for answer in answers]
+        measures |= {"answers/novelty": _mean(novelty), "answers/new_winners": new_winners(novelty, rewards)}
     return {name: value for name, value in measures.items() if value is not None}
 
 
@@ -84,6 +86,14 @@ def most_common(prompts: Sequence[str], answers: Sequence[str]) -> float | None:
     if len(set(prompts)) < 2:
         return None
     return Counter(answer for _, answer in answered).most_common(1)[0][1] / len(set(prompts))
+
+
+def new_winners(novelty: Sequence[float], rewards: Sequence[float | None]) -> float | None:
+    """Return the share (0..1) of paid answers that have a new word pair and are paid more than the median; None of no paid
+    ones. New words of an answer that is paid little are what a policy tries; those that are paid are what it learns."""
+    paid = [(reward, new > 0) for reward, new in zip(rewards, novelty, strict=True) if reward is not None]
+    median = float(np.median([reward for reward, _ in paid])) if paid else 0.0
+    return _mean(float(is_new and reward > median) for reward, is_new in paid)
 
 
 def winners_length(answers: Sequence[str], rewards: Sequence[float | None]) -> float | None:

@@ -28,6 +28,12 @@ TRENDS = {
         "{now:.1%} of the word pairs in answers stand in no answer of the set, {before:.1%} at first: the policy writes what "
         "the judge has not seen",
     ),
+    "new_winners": Trend(
+        "answers/new_winners",
+        "max_new_winners",
+        "{now:.1%} of the answers have a new word pair and are paid well, {before:.1%} at first: the judge pays for what it has "
+        "not seen",
+    ),
     "overpaid": Trend(
         "answers/overpaid",
         "max_overpaid",

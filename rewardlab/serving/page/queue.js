@@ -8,7 +8,8 @@ import { access, ask } from "./server.js";
 const EVERY_MS = 2000;
 const COUNTS = { asked: "asked", cached: "from the cache", judged: "judged", failed: "failed", late: "too late",
                  gone: "hung up", refused: "refused", batches: "engine calls", sequences: "samples" };
-const MEASURES = { "answers/novelty": "New word pairs", "answers/repetition": "Repeated words",
+const MEASURES = { "answers/novelty": "New word pairs", "answers/new_winners": "New and well paid",
+                   "answers/repetition": "Repeated words",
                    "answers/most_common": "Most common answer", "answers/winners_length": "Length of winners",
                    "judge/order_agreement": "Both orders agree", "judge/blank_gap": "Effect of the picture",
                    "judge/canaries": "Right on labelled pairs" };
