@@ -52,8 +52,8 @@ def _word_pairs(words: Sequence[str]) -> list[int]:
 
 def answer_metrics(rows: Sequence[tuple[str, str, float | None]], known: KnownWordPairs | None = None) -> dict[str, float]:
     """Return what a batch of (prompt, answer, reward) looks like: ``answers/repetition``, ``answers/most_common``,
-    ``answers/winners_length``, and ``answers/novelty`` and ``answers/new_winners`` where ``known`` is given. The empty answer is one that many prompts may
-    get; the other measures are of the rest. A measure that nothing can be read of is left out."""
+    ``answers/winners_length``, and ``answers/novelty`` and ``answers/new_winners`` where ``known`` is given. The empty answer
+    is one that many prompts may get; the other measures are of the rest. A measure that nothing can be read of is left out."""
     common = most_common([row[0] for row in rows], [row[1] for row in rows])
     rows = [row for row in rows if row[1]]
     answers, rewards = [row[1] for row in rows], [row[2] for row in rows]

@@ -31,8 +31,8 @@ TRENDS = {
     "new_winners": Trend(
         "answers/new_winners",
         "max_new_winners",
-        "{now:.1%} of the answers have a new word pair and are paid well, {before:.1%} at first: the judge pays for what it has "
-        "not seen",
+        "{now:.1%} of the answers have a new word pair and are paid well, {before:.1%} at first: the judge pays for what it "
+        "has not seen",
     ),
     "overpaid": Trend(
         "answers/overpaid",
