@@ -178,7 +178,8 @@ def estimated_peak(model: Any, case: Case) -> float:
     setup = setup_of(model, case.config, Launch(case.processes, zero), prompt_tokens=case.tokens - 1024)
     if case.processes > 1:
         lines = [line for line in trainer_lines(setup) if line.what not in ("head's gradient", "step's buffers")]
-        return peak(lines)[1] - 8.0 * setup.learning / case.processes  # without moments
+        without = 8.0 * setup.learning + 4.0 * setup.shapes.head  # moments, and the gradient of the head
+        return peak(lines)[1] - without / case.processes
     setup = replace(setup, learning=setup.learning - (0 if case.lora else setup.shapes.head))
     lines = [line for line in trainer_lines(setup) if line.what not in NOT_RUN and line.what != "buckets"]
     if not case.autocast:  # AdamW on bfloat16 weights has bfloat16 moments, and no float32 weights beside them

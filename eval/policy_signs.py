@@ -53,7 +53,9 @@ def judge_run(record: dict[str, Any], limits: SignsConfig) -> dict[str, Any]:
         "seen": min(first.values(), default=None),
         "signs": first,
         "held_out": record["held_out"],
-        "extremes": {name: extreme_of(record["signs"][trend.metric], falls=trend.falls) for name, trend in TRENDS.items()},
+        "extremes": {
+            name: extreme_of(record["signs"].get(trend.metric, []), falls=trend.falls) for name, trend in TRENDS.items()
+        },
     }
 
 

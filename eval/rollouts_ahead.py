@@ -94,7 +94,7 @@ def real_sizes(spread: float) -> list[Record]:
         assert load is not None
         split = decoding_time(load)
         gains = simulate(split.engine_s, split.training_s, spread=spread)
-        together = (split.engine_s + split.training_s) / 2  # all eight cards do both, one after the other
+        together = (split.engine_s + split.training_s) / 2  # of eight cards, by assumption
         rows.append(
             {
                 "config": name,
@@ -183,7 +183,8 @@ def markdown(summary: Record) -> str:
         "",
         f"At real sizes nothing was measured. The doctor's estimate of a rollout batch on eight cards ({TYPICAL.name}),",
         "four that train and four that draw, simulated: times of drawing are spread by",
-        f"{100 * summary['spread']:.0f} %. The last column compares with eight cards that first draw and then train:",
+        f"{100 * summary['spread']:.0f} %. The last column compares with eight that first draw and then train,",
+        "if those are twice as fast:",
         "",
         "| config | drawing, s | training, s | one ahead, times as fast | two ahead | one ahead, over eight that do both |",
         "|---|---|---|---|---|---|",

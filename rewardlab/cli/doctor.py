@@ -68,13 +68,14 @@ def doctor_command(
 ) -> None:
     """Check a planned run before it costs money: config, batch sizes, memory, disk, data, endpoints, one training step.
 
-    With --data it counts tokens, makes real judgments and takes one step in a temporary folder. Memory is an estimate from
-    shapes, with a line for each thing it counts; on a GPU the step's peak is measured. Exit status 1 if a check failed; `look`
-    marks what is for you to decide, and what was compared with nothing because no flag says with what.
+    Of a distillation, and of a suite of benchmarks (`eval/*.yaml`, --data its folder), it says what asking costs. Of a training
+    run, with --data, it counts tokens, makes real judgments and takes one step in a temporary folder. Memory is an estimate
+    from shapes, with a line for each thing it counts; on a GPU the step's peak is measured. Exit status 1 if a check failed;
+    `look` marks what is for you to decide, and what was compared with nothing because no flag says with what.
     """
-    from rewardlab.config import find_config, parse_overrides, stage_of
+    from rewardlab.config import find_config, load_yaml, parse_overrides, stage_of
     from rewardlab.health.cards import card_named
-    from rewardlab.health.doctor import examine_plan
+    from rewardlab.health.doctor import examine_plan, examine_suite
     from rewardlab.health.plan import Plan
     from rewardlab.training.run.launcher import Launch, read_launch
 
@@ -95,16 +96,20 @@ def doctor_command(
         launch = replace(launch, processes=processes)
     failed = False
     plan = Plan(launch, memory, model, out, card_named(card) if card else None, host_memory, price)
-    findings = examine_plan(
-        path,
-        stage_of(path, stage),
-        plan,
-        data,
-        images=images,
-        allow_columns=columns_of(allow_columns),
-        allow_without_images=allow_without_images,
-        changes=changes,
-        dry=dry_run,
+    findings = (
+        examine_suite(path, plan, data)
+        if stage is None and "benchmarks" in load_yaml(path)
+        else examine_plan(
+            path,
+            stage_of(path, stage),
+            plan,
+            data,
+            images=images,
+            allow_columns=columns_of(allow_columns),
+            allow_without_images=allow_without_images,
+            changes=changes,
+            dry=dry_run,
+        )
     )
     for finding in findings:
         typer.echo(f"{MARKS[finding.outcome]} {finding.name}: {finding.message}")

@@ -247,12 +247,13 @@ def _is_preferred(pair: PreferencePair, answer: str) -> bool:
 @dataclass
 class PolicyResult:
     """How a policy answered ``questions``: right, wrong (not finished, or empty, is), not known; ``reward`` is the mean of
-    what the judge paid, 0 to 1, None where it paid nothing."""
+    what the judge paid for the ``paid`` answers that it could compare, 0 to 1, None where it paid nothing."""
 
     questions: int
     right: int
     wrong: int
     unknown: int
+    paid: int
     reward: float | None
 
     @property
@@ -279,6 +280,7 @@ def policy_result(
         right=counts[True],
         wrong=counts[False] + unfinished,
         unknown=counts[None],
+        paid=len(rewards),
         reward=sum(rewards) / len(rewards) if rewards else None,
     )
 

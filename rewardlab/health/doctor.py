@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ from rewardlab.config import (
     PolicyConfig,
     RLConfig,
     SFTConfig,
+    SuiteConfig,
     TrainConfig,
     load_config,
 )
 from rewardlab.data.pair_table import pair_facts, select_pairs
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
+from rewardlab.health.asking import suite_findings, teacher_findings
 from rewardlab.health.finding import Finding
 from rewardlab.health.given_data import GivenData, read_data, template_of
 from rewardlab.health.lengths import BYTES_PER_TOKEN, DataSample
@@ -39,11 +42,13 @@ from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.rollouts.engine import check_engine
 from rewardlab.training.rl import consistency_judge, train_rl
 from rewardlab.training.run.folder import micro_batch_size, micro_batches, trackers
+from rewardlab.training.run.inputs import pairs_of
 from rewardlab.training.sft import train_sft
 from rewardlab.types import PreferencePair, VerdictStatus
 from rewardlab.verdicts.parse import parse_verdict
 
 NUM_JUDGED, NUM_READ = 4, 20
+FRAMES = 8  # of a video, for a teacher
 
 
 def examine_plan(
@@ -70,6 +75,11 @@ def examine_plan(
     yield Finding("config", "ok", f"stage {stage}; differs from the defaults in {', '.join(differing) or 'nothing'}")
     if isinstance(config, DistillConfig):
         yield from _teacher(config)
+        if data is None:
+            yield Finding("cost", "look", "no data given: --data PAIRS says what their judgments would cost")
+        else:
+            read = partial(pairs_of, images=images, allow_columns=allow_columns, allow_without_images=allow_without_images)
+            yield from _try_all("data", lambda: teacher_findings(config, read(data, FRAMES, config.model)))
     if not isinstance(config, TrainConfig):
         return
     yield _try("template", lambda: f"{config.template}, hash {template_of(config).hash}")
@@ -105,6 +115,22 @@ def examine_plan(
     yield from _services(config, dry=dry)
     if not dry:
         yield from _try_run(config.model_copy(update={"model": plan.model} if plan.model else {}), plan, given.pairs)
+
+
+def examine_suite(path: Path, plan: Plan, data: Path | None) -> Iterator[Finding]:
+    """Yield the findings on a suite of benchmarks, whose data is in the folder ``data``: how long a judge would take."""
+    try:
+        suite = load_config(SuiteConfig, path)
+    except ConfigError as error:
+        yield Finding("config", "failed", str(error))
+        return
+    yield Finding("config", "ok", f"a suite of {len(suite.benchmarks)} benchmarks: {suite.title}")
+    if data is None:
+        yield Finding(
+            "time", "look", "no data given: --data FOLDER, as --root of `rewardlab bench suite`, says how long it takes"
+        )
+        return
+    yield from _try_all("data", lambda: suite_findings(suite, data, plan))
 
 
 def _try(name: str, check: Callable[[], str | Finding]) -> Finding:

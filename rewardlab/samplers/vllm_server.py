@@ -113,9 +113,13 @@ class VLLMServer:
         return self._process.pid if self._process else None
 
     def await_start(self) -> None:
-        """Return once it answers. Raise EndpointError if it does not within ``start_timeout_s``."""
-        if not self._up.wait(self._start_timeout_s):
-            raise EndpointError(f"vllm serve {self.model}: not up again within {self._start_timeout_s:g} s")
+        """Return once it answers. Raise EndpointError if it does not within ``start_timeout_s``, or was stopped."""
+        started = time.monotonic()
+        while not self._up.wait(0.5):
+            if self._stopping.is_set():
+                raise EndpointError(f"vllm serve {self.model}: was stopped")
+            if time.monotonic() - started > self._start_timeout_s:
+                raise EndpointError(f"vllm serve {self.model}: not up again within {self._start_timeout_s:g} s")
 
     def stop(self) -> None:
         self._stopping.set()

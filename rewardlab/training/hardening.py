@@ -243,8 +243,8 @@ def _earlier_checkpoints(trained: Path) -> list[Path]:
 
 def add_answers(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     """Return the counts of a policy's answers of two times that it was asked, and the mean of what both were paid."""
-    both = {name: first[name] + second[name] for name in ("questions", "right", "wrong", "unknown")}
-    paid = [(row["reward"], row["questions"]) for row in (first, second) if row["reward"] is not None]
+    both = {name: first[name] + second[name] for name in ("questions", "right", "wrong", "unknown", "paid")}
+    paid = [(row["reward"], row["paid"]) for row in (first, second) if row["reward"] is not None]
     total = sum(number for _, number in paid)
     return {**both, "reward": sum(reward * number for reward, number in paid) / total if total else None}
 

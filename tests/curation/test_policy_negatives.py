@@ -56,7 +56,7 @@ def test_which_answers_become_negatives() -> None:
     assert counts == NegativeCounts(answers=6, unreadable=1, paid_little=1, repeated=1, right=1, unknown=1, negatives=1)
     # Of the policy itself all count, paid or not; an answer without an end is wrong.
     result = policy_result(READERS, answers, 2, known)
-    assert result == PolicyResult(questions=8, right=1, wrong=6, unknown=1, reward=pytest.approx(0.5))
+    assert result == PolicyResult(questions=8, right=1, wrong=6, unknown=1, paid=5, reward=pytest.approx(0.5))
     assert result.share_right == 1 / 8, "of all questions: what nothing is known of is no success"
     assert policy_result(READERS, [], 0, known).share_right is None
     with pytest.raises(DataError, match="does not have"):

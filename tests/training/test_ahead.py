@@ -94,15 +94,17 @@ class Engine:
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.written, self.weights, self.began_anew = 0, 0, False
         self.failing: list[Exception | None] = []
+        self.loads, self.restarts = 0, True  # whether one that fails is started again by itself
 
     def write(self, model: int) -> None:
         self.written = model
 
     def load(self) -> None:
         self.weights, self.began_anew = self.written, False
+        self.loads += 1
 
     def await_start(self) -> None:
-        self.began_anew = True
+        self.began_anew = self.restarts
 
     def complete(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[Completion]:
         if self.failing and (error := self.failing.pop(0)):
@@ -166,8 +168,13 @@ def test_a_server_that_begins_anew_draws_again(sampler: AheadSampler) -> None:
     engine.failing = [EndpointError("gone")] * ahead_module.TRIES
     with pytest.raises(EndpointError, match="gone"):
         ask(sampler, 2, ahead=0)
+    engine.failing, engine.restarts, before = [EndpointError("refused"), None], False, engine.loads
+    ask(sampler, 3, ahead=0)
+    assert engine.loads == before + 2  # for the step, and for one that lives and answers nobody: by that it is started again
     sampler.close()
     assert engine.closed
+    assert sampler._thread is not None
+    assert not sampler._thread.is_alive()  # it would hold the model of a run that begins anew
 
 
 @pytest.mark.parametrize(

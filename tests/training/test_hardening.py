@@ -14,7 +14,7 @@ from rewardlab.config import PolicyConfig, load_config, parse_overrides
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.training import hardening
-from rewardlab.training.hardening import HardenPlan, harden_judge, share_right
+from rewardlab.training.hardening import HardenPlan, add_answers, harden_judge, share_right
 from rewardlab.types import PreferencePair
 from tests.support.images import png
 
@@ -53,7 +53,7 @@ class Commands:
         elif line[0] == "data":
             place = next(name for name in (out.name, out.parent.name, out.parent.parent.name) if name in self.right)
             right = self.right[place] + (out.name == "checkpoint-4") * self.earlier
-            counts = {"questions": 10, "right": right, "wrong": 9 - right, "unknown": 1, "reward": 0.5}
+            counts = {"questions": 10, "right": right, "wrong": 9 - right, "unknown": 1, "paid": 9, "reward": 0.5}
             (out / "policy.json").write_text(json.dumps(counts))
             made = [PreferencePair(f"{out.parent.name}/{n}", "Which?", ("It is 1.", f"x{n}"), 0) for n in range(self.negatives)]
             if made:
@@ -138,6 +138,17 @@ def test_the_policy_goes_on_from_its_best_checkpoint(plan: HardenPlan, tmp_path:
 
 def test_what_is_not_known_to_be_right_is_no_success(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A policy whose answers no rule can read any more is not gone on with, nor one of which nothing is known."""
+    lucky, usual = (
+        {"questions": 100, "right": 1, "wrong": 99, "unknown": 0, "paid": n, "reward": r} for n, r in ((1, 1.0), (99, 0.2))
+    )
+    assert add_answers(lucky, usual) == {
+        "questions": 200,
+        "right": 2,
+        "wrong": 198,
+        "unknown": 0,
+        "paid": 100,
+        "reward": pytest.approx(0.208),
+    }
     assert share_right({"questions": 1000, "right": 2, "wrong": 0, "unknown": 998}) == 0.002
     assert share_right({"questions": 0, "right": 0, "wrong": 0, "unknown": 0}) == 0.0
     commands = Commands(right=(0, 0, 0))

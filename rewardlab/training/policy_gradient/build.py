@@ -24,7 +24,7 @@ from rewardlab.samplers.vllm import FORBIDDEN
 from rewardlab.training.policy_gradient.arguments import PolicyArguments
 from rewardlab.training.policy_gradient.critic_fit import CriticFit, StopAtPlateau, critic_config, record_fit, rule_of
 from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling
-from rewardlab.training.policy_gradient.rollouts.engine import LONGEST_SYNC_S, check_engine, with_context_length
+from rewardlab.training.policy_gradient.rollouts.engine import LONGEST_SYNC_S, TRIES, check_engine, with_context_length
 from rewardlab.training.policy_gradient.rollouts.options import SamplingOptions
 from rewardlab.training.policy_gradient.rollouts.pass_rates import PassRates
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
@@ -72,7 +72,9 @@ def _vllm_arguments(config: MethodConfig) -> dict[str, Any]:
     if engine is None:
         return {}
     if engine.kind == "serve":
-        return {"ddp_timeout": int(LONGEST_SYNC_S + engine.deadline_s) + 1800}  # torch's own 1,800 s for all else
+        # A batch drawn ahead is waited for once, with all that the main process tries; torch's own 1,800 s for all else.
+        tries = TRIES if engine.ahead else 1
+        return {"ddp_timeout": int(tries * (LONGEST_SYNC_S + engine.deadline_s)) + 1800}
     return {
         "use_vllm": True,
         "vllm_mode": engine.kind,

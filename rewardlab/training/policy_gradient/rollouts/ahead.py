@@ -26,6 +26,7 @@ from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler
 from rewardlab.training.run.process_group import Processes
 from rewardlab.types import Completion, Message
 
+END_S = 60.0  # how long what is being drawn may take to fail once its server has ended
 Job = tuple["Future[tuple[int, list[Completion]]]", list[tuple[Message, ...]], SamplingParams]
 
 
@@ -70,6 +71,8 @@ class AheadSampler:
         self._sent: dict[int, _Sent] = {}
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._weights_in_use = threading.Lock()  # the file of weights is not replaced while the server reads it
+        self._thread: threading.Thread | None = None  # of the main process
+        self._waited_s = 0.0  # for weights that were in use
         self._closed = False
         self.metrics: dict[str, float] = {}
 
@@ -95,18 +98,23 @@ class AheadSampler:
             now = self._send(keys, prompts, plan[0].params)
         started = time.perf_counter()
         version, completions = self._await(now)
-        self.metrics = {"rollouts/staleness": float(step - version), "rollouts/wait_seconds": time.perf_counter() - started}
+        waited_s = self._waited_s + time.perf_counter() - started
+        self.metrics = {"rollouts/staleness": float(step - version), "rollouts/wait_seconds": waited_s}
         assert self._engine is not None
         return self._engine.read(completions[self._processes.local(len(prompts))], lengths)
 
     def _give_weights(self, model: Any, step: int) -> None:
+        self._waited_s = 0.0
         if self._engine is None:
             self._engine = RolloutEngine(self._config, model, *self._parts, excluded=self._excluded)
             self._written = self._loaded = step
             if self._accelerator.is_main_process:
-                threading.Thread(target=self._work, name="rollouts-ahead", daemon=True).start()
+                self._thread = threading.Thread(target=self._work, name="rollouts-ahead", daemon=True)
+                self._thread.start()
         elif self._written != step:
+            started = time.perf_counter()
             with self._weights_in_use:
+                self._waited_s = time.perf_counter() - started
                 self._engine.write(model)
                 self._written = step
 
@@ -157,6 +165,7 @@ class AheadSampler:
                 completions = engine.complete(messages, params)
             except EndpointError as failure:
                 error = failure
+                self._loaded = -1  # a server that answers nobody takes no weights either, and is then started again
             else:
                 if not engine.began_anew:
                     return version, completions
@@ -170,3 +179,5 @@ class AheadSampler:
         self._jobs.put(None)
         if self._engine is not None:
             self._engine.close()
+        if self._thread is not None:
+            self._thread.join(END_S)  # it holds the model, which a run that begins anew must not have twice

@@ -1,0 +1,82 @@
+"""What asking a teacher, or the judges of a suite, is said to cost before anything is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.cli import app
+from rewardlab.config import DistillConfig
+from rewardlab.data.pairs import write_parquet
+from rewardlab.health.asking import AT_ONCE, JUDGMENT_TOKENS, benchmark_load, prompt_tokens, teacher_findings
+from rewardlab.types import PreferencePair
+from tests.support.images import png
+
+QUESTION, TEXTS = "What is it? " * 40, ("It is red. " * 20, "It is blue. " * 20)
+PAIRS = [PreferencePair(f"p{n}", QUESTION, TEXTS, 0, (png((560, 280)),)) for n in range(100)]
+
+
+@pytest.fixture
+def run() -> Callable[..., str]:
+    def call(*words: str) -> str:
+        result = CliRunner().invoke(app, ["doctor", *words], env={"COLUMNS": "400"})
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    return call
+
+
+def test_a_prompt_is_its_text_and_its_picture() -> None:
+    """Four bytes a token, and a token for each 28 x 28 px; the template's words are counted, too."""
+    number, source = prompt_tokens(PAIRS, "plain", "gpt-4o")
+    of_text = sum(map(len, (QUESTION, *TEXTS))) / 4
+    assert of_text + 200 < number < of_text + 200 + 150
+    assert "pictures as Qwen/Qwen2.5-VL-7B-Instruct reads them" in source
+    assert "pictures" not in prompt_tokens(PAIRS, "plain", "Qwen/Qwen2.5-VL-3B-Instruct")[1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "requests"), [({}, 118), ({"votes": 4}, 400), ({"max_attempts": 1}, 100)], ids=["attempts", "votes", "one"]
+)
+def test_a_teacher(keys: dict[str, int], requests: int) -> None:
+    """1 + .15 + .0225 attempts of a pair; the price is the config's, and hours go down with requests at a time."""
+    config = DistillConfig.model_validate({"prices": {"prompt": 2.5, "completion": 10.0}, "concurrency": 1, **keys})
+    [finding] = teacher_findings(config, PAIRS)
+    prompt = prompt_tokens(PAIRS, config.template, config.model)[0]
+    usd = float(finding.message.split("about ")[1].split(" US")[0])
+    assert f"{requests:,} requests" in finding.message
+    assert usd == pytest.approx(requests * (prompt * 2.5 + JUDGMENT_TOKENS * 10) / 1e6, abs=0.01)
+    assert f"{requests * JUDGMENT_TOKENS / 40 / 3600:.1f} h at 40 tokens" in finding.message or " min at 40" in finding.message
+    own = config.model_copy(update={"prices": DistillConfig.model_validate({}).prices})
+    assert "the config has no prices" in next(teacher_findings(own, PAIRS)).message
+
+
+def test_by_the_command(run: Callable[..., str], tmp_path: Path) -> None:
+    write_parquet(PAIRS, tmp_path / "pairs.parquet")
+    assert "--data PAIRS says what their judgments would cost" in run("distill/gpt_4o")
+    assert "118 requests" in run("distill/gpt_4o", "--data", str(tmp_path / "pairs.parquet"))
+    assert "answered within a day" in run("distill/gpt_4o_batch", "--data", str(tmp_path / "pairs.parquet"))
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(
+        "title: Ours\nbenchmarks:\n  - {benchmark: pairs, data: pairs.parquet, votes: 4, controls: [blank], max_tokens: 512}\n"
+    )
+    assert "--data FOLDER" in run(str(suite))
+    told = run(
+        str(suite), "--data", str(tmp_path), "--model", "Qwen/Qwen2.5-VL-7B-Instruct", "--card", "H100", "--price", "2.5"
+    )
+    assert "1,000 requests" in told  # 100 pairs in two orders, four votes and a control
+    assert "8.29 B weights on one H100" in told
+    assert "US dollars" in told
+    assert "an H100 is assumed" in run(str(suite), "--data", str(tmp_path))
+    assert "is not known; --model names" in run(str(suite), "--data", str(tmp_path), "--model", "some/where")
+
+
+def test_a_benchmark_is_asked_in_its_orders(tmp_path: Path) -> None:
+    write_parquet(PAIRS, tmp_path / "pairs.parquet")
+    settings = BenchSettings("pairs", tmp_path / "pairs.parquet", "hf:x", orders="random", votes=3, controls=())
+    assert benchmark_load(settings, "Qwen/Qwen2.5-VL-7B-Instruct").requests == 300
+    assert AT_ONCE == 256
