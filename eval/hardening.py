@@ -53,8 +53,8 @@ class Settings:
     ratio: float = 1.0  # negatives for each pair
     sft_steps: int = 800
     rl_steps: int = 54
-    more_sft_steps: int = 1600
-    more_rl_steps: int = 324
+    more_sft_steps: int = 3200
+    more_rl_steps: int = 162
     attacked_pairs: int = 200
     max_tokens: int = 64
 

@@ -1,4 +1,4 @@
-"""The trainer equals ``rl/reference.py``, sees the image, and resumes the same run."""
+"""The trainer equals ``rl/reference.py``, sees the image, makes its tensors beside their inputs, and resumes the same run."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from rewardlab.rl import reference
 from rewardlab.rl.groups import group_ids
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
+from rewardlab.training.policy_gradient import trainer as trainer_module
 from rewardlab.training.policy_gradient.batch import RolloutBatch
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
@@ -124,8 +125,21 @@ def plain_logprobs(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
     return picked[..., 0]
 
 
+def beside_inputs(function: Any) -> Any:
+    """Have a function make its tensors beside its inputs: one that it makes anywhere else is on a device without numbers."""
+
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        with torch.device("meta"):
+            return function(*args, **kwargs)
+
+    return guarded
+
+
 @pytest.fixture
-def make_trainer(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> Any:
+def make_trainer(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name in ("sampled_kl", "compute_advantages", "count_tokens", "policy_loss", "value_loss"):
+        monkeypatch.setattr(trainer_module, name, beside_inputs(getattr(trainer_module, name)))
+
     def make(reward: TokenReward | None = None, *, kl_coef_of: Any = None, **changes: Any) -> Any:
         config = config_for(tiny_checkpoint, **changes)
         model, processor = load_model(str(tiny_checkpoint), device="cpu")

@@ -24,7 +24,7 @@ from rewardlab.models.families import vision_token_ids
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams, prompt_seed
 from rewardlab.samplers.chat_endpoint import ChatEndpoint, ask_any
-from rewardlab.samplers.decode import Draws, HotToken, draw, next_token_logits, read_logits
+from rewardlab.samplers.decode import Draws, HotToken, draw, draw_uniforms, next_token_logits, read_logits
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.openai_api import OpenAISampler
 from rewardlab.samplers.openai_batch import BatchClient
@@ -290,6 +290,23 @@ def test_sharing_what_prompts_begin_with_changes_nothing(sampler: HFSampler, dem
     assert len(parts.prefix["image_grid_thw"]) == 4  # one, two, none and one image
     assert len(parts.prefix["pixel_values"]) < len(inputs["pixel_values"]) / 2
     assert torch.equal(read_logits(sampler.model, inputs).argmax(1), read_logits(sampler.model, inputs, groups).argmax(1))
+
+
+def test_a_step_makes_its_tensors_beside_its_inputs(sampler: HFSampler, demo_pairs: Any) -> None:
+    """With a default device that holds no numbers. Without images: transformers makes the indices of its vision tower on it."""
+    pairs = [replace(pair, images=()) for pair in demo_pairs[0][:2]]
+    inputs = sampler.encode([build_messages(pair, order=order, template=PLAIN) for pair in pairs for order in Order])
+    uniforms = draw_uniforms((1,), range(8), 12)
+
+    def drawn() -> Draws:
+        settings: dict[str, Any] = {"num_draws": 2, "max_tokens": 12, "temperature": 1.0, "top_p": 0.9, "suppress": [3]}
+        return draw(
+            sampler.model, inputs, **settings, ends=frozenset({0}), uniforms=uniforms, groups=[0, 0, 1, 1], hot=HotToken(2)
+        )
+
+    expected = drawn()
+    with torch.device("meta"):
+        assert drawn() == expected
 
 
 def test_what_cannot_be_shared_is_not(sampler: HFSampler, demo_pairs: Any) -> None:
