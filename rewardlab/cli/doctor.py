@@ -97,7 +97,7 @@ def doctor_command(
     failed = False
     plan = Plan(launch, memory, model, out, card_named(card) if card else None, host_memory, price)
     findings = (
-        examine_suite(path, plan, data)
+        examine_suite(path, plan, data, changes)
         if stage is None and "benchmarks" in load_yaml(path)
         else examine_plan(
             path,

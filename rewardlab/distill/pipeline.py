@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rewardlab.config import DistillConfig
@@ -50,17 +50,22 @@ def survey(pairs: Iterable[PreferencePair], *, allow_without_images: bool = Fals
         ids.add(pair.pair_id)
         if pair.preferred is None:
             unlabelled.append(pair.pair_id)
-    if not number:
-        raise DataError("there are no pairs")
-    if unlabelled:
-        raise DataError(f"{len(unlabelled)} pairs have no label ('preferred'), for example {unlabelled[0]}; drop them first")
-    if len(ids) < number:
-        raise DataError("some pairs share a pair_id; every pair needs its own, the journal is keyed by it")
+    refuse_unfit(number, len(ids), unlabelled)
     if not allow_without_images:
         media.refuse_blind_set("these pairs")
     for note in media.notes():
         log_line(note)
     return number, digest.hexdigest()[:16]
+
+
+def refuse_unfit(number: int, num_ids: int, unlabelled: Sequence[str]) -> None:
+    """Raise DataError for no pairs, for some without a label, whose ids are ``unlabelled``, and for some that share an id."""
+    if not number:
+        raise DataError("there are no pairs")
+    if unlabelled:
+        raise DataError(f"{len(unlabelled)} pairs have no label ('preferred'), for example {unlabelled[0]}; drop them first")
+    if num_ids < number:
+        raise DataError("some pairs share a pair_id; every pair needs its own, the journal is keyed by it")
 
 
 def identity_of(config: DistillConfig, data: str) -> dict[str, str | int | float]:

@@ -10,13 +10,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
+from types import SimpleNamespace
+from typing import cast
 
-from rewardlab.benchmarks.passes import CONTROLS
-from rewardlab.benchmarks.registry import find_benchmark
-from rewardlab.benchmarks.rows import load_rows_as_stored
+from rewardlab.benchmarks.passes import AnyJudge
+from rewardlab.benchmarks.recorded_orders import AUTO, RECORDED
+from rewardlab.benchmarks.rows import has_other_images, load_rows
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.benchmarks.suite import entry_settings
 from rewardlab.config import DistillConfig, SFTConfig, SuiteConfig
+from rewardlab.data.pair_table import pair_facts
+from rewardlab.distill.pipeline import refuse_unfit
+from rewardlab.errors import ConfigError
 from rewardlab.health.cards import TYPICAL, GraphicsCard
 from rewardlab.health.decoding import ENGINE_STEP_S
 from rewardlab.health.finding import Finding
@@ -27,11 +32,13 @@ from rewardlab.health.shapes import shapes_of
 from rewardlab.health.step_time import cached_seconds, reading_seconds
 from rewardlab.health.units import hours_text, weights_text
 from rewardlab.models.architectures import ARCHITECTURES, build_on_meta
-from rewardlab.prompts import load_template
+from rewardlab.models.checkpoints import load_template_for
+from rewardlab.prompts import Template, load_template
 from rewardlab.types import PreferencePair
 
 RIGHT = 0.85  # of judgments agree with the label, at each attempt
 JUDGMENT_TOKENS = 690  # the mean of the paper's judgments (arXiv 2505.02835)
+VERDICT_TOKENS = 3  # of a template that asks for the verdict alone, its end included
 TOKENS_PER_S = 40.0  # of an endpoint's answer to one request
 AT_ONCE = 256  # sequences that an engine has side by side
 LIKE = "Qwen/Qwen2.5-VL-7B-Instruct"  # whose tokens of pictures are counted where the model's are not known
@@ -52,12 +59,12 @@ class Load:
         return f"{self.requests:,} requests of {prompt} and {self.answer:,.0f} of answer"
 
 
-def prompt_tokens(pairs: Sequence[PreferencePair], template: str, model: str) -> tuple[float, str]:
+def prompt_tokens(pairs: Sequence[PreferencePair], template: Template, model: str) -> tuple[float, str]:
     """Return the mean tokens of prompts, and how they were counted: text by its bytes, pictures by the sizes of a part of the
     data, as ``model`` shows them, or :data:`LIKE` where that is not known. Raise DataError and MediaError."""
     config = ARCHITECTURES.get(model, ARCHITECTURES[LIKE])()
     limits = SFTConfig.model_validate({"max_tokens": None})
-    sample = count_sample(pairs, limits, load_template(template), config, None, room=0, answers=False)
+    sample = count_sample(pairs, limits, template, config, None, room=0, answers=False)
     of = (
         "" if model in ARCHITECTURES or not any(pair.pictures for pair in sample.spread) else f", pictures as {LIKE} reads them"
     )
@@ -66,18 +73,25 @@ def prompt_tokens(pairs: Sequence[PreferencePair], template: str, model: str) ->
 
 def teacher_findings(config: DistillConfig, pairs: Sequence[PreferencePair]) -> Iterator[Finding]:
     """Yield what a teacher's judgments of pairs would cost, in tokens, dollars and hours."""
+    facts = list(pair_facts(pairs))
+    refuse_unfit(len(facts), len({of.pair_id for of in facts}), [of.pair_id for of in facts if of.preferred is None])
+    template = load_template(config.template)
+    answer = answer_tokens(template, min(JUDGMENT_TOKENS, config.max_tokens))
     attempts = sum((1 - RIGHT) ** n for n in range(config.max_attempts))
     each = config.votes or attempts
     how = f"{config.votes} votes each" if config.votes else f"{each:.2f} attempts each, {100 * RIGHT:.0f} % of them right"
-    prompt, source = prompt_tokens(pairs, config.template, config.model)
-    load = Load(math.ceil(len(pairs) * each), prompt, JUDGMENT_TOKENS, source)
-    message = f"{len(pairs):,} pairs, {how}: {load.text} (the paper's mean)"
-    usd = load.requests * config.prices.usd(round(prompt), JUDGMENT_TOKENS)
+    prompt, source = prompt_tokens(pairs, template, config.model)
+    load = Load(math.ceil(len(facts) * each), prompt, answer, source)
+    message = f"{len(facts):,} pairs, {how}: {load.text}"
+    message += " (the paper's mean)" if answer == JUDGMENT_TOKENS else ""
+    usd = load.requests * config.prices.usd(round(prompt), answer)
     message += f", about {usd:,.2f} US dollars by the config's prices" if usd else "; the config has no prices"
+    if config.budget.usd is not None and usd > config.budget.usd:
+        message += f", more than its budget of {config.budget.usd:,.2f}"
     if config.transport == "batch":
         yield Finding("cost", "ok", f"{message}; a batch is answered within a day")
         return
-    seconds = load.requests * JUDGMENT_TOKENS / TOKENS_PER_S / (config.concurrency * len(config.base_urls))
+    seconds = load.requests * answer / TOKENS_PER_S / (config.concurrency * len(config.base_urls))
     message += (
         f"; {hours_text(seconds)} at {TOKENS_PER_S:.0f} tokens a second for each of {config.concurrency} requests at a time"
     )
@@ -110,13 +124,27 @@ def suite_findings(suite: SuiteConfig, root: Path, plan: Plan) -> Iterator[Findi
 
 
 def benchmark_load(settings: BenchSettings, model: str) -> Load:
-    """Return what a benchmark asks of a judge: votes and controls of each pair, in its orders. Answers count as long as they
-    may be. Raise DataError and MediaError."""
-    rows = load_rows_as_stored(find_benchmark(settings.benchmark), settings, with_images=True)[: settings.limit]
-    orders = 2 if settings.orders in ("auto", "both") else 1
-    passes = (settings.votes or 1) + len([name for name in settings.controls if name in CONTROLS])
-    prompt, source = prompt_tokens([row.pair for row in rows], settings.template or "r1_reward", model)
-    return Load(len(rows) * orders * passes, prompt, settings.max_tokens, source)
+    """Return what a benchmark asks of a judge that looks: votes and controls of each pair, in its orders. Answers count as long
+    as they may be. Raise DataError, MediaError and ConfigError for what the benchmark refuses."""
+    if settings.orders == RECORDED:
+        raise ConfigError(f"{settings.benchmark}: orders recorded is for recordings (--judge replay:FILE); leave it out")
+    rows, _ = load_rows(settings, cast(AnyJudge, SimpleNamespace(sees=True, name=settings.judge)))
+    pairs = [row.pair for row in rows]
+    asked = {"greedy": True, "blank": any(map(images_of, pairs)), "other": has_other_images(pairs)}
+    passes = (settings.votes or 1) + sum(asked[name] for name in settings.controls)
+    template = load_template_for(model, settings.template)
+    prompt, source = prompt_tokens(pairs, template, model)
+    orders = 2 if settings.orders in (AUTO, "both") else 1
+    return Load(len(rows) * orders * passes, prompt, answer_tokens(template, settings.max_tokens), source)
+
+
+def images_of(pair: PreferencePair) -> bool:
+    return bool(pair.images) or any(pair.response_images)
+
+
+def answer_tokens(template: Template, most: int) -> int:
+    """Return ``most``, or the few tokens of an answer that is the verdict alone."""
+    return min(most, VERDICT_TOKENS) if template.verdict_format == "bare" else most
 
 
 def _total_sentence(seconds: float, weights: str, card: GraphicsCard, plan: Plan) -> str:

@@ -117,10 +117,10 @@ def examine_plan(
         yield from _try_run(config.model_copy(update={"model": plan.model} if plan.model else {}), plan, given.pairs)
 
 
-def examine_suite(path: Path, plan: Plan, data: Path | None) -> Iterator[Finding]:
+def examine_suite(path: Path, plan: Plan, data: Path | None, changes: Mapping[str, Any] | None = None) -> Iterator[Finding]:
     """Yield the findings on a suite of benchmarks, whose data is in the folder ``data``: how long a judge would take."""
     try:
-        suite = load_config(SuiteConfig, path)
+        suite = load_config(SuiteConfig, path, changes)
     except ConfigError as error:
         yield Finding("config", "failed", str(error))
         return

@@ -114,6 +114,9 @@ def harden_judge(plan: HardenPlan, out: Path) -> Path:
             result = _run_round(plan, out, number, judge, policy)
             _write_page(plan, out)
         judge, policy = result.next_judge, result.next_policy
+    last, page = out / f"round_{plan.rounds - 1}" / RECORD, out / PAGE
+    if not page.exists() or page.stat().st_mtime_ns < last.stat().st_mtime_ns:  # a kill came between the two
+        _write_page(plan, out)
     _publish(plan, judge)
     return Path(judge)
 

@@ -205,7 +205,7 @@ def test_with_sft(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert rl[rl.index("--model") + 1] == str(out / "round_0" / "sft" / "final")
 
 
-@pytest.mark.parametrize("killed_at", range(9))
+@pytest.mark.parametrize("killed_at", range(len(ROUNDS)))
 def test_it_goes_on(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int) -> None:
     """Killed before any command, the same call does what is left, and nothing twice."""
     killed, rest = Commands(killed_at=killed_at), Commands()
@@ -215,10 +215,13 @@ def test_it_goes_on(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(hardening, "_command", rest)
     harden_judge(plan, tmp_path / "out")
     assert killed.stages + rest.stages == ROUNDS
-    done = Commands()
+    page, done = tmp_path / "out" / "index.html", Commands()
+    written = page.read_text()
+    page.unlink()  # as after a kill between the last round's record and its page
     monkeypatch.setattr(hardening, "_command", done)
     harden_judge(plan, tmp_path / "out")
     assert done.stages == []
+    assert page.read_text() == written
 
 
 def test_nothing_wrong_was_paid(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

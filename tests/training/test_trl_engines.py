@@ -29,7 +29,7 @@ from tests.training.test_engine_rollouts import gaps
 pytestmark = pytest.mark.timeout(600)
 ROOT = Path(__file__).parents[2]
 STEPS = 4
-EQUAL = 1e-3  # nats between the engine's log-probs and the trainer's of the same tokens, in float32
+EQUAL = 1e-5  # nats between the engine's log-probs and the trainer's, in float32; one bias that stays old makes 5e-4
 
 
 @pytest.fixture(scope="module")
