@@ -87,7 +87,7 @@ def summarize(records: Sequence[dict[str, Any]], limits: SignsConfig) -> dict[st
         "limits": limits.model_dump(),
         "commits": sorted({record["commit"] for record in records}),
         "arms": arms,
-        "split": split(records, limits),
+        "split": [*split(records, limits), *split(records, limits, "new_winners")],
         "runs": runs,
     }
 
@@ -102,8 +102,12 @@ def fit_limits(runs: Sequence[dict[str, Any]], limits: SignsConfig) -> SignsConf
     return SignsConfig.model_validate(limits.model_dump() | fitted)
 
 
-def split(records: Sequence[dict[str, Any]], limits: SignsConfig) -> list[dict[str, Any]]:
-    """Return how limits do that are fitted on the runs of one half of the seeds, on those of the other; both ways."""
+def split(records: Sequence[dict[str, Any]], limits: SignsConfig, sign: str = "") -> list[dict[str, Any]]:
+    """Return how limits do that are fitted on the runs of one half of the seeds, on those of the other; both ways. ``sign``: of
+    this one alone."""
+    if sign:
+        others = {trend.limit: None for name, trend in TRENDS.items() if name != sign}
+        limits = limits.model_copy(update=others)
     known = [record for record in records if record.get("signs") and record.get("held_out")]
     seeds = sorted({record["seed"] for record in known})
     halves, rows = (seeds[: len(seeds) // 2], seeds[len(seeds) // 2 :]), []
@@ -113,6 +117,7 @@ def split(records: Sequence[dict[str, Any]], limits: SignsConfig) -> list[dict[s
         fell = [run for run in runs if run["fallen"] is not None]
         rows.append(
             {
+                "signs": sign or "all",
                 "fit": fit,
                 "test": test,
                 "fell": len(fell),
@@ -143,11 +148,11 @@ def markdown(summary: dict[str, Any]) -> str:
         "",
         "Limits that no clean run of one half of the seeds reaches, on the runs of the other half:",
         "",
-        "| fitted on seeds | fell, of the others | of these seen in time | clean | false alarms |",
-        "|---|---|---|---|---|",
+        "| signs | fitted on seeds | fell, of the others | of these seen in time | clean | false alarms |",
+        "|---|---|---|---|---|---|",
     ]
     for row in summary["split"]:
-        cells = (", ".join(map(str, row["fit"])), row["fell"], row["in_time"], row["clean"], row["false"])
+        cells = (row["signs"], ", ".join(map(str, row["fit"])), row["fell"], row["in_time"], row["clean"], row["false"])
         lines.append(f"| {' | '.join(map(str, cells))} |")
     lines += ["", "| paid by | seed | truth fallen at step | first sign at step | signs |", "|---|---|---|---|---|"]
     for run in summary["runs"]:

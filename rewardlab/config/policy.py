@@ -38,7 +38,7 @@ class SignsConfig(Schema):
         0.03, gt=0, description="Rise of the share of word pairs that no answer of the set has; null: no sign."
     )
     max_new_winners: float | None = Field(
-        0.03,
+        0.022,
         gt=0,
         description="Rise of the share of answers that have a new word pair and are paid more than the median; null: no sign.",
     )
