@@ -164,7 +164,8 @@ def study_policy(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1.")] = 5,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
     hardened: Annotated[
-        Optional[Path], typer.Option("--hardened", help="Checkpoint of a hardened judge, for the arm of that name.")
+        Optional[list[Path]],
+        typer.Option("--hardened", help="Checkpoint of a hardened judge, for the arm of that name; of several, repeatable."),
     ] = None,
 ) -> None:
     """What does a judge make of a policy, beside a scalar head and the truth?
@@ -181,9 +182,11 @@ def study_policy(
     from eval.studies.policy_trials import PolicyContext
     from eval.studies.runner import read_records, run_trials
 
-    names = arms.split(",") if arms else [name for name, arm in ARMS.items() if hardened or arm.judge != "hardened"]
+    names = (
+        arms.split(",") if arms else [name for name, arm in ARMS.items() if hardened or arm.judge not in ("hardened", "least")]
+    )
     trials = plan(ARMS, names, range(seeds))
-    start = run_trials(partial(PolicyContext, run, Settings(), out, hardened), trials, out, workers=workers)
+    start = run_trials(partial(PolicyContext, run, Settings(), out, hardened or ()), trials, out, workers=workers)
     typer.echo(f"report: {write_report(summarize(read_records(out), start, workers), out)}")
 
 

@@ -18,7 +18,7 @@ from rewardlab.config import PolicyConfig, RMConfig, SFTConfig, find_config, loa
 @dataclass(frozen=True)
 class Arm:
     """``judge`` is pairwise (the quickstart's judge after RL, by verdict probabilities), hardened (one that was trained against
-    hard negatives, given by --hardened), scalar or truth.
+    hard negatives, the first that --hardened gives), least (of all that it gives, the one that pays least), scalar or truth.
 
     ``kl_coef`` weighs the divergence from the start in the loss (k2): what is usually done against hacked rewards. ``ppo``: the
     method is that of ``configs/policy/pairwise_rl.yaml``.
@@ -37,6 +37,7 @@ ARMS: dict[str, Arm] = {
     "right_answer_kl": Arm("the same, held near the start (KL 0.1)", "pairwise", kl_coef=0.1),
     "right_answer_kl_1": Arm("the same, held nearer (KL 1)", "pairwise", kl_coef=1.0),
     "hardened": Arm("hardened judge, against the right answer", "hardened"),
+    "least_of_several": Arm("the least of several judges, against the right answer", "least"),
     "first_policy": Arm("judge, against the first policy's answer", "pairwise", "start"),
     "group": Arm("judge, within the group", "pairwise", "group"),
     "scalar": Arm("Bradley-Terry scalar head", "scalar"),

@@ -26,7 +26,7 @@ from rewardlab.models.checkpoints import commit, template_for
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.anchors import anchors_of
-from rewardlab.rewards.pairwise import Anchors, PairwiseReward, PolicyReward, without_thinking
+from rewardlab.rewards.pairwise import Anchors, LeastReward, PairwiseReward, PolicyReward, without_thinking
 from rewardlab.rewards.policy_signs.checks import JudgeChecks
 from rewardlab.rewards.policy_signs.trends import TRENDS
 from rewardlab.rewards.scalar import ScalarReward
@@ -132,8 +132,8 @@ class WatchedTruth:
 class PolicyContext:
     """The policy that all trials start from, what pays them, the questions to train and to be examined on."""
 
-    def __init__(self, run: Path, settings: Settings, out: Path, hardened: Path | None = None) -> None:
-        self.hardened = hardened
+    def __init__(self, run: Path, settings: Settings, out: Path, hardened: Sequence[Path] = ()) -> None:
+        self.hardened = tuple(hardened)
         self.base, self.sft, self.judge = run / "demo" / BASE, run / "sft" / FINAL, run / "rl" / FINAL
         train, test = run / "demo" / TRAIN, run / "demo" / TEST
         if not is_finished(run / "rl") or not is_finished(run / "sft") or not train.exists() or not test.exists():
@@ -147,7 +147,8 @@ class PolicyContext:
     def identity(self) -> dict[str, Any]:
         """Arms and seeds may be added to a study; judge, questions and settings are the same for all."""
         weights = digest(self.judge / "model.safetensors")
-        hardened = {"hardened": digest(self.hardened / "model.safetensors")} if self.hardened else {}
+        digests = ",".join(digest(folder / "model.safetensors") for folder in self.hardened)
+        hardened = {"hardened": digests} if digests else {}
         files = {path.name: digest(path) for path in self.files}
         return {"settings": self.settings.to_dict(), "judge": weights, **hardened, **files}
 
@@ -176,7 +177,9 @@ class PolicyContext:
             "scalar": ScalarReward(self.out / SCALAR / FINAL, batch_size=512),
         }
         if self.hardened:
-            self.rewards["hardened"] = self._pairwise(self._weighing(self.hardened), judge)
+            first, *others = map(self._weighing, self.hardened)
+            self.rewards["hardened"] = self._pairwise(first, judge)
+            self.rewards["least"] = LeastReward([self._pairwise(first, judge), *map(PairwiseReward, others)])
 
     def _weighing(self, checkpoint: Path) -> ProbabilityJudge:
         sampler = HFSampler.load(checkpoint, batch_size=512)

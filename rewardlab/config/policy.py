@@ -81,6 +81,11 @@ class PolicyConfig(MethodConfig):
         description="The judge, as in `rewardlab bench run` (hf:, prob: or openai:; each process opens its own), or rm:FOLDER, "
         "a scalar head that sees no anchor.",
     )
+    other_judges: list[str] = Field(
+        [],
+        description="Further judges, such as the same recipe's of other seeds: a response earns the least that any of them pays "
+        "(arXiv 2310.02743). What deceives one of them seldom deceives all.",
+    )
     judge_votes: int = Field(1, ge=1, description="Rationales (or votes) in each order of a comparison.")
     judge_max_tokens: int = Field(1024, ge=1, description="Most tokens of a judgment.")
     judge_batch_size: int = Field(64, ge=1, description="Sequences that the judge samples at a time.")
@@ -115,6 +120,15 @@ class PolicyConfig(MethodConfig):
     def _one_scale(self) -> Self:
         if self.verified and (self.phi != "probability" or self.judge.startswith("rm:")):
             raise ValueError("verified mixes rules that pay 0 to 1 with the judge: it needs phi probability and no scalar head")
+        return self
+
+    @model_validator(mode="after")
+    def _compares_with_all(self) -> Self:
+        scalar = [name for name in (self.judge, *self.other_judges) if name.startswith("rm:")]
+        if self.other_judges and scalar:
+            raise ValueError(f"other_judges are pairwise judges on one scale; {scalar[0]} is a scalar head: leave it out")
+        if len({self.judge, *self.other_judges}) <= len(self.other_judges):
+            raise ValueError("other_judges name a judge twice; the least of equal ones is no other")
         return self
 
     @model_validator(mode="after")

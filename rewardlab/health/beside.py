@@ -44,13 +44,20 @@ def beside_lines(setup: Setup) -> list[MemoryLine]:
     config = setup.config
     if isinstance(config, PolicyConfig):
         spec = JudgeSpec.parse(config.judge, "rm")
+        others = [JudgeSpec.parse(name) for name in config.other_judges]
+        more = [
+            _whole("another judge's weights", judge_beside(other.target, setup), head=True)
+            for other in others
+            if other.engine == HF
+        ]
         if spec.engine == HF:
-            return _judge(setup, config, judge_beside(spec.target, setup))
+            return [*_judge(setup, config, judge_beside(spec.target, setup)), *more]
         if spec.engine == "rm":
             return _scalar(setup, config, judge_beside(spec.target, setup, weight_bytes=SCORING_BYTES))
         if spec.engine == VLLM:
             how = f"vLLM takes {VLLM_SHARE:g} of a card by itself, in every process"
             return [MemoryLine("judge", VLLM_SHARE * setup.card, Phase.ALWAYS, how)]
+        return more
     if isinstance(config, RLConfig) and config.process_reward:
         return _steps(setup, judge_beside(config.process_reward, setup, weight_bytes=SCORING_BYTES))
     return []

@@ -86,7 +86,9 @@ def examine_plan(
     if isinstance(config, RLConfig) and config.reward_terms:
         yield _try("reward terms", lambda: ", ".join(term.name for term in load_terms(config.reward_terms)))
     if isinstance(config, PolicyConfig):
-        yield _try("judge", lambda: str(JudgeSpec.parse(config.judge, "rm")))
+        yield _try(
+            "judge", lambda: ", ".join(str(JudgeSpec.parse(name, "rm")) for name in (config.judge, *config.other_judges))
+        )
     yield _try("batches", lambda: _batches(config, plan.launch.processes))
     given = GivenData()
     if data is None:

@@ -149,3 +149,34 @@ class PairwiseReward:
             shares[name, second, first] = None if share is None else 1 - share
         made = [AnswerComparison(pair, judgment) for pair, judgment in zip(todo.values(), judgments, strict=True)]
         return [shares[question.pair_id, first, second] for question, first, second in comparisons], made
+
+
+class LeastReward:
+    """Pays the least that any of several judges does (worst-case optimization, arXiv 2310.02743): an answer that deceives one
+    of them seldom deceives all.
+
+    All ``rewards`` are on one scale. What one of them could not compare pays nothing and costs nothing. Metrics are the first
+    one's, and ``judge/spread``: how far the judges are apart, in the reward's own unit.
+    """
+
+    def __init__(self, rewards: Sequence[PairwiseReward]) -> None:
+        if not rewards or len({(reward.least, reward.parity) for reward in rewards}) != 1:
+            raise ValueError("expected one or more rewards on one scale")
+        self.rewards = tuple(rewards)
+        self.least, self.parity = rewards[0].least, rewards[0].parity
+
+    def __call__(
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
+    ) -> tuple[list[float | None], Metrics]:
+        results = [reward(questions, responses, anchors, step) for reward in self.rewards]
+        paid: list[float | None] = []
+        spreads = []
+        for scores in zip(*(scores for scores, _ in results), strict=True):
+            known = [score for score in scores if score is not None]
+            paid.append(min(known) if len(known) == len(scores) else None)
+            spreads += [max(known) - min(known)] if len(known) == len(scores) else []
+        unreadable = sum(reward is None for reward in paid)
+        metrics: Metrics = {"judge/unreadable_frac": Metric(unreadable / max(1, len(paid)), len(paid))}
+        if spreads:
+            metrics = {**metrics, "judge/spread": Metric(sum(spreads) / len(spreads), len(spreads))}
+        return paid, {**results[0][1], **metrics}

@@ -21,7 +21,7 @@ from rewardlab.models.families import end_token_ids
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import Template, load_template
 from rewardlab.rewards.anchors import AnchorsById, anchors_of
-from rewardlab.rewards.pairwise import PairwiseReward, PolicyReward
+from rewardlab.rewards.pairwise import LeastReward, PairwiseReward, PolicyReward
 from rewardlab.rewards.policy_function import AnchoredReward, Observer
 from rewardlab.rewards.policy_signs.answers import known_answers
 from rewardlab.rewards.policy_signs.checks import JudgeChecks
@@ -47,16 +47,13 @@ def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> Policy
     spec = JudgeSpec.parse(config.judge, "rm")
     if spec.engine == "rm":
         return ScalarReward(Path(spec.target), batch_size=config.judge_batch_size)
-    if spec.engine == VLLM:
-        raise ConfigError(
-            f"judge: {config.judge}: every process of the run would start a vLLM on its own card, which takes nine tenths of "
-            f"it and leaves no room to train; serve it on other cards (`vllm serve {spec.target}`) and name judge: "
-            f"openai:{spec.target}@http://HOST:8000/v1, or read it beside training by prob:{spec.target} or hf:{spec.target}"
-        )
-    judge = open_generative_judge(config.judge, max_tokens=config.judge_max_tokens, batch_size=config.judge_batch_size)
-    judge.check()
-    checks = _checks(config, judge, pairs)
-    pairwise = PairwiseReward(judge, num_votes=config.judge_votes, phi=config.phi, seed=config.seed, checks=checks)
+    judges = [_open_judge(name, config) for name in (config.judge, *config.other_judges)]
+    checks = [_checks(config, judges[0], pairs), *[None] * len(config.other_judges)]
+    rewards = [
+        PairwiseReward(judge, num_votes=config.judge_votes, phi=config.phi, seed=config.seed, checks=of_judge)
+        for judge, of_judge in zip(judges, checks, strict=True)
+    ]
+    pairwise: PolicyReward = rewards[0] if len(rewards) == 1 else LeastReward(rewards)
     if not config.verified:
         return pairwise
     math = MathVerifier()
@@ -64,6 +61,19 @@ def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> Policy
     verified = VerifiedReward(all_verifiers(math), pairwise, contract=Contract(config.contract), thinking=config.thinking)
     verified.check(pairs)
     return verified
+
+
+def _open_judge(name: str, config: PolicyConfig) -> GenerativeJudge:
+    spec = JudgeSpec.parse(name, "rm")
+    if spec.engine == VLLM:
+        raise ConfigError(
+            f"judge: {name}: every process of the run would start a vLLM on its own card, which takes nine tenths of "
+            f"it and leaves no room to train; serve it on other cards (`vllm serve {spec.target}`) and name judge: "
+            f"openai:{spec.target}@http://HOST:8000/v1, or read it beside training by prob:{spec.target} or hf:{spec.target}"
+        )
+    judge = open_generative_judge(name, max_tokens=config.judge_max_tokens, batch_size=config.judge_batch_size)
+    judge.check()
+    return judge
 
 
 def _checks(config: PolicyConfig, judge: GenerativeJudge, pairs: Sequence[PreferencePair]) -> JudgeChecks:
@@ -160,14 +170,16 @@ def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Pat
     def build(**parts: Any) -> PolicyTrainer:  # once the folder is known to be this run's
         return build_policy_trainer(rows, questions, reward, anchors_of(questions, config, template, out, reward), **parts)
 
-    # Another temperature of the judge's verdicts is another judge, though the config names it alike.
-    data = fingerprint_of(pairs) + (f" {VERDICT_TEMPERATURE} {tau!r}" if (tau := _verdict_temperature(reward)) != 1 else "")
+    # Another temperature of a judge's verdicts is another judge, though the config names it alike.
+    taus = _verdict_temperatures(reward)
+    data = fingerprint_of(pairs) + ("".join(f" {VERDICT_TEMPERATURE} {tau!r}" for tau in taus) if set(taus) - {1.0} else "")
     return run_method(build, config, out, data, template, name="policy", num_rows=len(rows), pairs=pairs)
 
 
-def _verdict_temperature(reward: PolicyReward | None) -> float:
-    """Return what divides the log-odds of the judge's verdicts; 1 of a judge whose verdicts are counted, or of none."""
+def _verdict_temperatures(reward: PolicyReward | None) -> list[float]:
+    """Return what divides the log-odds of each judge's verdicts; 1 of a judge whose verdicts are counted, none without one."""
     if isinstance(reward, VerifiedReward):
-        return _verdict_temperature(reward.judge)
-    judge = reward.judge if isinstance(reward, PairwiseReward) else None
-    return judge.verdict_temperature if isinstance(judge, ProbabilityJudge) else 1.0
+        return _verdict_temperatures(reward.judge)
+    rewards = reward.rewards if isinstance(reward, LeastReward) else [reward]
+    judges = [each.judge for each in rewards if isinstance(each, PairwiseReward)]
+    return [judge.verdict_temperature if isinstance(judge, ProbabilityJudge) else 1.0 for judge in judges]

@@ -18,7 +18,7 @@ from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE, add_to_card, write_card
 from rewardlab.prompts import load_template
 from rewardlab.rewards.anchors import anchors_of, best_of
-from rewardlab.rewards.pairwise import PairwiseReward
+from rewardlab.rewards.pairwise import LeastReward, PairwiseReward
 from rewardlab.rewards.policy_function import AnchoredReward
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
 from rewardlab.rewards.scalar import ScalarReward
@@ -327,3 +327,47 @@ def test_the_truth_of_a_worked_response() -> None:
     prose = replace(worked, responses=("There are several of them.", "8"))
     with pytest.raises(DataError, match=r"does not accept as an answer to itself.*boxed"):
         verified.check([prose])
+
+
+def test_several_judges_pay_the_least() -> None:
+    """What one of them cannot compare pays nothing; the first one's metrics stand, and how far they are apart."""
+    scores = ({"good": 0.9, "new": 0.9}, {"good": 0.8}, {"good": 0.8, "new": 0.8, "odd": 0.8})
+    judges = [Prefers(lambda text, of=of: of.get(text, 0.5)) for of in scores]  # type: ignore[misc]
+    judges[2] = Prefers(lambda text: scores[2].get(text, 0.5), unreadable=frozenset({"odd"}))
+    rewards = [PairwiseReward(judge) for judge in judges]  # type: ignore[arg-type]
+    questions = [question(name) for name in "abc"]
+    paid, metrics = LeastReward(rewards)(questions, ["good", "new", "odd"], [("fair",)] * 3, 0)
+    assert paid[:2] == pytest.approx([0.65, 0.5], abs=1e-3)  # .7, .65, .65 and .7, .5, .65
+    assert paid[2] is None
+    assert metrics["judge/unreadable_frac"].value == pytest.approx(1 / 3)
+    assert metrics["judge/spread"].value == pytest.approx((0.05 + 0.2) / 2, abs=1e-3)
+    assert values_of(metrics)["reward/win_rate"] == pytest.approx((0.7 + 0.7 + 0.5) / 3, abs=1e-3)
+    with pytest.raises(ValueError, match="on one scale"):
+        LeastReward([rewards[0], PairwiseReward(judges[1], phi="logit")])  # type: ignore[arg-type]
+
+
+def test_several_judges_are_opened(finished_run: Path, tmp_path: Path, demo_pairs: Any) -> None:
+    """A policy that is paid by two checkpoints trains, and logs how far they are apart."""
+    shutil.copytree(finished_run / "rl" / "final", tmp_path / "other")
+    judges = {"judge": f"prob:{finished_run / 'rl' / 'final'}", "other_judges": [f"prob:{tmp_path / 'other'}"]}
+    base = finished_run / "rl" / "final"
+    config = config_for(base, **judges, judge_max_tokens=8, max_steps=1, max_completion_length=8, anchor="preferred")
+    reward = policy_module.open_reward(config, demo_pairs[0][:8])
+    assert isinstance(reward, LeastReward)
+    pairs = demo_pairs[0][:2]
+    paid, metrics = reward(pairs, [pair.responses[1] for pair in pairs], [(pair.responses[0],) for pair in pairs], 0)
+    assert len(paid) == 2
+    assert metrics["judge/spread"].value == 0  # the same weights, asked alike
+
+
+@pytest.mark.parametrize(
+    ("judges", "message"),
+    [
+        ({"judge": "rm:a", "other_judges": ["prob:b"]}, "rm:a is a scalar head"),
+        ({"judge": "prob:a", "other_judges": ["rm:b"]}, "rm:b is a scalar head"),
+        ({"judge": "prob:a", "other_judges": ["prob:b", "prob:a"]}, "name a judge twice"),
+    ],
+)
+def test_judges_that_cannot_be_compared(judges: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        PolicyConfig(**judges)
