@@ -85,8 +85,8 @@ def harden_command(
     checkpoint that was right most often. OUT/index.html has the rounds, and the policy's reward beside its truth. The same
     command goes on after an interruption.
 
-    `rewardlab harden --data pairs.parquet --held-out held_out.parquet --policy POLICY --judge runs/rl/final --truth exact
-    --out runs/harden`
+    `rewardlab harden --data pairs.parquet --held-out held_out.parquet --policy POLICY --judge runs/rl/final --judge-set
+    consistency.weight=0 --truth exact --out runs/harden`
     """
     from rewardlab.config import find_config
     from rewardlab.training.hardening import PAGE, HardenPlan, harden_judge

@@ -83,8 +83,8 @@ class PolicyConfig(MethodConfig):
     )
     other_judges: list[str] = Field(
         [],
-        description="Further judges, such as the same recipe's of other seeds: a response earns the least that any of them pays "
-        "(arXiv 2310.02743). What deceives one of them seldom deceives all.",
+        description="Further judges, such as the same recipe's of other seeds: a response earns the least that any of them "
+        "pays (arXiv 2310.02743). What deceives one of them seldom deceives all.",
     )
     judge_votes: int = Field(1, ge=1, description="Rationales (or votes) in each order of a comparison.")
     judge_max_tokens: int = Field(1024, ge=1, description="Most tokens of a judgment.")

@@ -24,7 +24,7 @@ from rewardlab.distill.pipeline import refuse_unfit
 from rewardlab.errors import ConfigError
 from rewardlab.health.cards import TYPICAL, GraphicsCard
 from rewardlab.health.decoding import ENGINE_STEP_S
-from rewardlab.health.finding import Finding
+from rewardlab.health.finding import Finding, Outcome
 from rewardlab.health.lengths import count_sample
 from rewardlab.health.memory import kv_bytes
 from rewardlab.health.plan import Plan
@@ -86,17 +86,19 @@ def teacher_findings(config: DistillConfig, pairs: Sequence[PreferencePair]) -> 
     message += " (the paper's mean)" if answer == JUDGMENT_TOKENS else ""
     usd = load.requests * config.prices.usd(round(prompt), answer)
     message += f", about {usd:,.2f} US dollars by the config's prices" if usd else "; the config has no prices"
-    if config.budget.usd is not None and usd > config.budget.usd:
+    exceeds = config.budget.usd is not None and usd > config.budget.usd
+    outcome: Outcome = "look" if exceeds else "ok"
+    if exceeds:
         message += f", more than its budget of {config.budget.usd:,.2f}"
     if config.transport == "batch":
-        yield Finding("cost", "ok", f"{message}; a batch is answered within a day")
+        yield Finding("cost", outcome, f"{message}; a batch is answered within a day")
         return
     seconds = load.requests * answer / TOKENS_PER_S / (config.concurrency * len(config.base_urls))
     message += (
         f"; {hours_text(seconds)} at {TOKENS_PER_S:.0f} tokens a second for each of {config.concurrency} requests at a time"
     )
     message += f" and {len(config.base_urls)} endpoints" if len(config.base_urls) > 1 else ""
-    yield Finding("cost", "ok", f"{message}. Attempts, length and rate are assumed")
+    yield Finding("cost", outcome, f"{message}. Attempts, length and rate are assumed")
 
 
 def suite_findings(suite: SuiteConfig, root: Path, plan: Plan) -> Iterator[Finding]:

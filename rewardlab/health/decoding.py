@@ -160,7 +160,9 @@ def decoding_sentence(config: MethodConfig, load: DecodingLoad, time: DecodingTi
         f"({steps}; {reading}), an engine in {time.engine_s:,.0f} s, beside {time.training_s:,.0f} s of training"
     )
     if config.engine is not None:
-        return f"{sums}: the engine saves {share}" if time.lengthens else f"{sums}: the engine saves nothing"
+        if not time.lengthens:
+            return f"{sums}: the engine saves nothing"
+        return f"{sums}: a batch would take {share} longer without the engine"
     if time.lengthens <= WORTHWHILE:
         return f"{sums}: the own decoder will do"
     more_at_once = "raise sampling_batch_size as far as memory allows" if time.slices > 1 else "take more processes"

@@ -108,6 +108,10 @@ def examine_plan(
         except Exception as error:  # the boundary: whatever a library raises is what would have ended the run
             yield Finding("data", "failed", f"{type(error).__name__}: {error}")
         else:
+            if given.sequences == 0:
+                what = "no pair is left to train on: expected judgments (SFT), labels, or the tags that `attempts` names (RL)"
+                yield Finding("data", "failed", f"{len(given.pairs):,} pairs; {what}")
+                return
             yield from _try_all("data", lambda: _data(config, given))
     yield from _try_all("memory", lambda: needs(config, plan, given.facts))
     if plan.launch.zero and not dry and find_spec("deepspeed") is None:

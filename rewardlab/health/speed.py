@@ -49,7 +49,9 @@ def _time_sentence(setup: Setup, card: GraphicsCard, steps: int, price: float | 
     if processes > 1:
         text += f", {cards:,.3g} card-hours"
     cost = f", {cards * price:,.2f} US dollars" if price is not None else "" if cards < 1 else " (--price says what they cost)"
-    return f"{text} on an {card.name}{cost}; estimated from shapes, start, saving and waiting not counted"
+    engine = setup.method.engine if setup.method else None
+    of_engine = ", nor the engine's own cards" if engine and (engine.devices or engine.base_url) else ""
+    return f"{text} on an {card.name}{cost}; estimated from shapes, start, saving and waiting not counted{of_engine}"
 
 
 def _pictures(setup: Setup, card: GraphicsCard) -> Finding:
@@ -100,7 +102,9 @@ def step_seconds(setup: Setup, card: GraphicsCard) -> float:
         return training_seconds(setup, card)
     seconds, method = decoding_time(load), setup.method
     drawing_s = seconds.own_s if method.engine is None else seconds.engine_s
-    return (drawing_s + seconds.training_s) * method.batch_size / (method.rollout_batch_size * method.iterations)
+    ahead = method.engine is not None and method.engine.ahead > 0  # then the one goes on beside the other
+    both_s = max(drawing_s, seconds.training_s) if ahead else drawing_s + seconds.training_s
+    return both_s * method.batch_size / (method.rollout_batch_size * method.iterations)
 
 
 def _evaluation(setup: Setup, card: GraphicsCard, note: str, steps: int | None) -> Iterator[Finding]:

@@ -19,11 +19,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rewardlab.config import PolicyConfig, RLConfig, load_config, load_yaml, parse_overrides
+from rewardlab.config import SCHEMAS, PolicyConfig, RLConfig, load_config, load_yaml, parse_overrides
 from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
 from rewardlab.data.pair_table import pair_facts
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError, RewardlabError
+from rewardlab.judging.spec import JudgeSpec
 from rewardlab.processes import end_with_parent
 from rewardlab.reporting.hardening_page import hardening_page
 from rewardlab.reporting.progress import log_line
@@ -104,8 +105,8 @@ def harden_judge(plan: HardenPlan, out: Path) -> Path:
     fails: its own sentence stands above it.
     """
     lock_folder(out)
+    _check_plan(plan)  # first: a plan that is refused leaves nothing that the mended one would have to match
     _refuse_other(plan, out)
-    _check_endpoint(plan)
     judge, policy = plan.judge, plan.policy
     for number in range(plan.rounds):
         result = _finished_round(out, number)
@@ -121,11 +122,19 @@ def harden_judge(plan: HardenPlan, out: Path) -> Path:
     return Path(judge)
 
 
-def _check_endpoint(plan: HardenPlan) -> None:
-    """Raise EndpointError where the judge is paid for consistency and nothing answers about it, before hours of a policy's
-    training."""
+def _check_plan(plan: HardenPlan) -> None:
+    """Raise ConfigError for a truth or a config that a stage would refuse, EndpointError where the judge is paid for
+    consistency and nothing answers about it: before hours of a policy's training."""
     from rewardlab.training.rl import require_consistency_judge
 
+    if plan.truth.startswith("judge:"):
+        JudgeSpec.parse(plan.truth.removeprefix("judge:"))
+    elif plan.truth not in ("exact", "rules"):
+        raise ConfigError(f"truth {plan.truth}: expected exact, rules or judge:SPEC")
+    for stage, path in (("policy", plan.policy_config), ("sft", plan.sft_config), ("rl", plan.judge_config)):
+        if (folder := Path(path).parent.name) in SCHEMAS and folder != stage:
+            raise ConfigError(f"{path}: is a config of `rewardlab {folder}`; expected one of `rewardlab {stage}`")
+    _policy_config(plan)
     require_consistency_judge(_config(RLConfig, plan.judge_config, plan.judge_keys, model=plan.judge))
 
 

@@ -70,7 +70,7 @@ def test_slices_cost_their_steps_again() -> None:
         ({}, {"answer_tokens": 32}, "the own decoder will do"),
         ({"hot_token": {}}, {"at_once": 8}, "no engine goes with hot_token; raise sampling_batch_size"),
         ({"lora": {"quantize": "nf4"}}, {"at_once": 8}, "no engine goes with lora.quantize"),
-        ({"engine": {"kind": "colocate"}, "importance_cap": 2.0}, {}, "the engine saves"),
+        ({"engine": {"kind": "colocate"}, "importance_cap": 2.0}, {}, "longer without the engine"),
     ],
 )
 def test_the_sentence(changes: dict[str, Any], load: dict[str, Any], expected: str) -> None:

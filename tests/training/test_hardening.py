@@ -267,3 +267,25 @@ def test_another_run_is_refused(plan: HardenPlan, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(hardening, "_command", more)
     harden_judge(plan, tmp_path / "out")
     assert more.stages == ROUNDS[len(ROUND) :]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"truth": "foo"}, "expected exact, rules or judge:SPEC"),
+        ({"truth": "judge:nope"}, "nope"),
+        ({"judge_config": "configs/sft/mine.yaml"}, "is a config of `rewardlab sft`"),
+        ({"policy_keys": ("nonsense=1",)}, "nonsense"),
+    ],
+)
+def test_a_plan_that_is_refused_leaves_nothing(
+    plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], message: str
+) -> None:
+    """The mended one begins in the same folder."""
+    commands = Commands()
+    monkeypatch.setattr(hardening, "_command", commands)
+    with pytest.raises(ConfigError, match=message):
+        harden_judge(replace(plan, **change), tmp_path / "out")
+    assert commands.lines == []
+    harden_judge(plan, tmp_path / "out")
+    assert commands.stages == ROUNDS
