@@ -43,6 +43,7 @@ REAL = {
 }
 MEASURED = {  # of metrics.jsonl
     "rollouts/staleness": "optimizer steps by which a batch's weights are older",
+    "rollouts/wait_seconds": "seconds that training waited for a batch",
     "importance/gap": "distance of the sampler's log-probs from the trainer's, nats",
     "importance/capped_frac": "tokens at the importance cap",
 }
