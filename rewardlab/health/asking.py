@@ -76,7 +76,7 @@ def teacher_findings(config: DistillConfig, pairs: Sequence[PreferencePair]) -> 
     facts = list(pair_facts(pairs))
     refuse_unfit(len(facts), len({of.pair_id for of in facts}), [of.pair_id for of in facts if of.preferred is None])
     template = load_template(config.template)
-    answer = answer_tokens(template, min(JUDGMENT_TOKENS, config.max_tokens))
+    answer = answer_length(template, min(JUDGMENT_TOKENS, config.max_tokens))
     attempts = sum((1 - RIGHT) ** n for n in range(config.max_attempts))
     each = config.votes or attempts
     how = f"{config.votes} votes each" if config.votes else f"{each:.2f} attempts each, {100 * RIGHT:.0f} % of them right"
@@ -132,19 +132,19 @@ def benchmark_load(settings: BenchSettings, model: str) -> Load:
         raise ConfigError(f"{settings.benchmark}: orders recorded is for recordings (--judge replay:FILE); leave it out")
     rows, _ = load_rows(settings, cast(AnyJudge, SimpleNamespace(sees=True, name=settings.judge)))
     pairs = [row.pair for row in rows]
-    asked = {"greedy": True, "blank": any(map(images_of, pairs)), "other": has_other_images(pairs)}
-    passes = (settings.votes or 1) + sum(asked[name] for name in settings.controls)
+    controls = {"greedy": True, "blank": any(map(has_images, pairs)), "other": has_other_images(pairs)}
+    passes = (settings.votes or 1) + sum(controls[name] for name in settings.controls)
     template = load_template_for(model, settings.template)
     prompt, source = prompt_tokens(pairs, template, model)
     orders = 2 if settings.orders in (AUTO, "both") else 1
-    return Load(len(rows) * orders * passes, prompt, answer_tokens(template, settings.max_tokens), source)
+    return Load(len(rows) * orders * passes, prompt, answer_length(template, settings.max_tokens), source)
 
 
-def images_of(pair: PreferencePair) -> bool:
+def has_images(pair: PreferencePair) -> bool:
     return bool(pair.images) or any(pair.response_images)
 
 
-def answer_tokens(template: Template, most: int) -> int:
+def answer_length(template: Template, most: int) -> int:
     """Return ``most``, or the few tokens of an answer that is the verdict alone."""
     return min(most, VERDICT_TOKENS) if template.verdict_format == "bare" else most
 

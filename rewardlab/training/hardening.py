@@ -28,6 +28,7 @@ from rewardlab.judging.spec import JudgeSpec
 from rewardlab.processes import end_with_parent
 from rewardlab.reporting.hardening_page import hardening_page
 from rewardlab.reporting.progress import log_line
+from rewardlab.training.policy_answers import add_answers, share_right
 from rewardlab.training.run.folder import FINAL, METRICS, is_finished
 from rewardlab.training.run.inputs import pairs_of
 
@@ -251,21 +252,6 @@ def _earlier_checkpoints(trained: Path) -> list[Path]:
     last = max((row["step"] for row in read_complete_lines(trained / METRICS)), default=0)
     steps = {path: int(path.name.rpartition("-")[2]) for path in trained.glob("checkpoint-*")}
     return sorted((path for path, step in steps.items() if step < last), key=steps.__getitem__)
-
-
-def add_answers(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """Return the counts of a policy's answers of two times that it was asked, and the mean of what both were paid."""
-    both = {name: first[name] + second[name] for name in ("questions", "right", "wrong", "unknown", "paid")}
-    paid = [(row["reward"], row["paid"]) for row in (first, second) if row["reward"] is not None]
-    total = sum(number for _, number in paid)
-    return {**both, "reward": sum(reward * number for reward, number in paid) / total if total else None}
-
-
-def share_right(result: dict[str, Any]) -> float:
-    """Return the share, in 0..1, of answers that are known to be right. One of which nothing is known is no success: a policy
-    would gain by answers that no rule can read."""
-    right: int = result["right"]
-    return right / max(1, int(result["questions"]))
 
 
 def _ask_policy(

@@ -14,7 +14,8 @@ from rewardlab.config import PolicyConfig, load_config, parse_overrides
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.training import hardening
-from rewardlab.training.hardening import HardenPlan, add_answers, harden_judge, share_right
+from rewardlab.training.hardening import HardenPlan, harden_judge
+from rewardlab.training.policy_answers import add_answers, share_right
 from rewardlab.types import PreferencePair
 from tests.support.images import png
 
