@@ -121,7 +121,7 @@ def test_every_arm_in_small(finished_run: Path, tiny_checkpoint: Path, demo_pair
     pairs = [pair for pair in demo_pairs[0] if pair.question != MANY_WORDED]
     write_parquet([replace(pair, judgment="") for pair in pairs[:16]], run / "demo" / "train.parquet")
     write_parquet(read_pairs(finished_run / "demo" / "test.parquet"), run / "demo" / "test.parquet")
-    opener = partial(PolicyContext, run, SMALL, tmp_path / "out", run / "rl" / "final")
+    opener = partial(PolicyContext, run, SMALL, tmp_path / "out", (run / "rl" / "final", run / "sft" / "final"))
     start = run_trials(opener, plan(ARMS, tuple(ARMS), (0,)), tmp_path / "out", workers=1)
     records = {row["arm"]: row for row in read_records(tmp_path / "out")}
     assert set(records) == set(ARMS)
