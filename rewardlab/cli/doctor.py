@@ -73,9 +73,9 @@ def doctor_command(
     from shapes, with a line for each thing it counts; on a GPU the step's peak is measured. Exit status 1 if a check failed;
     `look` marks what is for you to decide, and what was compared with nothing because no flag says with what.
     """
-    from rewardlab.config import find_config, load_yaml, parse_overrides, stage_of
+    from rewardlab.config import find_config, parse_overrides, stage_of
     from rewardlab.health.cards import card_named
-    from rewardlab.health.doctor import examine_plan, examine_suite
+    from rewardlab.health.doctor import examine_plan, examine_suite, is_suite
     from rewardlab.health.plan import Plan
     from rewardlab.training.run.launcher import Launch, read_launch
 
@@ -98,7 +98,7 @@ def doctor_command(
     plan = Plan(launch, memory, model, out, card_named(card) if card else None, host_memory, price)
     findings = (
         examine_suite(path, plan, data, changes)
-        if stage is None and "benchmarks" in load_yaml(path)
+        if stage is None and is_suite(path)
         else examine_plan(
             path,
             stage_of(path, stage),

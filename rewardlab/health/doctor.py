@@ -24,6 +24,7 @@ from rewardlab.config import (
     SuiteConfig,
     TrainConfig,
     load_config,
+    load_yaml,
 )
 from rewardlab.data.pair_table import pair_facts, select_pairs
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
@@ -121,6 +122,14 @@ def examine_plan(
     yield from _services(config, dry=dry)
     if not dry:
         yield from _try_run(config.model_copy(update={"model": plan.model} if plan.model else {}), plan, given.pairs)
+
+
+def is_suite(path: Path) -> bool:
+    """Return whether a file lists benchmarks. One that cannot be read is none: examining it says why."""
+    try:
+        return "benchmarks" in load_yaml(path)
+    except ConfigError:
+        return False
 
 
 def examine_suite(path: Path, plan: Plan, data: Path | None, changes: Mapping[str, Any] | None = None) -> Iterator[Finding]:

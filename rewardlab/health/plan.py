@@ -166,10 +166,13 @@ def _rows(lines: list[MemoryLine]) -> Iterator[str]:
 
 
 def _vllm_judge(config: TrainConfig) -> str | None:
-    if not isinstance(config, PolicyConfig) or (spec := JudgeSpec.parse(config.judge, "rm")).engine != VLLM:
+    names = (config.judge, *config.other_judges) if isinstance(config, PolicyConfig) else ()
+    name = next((name for name in names if JudgeSpec.parse(name, "rm").engine == VLLM), None)
+    if name is None:
         return None
+    spec = JudgeSpec.parse(name)
     return (
-        f"judge: {config.judge} would start a vLLM on every card beside the trainer: serve it on a card of its own "
+        f"judge: {name} would start a vLLM on every card beside the trainer: serve it on a card of its own "
         f"(vllm serve {spec.target}) and set judge: openai:{spec.target}@http://HOST:PORT/v1, or judge: prob:{spec.target}"
     )
 

@@ -115,6 +115,20 @@ def test_a_dry_run_counts_steps_and_names_what_it_leaves_out(tmp_path: Path) -> 
     assert ask(str(config), "--dry-run", "batch_size=7").exit_code == 1
 
 
+def test_nothing_to_train_on_and_nothing_to_read(tmp_path: Path) -> None:
+    """Pairs without a judgment are refused as `rewardlab sft` refuses them; a file that is no YAML is no suite."""
+    data, config = tmp_path / "pairs.parquet", tmp_path / "sft.yaml"
+    write_parquet([replace(pair, judgment="") for pair in scaled_runs.pairs()], data)
+    config.write_text("{}")
+    done = ask(str(config), "--dry-run", "--data", str(data))
+    assert done.exit_code == 1
+    assert "FAILED data: 32 pairs; no pair is left to train on" in done.output
+    config.write_text("a: [")
+    done = ask(str(config), "--dry-run")
+    assert done.exit_code == 1
+    assert "FAILED config" in done.output
+
+
 def test_what_is_not_there(tmp_path: Path) -> None:
     """A sentence each; of weights that are yet to be trained what can be known is told, and the rest left out."""
     data, config = tmp_path / "pairs.parquet", tmp_path / "rl.yaml"

@@ -11,6 +11,7 @@ import pytest
 
 from rewardlab.config import RLConfig, RMConfig, SFTConfig
 from rewardlab.health.cards import CARDS
+from rewardlab.health.decoding import decoding_load, decoding_time
 from rewardlab.health.evaluation import HeldOutData
 from rewardlab.health.memory import Phase, Setup, setup_of
 from rewardlab.health.plan import DataFacts, Plan, memory_lines, needs
@@ -167,3 +168,15 @@ def test_the_cure_of_an_evaluation() -> None:
     rows = int(finding.message.split("evaluation.batch_size=")[1].split()[0])
     cured = config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"batch_size": rows})})
     assert next(needs(cured, plan)).outcome == "ok"
+
+
+def test_what_is_drawn_ahead_takes_no_time_of_its_own() -> None:
+    """But for the longer of drawing and training."""
+    engines = ({"kind": "serve", "devices": "7", "ahead": ahead} for ahead in (0, 1))
+    setups = [setup_of(build_on_meta(BASE), RLConfig(engine=engine, importance_cap=2.0), Launch(8, 3)) for engine in engines]
+    load = decoding_load(setups[0], CARDS["H100"])
+    assert load is not None
+    split, batches = decoding_time(load), 256 / 128
+    none, one = (step_seconds(setup, CARDS["H100"]) for setup in setups)
+    assert none == pytest.approx((split.engine_s + split.training_s) / batches)
+    assert one == pytest.approx(max(split.engine_s, split.training_s) / batches)

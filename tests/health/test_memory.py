@@ -205,6 +205,18 @@ def test_a_judge_in_every_process_is_refused() -> None:
     assert "set judge: openai:runs/rl/final@http://HOST:PORT/v1" in finding.message
 
 
+def test_other_judges_lie_beside_the_first() -> None:
+    """Each with its weights; one that would start a vLLM is refused as the first is."""
+    one = always(PolicyConfig(judge=f"prob:{BASE}"), Launch(8, 3))
+    three = PolicyConfig(judge=f"prob:{BASE}", other_judges=["prob:runs/a", "openai:m@http://judge:8000/v1"])
+    assert {what: size for what, size in always(three, Launch(8, 3)).items() if what not in one} == {
+        "another judge's weights": 2 * B
+    }
+    finding = next(needs(PolicyConfig(judge=f"prob:{BASE}", other_judges=["vllm:runs/b"]), Plan(Launch(8, 3), 80.0)))
+    assert finding.outcome == "failed"
+    assert "judge: vllm:runs/b would start a vLLM" in finding.message
+
+
 def test_where_the_judge_of_consistency_lies() -> None:
     """Beside the paper's run at vLLM's 0.4 it does not fit; at 0.3 it does; at another address it is none of ours."""
     config = load_config(RLConfig, CONFIGS / "rl" / "stable_reinforce_qwen2_5_vl_7b.yaml")
