@@ -1,9 +1,10 @@
 """What becomes of a policy under a judge that is hardened meanwhile? `python -m eval.hardening_loop`, by hand.
 
-The policy study's policy, paid by a judge against the right answer, without a KL term. For each seed: `rewardlab harden`, and
-beside it `rewardlab policy` for as many steps under the judge as it is. Both are asked the demonstration's held-out questions,
-which neither they nor the gate of the loop have seen: its held-out questions are drawn anew. Every stage is a command, and a
-finished one is not run again. Results: eval/results/hardening_loop.json, .md and .png.
+The policy study's policy, paid by judges against the right answer, without a KL term. For each seed: `rewardlab harden`, where
+the first judge learns and the policy is paid by the least of it and of ``--other-judges``, which stay as they are; and beside
+it `rewardlab policy` for as many steps under all these judges as they are, and under the first alone. All are asked the
+demonstration's held-out questions, which neither they nor the gate of the loop have seen: its held-out questions are drawn
+anew. Every stage is a command, and a finished one is not run again. Results: eval/results/hardening_loop.json, .md and .png.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ from rewardlab.types import FinishReason, Order, PreferencePair
 
 NAME, DRAWS = "hardening_loop", 2
 ROOT = Path(__file__).parents[1]
+WAYS = {
+    "loop": "one judge hardened in the loop, the others as they are",
+    "several": "all judges as they are",
+    "alone": "the first judge alone, as it is",
+}
 Record = dict[str, Any]
 
 
@@ -47,9 +53,9 @@ Record = dict[str, Any]
 class Settings:
     """``steps`` of the policy in a round; ``mix`` and ``judge_steps`` are those of the judge's training."""
 
-    rounds: int = 10
-    steps: int = 12
-    checkpoints: int = 3
+    rounds: int = 4
+    steps: int = 40
+    checkpoints: int = 2
     mix: float = 4.0
     judge_steps: int = 24
     number: int = 800
@@ -122,10 +128,21 @@ class Examination:
         return float(json.loads(kept.read_text(encoding="utf-8")))
 
 
+def yaml_list(judges: Sequence[Path]) -> str:
+    return f"[{', '.join(f'prob:{judge}' for judge in judges)}]"
+
+
 def run_loop(
-    policy: Path, judge: Path, paths: dict[str, Path], out: Path, settings: Settings, seed: int, examination: Examination
+    policy: Path,
+    judges: Sequence[Path],
+    paths: dict[str, Path],
+    out: Path,
+    settings: Settings,
+    seed: int,
+    examination: Examination,
 ) -> list[Record]:
     """Run the loop of a seed; return its rounds, each with the truth of its checkpoints on the test questions."""
+    judge, *others = judges
     config = out / "policy.yaml"
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(config, "".join(f"{name}: {value}\n" for name, value in {**POLICY, "max_steps": settings.steps}.items()))
@@ -134,6 +151,8 @@ def run_loop(
     words += ["--policy-config", config, "--judge-config", ROOT / "configs" / "tiny" / "rl.yaml", "--number", settings.number]
     words += ["--judge-set", "consistency.weight=0", "--judge-set", f"max_steps={settings.judge_steps}"]
     words += ["--max-tokens", settings.max_tokens, "--judge-max-tokens", settings.judge_tokens, "--seed", 1000 * seed]
+    if others:
+        words += ["--policy-set", f"other_judges={yaml_list(others)}"]
     run_command(*words, "--out", out / "loop")
     rounds = [json.loads(line) for line in (out / "loop" / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
     for row in rounds:
@@ -144,10 +163,16 @@ def run_loop(
 
 
 def run_alone(
-    policy: Path, judge: Path, paths: dict[str, Path], out: Path, settings: Settings, seed: int, examination: Examination
+    policy: Path,
+    judges: Sequence[Path],
+    paths: dict[str, Path],
+    trained: Path,
+    settings: Settings,
+    seed: int,
+    examination: Examination,
 ) -> list[float]:
-    """Train a policy of a seed under the judge as it is; return its truth, at the end of what would be rounds."""
-    trained, steps = out / "alone", settings.rounds * settings.steps
+    """Train a policy of a seed under judges as they are; return its truth, at the end of what would be rounds."""
+    steps, (judge, *others) = settings.rounds * settings.steps, judges
     if not is_finished(trained):
         keys = {
             **POLICY,
@@ -159,6 +184,7 @@ def run_alone(
             "seed": 1000 * seed,
             "health.policy": "warn",
             "signs.truth": "exact",
+            **({"other_judges": yaml_list(others)} if others else {}),
         }
         words = ["policy", "--data", paths["train"], "--model", policy, "--judge", f"prob:{judge}", "--out", trained]
         run_command(*words, *(f"{name}={value}" for name, value in keys.items()))
@@ -167,43 +193,45 @@ def run_alone(
 
 
 def summarize(seeds: dict[str, Record], facts: Record) -> Record:
-    """Return what the tables show: truth by round, its least value, and its last."""
-    start = facts["start"]
-    for record in seeds.values():
-        handed_on = [row["next_test"] for row in record["loop"]]
-        record["handed_on"] = [start, *handed_on]
-        record["least"] = min(record["handed_on"])
-        record["least_of_any_checkpoint"] = min(value for row in record["loop"] for value in row["test"].values())
-        record["last"] = handed_on[-1]
-        record["alone_least"], record["alone_last"] = min([start, *record["alone"]]), record["alone"][-1]
-    return {**facts, "seeds": seeds}
+    """Return what the tables show, of each way of paying: truth by round, its least value at the end of one, and its last."""
+    curves = {}
+    for name in WAYS:
+        if not all(name in record for record in seeds.values()):
+            continue
+        of_way = [[row["next_test"] for row in record[name]] if name == "loop" else record[name] for record in seeds.values()]
+        with_start = [[facts["start"], *values] for values in of_way]
+        means = [sum(column) / len(column) for column in zip(*with_start, strict=True)]
+        curves[name] = {
+            "seeds": with_start,
+            "mean": means,
+            "last": [values[-1] for values in with_start],
+            "least": [min(values) for values in with_start],
+        }
+    any_checkpoint = [min(value for row in record["loop"] for value in row["test"].values()) for record in seeds.values()]
+    return {**facts, "curves": curves, "least_of_any_checkpoint": any_checkpoint, "seeds": seeds}
 
 
 def markdown(summary: Record) -> str:
     """Return the tables of a summary."""
-    seeds, settings = summary["seeds"], summary["settings"]
+    seeds, settings, curves = summary["seeds"], summary["settings"], summary["curves"]
     rows = [
         "# What becomes of a policy under a judge that is hardened meanwhile?",
         "",
         f"- `python -m eval.hardening_loop`, commit {summary['commit']}; seeds {', '.join(seeds)}.",
         f"- {settings['rounds']} rounds of {settings['steps']} policy steps, no KL term.",
+        f"- Judges that pay: {summary['num_judges']}; the reward is the least of what they pay.",
         f"- Right answers to {summary['num_test']} questions that neither training nor the gate has seen, two sampled answers",
         f"  each; the policy at the start: {100 * summary['start']:.1f} %. Means with Student's 95 % intervals over seeds.",
         "",
-        "| right answers, % | judge hardened in the loop | judge as it is |",
-        "|---|---|---|",
+        f"| right answers, % | {' | '.join(WAYS[name] for name in curves)} |",
+        "|---|" + "---|" * len(curves),
     ]
-    for words, loop, alone in (
-        ("at the end", "last", "alone_last"),
-        ("least at the end of a round", "least", "alone_least"),
-    ):
-        rows.append(
-            f"| {words} | {cell_of([s[loop] for s in seeds.values()])} | {cell_of([s[alone] for s in seeds.values()])} |"
-        )
-    rows.append(
-        f"| least of any checkpoint, those that are not gone on with too | "
-        f"{cell_of([s['least_of_any_checkpoint'] for s in seeds.values()])} | |"
-    )
+    for words, key in (("at the end", "last"), ("least at the end of a round", "least")):
+        rows.append(f"| {words} | {' | '.join(cell_of(curve[key]) for curve in curves.values())} |")
+    means = (f"{100 * min(curve['mean']):.1f}" for curve in curves.values())
+    rows.append(f"| least of the mean curve | {' | '.join(means)} |")
+    least = cell_of(summary["least_of_any_checkpoint"])
+    rows.append(f"| least of any checkpoint, those that are not gone on with too | {least} |{' |' * (len(curves) - 1)}")
     rows += [
         "",
         "| seed | round | policy handed on, % | checkpoints, % | wrong and paid | judge before, % | after, % | accepted |",
@@ -221,13 +249,12 @@ def markdown(summary: Record) -> str:
 
 
 def draw(summary: Record, path: Path) -> None:
-    """Draw the truth of the policy that is handed on, round by round, beside the policy under the judge as it is."""
+    """Draw the truth of the policies round by round: of the loop the one that is handed on."""
     figure, axes = plt.subplots(figsize=(5.6, 3.6))
-    for number, record in enumerate(summary["seeds"].values()):
-        curves = (("handed_on", "C0", "hardened in the loop"), ("alone", "C3", "judge as it is"))
-        for name, color, label in curves:
-            values = record[name] if name == "handed_on" else [summary["start"], *record[name]]
-            axes.plot([100 * value for value in values], color=color, lw=1.4, label=label if number == 0 else None)
+    for (name, curve), color in zip(summary["curves"].items(), ("C0", "C2", "C3"), strict=False):
+        for values in curve["seeds"]:
+            axes.plot([100 * value for value in values], color=color, lw=0.7, alpha=0.5)
+        axes.plot([100 * value for value in curve["mean"]], color=color, lw=2, label=WAYS[name])
     axes.axhline(100 * summary["start"], color="grey", lw=0.8, ls=":")
     axes.set(xlabel="round", ylabel="right answers, %")
     axes.legend(fontsize=8)
@@ -240,15 +267,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, default=Path("runs/quickstart"), help="a quickstart: its demo pairs")
     parser.add_argument("--policy", type=Path, required=True, help="the policy to begin with: START/final of the policy study")
-    parser.add_argument("--judge", type=Path, required=True, help="checkpoint folder of a judge, hardened or not")
+    parser.add_argument("--judge", type=Path, required=True, help="checkpoint folder of the judge that learns, hardened or not")
+    parser.add_argument("--other-judges", type=Path, nargs="*", default=[], help="checkpoint folders of judges that pay, too")
     parser.add_argument("--out", type=Path, default=Path("runs/hardening_loop"))
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--set", default="{}", help="other settings, JSON")
     parser.add_argument("--results", type=Path, default=ROOT / "eval" / "results")
     options = parser.parse_args()
-    settings = Settings(**json.loads(options.set))
+    settings, judges = Settings(**json.loads(options.set)), [options.judge, *options.other_judges]
     weights = {
-        name: digest(Path(path) / "model.safetensors") for name, path in (("policy", options.policy), ("judge", options.judge))
+        "policy": digest(options.policy / "model.safetensors"),
+        "judges": [digest(judge / "model.safetensors") for judge in judges],
     }
     demo = {name: digest(options.run / "demo" / f"{name}.parquet") for name in ("train", "test")}
     keep_settings(options.out, {**asdict(settings), **weights, **demo})
@@ -258,9 +287,18 @@ def main() -> None:
     examination = Examination(test, options.out / "truth", settings)
     start, seeds = examination.share_right(options.policy), dict[str, Record]()
     for seed in options.seeds.split(","):
-        parts = (options.policy, options.judge, paths, options.out / f"seed_{seed}", settings, int(seed), examination)
-        seeds[seed] = {"loop": run_loop(*parts), "alone": run_alone(*parts)}
-    facts = {"commit": commit(), "settings": asdict(settings), "num_test": len(test), "start": start}
+        folder, parts = options.out / f"seed_{seed}", (settings, int(seed), examination)
+        seeds[seed] = {"loop": run_loop(options.policy, judges, paths, folder, *parts)}
+        if len(judges) > 1:
+            seeds[seed]["several"] = run_alone(options.policy, judges, paths, folder / "several", *parts)
+        seeds[seed]["alone"] = run_alone(options.policy, judges[:1], paths, folder / "alone", *parts)
+    facts = {
+        "commit": commit(),
+        "settings": asdict(settings),
+        "num_judges": len(judges),
+        "num_test": len(test),
+        "start": start,
+    }
     write_files(NAME, summarize(seeds, facts), options.results, markdown=markdown, draw=draw)
 
 

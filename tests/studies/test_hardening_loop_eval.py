@@ -30,23 +30,29 @@ def row(number: int, next_test: float, *tested: float) -> dict[str, Any]:
 
 
 def test_the_report(tmp_path: Path) -> None:
-    """The least counts the start in both arms; a checkpoint that is not gone on with is told beside it."""
+    """The least counts the start in every way; a checkpoint that is not gone on with is told beside it."""
     seeds = {
-        str(seed): {"loop": [row(0, 0.55, 0.55, 0.3), row(1, 0.6, 0.58, 0.6)], "alone": [0.4, 0.3 + 0.1 * seed]}
+        str(seed): {
+            "loop": [row(0, 0.55, 0.55, 0.3), row(1, 0.6, 0.58, 0.6)],
+            "several": [0.5, 0.56 + 0.02 * seed],
+            "alone": [0.4, 0.3 + 0.1 * seed],
+        }
         for seed in range(2)
     }
-    facts = {"commit": "c", "settings": {"rounds": 2, "steps": 20}, "num_test": 500, "start": 0.54}
+    facts = {"commit": "c", "settings": {"rounds": 2, "steps": 20}, "num_judges": 3, "num_test": 500, "start": 0.54}
     summary = summarize(seeds, facts)
-    record = summary["seeds"]["0"]
-    assert record["handed_on"] == [0.54, 0.55, 0.6]
-    assert (record["least"], record["last"], record["least_of_any_checkpoint"]) == (0.54, 0.6, 0.3)
-    assert (record["alone_least"], record["alone_last"]) == (0.3, 0.3)
+    loop, several, alone = (summary["curves"][name] for name in ("loop", "several", "alone"))
+    assert (loop["seeds"][0], loop["least"][0], loop["last"][0]) == ([0.54, 0.55, 0.6], 0.54, 0.6)
+    assert several["mean"] == pytest.approx([0.54, 0.5, 0.57])
+    assert (several["least"], alone["least"][0], alone["last"][1]) == ([0.5, 0.5], 0.3, 0.4)
+    assert summary["least_of_any_checkpoint"] == [0.3, 0.3]
     text = markdown(summary)
-    assert "| at the end | 60.0 [60.0, 60.0] | 35.0 [-28.5, 98.5] |" in text
-    assert "| least of any checkpoint, those that are not gone on with too | 30.0 [30.0, 30.0] | |" in text
+    assert "| at the end | 60.0 [60.0, 60.0] | 57.0 [44.3, 69.7] | 35.0 [-28.5, 98.5] |" in text
+    assert "| least of the mean curve | 54.0 | 50.0 | 35.0 |" in text
+    assert "| least of any checkpoint, those that are not gone on with too | 30.0 [30.0, 30.0] | | |" in text
     assert "| 0 | 1 | 60.0 | 58.0, 60.0 | 7 | 93.0 | – | None |" in text
-    rising = summarize({"0": {"loop": [row(0, 0.6, 0.6, 0.6)], "alone": [0.7]}}, facts)["seeds"]["0"]
-    assert rising["least"] == rising["alone_least"] == 0.54
+    one_judge = summarize({"0": {"loop": [row(0, 0.6, 0.6, 0.6)], "alone": [0.7]}}, facts)["curves"]
+    assert list(one_judge) == ["loop", "alone"] and one_judge["loop"]["least"] == one_judge["alone"]["least"] == [0.54]
     draw(summary, tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 5_000
 
