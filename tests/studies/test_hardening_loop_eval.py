@@ -52,7 +52,8 @@ def test_the_report(tmp_path: Path) -> None:
     assert "| least of any checkpoint, those that are not gone on with too | 30.0 [30.0, 30.0] | | |" in text
     assert "| 0 | 1 | 60.0 | 58.0, 60.0 | 7 | 93.0 | – | None |" in text
     one_judge = summarize({"0": {"loop": [row(0, 0.6, 0.6, 0.6)], "alone": [0.7]}}, facts)["curves"]
-    assert list(one_judge) == ["loop", "alone"] and one_judge["loop"]["least"] == one_judge["alone"]["least"] == [0.54]
+    assert list(one_judge) == ["loop", "alone"]
+    assert one_judge["loop"]["least"] == one_judge["alone"]["least"] == [0.54]
     draw(summary, tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 5_000
 
