@@ -59,7 +59,7 @@ def bench_robustness(
         typer.Option(
             "--families",
             help="Families or kinds of attacks, comma-separated, such as degenerate,order; default: all. Kinds: degenerate, "
-            "insertion, harmless, edit, caption, unseen.",
+            "insertion, harmless, wording, edit, caption, unseen.",
         ),
     ] = "",
     seed: RandomSeed = 0,

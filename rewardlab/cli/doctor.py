@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Optional
@@ -10,6 +11,7 @@ import typer
 
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import CHECKS, AllowColumns, AllowWithoutImages, Overrides, app, columns_of
+from rewardlab.errors import ConfigError
 
 MARKS = {"ok": "ok    ", "look": "look  ", "failed": "FAILED"}
 
@@ -81,16 +83,39 @@ def doctor_command(
 
     path = find_config(config, stage)
     changes = parse_overrides(overrides or ())
+    given = {
+        "KEY=VALUE": overrides,
+        "--data": data,
+        "--images": images,
+        "--allow-columns": allow_columns,
+        "--allow-without-images": allow_without_images,
+        "--launcher": launcher,
+        "--processes": processes,
+        "--model": model,
+        "--card": card,
+        "--memory": memory,
+        "--host-memory": host_memory,
+        "--price": price,
+        "--out": out,
+    }
     if path.parent.name == "accelerate":
+        _refuse_unused(given, (), "a launcher's file")
         launch = read_launch(path)
         typer.echo(f"{MARKS['ok']} launcher: {launch.processes} processes, ZeRO stage {launch.zero} or its like")
         return
     if path.stem == "demo" and stage is None:
+        _refuse_unused(given, (), "the demonstration")
         from rewardlab.demo.build import DemoConfig
 
         DemoConfig.load(path)
         typer.echo(f"{MARKS['ok']} config: the demonstration")
         return
+    asks_suite = stage is None and is_suite(path)
+    if asks_suite:
+        _refuse_unused(given, ("KEY=VALUE", "--data", "--model", "--card", "--price"), "a suite of benchmarks")
+    elif stage_of(path, stage) == "distill":
+        used = ("KEY=VALUE", "--data", "--images", "--allow-columns", "--allow-without-images")
+        _refuse_unused(given, used, "a distillation, which asks an endpoint")
     launch = read_launch(find_config(launcher)) if launcher else Launch()
     if processes:
         launch = replace(launch, processes=processes)
@@ -98,7 +123,7 @@ def doctor_command(
     plan = Plan(launch, memory, model, out, card_named(card) if card else None, host_memory, price)
     findings = (
         examine_suite(path, plan, data, changes)
-        if stage is None and is_suite(path)
+        if asks_suite
         else examine_plan(
             path,
             stage_of(path, stage),
@@ -118,3 +143,9 @@ def doctor_command(
         failed |= finding.outcome == "failed"
     if failed:
         raise typer.Exit(ExitCode.FINDING)
+
+
+def _refuse_unused(given: Mapping[str, object], used: Collection[str], what: str) -> None:
+    """Raise ConfigError where a flag is given that changes nothing of what is said about ``what``."""
+    if unused := [name for name, value in given.items() if value and name not in used]:
+        raise ConfigError(f"{', '.join(unused)}: changes nothing for {what}; leave it out")

@@ -61,7 +61,7 @@ def harden_command(
             "--checkpoints",
             min=1,
             help="Checkpoints of the policy in a round; each is asked the held-out questions, and the next round begins with "
-            "the one that is right most often.",
+            "the latest that is as good as the best.",
         ),
     ] = 4,
     mix: Annotated[
@@ -82,8 +82,8 @@ def harden_command(
     A round: the policy learns (`rewardlab policy`); its answers that are wrong and paid become hard negatives (`rewardlab data
     negatives`); the judge learns them beside pairs of the set (`rewardlab rl`); it is benchmarked beside the old one
     (`rewardlab bench run`), and takes its place unless it is worse beyond noise. The policy goes on under it from the
-    checkpoint that was right most often. OUT/index.html has the rounds, and the policy's reward beside its truth. The same
-    command goes on after an interruption.
+    latest checkpoint that is as good as the best. OUT/index.html has the rounds, and the policy's reward beside its truth. The
+    same command goes on after an interruption.
 
     `rewardlab harden --data pairs.parquet --held-out held_out.parquet --policy POLICY --judge runs/rl/final --judge-set
     consistency.weight=0 --truth exact --out runs/harden`

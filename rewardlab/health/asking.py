@@ -25,7 +25,7 @@ from rewardlab.errors import ConfigError
 from rewardlab.health.cards import TYPICAL, GraphicsCard
 from rewardlab.health.decoding import ENGINE_STEP_S
 from rewardlab.health.finding import Finding, Outcome
-from rewardlab.health.lengths import count_sample
+from rewardlab.health.lengths import BYTES_PER_TOKEN, count_sample
 from rewardlab.health.memory import kv_bytes
 from rewardlab.health.plan import Plan
 from rewardlab.health.shapes import shapes_of
@@ -68,7 +68,9 @@ def prompt_tokens(pairs: Sequence[PreferencePair], template: Template, model: st
     of = (
         "" if model in ARCHITECTURES or not any(pair.pictures for pair in sample.spread) else f", pictures as {LIKE} reads them"
     )
-    return fmean(pair.prompt for pair in sample.spread), f"by bytes in {len(sample.spread):,} pairs{of}"
+    return fmean(
+        pair.prompt for pair in sample.spread
+    ), f"{BYTES_PER_TOKEN:g} bytes of text a token, in {len(sample.spread):,} pairs{of}"
 
 
 def teacher_findings(config: DistillConfig, pairs: Sequence[PreferencePair]) -> Iterator[Finding]:
@@ -121,7 +123,7 @@ def suite_findings(suite: SuiteConfig, root: Path, plan: Plan) -> Iterator[Findi
         drawing = rounds * load.answer * (ENGINE_STEP_S + cached_seconds(shapes.total, cached, card))
         seconds = drawing + reading_seconds(shapes.total, load.requests * load.prompt, card)
         total += seconds
-        yield Finding(settings.benchmark, "ok", f"{load.text} at most: about {hours_text(seconds)}")
+        yield Finding(settings.benchmark, "ok", f"{load.text} at most: {hours_text(seconds)}")
     yield Finding("time", "ok", _total_sentence(total, weights_text(shapes.total), card, plan))
 
 
@@ -150,7 +152,7 @@ def answer_length(template: Template, most: int) -> int:
 
 
 def _total_sentence(seconds: float, weights: str, card: GraphicsCard, plan: Plan) -> str:
-    text = f"about {hours_text(seconds)} for a judge of {weights} weights on one {card.name}"
+    text = f"{hours_text(seconds)} for a judge of {weights} weights on one {card.name}"
     if plan.known_card is None:
         text += " (--card says which card it is; an H100 is assumed)"
     if plan.price is not None:

@@ -38,7 +38,7 @@ from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.loading import check_folder, load_policy
 from rewardlab.prompts import build_messages
 from rewardlab.rewards.judgment import load_terms
-from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.base import HF, SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.rollouts.engine import check_engine
 from rewardlab.training.rl import consistency_judge, train_rl
@@ -87,9 +87,7 @@ def examine_plan(
     if isinstance(config, RLConfig) and config.reward_terms:
         yield _try("reward terms", lambda: ", ".join(term.name for term in load_terms(config.reward_terms)))
     if isinstance(config, PolicyConfig):
-        yield _try(
-            "judge", lambda: ", ".join(str(JudgeSpec.parse(name, "rm")) for name in (config.judge, *config.other_judges))
-        )
+        yield _try("judge", lambda: _judges((config.judge, *config.other_judges)))
     yield _try("batches", lambda: _batches(config, plan.launch.processes))
     given = GivenData()
     if data is None:
@@ -139,7 +137,9 @@ def examine_suite(path: Path, plan: Plan, data: Path | None, changes: Mapping[st
     except ConfigError as error:
         yield Finding("config", "failed", str(error))
         return
-    yield Finding("config", "ok", f"a suite of {len(suite.benchmarks)} benchmarks: {suite.title}")
+    yield Finding(
+        "config", "ok", f"a suite, {suite.title}: benchmarks {', '.join(entry.benchmark for entry in suite.benchmarks)}"
+    )
     if data is None:
         yield Finding(
             "time", "look", "no data given: --data FOLDER, as --root of `rewardlab bench suite`, says how long it takes"
@@ -251,6 +251,18 @@ def _try_run(config: TrainConfig, plan: Plan, pairs: Sequence[PreferencePair]) -
         yield Finding("one step", "look", message)
     elif isinstance(config, SFTConfig | RLConfig):
         yield _try("one step", lambda: _one_step(config, pairs))
+
+
+def _judges(names: Sequence[str]) -> str | Finding:
+    """Return what the judges are called; a checkpoint folder that is not there yet is to be looked at."""
+    specs = [JudgeSpec.parse(name, "rm") for name in names]
+    try:
+        for spec in specs:
+            if spec.engine in (HF, "rm"):
+                check_folder(spec.target)
+    except CheckpointError as error:
+        return Finding("judge", "look", str(error))
+    return ", ".join(map(str, specs))
 
 
 def _engine(engine: EngineConfig) -> str:

@@ -43,9 +43,7 @@ def _time_sentence(setup: Setup, card: GraphicsCard, steps: int, price: float | 
         seconds += (1 + -(-steps // every)) * evaluation_seconds(setup, card)
     processes = setup.launch.processes
     cards = processes * seconds / 3600
-    text = (
-        f"{steps:,} steps of {one:,.3g} s on {processes} {'card' if processes == 1 else 'cards'}: about {hours_text(seconds)}"
-    )
+    text = f"{steps:,} steps of {one:,.3g} s on {processes} {'card' if processes == 1 else 'cards'}: {hours_text(seconds)}"
     if processes > 1:
         text += f", {cards:,.3g} card-hours"
     cost = f", {cards * price:,.2f} US dollars" if price is not None else "" if cards < 1 else " (--price says what they cost)"

@@ -14,12 +14,12 @@ def weights_text(number: float) -> str:
 
 
 def hours_text(seconds: float) -> str:
-    """Return a duration: "31 h", "2.4 h", "12 min", "under a minute"."""
+    """Return an estimate of a duration: "about 31 h", "about 2.4 h", "about 12 min", "under a minute"."""
     if seconds < 60:
         return "under a minute"
     if seconds < 3600:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 36_000 else f"{seconds / 3600:,.0f} h"
+        return f"about {seconds / 60:.0f} min"
+    return f"about {seconds / 3600:.1f} h" if seconds < 36_000 else f"about {seconds / 3600:,.0f} h"
 
 
 def size_text(size: float) -> str:

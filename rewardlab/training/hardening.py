@@ -2,8 +2,8 @@
 
 A round: the policy learns under the judge; its answers that are wrong and paid become hard negatives; the judge learns them
 beside pairs of the set; if it is not worse on held-out pairs it takes the old one's place, in a running server too. The policy
-goes on under it from the checkpoint that was right most often, which may be the one that the round began with. Every stage goes
-on after a kill, and so does the loop.
+goes on under it from its latest checkpoint that is as good as the best, which may be the one that the round began with, or an
+earlier one. Every stage goes on after a kill, and so does the loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rewardlab.judging.spec import JudgeSpec
 from rewardlab.processes import end_with_parent
 from rewardlab.reporting.hardening_page import hardening_page
 from rewardlab.reporting.progress import log_line
-from rewardlab.training.policy_answers import add_answers, share_right
+from rewardlab.training.policy_answers import add_answers, latest_as_good
 from rewardlab.training.run.folder import FINAL, METRICS, is_finished
 from rewardlab.training.run.inputs import pairs_of
 
@@ -221,29 +221,27 @@ def _save_steps(plan: HardenPlan, judge: str) -> int:
 
 
 def _compare_policies(plan: HardenPlan, out: Path, folder: Path, before: str, result: Round) -> None:
-    """Ask each checkpoint of the round's policy, and the one that the round began with, the held-out questions; the next round
-    begins with the one that is right most often, the latest of equal ones. Where no checkpoint has an answer that is known to
-    be right, it begins with the one that this round began with.
+    """Ask each checkpoint of the round's policy, and the one that the round began with, the held-out questions. The next round
+    begins with the latest of them, and of those that earlier rounds began with, that is as good as the best
+    (:func:`latest_as_good`).
 
-    That one is asked again, and all that it has answered so far counts: it was chosen as the best of several, and stays only
-    while it is better than others, not because it was lucky once."""
+    The one that this round began with is asked again, and all that it has answered so far counts."""
     seed = plan.seed + result.number
-    if result.number == 0:
-        first = _ask_policy(plan, plan.held_out, result.judge, before, out / "start_policy", seed, least_reward=0.0)
-    else:
-        last = _finished_round(out, result.number - 1)
-        assert last is not None
-        again = _ask_policy(plan, plan.held_out, result.judge, before, folder / "held_out" / "before", seed, least_reward=0.0)
-        first = add_answers(last.best, again)
-    result.before = result.best = first
-    result.next_policy = before
+    earlier = [row for n in range(result.number) if (row := _finished_round(out, n))]
+    folder_of_start = folder / "held_out" / "before" if earlier else out / "start_policy"
+    first = _ask_policy(plan, plan.held_out, result.judge, before, folder_of_start, seed, least_reward=0.0)
+    result.before = add_answers(earlier[-1].best, first) if earlier else first
+    answers = {plan.policy: earlier[0].before} if earlier else dict[str, dict[str, Any]]()
+    answers |= {row.next_policy: row.best for row in earlier}
+    answers[before] = result.before
     trained = Path(result.policy).parent
     for path in [*_earlier_checkpoints(trained), trained / FINAL]:
         out_of = folder / "held_out" / path.name
-        answers = _ask_policy(plan, plan.held_out, result.judge, str(path), out_of, seed, least_reward=0.0)
-        result.checkpoints[path.name] = answers
-        if answers["right"] and share_right(answers) >= share_right(result.best):
-            result.best, result.next_policy = answers, str(path)
+        answers[str(path)] = result.checkpoints[path.name] = _ask_policy(
+            plan, plan.held_out, result.judge, str(path), out_of, seed, least_reward=0.0
+        )
+    result.next_policy = latest_as_good(answers)
+    result.best = answers[result.next_policy]
     log_line(f"round {result.number}: the next round begins with {result.next_policy}")
 
 

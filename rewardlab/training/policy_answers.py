@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -18,3 +20,26 @@ def share_right(result: dict[str, Any]) -> float:
     would gain by answers that no rule can read."""
     right: int = result["right"]
     return right / max(1, int(result["questions"]))
+
+
+def latest_as_good(answers: Mapping[str, dict[str, Any]]) -> str:
+    """Return the last of some policies, oldest first, that is no worse than the best by more than one standard error of the
+    difference of their shares (the rule of Breiman et al., Classification and Regression Trees, 1984, 3.4.3); the first, where
+    none has an answer that is known to be right.
+
+    The best of several that are asked some hundred questions each is the best by luck, too: who always takes it goes back to
+    an old policy again and again, though the new ones are better by a little.
+    """
+    best = max(answers, key=lambda name: share_right(answers[name]))
+    good = [
+        name
+        for name, counts in answers.items()
+        if counts["right"] and share_right(answers[best]) - share_right(counts) <= _standard_error(answers[best], counts)
+    ]
+    return good[-1] if good else next(iter(answers))
+
+
+def _standard_error(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Return that of a difference of shares; the questions are the same ones, so this is somewhat too large."""
+    shares = ((share_right(row), max(1, int(row["questions"]))) for row in (one, other))
+    return math.sqrt(sum(share * (1 - share) / number for share, number in shares))

@@ -207,5 +207,5 @@ def require_consistency_judge(config: RLConfig) -> None:
     except EndpointError as error:
         raise EndpointError(
             f"the consistency reward has nobody to ask: {error} Serve {config.consistency.model} there, name another "
-            "endpoint with --consistency-url, or do without by `consistency: {weight: 0}` in the config"
+            "endpoint as `consistency.base_url`, or do without it by `consistency.weight=0`"
         ) from error

@@ -85,6 +85,28 @@ def test_by_the_command(run: Callable[..., str], tmp_path: Path) -> None:
     assert "is not known; --model names" in run(str(suite), "--data", str(tmp_path), "--model", "some/where")
 
 
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        (("distill/gpt_4o", "--card", "H100", "--price", "2"), "--card, --price"),
+        (("SUITE", "--memory", "80", "--processes", "2"), "--processes, --memory"),
+        (("accelerate/zero3", "model=x"), "KEY=VALUE"),
+        (("tiny/demo", "--model", "x"), "--model"),
+    ],
+)
+def test_no_flag_is_ignored(words: tuple[str, ...], flags: str, tmp_path: Path) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text("title: Ours\nbenchmarks:\n  - {benchmark: pairs, data: pairs.parquet}\n")
+    result = CliRunner().invoke(app, ["doctor", *(str(suite) if word == "SUITE" else word for word in words)])
+    assert result.exit_code != 0
+    assert str(result.exception).startswith(f"{flags}: changes nothing for"), result.exception
+
+
+def test_a_judge_that_is_not_there_yet(run: Callable[..., str]) -> None:
+    missing = run("policy/pairwise_rl", "judge=prob:./NOT_THERE", "--dry-run")
+    assert "look   judge: ./NOT_THERE: no such folder" in missing
+
+
 def test_a_benchmark_is_asked_in_its_orders(tmp_path: Path) -> None:
     write_parquet(PAIRS, tmp_path / "pairs.parquet")
     settings = BenchSettings("pairs", tmp_path / "pairs.parquet", "hf:x", orders="random", votes=3, controls=())

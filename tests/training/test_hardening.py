@@ -15,7 +15,7 @@ from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.training import hardening
 from rewardlab.training.hardening import HardenPlan, harden_judge
-from rewardlab.training.policy_answers import add_answers, share_right
+from rewardlab.training.policy_answers import add_answers, latest_as_good, share_right
 from rewardlab.types import PreferencePair
 from tests.support.images import png
 
@@ -25,7 +25,7 @@ PAIRS = [PreferencePair(f"p{n}", "Which?", (f"It is {n}.", "It is red."), 0, (pn
 class Commands:
     """Stands in for the commands of a round, and writes what each leaves. Before the ``killed_at``-th it ends."""
 
-    def __init__(self, negatives: int = 2, killed_at: int = -1, right: Sequence[int] = (5, 6, 7)) -> None:
+    def __init__(self, negatives: int = 2, killed_at: int = -1, right: Sequence[int] = (50, 60, 70)) -> None:
         self.lines: list[list[str]] = []
         self.negatives, self.killed_at = negatives, killed_at
         self.earlier = 0  # so many more right answers has a checkpoint before the last
@@ -54,7 +54,7 @@ class Commands:
         elif line[0] == "data":
             place = next(name for name in (out.name, out.parent.name, out.parent.parent.name) if name in self.right)
             right = self.right[place] + (out.name == "checkpoint-4") * self.earlier
-            counts = {"questions": 10, "right": right, "wrong": 9 - right, "unknown": 1, "paid": 9, "reward": 0.5}
+            counts = {"questions": 100, "right": right, "wrong": 99 - right, "unknown": 1, "paid": 99, "reward": 0.5}
             (out / "policy.json").write_text(json.dumps(counts))
             made = [PreferencePair(f"{out.parent.name}/{n}", "Which?", ("It is 1.", f"x{n}"), 0) for n in range(self.negatives)]
             if made:
@@ -100,20 +100,20 @@ def test_two_rounds(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monkey
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     assert [row["accepted"] for row in rounds] == [True, False]
     assert rounds[0]["policy_means"] == {"reward": pytest.approx(0.6), "answers/right": 0.5}
-    assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(5, 6), (13, 7)]  # asked again
+    assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(50, 60), (130, 70)]  # asked again
     assert list(rounds[0]["checkpoints"]) == ["checkpoint-4", "final"]
     taught = read_pairs(out / "round_1" / "data.parquet")
     assert [pair.pair_id for pair in taught[:4]] == ["round_0/0", "round_0/1", "round_1/0", "round_1/1"]
     assert len(taught) == 8  # as many labelled pairs of the set beside them, as the plan says
     page = (out / "index.html").read_text()
     assert "2 rounds so far" in page
-    assert "60.0 [31.3, 83.2], 1 not known" in page  # 6 of 10 held-out answers after the first round
+    assert "60.0 [50.2, 69.1], 1 not known" in page  # 60 of 100 held-out answers after the first round
     assert "was worse; the old one stays" in page
 
 
 def test_the_policy_goes_on_from_its_best_checkpoint(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which may be the one that the round began with; the negatives are those of the last one."""
-    commands = Commands(right=(5, 4, 5))
+    commands = Commands(right=(50, 40, 50))
     monkeypatch.setattr(hardening, "_command", commands)
     harden_judge(plan, tmp_path / "out")
     models = [line[line.index("--model") + 1] for line in commands.lines if line[0] == "policy"]
@@ -125,16 +125,37 @@ def test_the_policy_goes_on_from_its_best_checkpoint(plan: HardenPlan, tmp_path:
     assert asked == first + second
     rounds = [json.loads(line) for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
     assert [row["next_policy"] for row in rounds] == ["policy_0", f"{last}/final"]
-    assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(5, 5), (10, 5)]
+    assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(50, 50), (100, 50)]
     assert "(as at first)" in (tmp_path / "out" / "index.html").read_text()
-    better = Commands(right=(5, 4, 5))
-    better.earlier = 3
+    better = Commands(right=(50, 40, 50))
+    better.earlier = 30
     monkeypatch.setattr(hardening, "_command", better)
     harden_judge(plan, tmp_path / "other")
     models = [line[line.index("--model") + 1] for line in better.lines if line[0] == "policy"]
     assert models == ["policy_0", str(tmp_path / "other" / "round_0" / "policy" / "checkpoint-4")]
     rounds = [json.loads(line) for line in (tmp_path / "other" / "rounds.jsonl").read_text().splitlines()]
-    assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(5, 7), (12, 8)]
+    assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(50, 70), (120, 80)]
+
+
+def test_the_loop_goes_back_to_an_older_policy(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds that each lose less than a standard error do not add up: the best of all rounds is what counts."""
+    commands = Commands(right=(70, 66, 58))
+    monkeypatch.setattr(hardening, "_command", commands)
+    harden_judge(plan, tmp_path / "out")
+    rounds = [json.loads(line) for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
+    # 66 is near enough to 70. Of the second round 58 is near 66 (124 of 200), and not near 70; 62 of 124 is neither.
+    assert [row["next_policy"] for row in rounds] == [str(tmp_path / "out" / "round_0" / "policy" / "final"), "policy_0"]
+    assert rounds[1]["before"]["right"] == 124
+    assert rounds[1]["best"]["right"] == 70
+
+
+def test_the_latest_as_good() -> None:
+    """Of 100 answers a share near a half has a standard error of 5 points, a difference of two 7."""
+    row = {"questions": 100, "wrong": 0, "unknown": 0}
+    policies = {name: {**row, "right": right} for name, right in (("a", 40), ("b", 52), ("c", 46), ("d", 44))}
+    assert latest_as_good(policies) == "c"
+    assert latest_as_good({**policies, "e": {**row, "right": 60}}) == "e"
+    assert latest_as_good({name: {**counts, "right": 0} for name, counts in policies.items()}) == "a"
 
 
 def test_what_is_not_known_to_be_right_is_no_success(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
