@@ -94,10 +94,13 @@ def _cell(result: MeanAndInterval | list[Any] | None, scale: float = 100, sign: 
 def markdown(summary: dict[str, Any]) -> str:
     """The table and what all trials had in common."""
     settings, start, minutes = summary["identity"]["settings"], summary["start"], summary["minutes"]
+    given = summary["identity"].get("hardened", "").split(",")
+    of_given = f"; judges given as --hardened: {', '.join(given)}" if given != [""] else ""
     lines = [
         "# What does a judge make of a policy?",
         "",
-        f"- commit {', '.join(summary['commits'])}; judge {summary['identity']['judge']} (the quickstart's, after RL); seeds "
+        f"- commit {', '.join(summary['commits'])}; judge {summary['identity']['judge']} (the quickstart's, after RL){of_given}; "
+        "seeds "
         f"{', '.join(map(str, summary['seeds']))}; {summary['num_trials']} trials.",
         f"- Start: the demonstration's base model after {settings['start_steps']} steps of SFT on answers of which "
         f"{100 * settings['start_right']:.0f} % are right: "

@@ -179,7 +179,8 @@ class PolicyContext:
         if self.hardened:
             first, *others = map(self._weighing, self.hardened)
             self.rewards["hardened"] = self._pairwise(first, judge)
-            self.rewards["least"] = LeastReward([self._pairwise(first, judge), *map(PairwiseReward, others)])
+            if others:
+                self.rewards["least"] = LeastReward([self._pairwise(first, judge), *map(PairwiseReward, others)])
 
     def _weighing(self, checkpoint: Path) -> ProbabilityJudge:
         sampler = HFSampler.load(checkpoint, batch_size=512)
@@ -221,7 +222,8 @@ class PolicyContext:
         """Train and examine; the curves have a point per rollout batch."""
         clock, cpu = time.perf_counter(), time.process_time()
         if ARMS[trial.arm].judge not in self.rewards:
-            raise ConfigError(f"the arm {trial.arm} needs a hardened judge: give --hardened FOLDER")
+            number = "two judges or more" if ARMS[trial.arm].judge == "least" else "a judge"
+            raise ConfigError(f"the arm {trial.arm} needs {number} of --hardened FOLDER")
         model, curves, reward = copy.deepcopy(self.model), Curves(), self.rewards[ARMS[trial.arm].judge]
         signs = SignsLog(self.settings.test_every, self.right_share)
         config = policy_config(trial, self.settings, model=self.out / START / FINAL)

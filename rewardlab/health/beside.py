@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -44,20 +45,14 @@ def beside_lines(setup: Setup) -> list[MemoryLine]:
     config = setup.config
     if isinstance(config, PolicyConfig):
         spec = JudgeSpec.parse(config.judge, "rm")
-        others = [JudgeSpec.parse(name) for name in config.other_judges]
-        more = [
-            _whole("another judge's weights", judge_beside(other.target, setup), head=True)
-            for other in others
-            if other.engine == HF
-        ]
-        if spec.engine == HF:
-            return [*_judge(setup, config, judge_beside(spec.target, setup)), *more]
         if spec.engine == "rm":
             return _scalar(setup, config, judge_beside(spec.target, setup, weight_bytes=SCORING_BYTES))
+        judges = [spec, *(JudgeSpec.parse(name) for name in config.other_judges)]
+        local = _judges(setup, config, [judge_beside(judge.target, setup) for judge in judges if judge.engine == HF])
         if spec.engine == VLLM:
             how = f"vLLM takes {VLLM_SHARE:g} of a card by itself, in every process"
-            return [MemoryLine("judge", VLLM_SHARE * setup.card, Phase.ALWAYS, how)]
-        return more
+            return [MemoryLine("judge", VLLM_SHARE * setup.card, Phase.ALWAYS, how), *local]
+        return local
     if isinstance(config, RLConfig) and config.process_reward:
         return _steps(setup, judge_beside(config.process_reward, setup, weight_bytes=SCORING_BYTES))
     return []
@@ -67,6 +62,16 @@ def _whole(what: str, reader: Reader, *, head: bool) -> MemoryLine:
     number = reader.shapes.total - (0 if head else reader.shapes.head)
     how = f"{number / 1e9:.2f} B weights x {reader.weight_bytes:g} B, whole on every card; {reader.how}"
     return MemoryLine(what, number * reader.weight_bytes, Phase.ALWAYS, how)
+
+
+def _judges(setup: Setup, config: PolicyConfig, readers: Sequence[Reader]) -> list[MemoryLine]:
+    """Return the weights of judges, and what one batch of judgments needs of the one that needs most: they judge in turn."""
+    if not readers:
+        return []
+    lines = [_judge(setup, config, reader) for reader in readers]
+    most = max(lines, key=lambda of_one: sum(line.size for line in of_one[1:]))
+    more = [replace(of_one[0], what="another judge's weights") for of_one in lines[1:]]
+    return [lines[0][0], *most[1:], *more]
 
 
 def _judge(setup: Setup, config: PolicyConfig, reader: Reader) -> list[MemoryLine]:

@@ -156,7 +156,8 @@ class LeastReward:
     of them seldom deceives all.
 
     All ``rewards`` are on one scale. What one of them could not compare pays nothing and costs nothing. Metrics are the first
-    one's, and ``judge/spread``: how far the judges are apart, in the reward's own unit.
+    one's, but for ``judge/unreadable_frac``, of all judges' comparisons, and ``judge/spread``: how far the judges are apart, in
+    the reward's own unit.
     """
 
     def __init__(self, rewards: Sequence[PairwiseReward]) -> None:
@@ -175,8 +176,10 @@ class LeastReward:
             known = [score for score in scores if score is not None]
             paid.append(min(known) if len(known) == len(scores) else None)
             spreads += [max(known) - min(known)] if len(known) == len(scores) else []
-        unreadable = sum(reward is None for reward in paid)
-        metrics: Metrics = {"judge/unreadable_frac": Metric(unreadable / max(1, len(paid)), len(paid))}
+        shares = [share for _, each in results if isinstance(share := each["judge/unreadable_frac"], Metric)]
+        compared = sum(share.weight for share in shares)
+        unreadable = sum(share.value * share.weight for share in shares)
+        metrics: Metrics = {"judge/unreadable_frac": Metric(unreadable / max(1, compared), compared)}
         if spreads:
             metrics = {**metrics, "judge/spread": Metric(sum(spreads) / len(spreads), len(spreads))}
         return paid, {**results[0][1], **metrics}

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rewardlab.config import SCHEMAS, PolicyConfig, RLConfig, load_config, load_yaml, parse_overrides
+from rewardlab.config import SCHEMAS, PolicyConfig, RLConfig, SFTConfig, load_config, load_yaml, parse_overrides
 from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
 from rewardlab.data.pair_table import pair_facts
 from rewardlab.data.pairs import write_parquet
@@ -35,7 +35,7 @@ from rewardlab.training.run.inputs import pairs_of
 PLAN, ROUNDS, PAGE, RECORD = "plan.json", "rounds.jsonl", "index.html", "round.json"
 NEGATIVES, POLICY, JUDGMENTS = "negatives.parquet", "policy.json", "distilled.parquet"  # as the stages name them
 SAMPLES = 8  # judgments of a pair in each order, of which a right one is kept for SFT
-C = TypeVar("C", PolicyConfig, RLConfig)
+C = TypeVar("C", PolicyConfig, RLConfig, SFTConfig)
 MEANS = ("reward", "answers/right", "answers/overpaid", "answers/novelty", "judge/order_agreement", "judge/blank_gap")
 DONE, FINDING = 0, 1  # exit statuses of a command that did its work; of one whose result is not good
 LAST = 5  # lines of metrics whose mean is told of a round
@@ -108,6 +108,8 @@ def harden_judge(plan: HardenPlan, out: Path) -> Path:
     lock_folder(out)
     _check_plan(plan)  # first: a plan that is refused leaves nothing that the mended one would have to match
     _refuse_other(plan, out)
+    if (out / f"round_{plan.rounds}" / RECORD).exists():
+        raise ConfigError(f"{out}: has more than {plan.rounds} rounds already; give as many --rounds as there are, or more")
     judge, policy = plan.judge, plan.policy
     for number in range(plan.rounds):
         result = _finished_round(out, number)
@@ -136,6 +138,8 @@ def _check_plan(plan: HardenPlan) -> None:
         if (folder := Path(path).parent.name) in SCHEMAS and folder != stage:
             raise ConfigError(f"{path}: is a config of `rewardlab {folder}`; expected one of `rewardlab {stage}`")
     _policy_config(plan)
+    if plan.sft_config:
+        _config(SFTConfig, plan.sft_config, plan.sft_keys, model=plan.judge)
     require_consistency_judge(_config(RLConfig, plan.judge_config, plan.judge_keys, model=plan.judge))
 
 
@@ -152,7 +156,7 @@ def _policy_config(plan: HardenPlan) -> PolicyConfig:
     if "save_steps" not in given and all(isinstance(size, int) and size > 0 for size in sizes):  # else it is refused below
         rollouts, batch, iterations = sizes
         fit = {"save_steps": max(1, rollouts // batch * iterations)}
-    return _config(PolicyConfig, plan.policy_config, plan.policy_keys, **fit)
+    return _config(PolicyConfig, plan.policy_config, plan.policy_keys, judge=f"prob:{plan.judge}", **fit)
 
 
 def _keys(of_loop: dict[str, Any], given: Sequence[str]) -> list[str]:
@@ -230,10 +234,11 @@ def _compare_policies(plan: HardenPlan, out: Path, folder: Path, before: str, re
     earlier = [row for n in range(result.number) if (row := _finished_round(out, n))]
     folder_of_start = folder / "held_out" / "before" if earlier else out / "start_policy"
     first = _ask_policy(plan, plan.held_out, result.judge, before, folder_of_start, seed, least_reward=0.0)
-    result.before = add_answers(earlier[-1].best, first) if earlier else first
-    answers = {plan.policy: earlier[0].before} if earlier else dict[str, dict[str, Any]]()
-    answers |= {row.next_policy: row.best for row in earlier}
-    answers[before] = result.before
+    answers, begun_with = dict[str, dict[str, Any]](), plan.policy  # by policy, oldest first, all that is known of each
+    for row in earlier:
+        answers[begun_with], begun_with = row.before, row.next_policy
+        answers[begun_with] = row.best
+    result.before = answers[before] = add_answers(answers[before], first) if earlier else first
     trained = Path(result.policy).parent
     for path in [*_earlier_checkpoints(trained), trained / FINAL]:
         out_of = folder / "held_out" / path.name

@@ -40,6 +40,6 @@ def latest_as_good(answers: Mapping[str, dict[str, Any]]) -> str:
 
 
 def _standard_error(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Return that of a difference of shares; the questions are the same ones, so this is somewhat too large."""
+    """Return that of a difference of two shares, as of answers to different questions: to the same ones it is too large."""
     shares = ((share_right(row), max(1, int(row["questions"]))) for row in (one, other))
     return math.sqrt(sum(share * (1 - share) / number for share, number in shares))

@@ -212,6 +212,12 @@ def test_other_judges_lie_beside_the_first() -> None:
     assert {what: size for what, size in always(three, Launch(8, 3)).items() if what not in one} == {
         "another judge's weights": 2 * B
     }
+    # They judge in turn, so the batch of one is counted, though the first is elsewhere.
+    beside = PolicyConfig(judge="openai:m@http://judge:8000/v1", other_judges=["prob:runs/a", "prob:runs/b"])
+    alone = PolicyConfig(judge="prob:runs/a")
+    first, second = (table(config, Launch(8, 3)) for config in (alone, beside))
+    assert {key: size for key, size in second.items() if key not in first} == {("another judge's weights", Phase.ALWAYS): 2 * B}
+    assert first["judge's keys and values", Phase.REWARDS] == second["judge's keys and values", Phase.REWARDS] > 0
     finding = next(needs(PolicyConfig(judge=f"prob:{BASE}", other_judges=["vllm:runs/b"]), Plan(Launch(8, 3), 80.0)))
     assert finding.outcome == "failed"
     assert "judge: vllm:runs/b would start a vLLM" in finding.message

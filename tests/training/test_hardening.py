@@ -149,6 +149,43 @@ def test_the_loop_goes_back_to_an_older_policy(plan: HardenPlan, tmp_path: Path,
     assert rounds[1]["best"]["right"] == 70
 
 
+def test_what_no_stage_would_take(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused before a policy trains: a key of SFT's that is none, the loop's own judge named again, fewer rounds than there
+    are. The judge of the config's default may be one of the others."""
+    commands = Commands()
+    monkeypatch.setattr(hardening, "_command", commands)
+    (tmp_path / "s.yaml").write_text("learning_rate: 1.0e-5\n")
+    for changes, message in (
+        ({"sft_config": str(tmp_path / "s.yaml"), "sft_keys": ("nonsense=1",)}, "nonsense"),
+        ({"policy_keys": ("other_judges=[prob:judge_0]",)}, "twice"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            harden_judge(replace(plan, **changes), tmp_path / "out")
+    assert not commands.lines
+    default = PolicyConfig.model_fields["judge"].default
+    harden_judge(replace(plan, policy_keys=(f"other_judges=[{default}]",)), tmp_path / "out")
+    with pytest.raises(ConfigError, match="more than 1 rounds already"):
+        harden_judge(replace(plan, rounds=1), tmp_path / "out")
+
+
+def test_an_older_policy_is_known_by_all_its_answers(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was right in 70 of 100, and in 50 when it was asked again: 60 %, which the third round's 58 % is as good as."""
+
+    class Lucky(Commands):
+        def __call__(self, *words: Any, **how: Any) -> str:
+            self.right["round_1"] = 50 if "before" in str(words[-1]) else 58
+            return super().__call__(*words, **how)
+
+    commands = Lucky(right=(50, 70, 58))
+    commands.right["round_2"] = 58
+    monkeypatch.setattr(hardening, "_command", commands)
+    harden_judge(replace(plan, rounds=3), tmp_path / "out")
+    rounds = [json.loads(line) for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
+    places = [str(tmp_path / "out" / f"round_{n}" / "policy" / "final") for n in range(3)]
+    assert rounds[1]["before"]["right"] == 120
+    assert [row["next_policy"] for row in rounds] == places
+
+
 def test_the_latest_as_good() -> None:
     """Of 100 answers a share near a half has a standard error of 5 points, a difference of two 7."""
     row = {"questions": 100, "wrong": 0, "unknown": 0}
@@ -217,8 +254,9 @@ def test_with_sft(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """The judge is taught its own right judgments of the round's pairs, and RL begins with what comes of it."""
     commands = Commands()
     monkeypatch.setattr(hardening, "_command", commands)
-    out = tmp_path / "out"
-    harden_judge(replace(plan, rounds=1, sft_config="sft.yaml", sft_keys=("max_steps=7",)), out)
+    out, config = tmp_path / "out", tmp_path / "s.yaml"
+    config.write_text("learning_rate: 1.0e-5\n")
+    harden_judge(replace(plan, rounds=1, sft_config=str(config), sft_keys=("max_steps=7",)), out)
     assert commands.stages == [*ROUND[:5], "self-distil", "sft", "rl", "bench", "bench"]
     distil, sft, rl = commands.lines[5:8]
     assert distil[distil.index("--data") + 1] == str(out / "round_0" / "data.parquet")

@@ -15,6 +15,7 @@ import torch
 
 from rewardlab.config import PolicyConfig, RMConfig, load_yaml
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE, add_to_card, write_card
 from rewardlab.prompts import load_template
 from rewardlab.rewards.anchors import anchors_of, best_of
@@ -339,7 +340,7 @@ def test_several_judges_pay_the_least() -> None:
     paid, metrics = LeastReward(rewards)(questions, ["good", "new", "odd"], [("fair",)] * 3, 0)
     assert paid[:2] == pytest.approx([0.65, 0.5], abs=1e-3)  # .7, .65, .65 and .7, .5, .65
     assert paid[2] is None
-    assert metrics["judge/unreadable_frac"].value == pytest.approx(1 / 3)
+    assert metrics["judge/unreadable_frac"].value == pytest.approx(1 / 9)  # of three comparisons by each of three
     assert metrics["judge/spread"].value == pytest.approx((0.05 + 0.2) / 2, abs=1e-3)
     assert values_of(metrics)["reward/win_rate"] == pytest.approx((0.7 + 0.7 + 0.5) / 3, abs=1e-3)
     with pytest.raises(ValueError, match="on one scale"):
@@ -347,17 +348,27 @@ def test_several_judges_pay_the_least() -> None:
 
 
 def test_several_judges_are_opened(finished_run: Path, tmp_path: Path, demo_pairs: Any) -> None:
-    """A policy that is paid by two checkpoints trains, and logs how far they are apart."""
+    """Each at its temperature. A policy trains under two checkpoints, and logs how far they are apart."""
     shutil.copytree(finished_run / "rl" / "final", tmp_path / "other")
-    judges = {"judge": f"prob:{finished_run / 'rl' / 'final'}", "other_judges": [f"prob:{tmp_path / 'other'}"]}
+    judges = {"judge": f"prob:{finished_run / 'rl' / 'final'}", "other_judges": [f"prob@2:{tmp_path / 'other'}"]}
     base = finished_run / "rl" / "final"
     config = config_for(base, **judges, judge_max_tokens=8, max_steps=1, max_completion_length=8, anchor="preferred")
     reward = policy_module.open_reward(config, demo_pairs[0][:8])
     assert isinstance(reward, LeastReward)
+    first, second = (each.judge for each in reward.rewards)
+    assert isinstance(first, ProbabilityJudge)
+    assert isinstance(second, ProbabilityJudge)
+    assert (first.verdict_temperature, second.verdict_temperature) == (1.0, 2.0)
     pairs = demo_pairs[0][:2]
-    paid, metrics = reward(pairs, [pair.responses[1] for pair in pairs], [(pair.responses[0],) for pair in pairs], 0)
-    assert len(paid) == 2
-    assert metrics["judge/spread"].value == 0  # the same weights, asked alike
+    worse, better = [pair.responses[1] for pair in pairs], [(pair.responses[0],) for pair in pairs]
+    paid, metrics = reward(pairs, worse, better, 0)
+    alone = [each(pairs, worse, better, 0)[0] for each in reward.rewards]
+    assert alone[0] != alone[1]
+    assert paid == [min(scores) for scores in zip(*alone, strict=True)]  # type: ignore[type-var]
+    assert metrics["judge/spread"].value > 0
+    train_policy(demo_pairs[0][:16], config, tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert "judge/spread" in rows[0]
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,9 @@ def test_the_other_measures_by_hand() -> None:
     assert winners_length([], []) is None
     assert new_winners([0.5, 0.5, 0.0, 0.5], [0.9, 0.1, 0.8, None]) == pytest.approx(1 / 3)  # new, and above 0.8
     assert new_winners([0.0, 0.0], [0.2, 0.4]) == 0.0
+    assert new_winners([0.5] * 10, [0.9999] * 6 + [0.1] * 4) == 0.6  # most of them are paid the most there is
+    assert new_winners([0.5] * 3, [1.0, 1.0, 1.0]) == 0.0  # none is paid better than others
+    assert new_winners([0.5] * 3, [0.0, 0.0, 1.0]) == pytest.approx(1 / 3)
     assert new_winners([0.5], [None]) is None
 
 

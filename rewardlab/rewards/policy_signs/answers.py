@@ -89,11 +89,19 @@ def most_common(prompts: Sequence[str], answers: Sequence[str]) -> float | None:
 
 
 def new_winners(novelty: Sequence[float], rewards: Sequence[float | None]) -> float | None:
-    """Return the share (0..1) of paid answers that have a new word pair and are paid more than the median; None of no paid
-    ones. New words of an answer that is paid little are what a policy tries; those that are paid are what it learns."""
+    """Return the share (0..1) of paid answers that have a new word pair and are paid well: more than the median, or the most
+    that is paid where half of the answers or more are paid that. None of no paid ones.
+
+    New words of an answer that is paid little are what a policy tries; those that are paid are what it learns. Where all are
+    paid alike, none is paid well.
+    """
     paid = [(reward, new > 0) for reward, new in zip(rewards, novelty, strict=True) if reward is not None]
-    median = float(np.median([reward for reward, _ in paid])) if paid else 0.0
-    return _mean(float(is_new and reward > median) for reward, is_new in paid)
+    if not paid:
+        return None
+    pay = [reward for reward, _ in paid]
+    median, most, least = float(np.median(pay)), max(pay), min(pay)
+    well = [reward > median or least < reward == most for reward in pay]
+    return _mean(float(is_new and pays) for (_, is_new), pays in zip(paid, well, strict=True))
 
 
 def winners_length(answers: Sequence[str], rewards: Sequence[float | None]) -> float | None:
