@@ -99,9 +99,8 @@ def markdown(summary: dict[str, Any]) -> str:
     lines = [
         "# What does a judge make of a policy?",
         "",
-        f"- commit {', '.join(summary['commits'])}; judge {summary['identity']['judge']} (the quickstart's, after RL){of_given}; "
-        "seeds "
-        f"{', '.join(map(str, summary['seeds']))}; {summary['num_trials']} trials.",
+        f"- commit {', '.join(summary['commits'])}; judge {summary['identity']['judge']} (the quickstart's, after RL)"
+        f"{of_given}; seeds {', '.join(map(str, summary['seeds']))}; {summary['num_trials']} trials.",
         f"- Start: the demonstration's base model after {settings['start_steps']} steps of SFT on answers of which "
         f"{100 * settings['start_right']:.0f} % are right: "
         f"{100 * start['accuracy']:.1f} % of sampled answers to {start['num_questions']} held-out questions right, "
