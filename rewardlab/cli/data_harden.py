@@ -52,8 +52,9 @@ def data_harden(
     written that names the defect. Pairs without judgment or tag have negatives without. Families that `bench robustness` holds
     out are not used.
 
-    `rewardlab data harden runs/distill/distilled.parquet --template plain --out runs/hardened` writes Parquet shards, which
-    `rewardlab sft --data runs/hardened` trains on. **Exit status 1** where not one negative could be made.
+    `rewardlab data harden runs/distill/distilled.parquet --template plain --out runs/hardened` writes Parquet shards.
+    `rewardlab sft --data runs/hardened` trains on their judgments, `rewardlab rl` on their labels; pairs without judgments are
+    for RL alone. **Exit status 1** where not one negative could be made.
     """
     from rewardlab.curation.harden import HardenCounts, HardenSettings, harden
     from rewardlab.data.pairs import stream_pairs, write_shards
@@ -86,6 +87,10 @@ def data_harden(
     unlabelled += f"; of {counts.negatives_before:,} that are negatives already none is made" if counts.negatives_before else ""
     made = f"{counts.negatives:,} negatives, {counts.judged:,} of them with a judgment"
     typer.echo(f"{counts.pairs:,} pairs and {made}, in {out}{unlabelled}")
+    if counts.negatives and not counts.judged:
+        typer.echo(
+            "no negative has a judgment: for `rewardlab rl`; `rewardlab sft` learns judgments, which `rewardlab distill` makes"
+        )
     if not counts.negatives:
         typer.echo("no negative could be made: the pairs have no labels, or these families make nothing of them", err=True)
         raise typer.Exit(ExitCode.FINDING)

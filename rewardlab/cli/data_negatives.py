@@ -11,7 +11,7 @@ import typer
 
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import AllowColumns, BatchSize, Data, Images, Out, RandomSeed, columns_of, data_app
-from rewardlab.errors import ConfigError
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.spec import JudgeSpec, spec_help
 
 if TYPE_CHECKING:
@@ -122,6 +122,8 @@ def data_negatives(
         )
     facts = list(enumerate(pair_facts(pairs)))
     places = {each.pair_id: n for n, each in facts}
+    if len(places) < len(facts):
+        raise DataError(f"{data}: some pairs share a pair_id; an answer is known by the id of the pair that it was given to")
     readers = {each.pair_id: None if each.preferred is None else (lambda n=n: pairs[n]) for n, each in facts}
     rightness = known or _teacher(truth, judge_max_tokens, batch_size, readers, paid, least_reward, out, seed)
     counts, unknown = NegativeCounts(), list[str]()
@@ -135,9 +137,10 @@ def data_negatives(
     if unknown:
         write_atomic(out / TO_LABEL, "\n".join(unknown) + "\n")
     typer.echo(
-        f"{counts.answers:,} answers: {counts.unreadable:,} that the judge could not compare, {counts.paid_little:,} paid less "
-        f"than {least_reward:g}, {counts.repeated:,} said before, {counts.right:,} right, {counts.unknown:,} not known, "
-        f"{counts.negatives:,} wrong and paid"
+        f"{counts.answers:,} answers: {counts.unreadable:,} that the judge could not compare, "
+        + (f"{counts.paid_little:,} paid less than {least_reward:g}, " if least_reward > 0 else "")
+        + f"{counts.repeated:,} said before, {counts.right:,} right, {counts.unknown:,} not known, {counts.negatives:,} wrong"
+        + (" and paid" if least_reward > 0 else "")
         + (f"; {counts.unlabelled:,} to pairs without a label" if counts.unlabelled else "")
     )
     if left_out is not None:

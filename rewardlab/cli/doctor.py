@@ -75,7 +75,7 @@ def doctor_command(
     from shapes, with a line for each thing it counts; on a GPU the step's peak is measured. Exit status 1 if a check failed;
     `look` marks what is for you to decide, and what was compared with nothing because no flag says with what.
     """
-    from rewardlab.config import find_config, parse_overrides, stage_of
+    from rewardlab.config import SCHEMAS, TrainConfig, find_config, parse_overrides, stage_of
     from rewardlab.health.cards import card_named
     from rewardlab.health.doctor import examine_plan, examine_suite, is_suite
     from rewardlab.health.plan import Plan
@@ -111,11 +111,15 @@ def doctor_command(
         typer.echo(f"{MARKS['ok']} config: the demonstration")
         return
     asks_suite = stage is None and is_suite(path)
+    of_data = ("--images", "--allow-columns", "--allow-without-images")
     if asks_suite:
         _refuse_unused(given, ("KEY=VALUE", "--data", "--model", "--card", "--price"), "a suite of benchmarks")
-    elif stage_of(path, stage) == "distill":
-        used = ("KEY=VALUE", "--data", "--images", "--allow-columns", "--allow-without-images")
-        _refuse_unused(given, used, "a distillation, which asks an endpoint")
+    elif (named := stage_of(path, stage)) == "distill":
+        _refuse_unused(given, ("KEY=VALUE", "--data", *of_data), "a distillation, which asks an endpoint")
+    elif not issubclass(SCHEMAS[named], TrainConfig):
+        _refuse_unused(given, ("KEY=VALUE",), f"a config of {named}, of which only the keys are checked")
+    if data is None:
+        _refuse_unused(given, [name for name in given if name not in of_data], "a run without --data")
     launch = read_launch(find_config(launcher)) if launcher else Launch()
     if processes:
         launch = replace(launch, processes=processes)
@@ -147,5 +151,7 @@ def doctor_command(
 
 def _refuse_unused(given: Mapping[str, object], used: Collection[str], what: str) -> None:
     """Raise ConfigError where a flag is given that changes nothing of what is said about ``what``."""
-    if unused := [name for name, value in given.items() if value and name not in used]:
+    if unused := [
+        name for name, value in given.items() if value is not None and value is not False and value != [] and name not in used
+    ]:
         raise ConfigError(f"{', '.join(unused)}: changes nothing for {what}; leave it out")

@@ -89,8 +89,11 @@ def harden_command(
     consistency.weight=0 --truth exact --out runs/harden`
     """
     from rewardlab.config import find_config
-    from rewardlab.training.hardening import PAGE, HardenPlan, harden_judge
+    from rewardlab.training.harden_plan import HardenPlan
+    from rewardlab.training.hardening import PAGE, harden_judge
 
+    if judge.startswith("prob:"):
+        raise ConfigError(f"--judge {judge}: expected the folder alone, without prob:")
     for name, path in (("--data", data), ("--held-out", held_out), ("--judge", Path(judge))):
         if not path.exists():
             raise ConfigError(f"{name} {path}: there is no such file or folder")
@@ -122,4 +125,4 @@ def harden_command(
         seed=seed,
     )
     last = harden_judge(plan, out)
-    typer.echo(f"written: {out / PAGE}; the last judge is {last}")
+    typer.echo(f"written: {out / PAGE}\njudge: {last.next_judge}\npolicy: {last.next_policy}")

@@ -120,7 +120,7 @@ Overrides = Annotated[
     Optional[list[str]],
     typer.Argument(
         metavar="KEY=VALUE",
-        help="Keys of the config, over its file: learning_rate=3e-4 consistency.weight=0. `rewardlab configs keys` lists them.",
+        help="Keys of the config, over its file: learning_rate=3e-4 max_steps=100. `rewardlab configs keys` lists them.",
     ),
 ]
 PAIR_FILES = ".parquet, .jsonl, or a folder of either; .csv, .json, a dataset that `datasets` saved"

@@ -223,8 +223,8 @@ def policy_command(
 
     The anchor (`anchor` in the config) is the pair's preferred response, the initial policy's greedy response or the best of
     several samples of it (made for all of DATA before training, in OUT/anchors.jsonl), or the other responses of the group.
-    Methods are those of `configs/rl/`. Compare `reward` with a ground truth of your own: policies learn to hack judges.
-    The same command resumes an interrupted run.
+    The method's keys are those of `rewardlab rl`; `rewardlab configs keys policy` lists what a policy takes. Compare `reward`
+    with a ground truth of your own: policies learn to hack judges. The same command resumes an interrupted run.
     """
     from rewardlab.config import PolicyConfig, load_config, parse_overrides
     from rewardlab.training.policy import train_policy

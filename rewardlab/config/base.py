@@ -62,7 +62,10 @@ class HealthConfig(Schema):
         0.005, ge=0, description="Entropy of rollouts below which they have collapsed, in nats per token."
     )
     max_invalid_frac: float = Field(
-        0.95, gt=0, le=1, description="Share of rollouts without a verdict above which the run is ill."
+        0.95,
+        gt=0,
+        le=1,
+        description="Share of rollouts without a verdict, or of comparisons that cannot be read, above which the run is ill.",
     )
     length_factor: float = Field(
         4.0, gt=1, description="Rollouts longer than this many times the mean length of the first logs are a sign."

@@ -18,14 +18,15 @@ from typing import Any
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.pair_table import fingerprint_of, pair_facts
 from rewardlab.data.pairs import lines_of
-from rewardlab.errors import DataError
+from rewardlab.errors import DataError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.spec import judge_weights_id
 from rewardlab.prompts import Template, build_messages
-from rewardlab.reporting.progress import bar
+from rewardlab.reporting.progress import bar, log_line
 from rewardlab.rewards.pairwise import PairwiseReward, without_thinking
 from rewardlab.rewards.policy_signs.truth import Rightness
 from rewardlab.samplers.base import Sampler, SamplingParams
+from rewardlab.samplers.failures import FailureStreak
 from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, FinishReason, Judgment, Order, PreferencePair
 
 ANSWERS, TEACHER, TO_LABEL = "answers.jsonl", "teacher.jsonl", "to_label.jsonl"
@@ -126,22 +127,33 @@ def ask_teacher(
     """Ask a teacher of answers beside the preferred response, one vote in each order, and return what it says: an answer is
     wrong where both votes are for the preferred response, right where both are for the answer; anything else is unknown.
 
-    What it said is kept in ``out/teacher.jsonl``: a killed run goes on. Raise ConfigError where that is of other answers.
+    What it said is kept in ``out/teacher.jsonl``: a killed run goes on, and asks again where a request failed. Raise
+    ConfigError where that is of other answers, EndpointError for a teacher that is gone, or that answers nothing.
     """
     given = dict.fromkeys((paid.pair_id, paid.answer) for paid in answers if paid.pair_id in pairs)
     names = [name for name in given if not _is_preferred(pairs[name[0]](), name[1])]
     identity = {"answers": hash_of(json.dumps(names)), "seed": seed, **teacher.identity}
+    failures, verdicts = FailureStreak(teacher.name), dict[tuple[str, str], bool | None]()
     with AppendLog(out / TEACHER, identity) as log, bar("teacher", len(names)) as advance:
-        rows = list(log.rows)
-        advance(min(len(names), CHUNK * len(rows)))
-        for start in range(CHUNK * len(rows), len(names), CHUNK):
+        whole = {row["start"]: row["right"] for row in log.rows if not row["failed"]}
+        num_failed = 0
+        for start in range(0, len(names), CHUNK):
             chunk = names[start : start + CHUNK]
-            compared = [_beside_good(pairs[name](), answer) for name, answer in chunk]
-            judgments = teacher.compare_many(compared, orders=[BOTH_ORDERS] * len(compared), num_votes=1, seed=seed)
-            rows.append({"right": [_unanimous(judgment) for judgment in judgments]})
-            log.append(rows[-1])
+            if (right := whole.get(start)) is None:
+                compared = [_beside_good(pairs[name](), answer) for name, answer in chunk]
+                judgments = teacher.compare_many(compared, orders=[BOTH_ORDERS] * len(compared), num_votes=1, seed=seed)
+                completions = [vote.completion for judgment in judgments for vote in judgment.votes]
+                for completion in completions:
+                    failures.take(completion)
+                right, failed = [_unanimous(judgment) for judgment in judgments], sum(each.failed for each in completions)
+                log.append({"start": start, "right": right, "failed": failed})
+                num_failed += failed
+            verdicts |= zip(chunk, right, strict=True)
             advance(len(chunk))
-    verdicts = dict(zip(names, [right for row in rows for right in row["right"]], strict=True))
+    if names and num_failed == len(BOTH_ORDERS) * len(names):
+        raise EndpointError(f"{teacher.name}: all {num_failed:,} requests failed; cure it and run the same command again")
+    if num_failed:
+        log_line(f"{num_failed:,} requests to {teacher.name} failed: their answers are not known; the same command asks again")
     return lambda pair, answer: verdicts.get((pair.pair_id, answer))
 
 

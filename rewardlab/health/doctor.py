@@ -45,7 +45,7 @@ from rewardlab.training.rl import consistency_judge, train_rl
 from rewardlab.training.run.folder import micro_batch_size, micro_batches, trackers
 from rewardlab.training.run.inputs import pairs_of
 from rewardlab.training.sft import train_sft
-from rewardlab.types import PreferencePair, VerdictStatus
+from rewardlab.types import FinishReason, PreferencePair, VerdictStatus
 from rewardlab.verdicts.parse import parse_verdict
 
 NUM_JUDGED, NUM_READ = 4, 20
@@ -292,6 +292,9 @@ def _judgment(config: TrainConfig, pairs: Sequence[PreferencePair]) -> str:
             completions = sampler.sample(prompts, SamplingParams(1, 1.0, max_tokens=longest))
         seconds = time.perf_counter() - start_time
     texts = [samples[0].text for samples in completions]
+    if isinstance(config, PolicyConfig):  # it answers; what its judge makes of that is not asked here
+        ended = sum(samples[0].finish is FinishReason.STOP for samples in completions)
+        return f"{ended} of {len(texts)} answers ended in {seconds:.1f} s. The first: {texts[0][:200]!r}"
     num_valid = sum(parse_verdict(text, template.verdict_format).status is VerdictStatus.OK for text in texts)
     tokens = sum(samples[0].num_tokens for samples in completions)
     first = texts[0][:200]

@@ -49,7 +49,9 @@ def _time_sentence(setup: Setup, card: GraphicsCard, steps: int, price: float | 
     cost = f", {cards * price:,.2f} US dollars" if price is not None else "" if cards < 1 else " (--price says what they cost)"
     engine = setup.method.engine if setup.method else None
     of_engine = ", nor the engine's own cards" if engine and (engine.devices or engine.base_url) else ""
-    return f"{text} on an {card.name}{cost}; estimated from shapes, start, saving and waiting not counted{of_engine}"
+    before = setup.method.value_pretrain_steps if setup.method else 0
+    of_critic = f", nor the {before:,} steps of the critic before it (value_pretrain_steps)" if before else ""
+    return f"{text} on an {card.name}{cost}; estimated from shapes, start, saving and waiting not counted{of_critic}{of_engine}"
 
 
 def _pictures(setup: Setup, card: GraphicsCard) -> Finding:

@@ -15,6 +15,10 @@ SHOWN = {
     "answers/right": "right answers",
     "answers/overpaid": "paid more than right",
     "answers/novelty": "word pairs that no answer of the set has",
+    "answers/new_winners": "answers with a new word pair that are paid well",
+    "answers/repetition": "repeated word triples",
+    "judge/canaries": "the judge's accuracy on labelled pairs",
+    "judge/spread": "how far several judges are apart",
     "judge/order_agreement": "both orders name one answer",
     "judge/blank_gap": "what a blank picture changes",
 }

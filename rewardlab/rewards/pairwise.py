@@ -19,6 +19,7 @@ from torch import Tensor
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.running import Metric, Metrics
 from rewardlab.rewards.policy_signs.checks import AnswerComparison, JudgeChecks, orders_agree, share_in_both_orders
+from rewardlab.samplers.failures import FailureStreak
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 Anchors = Sequence[Sequence[str]]  # what each response is compared with: none where it has no anchor
@@ -86,7 +87,8 @@ class PairwiseReward:
 
     Thinking is stripped from both: it is the answer that is judged. Equal answers are even and an empty one has lost, without
     asking; an empty anchor says nothing of who is compared with it. Against several anchors a response earns the mean.
-    ``checks`` are asked of what was compared; what they say is only reported.
+    ``checks`` are asked of what was compared; what they say is only reported. A judge that is gone ends the run: a call raises
+    EndpointError where request after request has failed.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class PairwiseReward:
         checks: JudgeChecks | None = None,
     ) -> None:
         self.judge, self._num_votes, self._phi, self._seed, self._checks = judge, num_votes, phi, seed, checks
+        self._failures = FailureStreak(judge.name)
         self.least: float | None = LEAST[phi]
         self.parity: float | None = PARITY[phi]
 
@@ -143,6 +146,8 @@ class PairwiseReward:
         judgments = self.judge.compare_many(
             list(todo.values()), orders=orders, num_votes=self._num_votes, seed=self._seed + step
         )
+        for completion in (vote.completion for judgment in judgments for vote in judgment.votes):
+            self._failures.take(completion)
         for (name, first, second), judgment in zip(todo, judgments, strict=True):
             share = share_in_both_orders(judgment)
             shares[name, first, second] = share
@@ -156,8 +161,8 @@ class LeastReward:
     of them seldom deceives all.
 
     All ``rewards`` are on one scale. What one of them could not compare pays nothing and costs nothing. Metrics are the first
-    one's, but for ``judge/unreadable_frac``, of all judges' comparisons, and ``judge/spread``: how far the judges are apart, in
-    the reward's own unit.
+    one's without those of its pay; ``judge/unreadable_frac`` is of all judges' comparisons, and ``judge/spread`` says how far
+    the judges are apart, in the reward's own unit.
     """
 
     def __init__(self, rewards: Sequence[PairwiseReward]) -> None:
@@ -182,4 +187,5 @@ class LeastReward:
         metrics: Metrics = {"judge/unreadable_frac": Metric(unreadable / max(1, compared), compared)}
         if spreads:
             metrics = {**metrics, "judge/spread": Metric(sum(spreads) / len(spreads), len(spreads))}
-        return paid, {**results[0][1], **metrics}
+        of_pay = ("reward/win_rate", "reward/clipped_frac")  # of what the first alone would have paid
+        return paid, {**{name: value for name, value in results[0][1].items() if name not in of_pay}, **metrics}

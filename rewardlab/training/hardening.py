@@ -17,17 +17,17 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from rewardlab.config import SCHEMAS, PolicyConfig, RLConfig, SFTConfig, load_config, load_yaml, parse_overrides
+from rewardlab.config import RLConfig
 from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
 from rewardlab.data.pair_table import pair_facts
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError, RewardlabError
-from rewardlab.judging.spec import JudgeSpec
 from rewardlab.processes import end_with_parent
 from rewardlab.reporting.hardening_page import hardening_page
 from rewardlab.reporting.progress import log_line
+from rewardlab.training.harden_plan import HardenPlan, check_plan, config_of_stage, policy_config
 from rewardlab.training.policy_answers import add_answers, latest_as_good
 from rewardlab.training.run.folder import FINAL, METRICS, is_finished
 from rewardlab.training.run.inputs import pairs_of
@@ -35,43 +35,10 @@ from rewardlab.training.run.inputs import pairs_of
 PLAN, ROUNDS, PAGE, RECORD = "plan.json", "rounds.jsonl", "index.html", "round.json"
 NEGATIVES, POLICY, JUDGMENTS = "negatives.parquet", "policy.json", "distilled.parquet"  # as the stages name them
 SAMPLES = 8  # judgments of a pair in each order, of which a right one is kept for SFT
-C = TypeVar("C", PolicyConfig, RLConfig, SFTConfig)
 MEANS = ("reward", "answers/right", "answers/overpaid", "answers/novelty", "judge/order_agreement", "judge/blank_gap")
 DONE, FINDING = 0, 1  # exit statuses of a command that did its work; of one whose result is not good
+COARSE = 0.03  # half an interval of a difference of accuracies above which the gate is said to see little
 LAST = 5  # lines of metrics whose mean is told of a round
-
-
-@dataclass(frozen=True)
-class HardenPlan:
-    """What a run of the loop is given. ``data`` are the questions of the policy and the labelled pairs of the judge,
-    ``held_out`` the pairs that neither must lose on; ``truth`` is that of `rewardlab data negatives`.
-
-    ``policy_keys``, ``sft_keys`` and ``judge_keys`` are KEY=VALUE of their configs; without an ``sft_config`` the judge learns
-    by RL alone. ``number`` questions are asked of the policy, for negatives, and of each of its ``checkpoints``, to see how
-    often it is right. For each negative there are ``mix`` labelled pairs of the set in the judge's training. ``judge_file`` is
-    that of `rewardlab serve --judge-file`.
-    """
-
-    data: str
-    held_out: str
-    policy: str
-    judge: str
-    policy_config: str
-    judge_config: str
-    truth: str
-    rounds: int = 3
-    sft_config: str = ""
-    policy_keys: tuple[str, ...] = ()
-    sft_keys: tuple[str, ...] = ()
-    judge_keys: tuple[str, ...] = ()
-    number: int = 1000
-    least_reward: float = 0.25
-    mix: float = 12.0
-    max_tokens: int = 1024
-    judge_max_tokens: int = 1024
-    checkpoints: int = 4
-    judge_file: str = ""
-    seed: int = 0
 
 
 @dataclass
@@ -99,18 +66,18 @@ class Round:
     next_judge: str = ""
 
 
-def harden_judge(plan: HardenPlan, out: Path) -> Path:
-    """Run the loop in ``out``, or go on with it; return the folder of the last judge.
+def harden_judge(plan: HardenPlan, out: Path) -> Round:
+    """Run the loop in ``out``, or go on with it; return the last round, with the judge and the policy that it ends with.
 
     Raise ConfigError where ``out`` holds another run, DataError for a set without what is needed, RewardlabError where a stage
     fails: its own sentence stands above it.
     """
     lock_folder(out)
-    _check_plan(plan)  # first: a plan that is refused leaves nothing that the mended one would have to match
+    check_plan(plan)  # first: a plan that is refused leaves nothing that the mended one would have to match
     _refuse_other(plan, out)
     if (out / f"round_{plan.rounds}" / RECORD).exists():
         raise ConfigError(f"{out}: has more than {plan.rounds} rounds already; give as many --rounds as there are, or more")
-    judge, policy = plan.judge, plan.policy
+    judge, policy, result = plan.judge, plan.policy, None
     for number in range(plan.rounds):
         result = _finished_round(out, number)
         if result is None:
@@ -122,41 +89,8 @@ def harden_judge(plan: HardenPlan, out: Path) -> Path:
     if not page.exists() or page.stat().st_mtime_ns < last.stat().st_mtime_ns:  # a kill came between the two
         _write_page(plan, out)
     _publish(plan, judge)
-    return Path(judge)
-
-
-def _check_plan(plan: HardenPlan) -> None:
-    """Raise ConfigError for a truth or a config that a stage would refuse, EndpointError where the judge is paid for
-    consistency and nothing answers about it: before hours of a policy's training."""
-    from rewardlab.training.rl import require_consistency_judge
-
-    if plan.truth.startswith("judge:"):
-        JudgeSpec.parse(plan.truth.removeprefix("judge:"))
-    elif plan.truth not in ("exact", "rules"):
-        raise ConfigError(f"truth {plan.truth}: expected exact, rules or judge:SPEC")
-    for stage, path in (("policy", plan.policy_config), ("sft", plan.sft_config), ("rl", plan.judge_config)):
-        if (folder := Path(path).parent.name) in SCHEMAS and folder != stage:
-            raise ConfigError(f"{path}: is a config of `rewardlab {folder}`; expected one of `rewardlab {stage}`")
-    _policy_config(plan)
-    if plan.sft_config:
-        _config(SFTConfig, plan.sft_config, plan.sft_keys, model=plan.judge)
-    require_consistency_judge(_config(RLConfig, plan.judge_config, plan.judge_keys, model=plan.judge))
-
-
-def _config(schema: type[C], path: str, keys: Sequence[str], **more: Any) -> C:
-    return load_config(schema, Path(path), parse_overrides(keys), **more)
-
-
-def _policy_config(plan: HardenPlan) -> PolicyConfig:
-    """Return the policy's config; its checkpoints are the loop's affair where the user names no steps between them."""
-    given = {**load_yaml(Path(plan.policy_config)), **parse_overrides(plan.policy_keys)}
-    names = ("rollout_batch_size", "batch_size", "iterations")
-    sizes = [given.get(name, PolicyConfig.model_fields[name].default) for name in names]
-    fit: dict[str, Any] = {}
-    if "save_steps" not in given and all(isinstance(size, int) and size > 0 for size in sizes):  # else it is refused below
-        rollouts, batch, iterations = sizes
-        fit = {"save_steps": max(1, rollouts // batch * iterations)}
-    return _config(PolicyConfig, plan.policy_config, plan.policy_keys, judge=f"prob:{plan.judge}", **fit)
+    assert result is not None
+    return result
 
 
 def _keys(of_loop: dict[str, Any], given: Sequence[str]) -> list[str]:
@@ -172,14 +106,25 @@ def _refuse_other(plan: HardenPlan, out: Path) -> None:
     if not path.exists():
         write_atomic(path, text)
     elif path.read_text(encoding="utf-8") != text:
-        before, now = json.loads(path.read_text(encoding="utf-8")), json.loads(text)
+        before, now = _read(path), json.loads(text)
         changed = ", ".join(name for name in now if now[name] != before.get(name))
         raise ConfigError(f"{out}: was begun with other settings ({changed}); choose another --out, or give the same ones")
 
 
 def _finished_round(out: Path, number: int) -> Round | None:
     path = out / f"round_{number}" / RECORD
-    return Round(**json.loads(path.read_text(encoding="utf-8"))) if path.exists() else None
+    return Round(**_read(path)) if path.exists() else None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Return what the loop or a stage has written. Raise DataError where it is damaged."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        record = None
+    if not isinstance(record, dict):
+        raise DataError(f"{path}: damaged, or not there; restore it, or delete the folder it is in to have that done again")
+    return record
 
 
 def _run_round(plan: HardenPlan, out: Path, number: int, judge: str, policy: str) -> Round:
@@ -215,7 +160,7 @@ def _run_round(plan: HardenPlan, out: Path, number: int, judge: str, policy: str
 def _save_steps(plan: HardenPlan, judge: str) -> int:
     """Return the steps between two checkpoints of a policy, so that it has about as many as the plan says; where epochs decide,
     by the questions that the set has."""
-    config = _policy_config(plan)
+    config = policy_config(plan)
     steps = config.max_steps
     if steps <= 0:
         questions = sum(facts.preferred is not None for facts in pair_facts(pairs_of(plan.data, config.frames, judge)))
@@ -263,7 +208,7 @@ def _ask_policy(
     """Sample answers of a policy to questions of ``data``, have the judge pay them, and make negatives of what is wrong and
     paid; return the counts of right and wrong ones."""
     if not (out / "done").exists():
-        config = _policy_config(plan)
+        config = policy_config(plan)
         words = ["data", "negatives", data, "--policy", policy, "--judge", f"prob:{judge}", "--truth", plan.truth]
         sizes = ["--number", plan.number, "--least-reward", least_reward, "--max-tokens", plan.max_tokens]
         like = ["--template", config.template, "--contract", config.contract, "--frames", config.frames]
@@ -273,13 +218,12 @@ def _ask_policy(
             allowed=(DONE, FINDING),
         )
         write_atomic(out / "done", "")
-    counts: dict[str, Any] = json.loads((out / POLICY).read_text(encoding="utf-8"))
-    return counts
+    return _read(out / POLICY)
 
 
 def _negatives(plan: HardenPlan, folder: Path, judge: str, policy: Path, seed: int) -> int:
     """Make the round's negatives; return how many."""
-    out, config = folder / "negatives", _policy_config(plan)
+    out, config = folder / "negatives", policy_config(plan)
     _ask_policy(plan, plan.data, judge, str(policy), out, seed, least_reward=plan.least_reward)
     path = out / NEGATIVES
     return len(pairs_of(path, config.frames, judge)) if path.exists() else 0
@@ -291,7 +235,7 @@ def _train_judge(plan: HardenPlan, out: Path, folder: Path, judge: str, seed: in
     from rewardlab.training.rl import hard_pairs
 
     data, trained = folder / "data.parquet", folder / "judge"
-    config = _config(RLConfig, plan.judge_config, plan.judge_keys)
+    config = config_of_stage(RLConfig, plan.judge_config, plan.judge_keys)
     if not data.exists():
         made = [out / f"round_{n}" / "negatives" / NEGATIVES for n in range(int(folder.name.rpartition("_")[2]) + 1)]
         tables = [pairs_of(path, config.frames, judge) for path in made if path.exists()]
@@ -299,11 +243,9 @@ def _train_judge(plan: HardenPlan, out: Path, folder: Path, judge: str, seed: in
         negatives = {facts.pair_id: (table, n) for table in tables for n, facts in enumerate(pair_facts(table))}
         pairs = pairs_of(plan.data, config.frames, judge)
         labelled = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
-        number = min(len(labelled), round(plan.mix * len(negatives)))
+        number = min(len(labelled), math.ceil(plan.mix * len(negatives)))
         if number < 1 and plan.mix:
-            raise DataError(
-                f"{plan.data}: has no labelled pair to train the judge on beside its negatives; label some, or set mix 0"
-            )
+            raise DataError(f"{plan.data}: has no labelled pair to train the judge on beside its negatives; label some of it")
         chosen = sorted(random.Random(f"harden {seed}").sample(labelled, number))
         places = [*negatives.values(), *((pairs, n) for n in chosen)]
         write_parquet((table[n] for table, n in places), data)  # one at a time: they may have large pictures
@@ -343,6 +285,8 @@ def _compare(plan: HardenPlan, folder: Path, judge: str, candidate: Path, result
     against = after["against_first"]
     result.difference = None if against is None else tuple(against["interval"])
     result.accepted = against is not None and against["interval"][1] >= 0
+    if against is not None and (seen := (against["interval"][1] - against["interval"][0]) / 2) > COARSE:
+        log_line(f"{plan.held_out}: too few pairs to see a loss of accuracy below some {100 * seen:.0f} points")
     sentence = "takes its place" if result.accepted else "is worse on held-out pairs; the old one stays"
     log_line(f"round {result.number}: the new judge {sentence}")
 
@@ -351,7 +295,9 @@ def _publish(plan: HardenPlan, judge: str) -> None:
     """Name the judge in the file that a server follows."""
     if plan.judge_file:
         path, name = Path(plan.judge_file), f"prob:{Path(judge).resolve()}\n"
-        if not path.exists() or path.read_text(encoding="utf-8") != name:
+        if path.is_dir():
+            raise ConfigError(f"--judge-file {path}: is a folder; name a file")
+        if not path.exists() or path.read_bytes() != name.encode():
             write_atomic(path, name)
 
 

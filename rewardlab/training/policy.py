@@ -47,6 +47,10 @@ def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> Policy
     spec = JudgeSpec.parse(config.judge, "rm")
     if spec.engine == "rm":
         return ScalarReward(Path(spec.target), batch_size=config.judge_batch_size)
+    specs = [JudgeSpec.parse(name) for name in (config.judge, *config.other_judges)]
+    folders = [(each.by_probability, Path(each.target).resolve()) for each in specs if Path(each.target).is_dir()]
+    if len(set(folders)) < len(folders):
+        raise ConfigError("other_judges name a judge twice; the least of equal ones is no other")
     judges = [_open_judge(name, config) for name in (config.judge, *config.other_judges)]
     checks = [_checks(config, judges[0], pairs), *[None] * len(config.other_judges)]
     rewards = [

@@ -25,12 +25,12 @@ from rewardlab.curation.policy_negatives import (
     wrong_and_paid,
 )
 from rewardlab.data.pairs import read_pairs, write_parquet
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.rewards.policy_signs.truth import exactly
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.types import IMAGE_MARK, PreferencePair
+from rewardlab.types import IMAGE_MARK, Completion, FinishReason, PreferencePair
 from tests.support.images import png
 from tests.support.shell import run_main
 
@@ -104,6 +104,34 @@ def test_by_a_teacher(tmp_path: Path) -> None:
         ask_teacher(readers, answers[:1], judge, tmp_path)
 
 
+def test_a_teacher_that_fails(tmp_path: Path) -> None:
+    """What failed is not known, and is asked again; who answers nothing at all, or is gone, ends the run with nothing kept."""
+    down = {"one": True, "two": True}
+
+    def teacher(prompt: Any, draw: int) -> str | Completion:
+        if any(name in prompt[0].text and is_down for name, is_down in down.items()):
+            return Completion("", FinishReason.ERROR, error="503 away")
+        first = prompt[0].text.split("Response 1:")[1].split("Response 2:")[0]
+        return f"<think>x</think><answer>{1 if 'good' in first else 2}</answer>"
+
+    judge = GenerativeJudge(ScriptedSampler(teacher), PLAIN)
+    pair = PreferencePair("p", "Which?", ("good", "bad"), 0)
+    answers = [PaidAnswer("p", "one", 1.0), PaidAnswer("p", "two", 1.0)]
+    with pytest.raises(EndpointError, match="all 4 requests failed"):
+        ask_teacher({"p": lambda: pair}, answers, judge, tmp_path)
+    down["two"] = False
+    knows = ask_teacher({"p": lambda: pair}, answers, judge, tmp_path)
+    assert (knows(pair, "one"), knows(pair, "two")) == (None, False)
+    down["one"] = False
+    assert ask_teacher({"p": lambda: pair}, answers, judge, tmp_path)(pair, "one") is False
+    down["one"] = True
+    assert ask_teacher({"p": lambda: pair}, answers, judge, tmp_path)(pair, "one") is False  # kept
+    many = [PaidAnswer("p", f"one {n}", 1.0) for n in range(100)]
+    with pytest.raises(EndpointError, match="20 requests in a row failed"):
+        ask_teacher({"p": lambda: pair}, many, judge, tmp_path / "many")
+    assert len((tmp_path / "many" / "teacher.jsonl").read_text().splitlines()) == 1  # who asks, and nothing else
+
+
 def test_marks_of_images_and_unlabelled_pairs() -> None:
     """A policy's text has no image within; of a pair without a label nothing is said."""
     readers = {"p0": lambda: PAIRS[0], "none": None}
@@ -174,6 +202,10 @@ def test_the_command(tmp_path: Path) -> None:
     empty.write_text("".join(json.dumps({**row, "right": False}) + "\n" for row in filled))
     done = run_main(main, *line, str(tmp_path / "labelled"), "--truth", f"file:{empty}")
     assert (done.returncode, len(read_pairs(tmp_path / "labelled" / "negatives.parquet"))) == (0, 1)
+    write_parquet([*PAIRS, PAIRS[0]], tmp_path / "pairs.parquet")
+    done = run_main(main, *line, str(tmp_path / "twice"), "--truth", "exact")
+    assert (done.returncode, "share a pair_id" in done.stderr) == (2, True)
+    write_parquet(PAIRS, tmp_path / "pairs.parquet")
     for words, said in (
         (["--truth", "luck"], "expected exact"),
         (["--truth", "exact", "--judge", "demo"], "--policy and --judge"),

@@ -92,6 +92,8 @@ def test_by_the_command(run: Callable[..., str], tmp_path: Path) -> None:
         (("SUITE", "--memory", "80", "--processes", "2"), "--processes, --memory"),
         (("accelerate/zero3", "model=x"), "KEY=VALUE"),
         (("tiny/demo", "--model", "x"), "--model"),
+        (("distill/gpt_4o", "--images", "x"), "--images"),
+        (("tiny/steps", "--price", "0"), "--price"),
     ],
 )
 def test_no_flag_is_ignored(words: tuple[str, ...], flags: str, tmp_path: Path) -> None:

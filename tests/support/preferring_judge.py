@@ -12,6 +12,8 @@ class Prefers:
     """In a judge's place: the probability is ``score(first) - score(second)`` on a line; notes what it is asked, and with
     which seeds."""
 
+    name = "prefers"
+
     def __init__(
         self, score: Callable[[str], float], unreadable: frozenset[str] = frozenset(), orders: Any = BOTH_ORDERS
     ) -> None:
@@ -28,7 +30,8 @@ class Prefers:
     def _judgment(self, pair: Any) -> Judgment:
         share = self._share(*pair.responses)
         verdict = Verdict(None, VerdictStatus.NO_VERDICT if share is None else VerdictStatus.TIE)
-        votes = tuple(Vote(order, verdict, Completion("", FinishReason.STOP)) for order in self._orders)
+        margin = None if share is None else 0.0  # it gives probabilities, not votes
+        votes = tuple(Vote(order, verdict, Completion("", FinishReason.STOP), margin) for order in self._orders)
         return Judgment(pair.pair_id, votes, Outcome.TIE, share)
 
     def _share(self, first: str, second: str) -> float | None:

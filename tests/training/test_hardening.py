@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,8 @@ from rewardlab.config import PolicyConfig, load_config, parse_overrides
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.training import hardening
-from rewardlab.training.hardening import HardenPlan, harden_judge
+from rewardlab.training.harden_plan import HardenPlan
+from rewardlab.training.hardening import harden_judge
 from rewardlab.training.policy_answers import add_answers, latest_as_good, share_right
 from rewardlab.types import PreferencePair
 from tests.support.images import png
@@ -76,11 +78,13 @@ ROUNDS = ROUND + ROUND
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HardenPlan:
     write_parquet(PAIRS, tmp_path / "pairs.parquet")
+    write_parquet(PAIRS[:5], tmp_path / "held_out.parquet")
+    held_out = str(tmp_path / "held_out.parquet")
     data, configs = str(tmp_path / "pairs.parquet"), [str(tmp_path / name) for name in ("p.yaml", "j.yaml")]
     Path(configs[0]).write_text("learning_rate: 1.0e-6\n")
     Path(configs[1]).write_text("learning_rate: 1.0e-6\nrollout_batch_size: 4\nbatch_size: 4\nconsistency: {weight: 0}\n")
     return HardenPlan(
-        data, data, "policy_0", "judge_0", *configs, "exact", rounds=2, mix=1.0, judge_file=str(tmp_path / "judge")
+        data, held_out, "policy_0", "judge_0", *configs, "exact", rounds=2, mix=1.0, judge_file=str(tmp_path / "judge")
     )
 
 
@@ -92,7 +96,8 @@ def test_two_rounds(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monkey
     last = harden_judge(plan, out)
     assert commands.stages == ROUNDS
     first = out / "round_0" / "judge" / "final"
-    assert last == first
+    assert last.next_judge == str(first)
+    assert last.next_policy == str(out / "round_1" / "policy" / "final")
     assert Path(plan.judge_file).read_text() == f"prob:{first.resolve()}\n"
     second = commands.lines[len(ROUND)]
     assert second[second.index("--judge") + 1] == f"prob:{first}"
@@ -108,7 +113,7 @@ def test_two_rounds(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monkey
     page = (out / "index.html").read_text()
     assert "2 rounds so far" in page
     assert "60.0 [50.2, 69.1], 1 not known" in page  # 60 of 100 held-out answers after the first round
-    assert "was worse; the old one stays" in page
+    assert "not taken: it is worse" in page
 
 
 def test_the_policy_goes_on_from_its_best_checkpoint(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +131,7 @@ def test_the_policy_goes_on_from_its_best_checkpoint(plan: HardenPlan, tmp_path:
     rounds = [json.loads(line) for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
     assert [row["next_policy"] for row in rounds] == ["policy_0", f"{last}/final"]
     assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(50, 50), (100, 50)]
-    assert "(as at first)" in (tmp_path / "out" / "index.html").read_text()
+    assert "(that of the start)" in (tmp_path / "out" / "index.html").read_text()
     better = Commands(right=(50, 40, 50))
     better.earlier = 30
     monkeypatch.setattr(hardening, "_command", better)
@@ -155,11 +160,18 @@ def test_what_no_stage_would_take(plan: HardenPlan, tmp_path: Path, monkeypatch:
     commands = Commands()
     monkeypatch.setattr(hardening, "_command", commands)
     (tmp_path / "s.yaml").write_text("learning_rate: 1.0e-5\n")
+    write_parquet([*PAIRS[:5], replace(PAIRS[5], preferred=None)], tmp_path / "open.parquet")
+    write_parquet([PAIRS[0], PAIRS[0]], tmp_path / "twice.parquet")
     for changes, message in (
         ({"sft_config": str(tmp_path / "s.yaml"), "sft_keys": ("nonsense=1",)}, "nonsense"),
         ({"policy_keys": ("other_judges=[prob:judge_0]",)}, "twice"),
+        ({"held_out": plan.data}, "holds the pairs of --data"),
+        ({"held_out": str(tmp_path / "open.parquet")}, "1 of 6 pairs have no label"),
+        ({"held_out": str(tmp_path / "twice.parquet")}, "share a pair_id"),
+        ({"truth": "judge:prob:./NOT_THERE"}, "no such folder"),
+        ({"truth": "judge:openai:x@http://127.0.0.1:9/v1"}, "127.0.0.1:9"),
     ):
-        with pytest.raises(ConfigError, match=message):
+        with pytest.raises(RewardlabError, match=message):
             harden_judge(replace(plan, **changes), tmp_path / "out")
     assert not commands.lines
     default = PolicyConfig.model_fields["judge"].default
@@ -288,7 +300,7 @@ def test_nothing_wrong_was_paid(plan: HardenPlan, tmp_path: Path, monkeypatch: p
     """No negative, no training: the judge stays."""
     commands = Commands(negatives=0)
     monkeypatch.setattr(hardening, "_command", commands)
-    assert harden_judge(plan, tmp_path / "out") == Path("judge_0")
+    assert harden_judge(plan, tmp_path / "out").next_judge == "judge_0"
     assert commands.stages == ROUND[:5] * 2
     assert "none was trained" in (tmp_path / "out" / "index.html").read_text()
 
@@ -298,7 +310,7 @@ def test_too_few_for_a_batch(plan: HardenPlan, tmp_path: Path, monkeypatch: pyte
     commands = Commands(negatives=1)
     monkeypatch.setattr(hardening, "_command", commands)
     plan = replace(plan, rounds=1, judge_keys=("rollout_batch_size=64", "batch_size=64", "micro_batch_size=64"))
-    assert harden_judge(plan, tmp_path / "out") == Path("judge_0")
+    assert harden_judge(plan, tmp_path / "out").next_judge == "judge_0"
     assert commands.stages == ROUND[:5]
 
 
@@ -349,3 +361,28 @@ def test_a_plan_that_is_refused_leaves_nothing(
     assert commands.lines == []
     harden_judge(plan, tmp_path / "out")
     assert commands.stages == ROUNDS
+
+
+@pytest.mark.parametrize("name", ["plan.json", "round_0/round.json", "start_policy/policy.json"])
+def test_a_damaged_file(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A sentence names it; where its folder is deleted the loop does that part again."""
+    monkeypatch.setattr(hardening, "_command", Commands())
+    out = tmp_path / "out"
+    harden_judge(replace(plan, rounds=1), out)
+    (out / name).write_text("{")
+    if "policy" in name:
+        (out / "round_0" / "round.json").unlink()
+    with pytest.raises(RewardlabError, match=f"{name}: damaged"):
+        harden_judge(replace(plan, rounds=1), out)
+    if "policy" in name:
+        shutil.rmtree((out / name).parent)
+        harden_judge(replace(plan, rounds=1), out)
+
+
+def test_a_small_mix(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less than one labelled pair for all negatives is one; a judge file that is a folder is said to be one."""
+    monkeypatch.setattr(hardening, "_command", Commands(negatives=4))
+    harden_judge(replace(plan, rounds=1, mix=0.02), tmp_path / "out")
+    assert len(read_pairs(tmp_path / "out" / "round_0" / "data.parquet")) == 5
+    with pytest.raises(ConfigError, match="is a folder"):
+        harden_judge(replace(plan, judge_file=str(tmp_path)), tmp_path / "other")

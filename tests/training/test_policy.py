@@ -14,26 +14,37 @@ import pytest
 import torch
 
 from rewardlab.config import PolicyConfig, RMConfig, load_yaml
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.errors import ConfigError, DataError, EndpointError
+from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE, add_to_card, write_card
 from rewardlab.prompts import load_template
 from rewardlab.rewards.anchors import anchors_of, best_of
 from rewardlab.rewards.pairwise import LeastReward, PairwiseReward
 from rewardlab.rewards.policy_function import AnchoredReward
+from rewardlab.rewards.policy_signs.checks import share_in_both_orders
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
 from rewardlab.rewards.scalar import ScalarReward
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.rules import RULES
 from rewardlab.rewards.verified import VerifiedReward
 from rewardlab.rl.groups import centered, fill_unscored
+from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.training import policy as policy_module
 from rewardlab.training.policy import train_policy
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.types import (
+    BOTH_ORDERS,
+    Choice,
+    Completion,
+    FinishReason,
     Order,
     PreferencePair,
+    Verdict,
+    VerdictStatus,
+    Vote,
 )
+from rewardlab.verdicts.votes import reduce_votes
 from tests.support.preferring_judge import Prefers
 from tests.support.rewards import values_of
 
@@ -330,6 +341,40 @@ def test_the_truth_of_a_worked_response() -> None:
         verified.check([prose])
 
 
+def test_a_judge_that_is_gone_ends_the_run() -> None:
+    """Failed requests in a row, over calls; an answer between them begins the count anew."""
+    is_down = True
+
+    def answer(prompt: Any, draw: int) -> str | Completion:
+        return Completion("", FinishReason.ERROR, error="503 away") if is_down else "<think>x</think><answer>1</answer>"
+
+    reward = PairwiseReward(GenerativeJudge(ScriptedSampler(answer), load_template("plain")))
+
+    def ask(number: int) -> list[float | None]:
+        return reward([question("a")] * number, [f"new {n}" for n in range(number)], [("fair",)] * number, 0)[0]
+
+    assert ask(9) == [None] * 9  # in both orders: 18 requests
+    is_down = False
+    assert None not in ask(1)
+    is_down = True
+    assert ask(9) == [None] * 9
+    with pytest.raises(EndpointError, match="20 requests in a row failed, the last with '503 away'"):
+        ask(1)
+
+
+@pytest.mark.parametrize(
+    ("given", "swapped", "share"),
+    [("1", "2", 1.0), ("tie", "2", 0.75), ("tie", "1", 0.25), ("tie", "tie", 0.5), ("1", "", None)],
+)
+def test_a_tie_is_half_a_win(given: str, swapped: str, share: float | None) -> None:
+    """Of its own order alone: the other's position bias is not paid in full."""
+    verdicts = {"1": Verdict(Choice.FIRST, VerdictStatus.OK), "2": Verdict(Choice.SECOND, VerdictStatus.OK)}
+    verdicts |= {"tie": Verdict(None, VerdictStatus.TIE), "": Verdict(None, VerdictStatus.NO_VERDICT)}
+    stop = Completion("", FinishReason.STOP)
+    votes = [Vote(order, verdicts[word], stop) for order, word in zip(BOTH_ORDERS, (given, swapped), strict=True)]
+    assert share_in_both_orders(reduce_votes("a", votes)) == share
+
+
 def test_several_judges_pay_the_least() -> None:
     """What one of them cannot compare pays nothing; the first one's metrics stand, and how far they are apart."""
     scores = ({"good": 0.9, "new": 0.9}, {"good": 0.8}, {"good": 0.8, "new": 0.8, "odd": 0.8})
@@ -342,7 +387,7 @@ def test_several_judges_pay_the_least() -> None:
     assert paid[2] is None
     assert metrics["judge/unreadable_frac"].value == pytest.approx(1 / 9)  # of three comparisons by each of three
     assert metrics["judge/spread"].value == pytest.approx((0.05 + 0.2) / 2, abs=1e-3)
-    assert values_of(metrics)["reward/win_rate"] == pytest.approx((0.7 + 0.7 + 0.5) / 3, abs=1e-3)
+    assert "reward/win_rate" not in metrics  # the first one's alone
     with pytest.raises(ValueError, match="on one scale"):
         LeastReward([rewards[0], PairwiseReward(judges[1], phi="logit")])  # type: ignore[arg-type]
 
@@ -355,6 +400,9 @@ def test_several_judges_are_opened(finished_run: Path, tmp_path: Path, demo_pair
     config = config_for(base, **judges, judge_max_tokens=8, max_steps=1, max_completion_length=8, anchor="preferred")
     reward = policy_module.open_reward(config, demo_pairs[0][:8])
     assert isinstance(reward, LeastReward)
+    again = config.model_copy(update={"other_judges": [f"prob:{finished_run / 'rl' / '..' / 'rl' / 'final'}"]})
+    with pytest.raises(ConfigError, match="twice"):
+        policy_module.open_reward(again, demo_pairs[0][:8])
     first, second = (each.judge for each in reward.rewards)
     assert isinstance(first, ProbabilityJudge)
     assert isinstance(second, ProbabilityJudge)

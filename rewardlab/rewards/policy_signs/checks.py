@@ -10,7 +10,7 @@ from rewardlab.data.other_images import with_blank_images
 from rewardlab.data.pair_table import pair_facts
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.running import Metric, Metrics
-from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus
+from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus, Vote
 
 READABLE = (VerdictStatus.OK, VerdictStatus.TIE)
 
@@ -24,9 +24,19 @@ class AnswerComparison:
 
 
 def share_in_both_orders(judgment: Judgment) -> float | None:
-    """Return the share for response 0, where either order had a vote that could be read: one order alone holds its bias."""
-    orders = {vote.order for vote in judgment.votes if vote.verdict.status in READABLE}
-    return judgment.share_0 if orders == set(BOTH_ORDERS) else None
+    """Return the share for response 0, where either order had a vote that could be read: one order alone holds its bias. A vote
+    that calls it a tie is half a one for either."""
+    read = [vote for vote in judgment.votes if vote.verdict.status in READABLE]
+    if {vote.order for vote in read} != set(BOTH_ORDERS):
+        return None
+    if any(vote.margin is not None for vote in read):
+        return judgment.share_0
+    halves = {order: [_half_points(vote) for vote in read if vote.order is order] for order in BOTH_ORDERS}
+    return sum(sum(points) / len(points) for points in halves.values()) / (2 * len(BOTH_ORDERS))
+
+
+def _half_points(vote: Vote) -> int:
+    return 1 if vote.winner is None else 2 * (vote.winner == 0)
 
 
 def orders_agree(judgment: Judgment) -> bool | None:

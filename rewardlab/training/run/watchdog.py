@@ -68,6 +68,11 @@ class Signs:
                 invalid > c.max_invalid_frac,
                 f"{invalid:.0%} of the rollouts have no verdict, more than {c.max_invalid_frac:.0%}",
             )
+        if (unreadable := logs.get("judge/unreadable_frac")) is not None:
+            signs["unreadable"] = _sentence(
+                unreadable > c.max_invalid_frac,
+                f"{unreadable:.0%} of the comparisons cannot be read, more than {c.max_invalid_frac:.0%}: they pay nothing",
+            )
         if (unclear := logs.get("verify/unclear_frac")) is not None:
             signs["unverified"] = _sentence(
                 unclear > c.max_invalid_frac,
