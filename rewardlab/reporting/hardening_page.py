@@ -24,13 +24,45 @@ SHOWN = {
 }
 
 
+COLUMNS = (
+    "round",
+    "right at its start, %",
+    "right at its end, %",
+    "mean reward",
+    "next round begins at, %",
+    "negatives",
+    "old judge, %",
+    "new judge, %",
+    "difference, points",
+    "new one taken",
+)
+
+
 def hardening_page(name: str, plan: Record, rounds: Sequence[Record], metrics: Sequence[Record]) -> str:
     """Return one self-contained HTML page. ``metrics`` are those of the policy over all rounds, steps counted on."""
     x_axis = steps_of_run(metrics)
     values = {key: [(row["step"], row[key]) for row in metrics if row.get(key) is not None] for key in SHOWN}
     curves = [line for key, words in SHOWN.items() if (line := curve(key, values[key], x_axis, words)) is not None]
     template = page_environment().get_template("hardening_page.html")
-    return template.render(name=name, plan=plan, rounds=rounds, curves=curves, x_axis=x_axis, breakable=breakable, right=_right)
+    rows = [_cells(row) for row in rounds]
+    shared = {"name": name, "plan": plan, "curves": curves, "x_axis": x_axis, "breakable": breakable}
+    return template.render(**shared, rounds=rounds, columns=COLUMNS, rows=rows)
+
+
+def _cells(row: Record) -> list[str]:
+    last, difference = row["checkpoints"]["final"], row["difference"]
+    judges = [f"{100 * value:.1f}" if value is not None else "–" for value in (row["accuracy_before"], row["accuracy_after"])]
+    return [
+        str(row["number"]),
+        _right(row["before"]),
+        _right(last),
+        f"{last['reward']:.3f}" if last["reward"] is not None else "–",
+        _right(row["best"]) + (" (the start's)" if row["best"] == row["before"] else ""),
+        f"{row['negatives']:,}",
+        *judges,
+        f"{100 * difference[0]:+.1f} to {100 * difference[1]:+.1f}" if difference else "–",
+        {None: "none was trained", True: "yes", False: "no, it is worse"}[row["accepted"]],
+    ]
 
 
 def _right(counts: Record) -> str:

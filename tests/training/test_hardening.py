@@ -112,8 +112,8 @@ def test_two_rounds(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(taught) == 8  # as many labelled pairs of the set beside them, as the plan says
     page = (out / "index.html").read_text()
     assert "2 rounds so far" in page
-    assert "60.0 [50.2, 69.1], 1 not known" in page  # 60 of 100 held-out answers after the first round
-    assert "not taken: it is worse" in page
+    assert '<span>60.0 <span class="interval">[50.2, 69.1], 1 not known' in page  # 60 of 100 held-out answers after the first round
+    assert "no, it is worse" in page
 
 
 def test_the_policy_goes_on_from_its_best_checkpoint(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_the_policy_goes_on_from_its_best_checkpoint(plan: HardenPlan, tmp_path:
     rounds = [json.loads(line) for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
     assert [row["next_policy"] for row in rounds] == ["policy_0", f"{last}/final"]
     assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(50, 50), (100, 50)]
-    assert "(that of the start)" in (tmp_path / "out" / "index.html").read_text()
+    assert "(the start&#39;s)" in (tmp_path / "out" / "index.html").read_text()
     better = Commands(right=(50, 40, 50))
     better.earlier = 30
     monkeypatch.setattr(hardening, "_command", better)
