@@ -112,7 +112,7 @@ def test_two_rounds(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(taught) == 8  # as many labelled pairs of the set beside them, as the plan says
     page = (out / "index.html").read_text()
     assert "2 rounds so far" in page
-    assert '<span>60.0 <span class="interval">[50.2, 69.1], 1 not known' in page  # 60 of 100 held-out answers after the first round
+    assert '<span>60.0 <span class="interval">[50.2, 69.1], 1 not known' in page  # 60 of 100
     assert "no, it is worse" in page
 
 
