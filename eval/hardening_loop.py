@@ -230,6 +230,12 @@ def markdown(summary: Record) -> str:
         rows.append(f"| {words} | {' | '.join(cell_of(curve[key]) for curve in curves.values())} |")
     means = (f"{100 * min(curve['mean']):.1f}" for curve in curves.values())
     rows.append(f"| least of the mean curve | {' | '.join(means)} |")
+    gains = (
+        cell_of([ours - theirs for ours, theirs in zip(curves["loop"]["last"], curve["last"], strict=True)])
+        for name, curve in curves.items()
+        if name != "loop"
+    )
+    rows.append(f"| the loop's less this one's at the end, seed by seed, points | | {' | '.join(gains)} |")
     least = cell_of(summary["least_of_any_checkpoint"])
     rows.append(f"| least of any checkpoint, those that are not gone on with too | {least} |{' |' * (len(curves) - 1)}")
     rows += [
@@ -256,7 +262,7 @@ def draw(summary: Record, path: Path) -> None:
             axes.plot([100 * value for value in values], color=color, lw=0.7, alpha=0.5)
         axes.plot([100 * value for value in curve["mean"]], color=color, lw=2, label=WAYS[name])
     axes.axhline(100 * summary["start"], color="grey", lw=0.8, ls=":")
-    axes.set(xlabel="round", ylabel="right answers, %")
+    axes.set(xlabel="rounds done", ylabel="right answers, %", xticks=range(summary["settings"]["rounds"] + 1))
     axes.legend(fontsize=8)
     figure.tight_layout()
     figure.savefig(path, dpi=110)

@@ -49,6 +49,8 @@ def test_the_report(tmp_path: Path) -> None:
     text = markdown(summary)
     assert "| at the end | 60.0 [60.0, 60.0] | 57.0 [44.3, 69.7] | 35.0 [-28.5, 98.5] |" in text
     assert "| least of the mean curve | 54.0 | 50.0 | 35.0 |" in text
+    gains = "| the loop's less this one's at the end, seed by seed, points | | 3.0 [-9.7, 15.7] | 25.0 [-38.5, 88.5] |"
+    assert gains in text
     assert "| least of any checkpoint, those that are not gone on with too | 30.0 [30.0, 30.0] | | |" in text
     assert "| 0 | 1 | 60.0 | 58.0, 60.0 | 7 | 93.0 | – | None |" in text
     one_judge = summarize({"0": {"loop": [row(0, 0.6, 0.6, 0.6)], "alone": [0.7]}}, facts)["curves"]
