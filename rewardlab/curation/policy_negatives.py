@@ -26,12 +26,12 @@ from rewardlab.reporting.progress import bar, log_line
 from rewardlab.rewards.pairwise import PairwiseReward, without_thinking
 from rewardlab.rewards.policy_signs.truth import Rightness
 from rewardlab.samplers.base import Sampler, SamplingParams
-from rewardlab.samplers.failures import FailureStreak
+from rewardlab.samplers.failures import MAX_FAILED, FailureStreak
 from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, FinishReason, Judgment, Order, PreferencePair
 
 ANSWERS, TEACHER, TO_LABEL = "answers.jsonl", "teacher.jsonl", "to_label.jsonl"
 POLICY, NEGATIVES = "policy.json", "negatives.parquet"
-SOURCE, CHUNK = "policy", 64
+SOURCE, CHUNK, FORMAT = "policy", 64, 2  # the format of both logs
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ def sample_answers(
     """Return one sampled answer to each of ``number`` questions drawn by the seed, what the judge pays for it, and how many
     were left out: questions whose responses are ``with_images``, and answers that are ``unfinished`` or empty.
 
-    They are kept in ``out/answers.jsonl``: a killed run goes on. Raise ConfigError where that is another run's, and what the
-    judge raises.
+    They are kept in ``out/answers.jsonl``: a killed run goes on, and pays again where a request failed. Raise ConfigError where
+    that is another run's, EndpointError where too many requests fail, and what the judge raises.
     """
     labelled = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
     drawn = random.Random(f"answers {seed}").sample(labelled, min(number, len(labelled)))
@@ -74,14 +74,22 @@ def sample_answers(
         "answer_temperature": temperature,
         "seed": seed,
         "number": number,
+        "format": FORMAT,
         **judge.identity,
     }
     reward, params = PairwiseReward(judge, seed=seed), SamplingParams(1, temperature, max_tokens=max_tokens, seed=seed)
     with AppendLog(out / ANSWERS, identity) as log, bar("answers", len(drawn)) as advance:
-        rows = list(log.rows)
-        advance(min(len(drawn), CHUNK * len(rows)))
-        for chunk in chunks[len(rows) :]:
-            some = [pair for pair in map(pairs.__getitem__, chunk) if not any(pair.response_images)]
+        rows = []
+        whole = {row["number"]: row for row in log.rows if not row["failed"]}
+        for number_of_chunk, chunk in enumerate(chunks):
+            if row := whole.get(number_of_chunk):
+                rows.append(row)
+                advance(len(chunk))
+                continue
+            failed_before, some = (
+                reward.num_failed,
+                [pair for pair in map(pairs.__getitem__, chunk) if not any(pair.response_images)],
+            )
             sampled = policy.sample([build_messages(pair, order=Order.GIVEN, template=template) for pair in some], params)
             finished = [
                 (pair, answer)
@@ -94,9 +102,11 @@ def sample_answers(
                 asdict(PaidAnswer(pair.pair_id, answer, share)) for (pair, answer), share in zip(finished, paid, strict=True)
             ]
             left_out = {"with_images": len(chunk) - len(some), "unfinished": len(some) - len(finished)}
-            rows.append({"answers": answers, "left_out": left_out})
+            failed = reward.num_failed - failed_before
+            rows.append({"number": number_of_chunk, "answers": answers, "left_out": left_out, "failed": failed})
             log.append(rows[-1])
             advance(len(chunk))
+    _check_failures(judge.name, reward.num_failed, len(BOTH_ORDERS) * len(drawn))
     counts = Counter[str]()
     for row in rows:
         counts.update(row["left_out"])
@@ -132,7 +142,7 @@ def ask_teacher(
     """
     given = dict.fromkeys((paid.pair_id, paid.answer) for paid in answers if paid.pair_id in pairs)
     names = [name for name in given if not _is_preferred(pairs[name[0]](), name[1])]
-    identity = {"answers": hash_of(json.dumps(names)), "seed": seed, **teacher.identity}
+    identity = {"answers": hash_of(json.dumps(names)), "seed": seed, "format": FORMAT, **teacher.identity}
     failures, verdicts = FailureStreak(teacher.name), dict[tuple[str, str], bool | None]()
     with AppendLog(out / TEACHER, identity) as log, bar("teacher", len(names)) as advance:
         whole = {row["start"]: row["right"] for row in log.rows if not row["failed"]}
@@ -150,11 +160,18 @@ def ask_teacher(
                 num_failed += failed
             verdicts |= zip(chunk, right, strict=True)
             advance(len(chunk))
-    if names and num_failed == len(BOTH_ORDERS) * len(names):
-        raise EndpointError(f"{teacher.name}: all {num_failed:,} requests failed; cure it and run the same command again")
-    if num_failed:
-        log_line(f"{num_failed:,} requests to {teacher.name} failed: their answers are not known; the same command asks again")
+    _check_failures(teacher.name, num_failed, len(BOTH_ORDERS) * len(names))
     return lambda pair, answer: verdicts.get((pair.pair_id, answer))
+
+
+def _check_failures(name: str, num_failed: int, num_asked: int) -> None:
+    """Raise EndpointError where so many requests failed that what is counted would say little; name fewer in a line."""
+    if num_failed > MAX_FAILED * num_asked:
+        raise EndpointError(
+            f"{name}: {num_failed:,} of {num_asked:,} requests failed; cure it and run the same command again: it asks these anew"
+        )
+    if num_failed:
+        log_line(f"{num_failed:,} of {num_asked:,} requests to {name} failed: these answers are not known")
 
 
 def _unanimous(judgment: Judgment) -> bool | None:

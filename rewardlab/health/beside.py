@@ -47,7 +47,9 @@ def beside_lines(setup: Setup) -> list[MemoryLine]:
         spec = JudgeSpec.parse(config.judge, "rm")
         if spec.engine == "rm":
             return _scalar(setup, config, judge_beside(spec.target, setup, weight_bytes=SCORING_BYTES))
-        judges = [spec, *(JudgeSpec.parse(name) for name in config.other_judges)]
+        signs = config.signs
+        others = [*config.other_judges, *([signs.second_judge] if signs.second_judge and signs.sample else [])]
+        judges = [spec, *map(JudgeSpec.parse, others)]
         local = _judges(setup, config, [judge_beside(judge.target, setup) for judge in judges if judge.engine == HF])
         if spec.engine == VLLM:
             how = f"vLLM takes {VLLM_SHARE:g} of a card by itself, in every process"

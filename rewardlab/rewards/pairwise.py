@@ -102,6 +102,7 @@ class PairwiseReward:
     ) -> None:
         self.judge, self._num_votes, self._phi, self._seed, self._checks = judge, num_votes, phi, seed, checks
         self._failures = FailureStreak(judge.name)
+        self.num_failed = 0  # requests so far
         self.least: float | None = LEAST[phi]
         self.parity: float | None = PARITY[phi]
 
@@ -147,6 +148,7 @@ class PairwiseReward:
             list(todo.values()), orders=orders, num_votes=self._num_votes, seed=self._seed + step
         )
         for completion in (vote.completion for judgment in judgments for vote in judgment.votes):
+            self.num_failed += completion.failed
             self._failures.take(completion)
         for (name, first, second), judgment in zip(todo, judgments, strict=True):
             share = share_in_both_orders(judgment)

@@ -13,6 +13,7 @@ from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.loading import check_folder
+from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.base import HF, OPENAI
 from rewardlab.training.run.inputs import pairs_of
 
@@ -90,6 +91,8 @@ def _check_held_out(plan: HardenPlan) -> None:
         )
     if len({each.pair_id for each in facts}) < len(facts):
         raise DataError(f"{plan.held_out}: some pairs share a pair_id; an answer is known by the id of its pair")
+    if shared := len({each.pair_id for each in facts} & {each.pair_id for each in pair_facts(data)}):
+        log_line(f"{plan.held_out}: {shared:,} of {len(facts):,} pairs have the pair_id of one of --data; are they others?")
     if fingerprint_of(held_out) == fingerprint_of(data):
         raise ConfigError(f"{plan.held_out}: holds the pairs of --data; a judge that learns them is not tested on them")
 

@@ -123,7 +123,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         record = None
     if not isinstance(record, dict):
-        raise DataError(f"{path}: damaged, or not there; restore it, or delete the folder it is in to have that done again")
+        raise DataError(f"{path}: damaged; restore it, or delete it: what is finished beside it is not done again")
     return record
 
 
@@ -207,7 +207,7 @@ def _ask_policy(
 ) -> dict[str, Any]:
     """Sample answers of a policy to questions of ``data``, have the judge pay them, and make negatives of what is wrong and
     paid; return the counts of right and wrong ones."""
-    if not (out / "done").exists():
+    if not ((out / "done").exists() and (out / POLICY).exists()):
         config = policy_config(plan)
         words = ["data", "negatives", data, "--policy", policy, "--judge", f"prob:{judge}", "--truth", plan.truth]
         sizes = ["--number", plan.number, "--least-reward", least_reward, "--max-tokens", plan.max_tokens]

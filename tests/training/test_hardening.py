@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -78,7 +77,7 @@ ROUNDS = ROUND + ROUND
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HardenPlan:
     write_parquet(PAIRS, tmp_path / "pairs.parquet")
-    write_parquet(PAIRS[:5], tmp_path / "held_out.parquet")
+    write_parquet([replace(pair, pair_id=f"held_out_{pair.pair_id}") for pair in PAIRS], tmp_path / "held_out.parquet")
     held_out = str(tmp_path / "held_out.parquet")
     data, configs = str(tmp_path / "pairs.parquet"), [str(tmp_path / name) for name in ("p.yaml", "j.yaml")]
     Path(configs[0]).write_text("learning_rate: 1.0e-6\n")
@@ -365,18 +364,22 @@ def test_a_plan_that_is_refused_leaves_nothing(
 
 @pytest.mark.parametrize("name", ["plan.json", "round_0/round.json", "start_policy/policy.json"])
 def test_a_damaged_file(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """A sentence names it; where its folder is deleted the loop does that part again."""
+    """A sentence names it; where it is deleted the loop writes it again, and does nothing else anew."""
     monkeypatch.setattr(hardening, "_command", Commands())
     out = tmp_path / "out"
     harden_judge(replace(plan, rounds=1), out)
+    whole = (out / name).read_text()
     (out / name).write_text("{")
     if "policy" in name:
         (out / "round_0" / "round.json").unlink()
     with pytest.raises(RewardlabError, match=f"{name}: damaged"):
         harden_judge(replace(plan, rounds=1), out)
-    if "policy" in name:
-        shutil.rmtree((out / name).parent)
-        harden_judge(replace(plan, rounds=1), out)
+    (out / name).unlink()
+    again = Commands()
+    monkeypatch.setattr(hardening, "_command", again)
+    harden_judge(replace(plan, rounds=1), out)
+    assert json.loads((out / name).read_text()) == json.loads(whole)
+    assert again.stages == (["data"] if "policy" in name else [])  # all else is there
 
 
 def test_a_small_mix(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
