@@ -167,9 +167,8 @@ def ask_teacher(
 def _check_failures(name: str, num_failed: int, num_asked: int) -> None:
     """Raise EndpointError where so many requests failed that what is counted would say little; name fewer in a line."""
     if num_failed > MAX_FAILED * num_asked:
-        raise EndpointError(
-            f"{name}: {num_failed:,} of {num_asked:,} requests failed; cure it and run the same command again: it asks these anew"
-        )
+        failed = f"{num_failed:,} of {num_asked:,} requests failed"
+        raise EndpointError(f"{name}: {failed}; cure it and run the same command again: it asks these anew")
     if num_failed:
         log_line(f"{num_failed:,} of {num_asked:,} requests to {name} failed: these answers are not known")
 
