@@ -74,9 +74,9 @@ def data_negatives(
     """Find wrong answers of a policy that a judge pays well, and make hard negatives of them.
 
     Each stands beside the preferred response of its pair, which is the better one. What is sampled is kept in
-    OUT/answers.jsonl, and a killed run goes on; OUT/policy.json counts right and wrong answers. Answers whose rightness is not
-    known are written to OUT/to_label.jsonl: fill in `right` and give the file as `--truth file:OUT/to_label.jsonl` to a run in
-    another folder.
+    OUT/answers.jsonl, and the same command goes on; OUT/policy.json counts right and wrong answers. Answers whose rightness is
+    not known are written to OUT/to_label.jsonl: fill in `right` and give the file as `--truth file:OUT/to_label.jsonl` to a run
+    in another folder.
 
     `rewardlab data negatives pairs.parquet --policy runs/policy/final --judge prob:runs/rl/final --truth exact --out
     runs/negatives` writes OUT/negatives.parquet, for `rewardlab rl`. **Exit status 1** where there is none.
