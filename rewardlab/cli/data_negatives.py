@@ -105,6 +105,10 @@ def data_negatives(
         raise ConfigError("answers come from --policy and --judge together, or from a log: --answers FILE")
     known = _rightness(truth, contract)
     pairs = pairs_of(data, frames, policy or "", images=images, allow_columns=columns_of(allow_columns))
+    facts = list(enumerate(pair_facts(pairs)))
+    places = {each.pair_id: n for n, each in facts}
+    if len(places) < len(facts):
+        raise DataError(f"{data}: some pairs share a pair_id; an answer is known by the id of the pair that it was given to")
     left_out = None
     if answers is not None:
         paid = list(logged_answers(answers))
@@ -120,10 +124,6 @@ def data_negatives(
             f"{len(paid) + left_out.total():,} questions: {left_out['unfinished']:,} answers not finished or empty, "
             f"{left_out['with_images']:,} not asked, for their responses hold images"
         )
-    facts = list(enumerate(pair_facts(pairs)))
-    places = {each.pair_id: n for n, each in facts}
-    if len(places) < len(facts):
-        raise DataError(f"{data}: some pairs share a pair_id; an answer is known by the id of the pair that it was given to")
     readers = {each.pair_id: None if each.preferred is None else (lambda n=n: pairs[n]) for n, each in facts}
     rightness = known or _teacher(truth, judge_max_tokens, batch_size, readers, paid, least_reward, out, seed)
     counts, unknown = NegativeCounts(), list[str]()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Optional
@@ -18,6 +18,7 @@ MARKS = {"ok": "ok    ", "look": "look  ", "failed": "FAILED"}
 
 @app.command("doctor", rich_help_panel=CHECKS)
 def doctor_command(
+    context: typer.Context,
     config: Annotated[Path, typer.Argument(help="A config: a YAML file, or a name under configs/ such as rl/grpo.")],
     overrides: Overrides = None,
     stage: Annotated[
@@ -83,21 +84,7 @@ def doctor_command(
 
     path = find_config(config, stage)
     changes = parse_overrides(overrides or ())
-    given = {
-        "KEY=VALUE": overrides,
-        "--data": data,
-        "--images": images,
-        "--allow-columns": allow_columns,
-        "--allow-without-images": allow_without_images,
-        "--launcher": launcher,
-        "--processes": processes,
-        "--model": model,
-        "--card": card,
-        "--memory": memory,
-        "--host-memory": host_memory,
-        "--price": price,
-        "--out": out,
-    }
+    given = _given(context)
     if path.parent.name == "accelerate":
         _refuse_unused(given, (), "a launcher's file")
         launch = read_launch(path)
@@ -149,9 +136,17 @@ def doctor_command(
         raise typer.Exit(ExitCode.FINDING)
 
 
-def _refuse_unused(given: Mapping[str, object], used: Collection[str], what: str) -> None:
+def _given(context: typer.Context) -> list[str]:
+    """Return the flags that the user gave, but for those that say how to look."""
+    names = []
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in ("config", "stage", "dry_run"):
+            names.append("KEY=VALUE" if parameter.name == "overrides" else parameter.opts[0])
+    return names
+
+
+def _refuse_unused(given: Collection[str], used: Collection[str], what: str) -> None:
     """Raise ConfigError where a flag is given that changes nothing of what is said about ``what``."""
-    if unused := [
-        name for name, value in given.items() if value is not None and value is not False and value != [] and name not in used
-    ]:
+    if unused := [name for name in given if name not in used]:
         raise ConfigError(f"{', '.join(unused)}: changes nothing for {what}; leave it out")

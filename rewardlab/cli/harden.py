@@ -61,7 +61,7 @@ def harden_command(
             "--checkpoints",
             min=1,
             help="Checkpoints of the policy in a round; each is asked the held-out questions, and the next round begins with "
-            "the latest that is as good as the best.",
+            "the latest that is worse than the best by at most one standard error.",
         ),
     ] = 4,
     mix: Annotated[

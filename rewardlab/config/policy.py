@@ -116,6 +116,12 @@ class PolicyConfig(MethodConfig):
         default_factory=lambda: SignsConfig.model_validate({}), description="What is measured besides the reward."
     )
 
+    @property
+    def loaded_judges(self) -> tuple[str, ...]:
+        """Names of all judges that a run opens: those that pay, and the second judge of the signs."""
+        second = [self.signs.second_judge] if self.signs.second_judge and self.signs.sample else []
+        return (self.judge, *self.other_judges, *second)
+
     @model_validator(mode="after")
     def _one_scale(self) -> Self:
         if self.verified and (self.phi != "probability" or self.judge.startswith("rm:")):

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.pair_table import fingerprint_of, pair_facts
@@ -32,6 +32,7 @@ from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, FinishReason, Judgment, Ord
 ANSWERS, TEACHER, TO_LABEL = "answers.jsonl", "teacher.jsonl", "to_label.jsonl"
 POLICY, NEGATIVES = "policy.json", "negatives.parquet"
 SOURCE, CHUNK, FORMAT = "policy", 64, 2  # the format of both logs
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,6 @@ def sample_answers(
     """
     labelled = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
     drawn = random.Random(f"answers {seed}").sample(labelled, min(number, len(labelled)))
-    chunks = [drawn[start : start + CHUNK] for start in range(0, len(drawn), CHUNK)]
     identity = {
         "data": fingerprint_of(pairs),
         "policy": policy.name,
@@ -78,35 +78,26 @@ def sample_answers(
         **judge.identity,
     }
     reward, params = PairwiseReward(judge, seed=seed), SamplingParams(1, temperature, max_tokens=max_tokens, seed=seed)
+
+    def pay(chunk: Sequence[int]) -> tuple[dict[str, Any], int]:
+        before = reward.num_failed
+        some = [pair for pair in map(pairs.__getitem__, chunk) if not any(pair.response_images)]
+        sampled = policy.sample([build_messages(pair, order=Order.GIVEN, template=template) for pair in some], params)
+        finished = [
+            (pair, answer)
+            for pair, (sample,) in zip(some, sampled, strict=True)
+            if sample.finish is FinishReason.STOP and (answer := without_thinking(sample.text))
+        ]
+        questions, texts = [pair for pair, _ in finished], [answer for _, answer in finished]
+        paid, _ = reward(questions, texts, [(_good(pair),) for pair in questions], 0)
+        answers = [
+            asdict(PaidAnswer(pair.pair_id, answer, share)) for (pair, answer), share in zip(finished, paid, strict=True)
+        ]
+        left_out = {"with_images": len(chunk) - len(some), "unfinished": len(some) - len(finished)}
+        return {"answers": answers, "left_out": left_out}, reward.num_failed - before
+
     with AppendLog(out / ANSWERS, identity) as log, bar("answers", len(drawn)) as advance:
-        rows = []
-        whole = {row["number"]: row for row in log.rows if not row["failed"]}
-        for number_of_chunk, chunk in enumerate(chunks):
-            if row := whole.get(number_of_chunk):
-                rows.append(row)
-                advance(len(chunk))
-                continue
-            failed_before, some = (
-                reward.num_failed,
-                [pair for pair in map(pairs.__getitem__, chunk) if not any(pair.response_images)],
-            )
-            sampled = policy.sample([build_messages(pair, order=Order.GIVEN, template=template) for pair in some], params)
-            finished = [
-                (pair, answer)
-                for pair, (sample,) in zip(some, sampled, strict=True)
-                if sample.finish is FinishReason.STOP and (answer := without_thinking(sample.text))
-            ]
-            questions, texts = [pair for pair, _ in finished], [answer for _, answer in finished]
-            paid, _ = reward(questions, texts, [(_good(pair),) for pair in questions], 0)
-            answers = [
-                asdict(PaidAnswer(pair.pair_id, answer, share)) for (pair, answer), share in zip(finished, paid, strict=True)
-            ]
-            left_out = {"with_images": len(chunk) - len(some), "unfinished": len(some) - len(finished)}
-            failed = reward.num_failed - failed_before
-            rows.append({"number": number_of_chunk, "answers": answers, "left_out": left_out, "failed": failed})
-            log.append(rows[-1])
-            advance(len(chunk))
-    _check_failures(judge.name, reward.num_failed, len(BOTH_ORDERS) * len(drawn))
+        rows = _in_chunks(log, drawn, advance, pay, judge.name)
     counts = Counter[str]()
     for row in rows:
         counts.update(row["left_out"])
@@ -143,34 +134,51 @@ def ask_teacher(
     given = dict.fromkeys((paid.pair_id, paid.answer) for paid in answers if paid.pair_id in pairs)
     names = [name for name in given if not _is_preferred(pairs[name[0]](), name[1])]
     identity = {"answers": hash_of(json.dumps(names)), "seed": seed, "format": FORMAT, **teacher.identity}
-    failures, verdicts = FailureStreak(teacher.name), dict[tuple[str, str], bool | None]()
+    failures = FailureStreak(teacher.name)
+
+    def ask(chunk: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], int]:
+        compared = [_beside_good(pairs[name](), answer) for name, answer in chunk]
+        judgments = teacher.compare_many(compared, orders=[BOTH_ORDERS] * len(compared), num_votes=1, seed=seed)
+        completions = [vote.completion for judgment in judgments for vote in judgment.votes]
+        for completion in completions:
+            failures.take(completion)
+        return {"right": [_unanimous(judgment) for judgment in judgments]}, sum(each.failed for each in completions)
+
     with AppendLog(out / TEACHER, identity) as log, bar("teacher", len(names)) as advance:
-        whole = {row["start"]: row["right"] for row in log.rows if not row["failed"]}
-        num_failed = 0
-        for start in range(0, len(names), CHUNK):
-            chunk = names[start : start + CHUNK]
-            if (right := whole.get(start)) is None:
-                compared = [_beside_good(pairs[name](), answer) for name, answer in chunk]
-                judgments = teacher.compare_many(compared, orders=[BOTH_ORDERS] * len(compared), num_votes=1, seed=seed)
-                completions = [vote.completion for judgment in judgments for vote in judgment.votes]
-                for completion in completions:
-                    failures.take(completion)
-                right, failed = [_unanimous(judgment) for judgment in judgments], sum(each.failed for each in completions)
-                log.append({"start": start, "right": right, "failed": failed})
-                num_failed += failed
-            verdicts |= zip(chunk, right, strict=True)
-            advance(len(chunk))
-    _check_failures(teacher.name, num_failed, len(BOTH_ORDERS) * len(names))
+        rows = _in_chunks(log, names, advance, ask, teacher.name)
+    verdicts = dict(zip(names, [right for row in rows for right in row["right"]], strict=True))
     return lambda pair, answer: verdicts.get((pair.pair_id, answer))
 
 
-def _check_failures(name: str, num_failed: int, num_asked: int) -> None:
-    """Raise EndpointError where so many requests failed that what is counted would say little; name fewer in a line."""
-    if num_failed > MAX_FAILED * num_asked:
-        failed = f"{num_failed:,} of {num_asked:,} requests failed"
-        raise EndpointError(f"{name}: {failed}; cure it and run the same command again: it asks these anew")
+def _in_chunks(
+    log: AppendLog,
+    items: Sequence[T],
+    advance: Callable[[int], object],
+    work: Callable[[Sequence[T]], tuple[dict[str, Any], int]],
+    name: str,
+) -> list[dict[str, Any]]:
+    """Return a row for each chunk of items: that of the log, or what ``work`` makes of it, which also says how many of its
+    requests to ``name`` failed. A row with failures is made anew the next time.
+
+    Raise EndpointError where so many failed that what is counted would say little.
+    """
+    whole = {row["chunk"]: row for row in log.rows if not row["failed"]}
+    rows, num_failed, num_requests = list[dict[str, Any]](), 0, len(BOTH_ORDERS) * len(items)
+    for number, start in enumerate(range(0, len(items), CHUNK)):
+        chunk = items[start : start + CHUNK]
+        if (row := whole.get(number)) is None:
+            made, failed = work(chunk)
+            row = {"chunk": number, **made, "failed": failed}
+            log.append(row)
+            num_failed += failed
+        rows.append(row)
+        advance(len(chunk))
+    failures = f"{num_failed:,} of {num_requests:,} requests failed"
+    if num_failed > MAX_FAILED * num_requests:
+        raise EndpointError(f"{name}: {failures}; cure it and run the same command again: it asks these anew")
     if num_failed:
-        log_line(f"{num_failed:,} of {num_asked:,} requests to {name} failed: these answers are not known")
+        log_line(f"{name}: {failures}, and nothing is known of these answers")
+    return rows
 
 
 def _unanimous(judgment: Judgment) -> bool | None:

@@ -47,9 +47,7 @@ def beside_lines(setup: Setup) -> list[MemoryLine]:
         spec = JudgeSpec.parse(config.judge, "rm")
         if spec.engine == "rm":
             return _scalar(setup, config, judge_beside(spec.target, setup, weight_bytes=SCORING_BYTES))
-        signs = config.signs
-        others = [*config.other_judges, *([signs.second_judge] if signs.second_judge and signs.sample else [])]
-        judges = [spec, *map(JudgeSpec.parse, others)]
+        judges = [spec, *map(JudgeSpec.parse, config.loaded_judges[1:])]
         local = _judges(setup, config, [judge_beside(judge.target, setup) for judge in judges if judge.engine == HF])
         if spec.engine == VLLM:
             how = f"vLLM takes {VLLM_SHARE:g} of a card by itself, in every process"

@@ -87,7 +87,7 @@ def examine_plan(
     if isinstance(config, RLConfig) and config.reward_terms:
         yield _try("reward terms", lambda: ", ".join(term.name for term in load_terms(config.reward_terms)))
     if isinstance(config, PolicyConfig):
-        yield _try("judge", lambda: _judges([config.judge, *config.other_judges, *filter(None, [config.signs.second_judge])]))
+        yield _try("judge", lambda: _judges(config.loaded_judges))
     yield _try("batches", lambda: _batches(config, plan.launch.processes))
     given = GivenData()
     if data is None:

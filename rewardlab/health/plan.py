@@ -166,7 +166,7 @@ def _rows(lines: list[MemoryLine]) -> Iterator[str]:
 
 
 def _vllm_judge(config: TrainConfig) -> str | None:
-    names = (config.judge, *config.other_judges) if isinstance(config, PolicyConfig) else ()
+    names = config.loaded_judges if isinstance(config, PolicyConfig) else ()
     name = next((name for name in names if JudgeSpec.parse(name, "rm").engine == VLLM), None)
     if name is None:
         return None
