@@ -100,6 +100,17 @@ def test_tried_with_weights_and_data(tiny_checkpoint: Path, tmp_path: Path) -> N
     assert "0 of 4 have a verdict" in done.output
 
 
+def test_a_policy_is_tried_with_data(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """It answers, and no verdict is looked for in what it says."""
+    data, config = tmp_path / "pairs.parquet", tmp_path / "policy.yaml"
+    write_parquet([replace(pair, judgment="") for pair in scaled_runs.pairs()], data)
+    settings = {"model": str(tiny_checkpoint), "judge": f"prob:hf:{tiny_checkpoint}", "max_completion_length": 8}
+    config.write_text(json.dumps({**settings, "rollout_batch_size": 8, "batch_size": 8, "micro_batch_size": 8}))
+    done = ask(str(config), "--stage", "policy", "--data", str(data))
+    assert done.exit_code == 0, done.output
+    assert "of 4 answers ended in" in done.output
+
+
 def test_a_dry_run_counts_steps_and_names_what_it_leaves_out(tmp_path: Path) -> None:
     """32 hard pairs in both orders, 5 epochs of batches of 8; changes of the command line count."""
     data, config = tmp_path / "pairs.parquet", tmp_path / "rl.yaml"

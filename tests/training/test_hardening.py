@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rewardlab.cli import main
 from rewardlab.config import PolicyConfig, load_config, parse_overrides
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, RewardlabError
@@ -19,6 +20,7 @@ from rewardlab.training.hardening import harden_judge
 from rewardlab.training.policy_answers import add_answers, latest_as_good, share_right
 from rewardlab.types import PreferencePair
 from tests.support.images import png
+from tests.support.shell import run_main
 
 PAIRS = [PreferencePair(f"p{n}", "Which?", (f"It is {n}.", "It is red."), 0, (png(),)) for n in range(6)]
 
@@ -389,3 +391,37 @@ def test_a_small_mix(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monke
     assert len(read_pairs(tmp_path / "out" / "round_0" / "data.parquet")) == 5
     with pytest.raises(ConfigError, match="is a folder"):
         harden_judge(replace(plan, judge_file=str(tmp_path)), tmp_path / "other")
+
+
+@pytest.mark.parametrize(("low", "high", "says"), [(-0.05, 0.05, True), (-0.02, 0.02, False)])
+def test_a_gate_that_sees_little(
+    plan: HardenPlan,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    low: float,
+    high: float,
+    says: bool,
+) -> None:
+    """A wide interval of the difference is said, in points; a narrow one is not."""
+
+    class Wide(Commands):
+        def __call__(self, *words: Any, is_read: bool = False, **how: Any) -> str:
+            if is_read:
+                run = {"accuracy": 0.9, "against_first": {"interval": (low, high)}}
+                return json.dumps({"runs": [run, run]})
+            return super().__call__(*words, **how)
+
+    monkeypatch.setattr(hardening, "_command", Wide())
+    harden_judge(replace(plan, rounds=1), tmp_path / "out")
+    assert ("too few pairs to see a loss of accuracy below some 5 points" in capsys.readouterr().err) is says
+
+
+def test_the_judge_is_a_folder(tmp_path: Path) -> None:
+    """Its neighbours take prob:FOLDER; here that is said, and nothing is written."""
+    write_parquet(PAIRS, tmp_path / "pairs.parquet")
+    words = ["harden", "--data", str(tmp_path / "pairs.parquet"), "--held-out", str(tmp_path / "pairs.parquet")]
+    words += ["--policy", "p", "--judge", f"prob:{tmp_path}", "--truth", "exact", "--out", str(tmp_path / "out")]
+    done = run_main(main, *words)
+    assert (done.returncode, "expected the folder alone, without prob:" in done.stderr) == (2, True)
+    assert not (tmp_path / "out").exists()

@@ -47,6 +47,8 @@ def seen_in(signs: Signs, logs: dict[str, float]) -> set[str]:
         ({"entropy": 0.0051}, None),
         ({"reward/invalid_frac": 0.96}, "invalid"),
         ({"verify/unclear_frac": 0.96}, "unverified"),
+        ({"judge/unreadable_frac": 0.95}, None),
+        ({"judge/unreadable_frac": 0.96}, "unreadable"),
         ({"verify/unclear_frac": 0.94}, None),
         ({"completions/mean_length": 401.0}, "length_runaway"),
         ({"completions/mean_length": 399.0}, None),
