@@ -218,6 +218,9 @@ def test_other_judges_lie_beside_the_first() -> None:
     first, second = (table(config, Launch(8, 3)) for config in (alone, beside))
     assert {key: size for key, size in second.items() if key not in first} == {("another judge's weights", Phase.ALWAYS): 2 * B}
     assert first["judge's keys and values", Phase.REWARDS] == second["judge's keys and values", Phase.REWARDS] > 0
+    small = "prob:Qwen/Qwen2.5-VL-3B-Instruct"  # of two sizes it is the larger one's batch
+    mixed = table(PolicyConfig(judge=small, other_judges=["prob:runs/a"]), Launch(8, 3))
+    assert mixed["judge's keys and values", Phase.REWARDS] == first["judge's keys and values", Phase.REWARDS]
     signs = {"second_judge": "prob:runs/b"}
     second = table(PolicyConfig(judge="prob:runs/a", signs=signs), Launch(8, 3))  # type: ignore[arg-type]
     assert second["another judge's weights", Phase.ALWAYS] == 2 * B
