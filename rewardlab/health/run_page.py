@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from rewardlab.config import SignsConfig
 from rewardlab.data.files import complete_lines, read_complete_lines, write_atomic
 from rewardlab.errors import DataError
 from rewardlab.health.rollout_pairs import pairs_of_run
 from rewardlab.reporting.rollouts import newest_ids, rollouts_by_step, steps_to_show
 from rewardlab.reporting.run_page import TrainingRun, run_page
+from rewardlab.rewards.policy_signs.trends import bounds_of_signs
 
 PAGE = "run.html"
 
@@ -24,7 +26,8 @@ def write_run_page(run: Path, *, data: Path | None = None, images: Path | None =
     if not (run / "run.json").exists():
         raise DataError(f"{run}: not a training run (no run.json in it); give the --out of sft, rl, rm, prm or policy")
     record = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    samples = _samples_to_show(run / "samples.jsonl")
+    samples, metrics = _samples_to_show(run / "samples.jsonl"), read_complete_lines(run / "metrics.jsonl")
+    signs = record["config"].get("signs")  # of a policy
     page = run_page(
         TrainingRun(
             name=run.name,
@@ -32,11 +35,12 @@ def write_run_page(run: Path, *, data: Path | None = None, images: Path | None =
             commit=record["commit"],
             versions=record["versions"],
             is_finished=(run / "final").exists(),
-            metrics=read_complete_lines(run / "metrics.jsonl"),
+            metrics=metrics,
             events=read_complete_lines(run / "health.jsonl"),
             samples=samples,
             evaluation=record.get("evaluation"),
             pairs=pairs_of_run(run, record, newest_ids(rollouts_by_step(samples)), data=data, images=images),
+            bounds=bounds_of_signs(metrics, SignsConfig.model_validate(signs)) if signs else {},
         )
     )
     write_atomic(run / PAGE, page)

@@ -23,12 +23,23 @@ _SHARE = re.compile(
 @dataclass(frozen=True)
 class Plot:
     """A line in percent of a figure's area, as the points of an SVG polyline; ``band`` goes from the lowest to the highest
-    value of each point, and is "" where every point is one value. A single point is no line: its place is in ``dots``."""
+    value of each point, and is "" where every point is one value. A single point is no line: its place is in ``dots``.
+    ``limits`` are the ends of a line for each limit of the metric."""
 
     y_ticks: tuple[Tick, ...]
     points: str
     band: str
     dots: tuple[tuple[float, float], ...]
+    limits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A value of a metric, from a ``first`` step to a ``last``, beyond which the watchdog sees a sign."""
+
+    first: int
+    last: int
+    value: float
 
 
 @dataclass(frozen=True)
@@ -83,8 +94,11 @@ class Curve:
     breaks: Breaks | None
 
 
-def curve(name: str, values: Sequence[tuple[int, Any]], x_axis: Axis, words: str = "") -> Curve | None:
-    """Return the curve of (step, value), None if not one value is a number. Of several values of a step the last counts."""
+def curve(
+    name: str, values: Sequence[tuple[int, Any]], x_axis: Axis, words: str = "", limits: Sequence[Limit] = ()
+) -> Curve | None:
+    """Return the curve of (step, value), None if not one value is a number. Of several values of a step the last counts.
+    ``limits`` are drawn on the linear axis, which reaches to them."""
     by_step = sorted(dict(values).items())
     finite = [(step, float(value)) for step, value in by_step if _is_number(value)]
     if not finite:
@@ -92,12 +106,13 @@ def curve(name: str, values: Sequence[tuple[int, Any]], x_axis: Axis, words: str
     points, unit = thin(finite), unit_of(name)
     low, high = min(point.low for point in points), max(point.high for point in points)
     has_log = low > SMALLEST and high >= LOG_FROM * low
+    ends = [low, high, *(limit.value for limit in limits)]
     return Curve(
         name,
         words or name,
         tuple(point.step for point in points),
         tuple(_text(point, unit) for point in points),
-        _plot(points, x_axis, value_axis(low, high, unit=unit)),
+        _plot(points, x_axis, value_axis(min(ends), max(ends), unit=unit), limits),
         _plot(points, x_axis, log_axis(low, high, unit=unit)) if has_log else None,
         has_log and high > LOG_FROM * median(point.mean for point in points),
         len(points) < len(finite),
@@ -141,13 +156,14 @@ def _text(point: Point, unit: str) -> str:
     return f"{mean} ({low} to {high}), steps {point.first:,} to {point.last:,}"
 
 
-def _plot(points: Sequence[Point], x_axis: Axis, y_axis: Axis) -> Plot:
+def _plot(points: Sequence[Point], x_axis: Axis, y_axis: Axis, limits: Sequence[Limit] = ()) -> Plot:
     def line(value: Callable[[Point], float]) -> list[tuple[float, float]]:
         return [(x_axis.across(point.step), y_axis.down(value(point))) for point in points]
 
     means, lows, highs = line(lambda point: point.mean), line(lambda point: point.low), line(lambda point: point.high)
     band = polyline([*highs, *reversed(lows)]) if lows != highs else ""
-    return Plot(y_axis.y_ticks, polyline(means), band, tuple(means) if len(means) == 1 else ())
+    ends = ([(x_axis.across(step), y_axis.down(limit.value)) for step in (limit.first, limit.last)] for limit in limits)
+    return Plot(y_axis.y_ticks, polyline(means), band, tuple(means) if len(means) == 1 else (), tuple(map(polyline, ends)))
 
 
 def polyline(places: Sequence[tuple[float, float]]) -> str:

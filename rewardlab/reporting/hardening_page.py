@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from rewardlab.metrics.intervals import wilson_interval
-from rewardlab.reporting.curves import curve
+from rewardlab.reporting.curves import Limit, curve
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.rollouts import Record
 from rewardlab.reporting.run_page import breakable, steps_of_run
@@ -38,15 +39,26 @@ COLUMNS = (
 )
 
 
-def hardening_page(name: str, plan: Record, rounds: Sequence[Record], metrics: Sequence[Record]) -> str:
-    """Return one self-contained HTML page. ``metrics`` are those of the policy over all rounds, steps counted on."""
+def hardening_page(
+    name: str,
+    plan: Record,
+    rounds: Sequence[Record],
+    metrics: Sequence[Record],
+    *,
+    ends: Sequence[int] = (),
+    limits: Mapping[str, Sequence[Limit]] = MappingProxyType({}),
+) -> str:
+    """Return one self-contained HTML page. ``metrics`` are those of the policy over all rounds, steps counted on; ``ends`` the
+    last step of each round, ``limits`` of metrics those of each round."""
     x_axis = steps_of_run(metrics)
     values = {key: [(row["step"], row[key]) for row in metrics if row.get(key) is not None] for key in SHOWN}
-    curves = [line for key, words in SHOWN.items() if (line := curve(key, values[key], x_axis, words)) is not None]
+    lines = (curve(key, values[key], x_axis, words, limits.get(key, ())) for key, words in SHOWN.items())
+    curves = [line for line in lines if line is not None]
+    borders = [x_axis.across(end) for end in ends[:-1]]
     template = page_environment().get_template("hardening_page.html")
     rows = [_cells(row) for row in rounds]
-    shared = {"name": name, "plan": plan, "curves": curves, "x_axis": x_axis, "breakable": breakable}
-    return template.render(**shared, rounds=rounds, columns=COLUMNS, rows=rows)
+    drawn = {"curves": curves, "x_axis": x_axis, "borders": borders, "limits": limits}
+    return template.render(name=name, plan=plan, rounds=rounds, columns=COLUMNS, rows=rows, breakable=breakable, **drawn)
 
 
 def _cells(row: Record) -> list[str]:

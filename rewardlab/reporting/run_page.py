@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup, escape
 
 from rewardlab.reporting.axes import Axis, step_axis
-from rewardlab.reporting.curves import Curve, curve
+from rewardlab.reporting.curves import Curve, Limit, curve
 from rewardlab.reporting.evaluation_figure import PREFIX, SMALL, evaluation_figure, evaluation_rows, share_text
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.rollouts import PairsOfRun, Record, rollouts_by_step, shorten
@@ -37,11 +37,14 @@ def steps_of_run(rows: Sequence[Record]) -> Axis:
     return step_axis(min(steps), max(steps))
 
 
-def curve_groups(rows: Sequence[Record], x_axis: Axis) -> dict[str, list[Curve]]:
-    """Return curves by what stands before the slash of their names; the ones to look at first ahead, under ''."""
+def curve_groups(rows: Sequence[Record], x_axis: Axis, bounds: Mapping[str, float]) -> dict[str, list[Curve]]:
+    """Return curves by what stands before the slash of their names; the ones to look at first ahead, under ''. ``bounds`` are
+    limits of metrics, over all steps."""
+    ends = int(x_axis.low), int(x_axis.high)
     names = dict.fromkeys(name for row in rows for name in row if name not in LEFT_OUT and not name.startswith(PREFIX))
     values = ((name, [(row["step"], row[name]) for row in rows if name in row]) for name in names)  # of one metric at a time
-    lines = (curve(name, points, x_axis, FIRST.get(name, "")) for name, points in values)
+    limits = {name: [Limit(*ends, value)] for name, value in bounds.items()}
+    lines = (curve(name, points, x_axis, FIRST.get(name, ""), limits.get(name, ())) for name, points in values)
     curves = {line.name: line for line in lines if line is not None}
     groups: dict[str, list[Curve]] = {"": [curves[name] for name in FIRST if name in curves]}
     for name in sorted(set(curves) - FIRST.keys()):
@@ -60,7 +63,7 @@ def evaluation_curves(rows: Sequence[Record], x_axis: Axis) -> list[Curve]:
 class TrainingRun:
     """What is shown of a run: its configuration, the rows of its metrics and samples, the watchdog's events, and what its
     evaluations came to (``run.json``), where it has ended and had some; ``pairs`` are what its
-    rollouts answer."""
+    rollouts answer, ``bounds`` by metric what the watchdog sees a sign beyond."""
 
     name: str
     config: Record
@@ -72,12 +75,13 @@ class TrainingRun:
     samples: Sequence[Record]
     evaluation: Record | None = None
     pairs: PairsOfRun = field(default_factory=PairsOfRun)
+    bounds: Mapping[str, float] = field(default_factory=dict)
 
 
 def run_page(run: TrainingRun) -> str:
     """Return one self-contained HTML page about a run."""
     x_axis = steps_of_run(run.metrics)
-    groups = curve_groups(run.metrics, x_axis)
+    groups = curve_groups(run.metrics, x_axis, run.bounds)
     return (
         page_environment()
         .get_template("run_page.html")
@@ -99,6 +103,7 @@ def run_page(run: TrainingRun) -> str:
             events=run.events,
             rollouts=rollouts_by_step(run.samples),
             pairs=run.pairs,
+            limits=run.bounds,
             shorten=shorten,
         )
     )

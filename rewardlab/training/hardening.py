@@ -19,17 +19,19 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rewardlab.config import RLConfig
+from rewardlab.config import RLConfig, SignsConfig
 from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
 from rewardlab.data.pair_table import pair_facts
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError, RewardlabError
 from rewardlab.processes import end_with_parent
+from rewardlab.reporting.curves import Limit
 from rewardlab.reporting.hardening_page import hardening_page
 from rewardlab.reporting.progress import log_line
+from rewardlab.rewards.policy_signs.trends import bounds_of_signs
 from rewardlab.training.harden_plan import HardenPlan, check_plan, config_of_stage, policy_config
 from rewardlab.training.policy_answers import add_answers, latest_as_good
-from rewardlab.training.run.folder import FINAL, METRICS, is_finished
+from rewardlab.training.run.folder import CONFIG, FINAL, METRICS, is_finished
 from rewardlab.training.run.inputs import pairs_of
 
 PLAN, ROUNDS, PAGE, RECORD = "plan.json", "rounds.jsonl", "index.html", "round.json"
@@ -328,14 +330,20 @@ def _last_means(path: Path) -> dict[str, float]:
 
 def _write_page(plan: HardenPlan, out: Path) -> None:
     """Write the page of all rounds so far, and their records as lines of one file."""
-    rounds, metrics, step = list[dict[str, Any]](), list[dict[str, Any]](), 0
+    rounds, metrics, ends = list[dict[str, Any]](), list[dict[str, Any]](), list[int]()
+    limits = dict[str, list[Limit]]()
     for number in range(plan.rounds):
         result = _finished_round(out, number)
         if result is None:
             break
         rounds.append(asdict(result))
-        rows = read_complete_lines(out / f"round_{number}" / "policy" / METRICS)
-        metrics += [{**row, "step": step + row["step"]} for row in rows]
-        step = max((row["step"] for row in metrics), default=0)
+        run, before = out / f"round_{number}" / "policy", ends[-1] if ends else 0
+        rows = [{**row, "step": before + row["step"]} for row in read_complete_lines(run / METRICS)]
+        metrics += rows
+        ends.append(max((row["step"] for row in rows), default=before))
+        if rows and (run / CONFIG).exists():
+            signs = SignsConfig.model_validate(_read(run / CONFIG)["config"]["signs"])
+            for name, value in bounds_of_signs(rows, signs).items():
+                limits.setdefault(name, []).append(Limit(min(row["step"] for row in rows), ends[-1], value))
     write_atomic(out / ROUNDS, "".join(json.dumps(row) + "\n" for row in rounds))
-    write_atomic(out / PAGE, hardening_page(out.name, asdict(plan), rounds, metrics))
+    write_atomic(out / PAGE, hardening_page(out.name, asdict(plan), rounds, metrics, ends=ends, limits=limits))

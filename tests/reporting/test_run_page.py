@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from rewardlab.config import SignsConfig
 from rewardlab.data.images import encode_png, thumbnail, to_data_url
 from rewardlab.reporting.axes import step_axis
-from rewardlab.reporting.curves import MOST_POINTS, Curve, curve, thin, unit_of
+from rewardlab.reporting.curves import MOST_POINTS, Curve, Limit, curve, thin, unit_of
 from rewardlab.reporting.evaluation_figure import evaluation_figure
 from rewardlab.reporting.rollouts import PairsOfRun, ShownPair
 from rewardlab.reporting.run_page import TrainingRun, breakable, run_page
+from rewardlab.rewards.policy_signs.trends import bounds_of_signs
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 
@@ -44,6 +46,29 @@ def test_a_line_by_hand() -> None:
     assert (line.breaks.words, line.breaks.places) == ("step 10", (50.0,))
     assert not line.linear.band
     assert curve("loss", [(1, "nan"), (2, None)], step_axis(0, 2)) is None
+
+
+def test_a_limit_by_hand() -> None:
+    """The axis reaches to it: 1 and a limit of 3 lie on the ends of 1..3. It stands from its first step to its last."""
+    line = curve("loss", [(0, 1.0), (20, 2.0)], step_axis(0, 20), limits=[Limit(5, 20, 3.0)])
+    assert line is not None
+    assert line.linear.points == "0,100 100,50"
+    assert line.linear.limits == ("25,0 100,0",)
+
+
+def test_limits_of_signs_are_drawn() -> None:
+    """Of a policy's run, whose signs have limits: the mean of the first five lines, and the limit more or less. A metric with
+    fewer lines has none yet."""
+    rows = [{"step": n, "answers/novelty": 0.1, "judge/order_agreement": 0.9} for n in range(1, 7)]
+    rows = [*rows[:-1], rows[-1] | {"judge/canaries": 1.0}]
+    config = SignsConfig.model_validate({"max_novelty": 0.03, "max_disagreement": 0.25})
+    bounds = bounds_of_signs(rows, config)
+    assert bounds == pytest.approx({"answers/novelty": 0.13, "judge/order_agreement": 0.65})
+    assert bounds_of_signs(rows, config.model_copy(update={"max_novelty": None})).keys() == {"judge/order_agreement"}
+    page = run_page(TrainingRun("policy", {"model": "m"}, "c" * 40, {}, False, rows, [], [], bounds=bounds))
+    assert page.count('<polyline class="limit" points="0,') == 3  # and the key
+    assert "the watchdog sees a sign where the mean of three batches of rollouts is beyond it" in page
+    assert '<polyline class="limit"' not in page_of(rows)
 
 
 def test_a_step_that_is_logged_again_counts_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,9 +50,11 @@ class Commands:
             for name in ("checkpoint-4", "checkpoint-8", "final"):
                 (out / name).mkdir()
             (out / "final" / "rewardlab.json").write_text("{}")
+            metrics = {"answers/right": 0.5, "answers/novelty": 0.1}
             (out / "metrics.jsonl").write_text(
-                "".join(json.dumps({"step": n, "reward": 0.1 * n, "answers/right": 0.5}) + "\n" for n in range(1, 9))
+                "".join(json.dumps({"step": n, "reward": 0.1 * n, **metrics}) + "\n" for n in range(1, 9))
             )
+            (out / "run.json").write_text(json.dumps({"config": {"signs": {}}}))
         elif line[0] == "self-distil":
             (out / "distilled.parquet").write_text("")
         elif line[0] == "data":
@@ -105,7 +108,7 @@ def test_two_rounds(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monkey
     assert second[second.index("--model") + 1] == str(out / "round_0" / "policy" / "final")
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     assert [row["accepted"] for row in rounds] == [True, False]
-    assert rounds[0]["policy_means"] == {"reward": pytest.approx(0.6), "answers/right": 0.5}
+    assert rounds[0]["policy_means"] == {"reward": pytest.approx(0.6), "answers/right": 0.5, "answers/novelty": 0.1}
     assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(50, 60), (130, 70)]  # asked again
     assert list(rounds[0]["checkpoints"]) == ["checkpoint-4", "final"]
     taught = read_pairs(out / "round_1" / "data.parquet")
@@ -115,6 +118,9 @@ def test_two_rounds(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.Monkey
     assert "2 rounds so far" in page
     assert '<span>60.0 <span class="interval">[50.2, 69.1], 1 not known' in page  # 60 of 100
     assert "no, it is worse" in page
+    limits = re.findall(r'<polyline class="limit" points="([\d.]+),[\d.]+ ([\d.]+),', page)
+    assert limits == [("0", "30"), ("0", "46.67"), ("53.33", "100")]  # the key; steps 1 to 8 and 9 to 16 of 1 to 16
+    assert '<path class="borders" d="M46.67 0v100"/>' in page
 
 
 def test_the_policy_goes_on_from_its_best_checkpoint(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rewardlab.config import SignsConfig
 
@@ -76,6 +77,18 @@ TRENDS = {
         falls=True,
     ),
 }
+
+
+def bounds_of_signs(rows: Sequence[Mapping[str, Any]], config: SignsConfig) -> dict[str, float]:
+    """Return by metric the value beyond which the mean of :data:`LAST` lines is a sign. ``rows`` are all lines of a run's
+    metrics. A metric that has fewer than :data:`BEGINNING` values, or no limit, is left out."""
+    bounds = {}
+    for trend in TRENDS.values():
+        values = [row[trend.metric] for row in rows if row.get(trend.metric) is not None][:BEGINNING]
+        limit: float | None = getattr(config, trend.limit)
+        if limit is not None and len(values) == BEGINNING:
+            bounds[trend.metric] = sum(values) / BEGINNING + (-limit if trend.falls else limit)
+    return bounds
 
 
 class PolicySigns:
