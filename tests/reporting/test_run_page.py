@@ -65,6 +65,7 @@ def test_limits_of_signs_are_drawn() -> None:
     bounds = bounds_of_signs(rows, config)
     assert bounds == pytest.approx({"answers/novelty": 0.13, "judge/order_agreement": 0.65})
     assert bounds_of_signs(rows, config.model_copy(update={"max_novelty": None})).keys() == {"judge/order_agreement"}
+    assert bounds_of_signs([rows[0] | {"answers/novelty": "nan"}, *rows[1:]], config).keys() == {"judge/order_agreement"}
     page = run_page(TrainingRun("policy", {"model": "m"}, "c" * 40, {}, False, rows, [], [], bounds=bounds))
     assert page.count('<polyline class="limit" points="0,') == 3  # and the key
     assert "the watchdog sees a sign where the mean of three batches of rollouts is beyond it" in page

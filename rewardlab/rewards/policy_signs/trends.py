@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,12 +82,14 @@ TRENDS = {
 
 def bounds_of_signs(rows: Sequence[Mapping[str, Any]], config: SignsConfig) -> dict[str, float]:
     """Return by metric the value beyond which the mean of :data:`LAST` lines is a sign. ``rows`` are all lines of a run's
-    metrics. A metric that has fewer than :data:`BEGINNING` values, or no limit, is left out."""
+    metrics. A metric without a limit is left out, as is one that has fewer than :data:`BEGINNING` values, or one among them
+    that is no number."""
     bounds = {}
     for trend in TRENDS.values():
         values = [row[trend.metric] for row in rows if row.get(trend.metric) is not None][:BEGINNING]
         limit: float | None = getattr(config, trend.limit)
-        if limit is not None and len(values) == BEGINNING:
+        is_known = all(isinstance(value, int | float) and math.isfinite(value) for value in values)  # nan is logged as a text
+        if limit is not None and is_known and len(values) == BEGINNING:
             bounds[trend.metric] = sum(values) / BEGINNING + (-limit if trend.falls else limit)
     return bounds
 
