@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from rewardlab.metrics.intervals import wilson_interval
 from rewardlab.reporting.curves import Limit, curve
@@ -45,8 +44,8 @@ def hardening_page(
     rounds: Sequence[Record],
     metrics: Sequence[Record],
     *,
-    ends: Sequence[int] = (),
-    limits: Mapping[str, Sequence[Limit]] = MappingProxyType({}),
+    ends: Sequence[int],
+    limits: Mapping[str, Sequence[Limit]],
 ) -> str:
     """Return one self-contained HTML page. ``metrics`` are those of the policy over all rounds, steps counted on; ``ends`` the
     last step of each round, ``limits`` of metrics those of each round."""
