@@ -43,6 +43,12 @@ FIGURES = {  # of the report, and what is asked of a hardened judge (at most, %)
     "lost_by_captions": ("right judgment lost by words under the picture", None),
     "right_unseen": ("right without the picture", None),
 }
+ALL_PAIRS = {  # without attacks, on all held-out pairs
+    "clean": ("right on clean pairs", "not lower"),
+    "blank": ("right on them with a blank picture", "50"),
+    "blank_invalid": ("no verdict with a blank picture", ""),
+    "blank_of_verdicts": ("right of the verdicts with a blank picture", "50"),
+}
 ARMS = {"before": "quickstart's recipe", "longer": "as many steps more", "hardened": "as many steps more, with negatives"}
 
 
@@ -108,6 +114,7 @@ class Stages:
         robustness = _report(attacked)["robustness"]
         return {
             "clean": _report(clean)["accuracy"]["micro"],
+            **of_blank_pictures(_report(clean)["controls"]["blank"]),
             **{part: {name: _share(robustness[part][name]) for name in FIGURES} for part in ("held_out", "in_training")},
             "families": {name: family["named"]["share"] for name, family in robustness["families"].items()},
         }
@@ -122,6 +129,12 @@ class Stages:
 
 def _report(folder: Path) -> dict[str, Any]:
     return dict(json.loads((folder / "report.json").read_text(encoding="utf-8")))
+
+
+def of_blank_pictures(control: dict[str, Any]) -> dict[str, float | None]:
+    """Return the control with blank pictures. A judgment without a verdict is not right, so guesses alone come to a half."""
+    right, invalid = float(control["accuracy"]["micro"]), float(control["invalid_rate"])
+    return {"blank": right, "blank_invalid": invalid, "blank_of_verdicts": right / (1 - invalid) if invalid < 1 else None}
 
 
 def _share(cell: dict[str, Any] | None) -> float | None:
@@ -156,8 +169,9 @@ def markdown(summary: dict[str, Any]) -> str:
         f"| %, 95 % interval | {' | '.join(arms.values())} | asked of a hardened judge |",
         "|" + "---|" * (len(arms) + 2),
     ]
-    clean = [cell_of([seeds[s][arm]["clean"] for s in seeds]) for arm in arms]
-    rows.append(f"| right on clean pairs | {' | '.join(clean)} | not lower |")
+    for name, (words, asked_of_all) in ALL_PAIRS.items():
+        cells = [cell_of([seeds[s][arm][name] for s in seeds]) for arm in arms]
+        rows.append(f"| {words} | {' | '.join(cells)} | {asked_of_all} |")
     for part in ("held_out", "in_training"):
         if part == "in_training":
             rows += ["", "Families that are trained on:", "", f"| %, 95 % interval | {' | '.join(arms.values())} |"]
