@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rewardlab.config import SignsConfig
 from rewardlab.data.files import complete_lines, read_complete_lines, write_atomic
 from rewardlab.errors import DataError
 from rewardlab.health.rollout_pairs import pairs_of_run
@@ -27,7 +26,6 @@ def write_run_page(run: Path, *, data: Path | None = None, images: Path | None =
         raise DataError(f"{run}: not a training run (no run.json in it); give the --out of sft, rl, rm, prm or policy")
     record = json.loads((run / "run.json").read_text(encoding="utf-8"))
     samples, metrics = _samples_to_show(run / "samples.jsonl"), read_complete_lines(run / "metrics.jsonl")
-    signs = record["config"].get("signs")  # of a policy
     page = run_page(
         TrainingRun(
             name=run.name,
@@ -40,7 +38,7 @@ def write_run_page(run: Path, *, data: Path | None = None, images: Path | None =
             samples=samples,
             evaluation=record.get("evaluation"),
             pairs=pairs_of_run(run, record, newest_ids(rollouts_by_step(samples)), data=data, images=images),
-            bounds=bounds_of_signs(metrics, SignsConfig.model_validate(signs)) if signs else {},
+            bounds=bounds_of_signs(metrics, record["config"].get("signs") or {}),  # of a policy
         )
     )
     write_atomic(run / PAGE, page)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rewardlab.config import RLConfig, SignsConfig
+from rewardlab.config import RLConfig
 from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
 from rewardlab.data.pair_table import pair_facts
 from rewardlab.data.pairs import write_parquet
@@ -342,8 +342,7 @@ def _write_page(plan: HardenPlan, out: Path) -> None:
         metrics += rows
         ends.append(max((row["step"] for row in rows), default=before))
         if rows and (run / CONFIG).exists():
-            signs = SignsConfig.model_validate(_read(run / CONFIG)["config"]["signs"])
-            for name, value in bounds_of_signs(rows, signs).items():
+            for name, value in bounds_of_signs(rows, _read(run / CONFIG)["config"]["signs"]).items():
                 limits.setdefault(name, []).append(Limit(min(row["step"] for row in rows), ends[-1], value))
     write_atomic(out / ROUNDS, "".join(json.dumps(row) + "\n" for row in rounds))
     write_atomic(out / PAGE, hardening_page(out.name, asdict(plan), rounds, metrics, ends=ends, limits=limits))

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from rewardlab.config import SignsConfig
 from rewardlab.data.images import encode_png, thumbnail, to_data_url
 from rewardlab.reporting.axes import step_axis
 from rewardlab.reporting.curves import MOST_POINTS, Curve, Limit, curve, thin, unit_of
@@ -61,11 +60,11 @@ def test_limits_of_signs_are_drawn() -> None:
     fewer lines has none yet."""
     rows = [{"step": n, "answers/novelty": 0.1, "judge/order_agreement": 0.9} for n in range(1, 7)]
     rows = [*rows[:-1], rows[-1] | {"judge/canaries": 1.0}]
-    config = SignsConfig.model_validate({"max_novelty": 0.03, "max_disagreement": 0.25})
-    bounds = bounds_of_signs(rows, config)
+    limits = {"max_novelty": 0.03, "max_disagreement": 0.25, "max_canary_fall": None, "a_limit_that_is_no_more": 0.1}
+    bounds = bounds_of_signs(rows, limits)
     assert bounds == pytest.approx({"answers/novelty": 0.13, "judge/order_agreement": 0.65})
-    assert bounds_of_signs(rows, config.model_copy(update={"max_novelty": None})).keys() == {"judge/order_agreement"}
-    assert bounds_of_signs([rows[0] | {"answers/novelty": "nan"}, *rows[1:]], config).keys() == {"judge/order_agreement"}
+    assert bounds_of_signs(rows, limits | {"max_novelty": None}).keys() == {"judge/order_agreement"}
+    assert bounds_of_signs([rows[0] | {"answers/novelty": "nan"}, *rows[1:]], limits).keys() == {"judge/order_agreement"}
     page = run_page(TrainingRun("policy", {"model": "m"}, "c" * 40, {}, False, rows, [], [], bounds=bounds))
     assert page.count('<polyline class="limit" points="0,') == 3  # and the key
     assert "the watchdog sees a sign where the mean of three batches of rollouts is beyond it" in page

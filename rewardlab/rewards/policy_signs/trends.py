@@ -80,14 +80,15 @@ TRENDS = {
 }
 
 
-def bounds_of_signs(rows: Sequence[Mapping[str, Any]], config: SignsConfig) -> dict[str, float]:
+def bounds_of_signs(rows: Sequence[Mapping[str, Any]], limits: Mapping[str, Any]) -> dict[str, float]:
     """Return by metric the value beyond which the mean of :data:`LAST` lines is a sign. ``rows`` are all lines of a run's
-    metrics. A metric without a limit is left out, as is one that has fewer than :data:`BEGINNING` values, or one among them
-    that is no number."""
+    metrics, ``limits`` the settings of its signs as they were: a run by another version may have others than
+    :class:`SignsConfig`. A metric without a limit is left out, as is one that has fewer than :data:`BEGINNING` values, or one
+    among them that is no number."""
     bounds = {}
     for trend in TRENDS.values():
         values = [row[trend.metric] for row in rows if row.get(trend.metric) is not None][:BEGINNING]
-        limit: float | None = getattr(config, trend.limit)
+        limit: float | None = limits.get(trend.limit)
         is_known = all(isinstance(value, int | float) and math.isfinite(value) for value in values)  # nan is logged as a text
         if limit is not None and is_known and len(values) == BEGINNING:
             bounds[trend.metric] = sum(values) / BEGINNING + (-limit if trend.falls else limit)
