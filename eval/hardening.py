@@ -28,7 +28,8 @@ from eval.studies.trials import digest
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import commit
-from rewardlab.training.run.folder import FINAL, is_finished
+from rewardlab.training.run.best import BEST
+from rewardlab.training.run.folder import CONFIG, FINAL, is_finished
 
 ROOT = Path(__file__).parents[1]
 FIGURES = {  # of the report, and what is asked of a hardened judge (at most, %)
@@ -49,18 +50,25 @@ ALL_PAIRS = {  # without attacks, on all held-out pairs
     "blank_invalid": ("no verdict with a blank picture", ""),
     "blank_of_verdicts": ("right of the verdicts with a blank picture", "50"),
 }
+EVALUATION = (
+    "evaluation.fraction=0.5",
+    "evaluation.every_steps=54",
+    "evaluation.blank_images=false",
+)  # fraction: see num_pairs
 ARMS = {"before": "quickstart's recipe", "longer": "as many steps more", "hardened": "as many steps more, with negatives"}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``steps`` of SFT and RL: of the judge before, and of what is trained on from its SFT."""
+    """``steps`` of SFT and RL: of the judge before, and of what is trained on from its SFT. With ``evaluated_pairs`` so many of
+    the training set are held out of the RL that is trained on, and its best weights by them are the judge."""
 
     ratio: float = 1.0  # negatives for each pair
     sft_steps: int = 800
     rl_steps: int = 54
     more_sft_steps: int = 3200
     more_rl_steps: int = 162
+    evaluated_pairs: int = 0
     attacked_pairs: int = 200
     max_tokens: int = 64
 
@@ -80,13 +88,15 @@ class Stages:
             print(f"  {time.perf_counter() - clock:.0f} s", flush=True)
         return done
 
-    def train(self, stage: str, data: Path, model: Path, out: Path, steps: int) -> Path:
+    def train(self, stage: str, data: Path, model: Path, out: Path, steps: int, *, evaluated_pairs: int = 0) -> Path:
         more = ["consistency.weight=0"] if stage == "rl" else []
+        if evaluated_pairs:
+            more += [f"evaluation.num_pairs={evaluated_pairs}", *EVALUATION]
         if not is_finished(out):
             config = ROOT / "configs" / "tiny" / f"{stage}.yaml"
             words = [stage, "--data", data, "--config", config, "--model", model, "--out", out]
             self.command(out / FINAL / "config.json", *words, f"max_steps={steps}", f"seed={self.seed}", *more)
-        return out / FINAL
+        return best_of_run(out, model) if evaluated_pairs else out / FINAL
 
     def judges(self, arms: Sequence[str]) -> dict[str, Path]:
         s = self.settings
@@ -102,7 +112,7 @@ class Stages:
             if arm not in arms:
                 continue
             more = self.train("sft", data, sft, self.out / arm / "sft", s.more_sft_steps)
-            made[arm] = self.train("rl", data, more, self.out / arm / "rl", s.more_rl_steps)
+            made[arm] = self.train("rl", data, more, self.out / arm / "rl", s.more_rl_steps, evaluated_pairs=s.evaluated_pairs)
         return made
 
     def figures(self, arm: str, judge: Path) -> dict[str, Any]:
@@ -125,6 +135,14 @@ class Stages:
         words = [sys.executable, "-m", "rewardlab.cli", "bench", "compare", *runs, "--json"]
         compared = json.loads(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
         return dict(compared["runs"][1]["against_first"])
+
+
+def best_of_run(out: Path, start: Path) -> Path:
+    """Return the weights that a finished run's evaluations found best: those it kept, its last, or the ones it began with."""
+    evaluation = json.loads((out / CONFIG).read_text(encoding="utf-8"))["evaluation"]
+    if evaluation["best_step"] == 0:
+        return start
+    return out / (FINAL if evaluation["best_step"] == evaluation["last_step"] else BEST)
 
 
 def _report(folder: Path) -> dict[str, Any]:

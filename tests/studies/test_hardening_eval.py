@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from eval.hardening import ALL_PAIRS, ARMS, FIGURES, cell_of, markdown, of_blank_pictures
+from eval.hardening import ALL_PAIRS, ARMS, FIGURES, best_of_run, cell_of, markdown, of_blank_pictures
 
 
 def arm(clean: float, share: float) -> dict[str, Any]:
@@ -35,6 +37,14 @@ def test_judgments_without_a_verdict_count_against_a_guess() -> None:
     assert figures["blank_invalid"] == 0.1
     assert figures["blank_of_verdicts"] == pytest.approx(0.5)
     assert of_blank_pictures({"accuracy": {"micro": 0.0}, "invalid_rate": 1.0})["blank_of_verdicts"] is None
+
+
+@pytest.mark.parametrize(("best", "name"), [(0, "start"), (54, "run/best"), (486, "run/final")])
+def test_the_best_weights_of_a_run(tmp_path: Path, best: int, name: str) -> None:
+    """Those it began with, those it kept, or its last."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text(json.dumps({"evaluation": {"best_step": best, "last_step": 486}}))
+    assert best_of_run(tmp_path / "run", tmp_path / "start") == tmp_path / name
 
 
 def test_the_tables() -> None:
