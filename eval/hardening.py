@@ -219,6 +219,7 @@ def main() -> None:
     parser.add_argument("--arms", default=",".join(ARMS), help="some of them, comma-separated; the first is always trained")
     parser.add_argument("--set", default="{}", help="other settings, JSON")
     parser.add_argument("--results", type=Path, default=ROOT / "eval" / "results")
+    parser.add_argument("--name", default="hardening", help="of the results' files")
     options = parser.parse_args()
     settings = Settings(**json.loads(options.set))
     if not (options.run / "demo" / "base").is_dir():
@@ -240,8 +241,8 @@ def main() -> None:
         for arm in arms[1:]:
             seeds[seed][arm]["difference"] = stages.difference(arm)
     summary = {"commit": commit(), "settings": asdict(settings), "seeds": seeds}
-    write_atomic(options.results / "hardening.json", json.dumps(summary, indent=1) + "\n")
-    write_atomic(options.results / "hardening.md", markdown(summary))
+    write_atomic(options.results / f"{options.name}.json", json.dumps(summary, indent=1) + "\n")
+    write_atomic(options.results / f"{options.name}.md", markdown(summary))
 
 
 if __name__ == "__main__":
