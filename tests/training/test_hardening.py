@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rewardlab.cli import main
-from rewardlab.config import PolicyConfig, load_config, parse_overrides
+from rewardlab.config import PolicyConfig, SignsConfig, load_config, parse_overrides
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.training import hardening
@@ -54,7 +54,7 @@ class Commands:
             (out / "metrics.jsonl").write_text(
                 "".join(json.dumps({"step": n, "reward": 0.1 * n, **metrics}) + "\n" for n in range(1, 9))
             )
-            (out / "run.json").write_text(json.dumps({"config": {"signs": {}}}))
+            (out / "run.json").write_text(json.dumps({"config": {"signs": SignsConfig().model_dump()}}))
         elif line[0] == "self-distil":
             (out / "distilled.parquet").write_text("")
         elif line[0] == "data":
