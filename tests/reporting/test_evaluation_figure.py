@@ -69,7 +69,7 @@ SUMMARY = {
 @pytest.mark.parametrize("summary", [None, SUMMARY, SUMMARY | {"stopped_early": False}])
 def test_a_page_says_which_was_best(summary: dict[str, Any] | None, tmp_path: Path) -> None:
     """While it runs the best so far; at its end by how much, with the caveat; why it ended early. Metrics stand there once."""
-    config = {"model": "m", "evaluation": {"metric": "accuracy"}}
+    config = {"model": "m", "evaluation": {"metric": "accuracy"}, "signs": {"max_of_another_version": 0.1}}
     record = {"config": config, "commit": "c" * 40, "versions": {}, **({"evaluation": summary} if summary else {})}
     (tmp_path / "run.json").write_text(json.dumps(record))
     lines = [row(0, 0.5), row(50, 0.8, invalid_frac=0.25), row(200, 0.7, invalid_frac=0.0)]
