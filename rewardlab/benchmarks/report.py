@@ -13,7 +13,16 @@ from rewardlab.benchmarks.findings import NO_IMAGE, key_phrase, numbers_of
 from rewardlab.benchmarks.headline import NOT_ONE_VERDICT, headline, headline_sentence, judge_name
 from rewardlab.benchmarks.judgment_pages import FOLDER, write_judgment_pages
 from rewardlab.benchmarks.kinds import KINDS
-from rewardlab.benchmarks.report_model import Cost, CountedEstimate, CurvePoint, PanelScores, Report, Scores, StoppingPoint
+from rewardlab.benchmarks.report_model import (
+    Cost,
+    CountedEstimate,
+    CurvePoint,
+    PanelScores,
+    Report,
+    RequirementResult,
+    Scores,
+    StoppingPoint,
+)
 from rewardlab.benchmarks.revision import REVISION, revision_rows, revision_sentence
 from rewardlab.benchmarks.robustness.text import FAMILIES, FIGURES, family_rows, figure_rows, robustness_sentence
 from rewardlab.benchmarks.run_files import REPORT
@@ -148,6 +157,8 @@ def report_markdown(report: Report) -> str:
     lines += [f"**FAILED: {report.failure}. {FAILED_FIGURES}**" if report.failure else f"**{headline_sentence(report)}**", ""]
     if report.findings and not report.failure:
         lines += [*(f"- **{key_phrase(finding)}**{numbers_of(finding)}" for finding in report.findings), ""]
+    if report.requirements:
+        lines += [*(f"- {_met(one)}: `{one.text}`; {one.sentence}." for one in report.requirements), ""]
     if report.robustness:
         lines += [robustness_sentence(report.robustness), "", *markdown_table(FIGURES, figure_rows(report.robustness)), ""]
         lines += [*markdown_table(FAMILIES, family_rows(report.robustness)), ""]
@@ -183,6 +194,10 @@ def report_markdown(report: Report) -> str:
     lines += ["", *(f"- {name}: {value}" for name, value in facts(report))]
     lines += [f"- note: {note}" for note in report.notes]
     return "\n".join(lines) + "\n"
+
+
+def _met(result: RequirementResult) -> str:
+    return "required and met" if result.is_met else "**required and not met**"
 
 
 CURVE = ("votes K", "one order", "any of K right", "both orders, K each", "by probability", "tokens of K")

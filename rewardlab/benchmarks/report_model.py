@@ -212,6 +212,15 @@ class Cost:
 NO_COST = Cost(0, 0, 0)
 
 
+@dataclass(frozen=True)
+class RequirementResult:
+    """Whether a run meets what was required of it (``text``, as given); ``sentence`` names figure, interval and bound."""
+
+    text: str
+    is_met: bool
+    sentence: str
+
+
 @dataclass(frozen=True, repr=False)
 class Report:
     """A run: what was asked of which judge, its ``scores``, controls and baselines, and what to know before reading them.
@@ -219,7 +228,8 @@ class Report:
     In JSON the fields of ``scores`` stand beside the others. ``findings`` say what is wrong with the judge (see ``findings``).
     ``failure`` says why the run is no evidence of the judge, "" of one that is: then no figure of it stands as its own.
     ``cached_votes`` are answers of earlier runs; they are not in ``cost`` and ``seconds_per_vote``. ``revision`` is of a judge
-    that verifies itself, ``robustness`` of a run under attack (`rewardlab bench robustness`), None of others.
+    that verifies itself, ``robustness`` of a run under attack (`rewardlab bench robustness`), None of others. ``requirements``
+    are those of `--require`.
     """
 
     benchmark: str
@@ -251,6 +261,7 @@ class Report:
     cached_votes: int = 0
     revision: RevisionScores | None = None
     robustness: Robustness | None = None
+    requirements: tuple[RequirementResult, ...] = ()
 
     def __repr__(self) -> str:
         low, high = (100 * end for end in self.scores.interval)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from rewardlab.benchmarks.report_model import CountedEstimate, JudgeScores, Report
+from rewardlab.benchmarks.report_model import CountedEstimate, JudgeScores, Report, RequirementResult
 from rewardlab.benchmarks.robustness.model import JudgmentShare
 from rewardlab.errors import ConfigError
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate, Interval
@@ -224,23 +224,23 @@ def read_figure(report: Report, requirement: Requirement) -> Reading:
     )
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Whether a requirement is met, and a sentence that names figure, interval and bound."""
+def check_report(report: Report, requirement: Requirement) -> RequirementResult:
+    """Return whether a report meets a requirement. A figure without a value, or that is no number, meets none; nor does one of
+    a run that failed."""
+    is_met, sentence = _check(report, requirement)
+    if report.failure:
+        is_met, sentence = False, f"{requirement.text}: not met, for the run failed"
+    return RequirementResult(requirement.text, is_met, sentence)
 
-    is_met: bool
-    sentence: str
 
-
-def check_report(report: Report, requirement: Requirement) -> Finding:
-    """Return whether a report meets a requirement. A figure without a value, or that is no number, meets none."""
+def _check(report: Report, requirement: Requirement) -> tuple[bool, str]:
     reading, figure = read_figure(report, requirement), FIGURES[requirement.figure]
     name = f"{requirement.figure}[{requirement.group}]" if requirement.group else requirement.figure
     required = f"the {_number(requirement.bound, figure)} required"
     if reading.value is None:
-        return Finding(False, f"{name} has no value in this run, for {required}")
+        return False, f"{name} has no value in this run, for {required}"
     if requirement.side and reading.interval is None:
-        return Finding(False, f"{name} has no interval in this run, for {required}")
+        return False, f"{name} has no interval in this run, for {required}"
     value, part = reading.value, "it"
     sentence = f"{name} is {_number(value, figure)}"
     if reading.interval is not None:
@@ -250,7 +250,7 @@ def check_report(report: Report, requirement: Requirement) -> Finding:
     rounding = 1e-9  # of sums: a macro average of 0.7 may be 0.69999999999999996
     is_met = value >= requirement.bound - rounding if requirement.is_least else value <= requirement.bound + rounding
     verb = {(True, True): "reaches", (False, True): "stays within"}.get((requirement.is_least, is_met))
-    return Finding(is_met, f"{sentence}: {part} {verb or ('is below' if requirement.is_least else 'is above')} {required}")
+    return is_met, f"{sentence}: {part} {verb or ('is below' if requirement.is_least else 'is above')} {required}"
 
 
 def _number(value: float, figure: Figure) -> str:

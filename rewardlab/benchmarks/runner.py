@@ -19,7 +19,7 @@ from rewardlab.benchmarks.passes import AnyJudge, Pass
 from rewardlab.benchmarks.recorded_orders import RECORDED, resolve_policy, shown_orders
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
-from rewardlab.benchmarks.requirements import check_possible
+from rewardlab.benchmarks.requirements import check_possible, check_report
 from rewardlab.benchmarks.rows import has_other_images, load_rows
 from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings, check_names
@@ -142,6 +142,7 @@ def judge_rows(
         raise RuntimeError(f"{out}: the report does not add up, a fault of the scoring: {'; '.join(wrong)}")
     if extra:
         report = extra.finish(judgments, others, report)
+    report = replace(report, requirements=tuple(check_report(report, required) for required in settings.requirements))
     write_atomic(out / SCORES, "".join(json.dumps(asdict(score)) + "\n" for score in row_scores))
     write_atomic(out / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
     return report, rows

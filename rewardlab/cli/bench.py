@@ -43,16 +43,12 @@ from rewardlab.samplers.failures import MAX_FAILED
 if TYPE_CHECKING:
     from rewardlab.benchmarks.base import Row
     from rewardlab.benchmarks.report_model import Report
-    from rewardlab.benchmarks.requirements import Requirement
 
 
-def show_run(
-    report: Report, rows: Sequence[Row], out: Path, requirements: Sequence[Requirement], *, as_json: bool, all_judgments: bool
-) -> None:
+def show_run(report: Report, rows: Sequence[Row], out: Path, *, as_json: bool, all_judgments: bool) -> None:
     """Write a run's reports and print one. Raise Exit with the status of a run that failed, that has no verdict, or that does
     not meet a requirement."""
     from rewardlab.benchmarks.report import report_markdown, summary_line, write_reports
-    from rewardlab.benchmarks.requirements import check_report
 
     write_reports(report, rows, out, all_judgments=all_judgments)
     typer.echo(json.dumps(report.to_json(), indent=1) if as_json else report_markdown(report))
@@ -65,12 +61,11 @@ def show_run(
     if report.failure:
         typer.echo(f"the run failed: {report.failure}", err=True)
         raise typer.Exit(ExitCode.ENDPOINT)
-    findings = [check_report(report, requirement) for requirement in requirements]
-    for finding in findings:
-        typer.echo(finding.sentence, err=as_json or not finding.is_met)
+    for result in report.requirements:
+        typer.echo(result.sentence, err=as_json or not result.is_met)
     if is_unread := report.scores.invalid_rate == 1:
         typer.echo("\n".join(report.findings), err=True)
-    if is_unread or not all(finding.is_met for finding in findings):
+    if is_unread or not all(result.is_met for result in report.requirements):
         raise typer.Exit(1)
 
 
@@ -220,7 +215,7 @@ def bench_run(
         requirements=tuple(map(parse_requirement, require)),
     )
     report, rows = run_bench(settings, out)
-    show_run(report, rows, out, settings.requirements, as_json=as_json, all_judgments=all_judgments)
+    show_run(report, rows, out, as_json=as_json, all_judgments=all_judgments)
 
 
 @bench_app.command("suite")

@@ -134,4 +134,4 @@ def bench_robustness(
     )
     chosen = [name for name in families.split(",") if name]
     report, rows = run_robustness(settings, out, num_pairs=pairs, families=chosen)
-    show_run(report, rows, out, settings.requirements, as_json=as_json, all_judgments=all_judgments)
+    show_run(report, rows, out, as_json=as_json, all_judgments=all_judgments)

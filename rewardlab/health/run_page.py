@@ -11,7 +11,7 @@ from rewardlab.errors import DataError
 from rewardlab.health.rollout_pairs import pairs_of_run
 from rewardlab.reporting.rollouts import newest_ids, rollouts_by_step, steps_to_show
 from rewardlab.reporting.run_page import TrainingRun, run_page
-from rewardlab.rewards.policy_signs.trends import bounds_of_signs
+from rewardlab.rewards.policy_signs.trends import bounds_of_signs, early_sentence
 
 PAGE = "run.html"
 
@@ -26,6 +26,7 @@ def write_run_page(run: Path, *, data: Path | None = None, images: Path | None =
         raise DataError(f"{run}: not a training run (no run.json in it); give the --out of sft, rl, rm, prm or policy")
     record = json.loads((run / "run.json").read_text(encoding="utf-8"))
     samples, metrics = _samples_to_show(run / "samples.jsonl"), read_complete_lines(run / "metrics.jsonl")
+    limits = record["config"].get("signs") or {}  # of a policy
     page = run_page(
         TrainingRun(
             name=run.name,
@@ -38,7 +39,8 @@ def write_run_page(run: Path, *, data: Path | None = None, images: Path | None =
             samples=samples,
             evaluation=record.get("evaluation"),
             pairs=pairs_of_run(run, record, newest_ids(rollouts_by_step(samples)), data=data, images=images),
-            bounds=bounds_of_signs(metrics, record["config"].get("signs") or {}),  # of a policy
+            bounds=bounds_of_signs(metrics, limits),
+            too_early=early_sentence(metrics) if limits else "",
         )
     )
     write_atomic(run / PAGE, page)

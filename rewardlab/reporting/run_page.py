@@ -63,7 +63,8 @@ def evaluation_curves(rows: Sequence[Record], x_axis: Axis) -> list[Curve]:
 class TrainingRun:
     """What is shown of a run: its configuration, the rows of its metrics and samples, the watchdog's events, and what its
     evaluations came to (``run.json``), where it has ended and had some; ``pairs`` are what its
-    rollouts answer, ``bounds`` by metric what the watchdog sees a sign beyond."""
+    rollouts answer, ``bounds`` by metric what the watchdog sees a sign beyond. ``too_early``
+    is a sentence where the run is too short for some signs to be seen."""
 
     name: str
     config: Record
@@ -76,6 +77,7 @@ class TrainingRun:
     evaluation: Record | None = None
     pairs: PairsOfRun = field(default_factory=PairsOfRun)
     bounds: Mapping[str, float] = field(default_factory=dict)
+    too_early: str = ""
 
 
 def run_page(run: TrainingRun) -> str:
@@ -104,6 +106,7 @@ def run_page(run: TrainingRun) -> str:
             rollouts=rollouts_by_step(run.samples),
             pairs=run.pairs,
             limits=run.bounds,
+            too_early=run.too_early,
             shorten=shorten,
         )
     )

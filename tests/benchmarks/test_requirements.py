@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import FIGURES, check_report, parse_requirement
 from rewardlab.benchmarks.runner import run_bench
@@ -185,3 +186,26 @@ def test_refused_before_anything_is_asked(
             tmp_path / "out",
         )
     assert not (tmp_path / "out").exists()
+
+
+def test_reports_say_what_was_required(demo_pairs: Any, tmp_path: Path) -> None:
+    """report.json, report.md and report.html have each requirement with its outcome."""
+    write_parquet(demo_pairs[0][:6], tmp_path / "pairs.parquet")
+    required = tuple(map(parse_requirement, ("num_pairs>=6", "swap_consistency>=0.5")))
+    settings = BenchSettings("pairs", tmp_path / "pairs.parquet", "baseline:first", requirements=required)
+    report, rows = run_bench(settings, tmp_path / "out")
+    assert [(one.text, one.is_met) for one in report.requirements] == [("num_pairs>=6", True), ("swap_consistency>=0.5", False)]
+    assert Report.from_json(json.loads((tmp_path / "out" / "report.json").read_text())).requirements == report.requirements
+    write_reports(report, rows, tmp_path / "out")
+    text, page = ((tmp_path / "out" / name).read_text() for name in ("report.md", "report.html"))
+    met, missed = (one.sentence for one in report.requirements)
+    assert f"- required and met: `num_pairs>=6`; {met}." in text
+    assert f"- **required and not met**: `swap_consistency>=0.5`; {missed}." in text
+    assert f'<b class="good">met</b> <code>num_pairs&gt;=6</code>: {met}.' in page
+    assert f'<b class="bad">not met</b> <code>swap_consistency&gt;=0.5</code>: {missed}.' in page
+
+
+def test_a_failed_run_meets_nothing(report: Report) -> None:
+    """Its figures are no evidence, whatever they come to."""
+    result = check_report(replace(report, failure="no answers"), parse_requirement("num_pairs>=1"))
+    assert (result.is_met, result.sentence) == (False, "num_pairs>=1: not met, for the run failed")

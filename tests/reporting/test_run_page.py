@@ -20,7 +20,7 @@ from rewardlab.reporting.curves import MOST_POINTS, Curve, Limit, curve, thin, u
 from rewardlab.reporting.evaluation_figure import evaluation_figure
 from rewardlab.reporting.rollouts import PairsOfRun, ShownPair
 from rewardlab.reporting.run_page import TrainingRun, breakable, run_page
-from rewardlab.rewards.policy_signs.trends import bounds_of_signs
+from rewardlab.rewards.policy_signs.trends import bounds_of_signs, early_sentence
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 
@@ -69,6 +69,17 @@ def test_limits_of_signs_are_drawn() -> None:
     assert page.count('<polyline class="limit" points="0,') == 3  # and the key
     assert "the watchdog sees a sign where the mean of three batches of rollouts is beyond it" in page
     assert '<polyline class="limit"' not in page_of(rows)
+
+
+def test_a_run_that_is_too_short_for_signs() -> None:
+    """The mean of the last three batches is compared with that of the first five, so that eight are the fewest."""
+    rows = [{"step": n, "answers/novelty": 0.1} for n in range(8)]
+    sentence = early_sentence([*rows[:7], {"step": 9, "loss": 1.0}])
+    assert sentence == "Signs of a policy can be seen from rollout batch 8 on; this run has 7."
+    assert early_sentence([]).endswith("this run has 0.")
+    assert not early_sentence(rows)
+    page = run_page(TrainingRun("policy", {"model": "m"}, "c" * 40, {}, False, rows[:7], [], [], too_early=sentence))
+    assert f"The watchdog saw no sign. {sentence}" in page
 
 
 def test_a_step_that_is_logged_again_counts_once() -> None:

@@ -95,6 +95,14 @@ def bounds_of_signs(rows: Sequence[Mapping[str, Any]], limits: Mapping[str, Any]
     return bounds
 
 
+def early_sentence(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence where a policy's run, by all lines of its metrics, is too short for any sign to be seen, else ""."""
+    most = max(sum(row.get(trend.metric) is not None for row in rows) for trend in TRENDS.values())
+    if most >= BEGINNING + LAST:
+        return ""
+    return f"Signs of a policy can be seen from rollout batch {BEGINNING + LAST} on; this run has {most}."
+
+
 class PolicySigns:
     """Compares the mean of each metric's last :data:`LAST` lines with that of its first :data:`BEGINNING`."""
 
