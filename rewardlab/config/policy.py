@@ -129,6 +129,14 @@ class PolicyConfig(MethodConfig):
         return self
 
     @model_validator(mode="after")
+    def _second_judge_has_comparisons(self) -> Self:
+        if self.signs.second_judge and self.judge.startswith("rm:"):
+            raise ValueError(
+                "signs.second_judge is asked what the judge compared, and a scalar head compares nothing: leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _compares_with_all(self) -> Self:
         scalar = [name for name in (self.judge, *self.other_judges) if name.startswith("rm:")]
         if self.other_judges and scalar:

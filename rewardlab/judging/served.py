@@ -74,10 +74,9 @@ class ServedJudge(ModelJudge):
     def identity(self) -> dict[str, str | float]:
         health = self._background.run(self._health)
         self._seen = self._seen or _judge_of(health)
-        names = (health["judge"], health.get("weights"))
         return {
             "judge": self.spec,
-            "weights": " ".join(str(name) for name in names if name),
+            "weights": _words_of(_judge_of(health)),
             "template": str(health["template_hash"]),
         }
 
@@ -165,7 +164,7 @@ class ServedJudge(ModelJudge):
         """Raise EndpointError where the server has replaced its judge since it was first asked: the votes would be of two."""
         self._seen = self._seen or judge
         if judge != self._seen:
-            before, now = (" ".join(str(name) for name in names[:2] if name) for names in (self._seen, judge))
+            before, now = _words_of(self._seen), _words_of(judge)
             raise EndpointError(
                 f"{self.url}: has replaced its judge ({before} before, {now} now); the judgments of one run must be of one "
                 "judge: begin again, in another --out"
@@ -263,7 +262,12 @@ def _calls(requests: Iterable[tuple[int, VoteRequest]]) -> Iterator[_Call]:
 
 def _judge_of(answer: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return what tells one judge of a server from another."""
-    return answer.get("judge"), answer.get("weights"), answer.get("template_hash")
+    return tuple(answer.get(name) for name in ("judge", "weights", "judge_hash", "template_hash"))
+
+
+def _words_of(judge: tuple[Any, ...]) -> str:
+    """Return its name, its weights and its hash, as far as the server tells them: those of older versions tell no hash."""
+    return " ".join(str(name) for name in judge[:3] if name)
 
 
 def _refuse_images(pairs: Sequence[PreferencePair]) -> None:

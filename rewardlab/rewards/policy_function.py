@@ -104,8 +104,10 @@ class AnchoredReward:
         every = self._gather(list(zip(names, answers, rewards, right, finished, strict=True)))
         whole = [row[:3] for row in every if row[4]]  # an answer that was cut off says nothing of what is written
         measures: dict[str, float | None] = {"answers/right": _mean([float(ok) for _, _, _, ok, _ in every if ok is not None])}
-        if self._reward.least == 0:  # paid in 0..1, as rightness is
-            measures["answers/overpaid"] = _mean([reward - ok for _, _, reward, ok, _ in every if None not in (reward, ok)])
+        least = self._reward.least
+        if least in (0.0, -0.5):  # paid in 0..1, as rightness is, or a half less
+            paid = [(reward - least, ok) for _, _, reward, ok, _ in every if None not in (reward, ok)]
+            measures["answers/overpaid"] = _mean([reward - ok for reward, ok in paid])
         values = {name: value for name, value in measures.items() if value is not None} | answer_metrics(whole, self._known)
         return {name: Metric(value) for name, value in values.items()}
 

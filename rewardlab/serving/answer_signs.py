@@ -23,7 +23,7 @@ from fastapi.concurrency import run_in_threadpool
 from rewardlab.config import SignsConfig
 from rewardlab.data.other_images import with_blank_images
 from rewardlab.data.pair_table import pair_facts
-from rewardlab.errors import DataError
+from rewardlab.errors import DataError, InputError
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch
 from rewardlab.rewards.pairwise import without_thinking
 from rewardlab.rewards.policy_signs.answers import KnownWordPairs, answer_metrics, known_answers
@@ -38,6 +38,7 @@ from rewardlab.types import Candidates, Judgment, PreferencePair
 
 LOG = logging.getLogger(__name__)
 WINDOW = 512  # answers that are read at a time
+LEAST_WINDOW = 128  # a mean of fewer would differ from others by chance
 MOST_CHARS = 8_000_000  # of answers that are held for that, of all keys: then those of the key that has most are read early
 MOST_READING = 8  # windows of a key that wait to be read
 PAUSE_S = 3600.0  # without an answer of a key: what comes then is another run; and for so long a sign is told
@@ -143,15 +144,16 @@ class WatchedAnswers:
 class AnswerSigns:
     """Watches the groups of all keys. ``num_checks`` counts what was asked besides: "answered", "failed" where the judge gave
     nothing to read, and "skipped" where requests left no room. ``num_lines`` counts windows of answers: "read", "failed", and
-    "skipped" where too many before were still to be read."""
+    "skipped" where too many before were still to be read, or the answers are so long that too few are held."""
 
     def __init__(self, rules: SignRules, collector: VoteCollector, versions: JudgeVersions) -> None:
         self._rules, self._collector, self._versions = rules, collector, versions
         self._watched: dict[str, WatchedAnswers] = {}
         self._tasks = set[asyncio.Task[None]]()
         self._dice = random.Random("signs")
+        self._canaries = list(rules.canaries)
         self._one_reader = asyncio.Lock()  # reading is work for a core; media need the others
-        self._num_chars = 0  # that are held or being read
+        self._num_chars, self._chars_reading = 0, 0  # that are held, and that wait to be read
         self.num_checks, self.num_lines = Counter[str](), Counter[str]()
 
     def _of(self, tenant: str) -> WatchedAnswers | None:
@@ -192,9 +194,7 @@ class AnswerSigns:
         if self._num_chars >= MOST_CHARS:
             self._forget_silent()
         if self._num_chars >= MOST_CHARS:
-            largest = max(self._watched, key=lambda name: self._watched[name].num_chars)
-            if self._watched[largest].rows:  # else all of them are being read
-                self._read_window(largest)
+            self._read_window(max(self._watched, key=lambda name: self._watched[name].num_chars))
         if version.number == watched.version:
             self._check_some(watched, group, judged, options, version)
         record_signs(self.present(tenant))
@@ -222,12 +222,16 @@ class AnswerSigns:
     def _read_window(self, tenant: str) -> None:
         watched = self._watched[tenant]
         num_chars = watched.num_chars
-        if watched.num_reading >= MOST_READING:  # they come faster than they are read
+        self._num_chars -= num_chars
+        is_late = (
+            watched.num_reading >= MOST_READING or self._chars_reading >= MOST_CHARS
+        )  # they come faster than they are read
+        if is_late or len(watched.rows) < LEAST_WINDOW:
             watched.drop()
-            self._num_chars -= num_chars
             self.num_lines["skipped"] += 1
             return
-        rows, means = watched.take(len(self._rules.canaries))
+        self._chars_reading += num_chars
+        rows, means = watched.take(len(self._canaries))
         watched.num_reading += 1
         self._begin(self._read(tenant, watched, rows, means, watched.version, num_chars))
 
@@ -258,7 +262,7 @@ class AnswerSigns:
         except Exception:  # the boundary: what cannot be read costs no request anything, and is counted
             LOG.exception("answers of key %r could not be read for signs", tenant)
         finally:
-            self._num_chars -= num_chars
+            self._chars_reading -= num_chars
             self.num_lines[outcome] += 1
             watched.num_reading -= 1
 
@@ -271,7 +275,7 @@ class AnswerSigns:
         version: JudgeVersion,
     ) -> None:
         """Begin a check where one is due, there is something to ask, and none is under way."""
-        if not judged or not (group.images or self._rules.canaries):
+        if not judged or not (group.images or self._canaries):
             return
         watched.due = min(2.0, watched.due + self._rules.rate * len(judged))
         if watched.due < 1 or watched.is_checking:
@@ -326,11 +330,18 @@ class AnswerSigns:
     async def _next_canary(self, watched: WatchedAnswers, options: VotingOptions, version: JudgeVersion) -> list[bool] | None:
         """Return which votes on the next canary are right, and keep them; none where there are no more until the next line, and
         None where an order has no vote that can be read: without a verdict a judge is not wrong, but failing. One that was not
-        asked is the next one still."""
-        if version.number != watched.version or watched.next_canary >= len(self._rules.canaries):
+        asked is the next one still; one that the judge cannot be asked, such as one that is too long for it, is left out from
+        then on."""
+        if version.number != watched.version or watched.next_canary >= len(self._canaries):
             return []
-        canary = self._rules.canaries[watched.next_canary]
-        answer = await self._collector.collect(replace(canary, preferred=None), options)
+        canary = self._canaries[watched.next_canary]
+        try:
+            answer = await self._collector.collect(replace(canary, preferred=None), options)
+        except InputError as error:
+            if canary in self._canaries:  # else another key's check has left it out meanwhile
+                self._canaries.remove(canary)
+                LOG.warning("pair %r of the signs' data is not asked any more: %s", canary.pair_id, error)
+            return []
         if version.number != watched.version:  # another judge serves: its own begin with the first one
             return []
         watched.next_canary += 1

@@ -47,9 +47,7 @@ class BatchPlanner:
         requests = [entry for entry in self._waiting if entry.tenant != CHECKS]
         self._shortest_s = min((entry.deadline - entry.arrival for entry in requests), default=math.inf)
         self._smallest = min((entry.job.num_sequences for entry in requests), default=self._max_sequences)
-        for entry in self._waiting.in_turn():
-            if entry.version is not version:
-                continue
+        for entry in self._waiting.in_turn(version):
             num = entry.job.num_sequences
             if not batch:
                 size = self._size(entry.job, now)

@@ -119,10 +119,11 @@ class FairQueue:
             self._virtual_time = max(self._virtual_time, line.start)
             line.start += entry.job.num_sequences / self._weight(entry.tenant)
 
-    def in_turn(self) -> Iterator[Entry]:
-        """Yield what waits in the order of turns. The reader takes or removes an entry, or leaves it; after so many left ones a
-        tenant has no more."""
-        left = {tenant: iter(list(line.entries)) for tenant, line in self._lines.items() if line.entries}
+    def in_turn(self, version: JudgeVersion) -> Iterator[Entry]:
+        """Yield what waits for a version of the judge, in the order of turns. The reader takes or removes an entry, or leaves
+        it; after so many left ones a tenant has no more."""
+        lines = {tenant: [entry for entry in line.entries if entry.version is version] for tenant, line in self._lines.items()}
+        left = {tenant: iter(entries) for tenant, entries in lines.items() if entries}
         skipped = dict.fromkeys(left, 0)
         while left:
             tenant = min(left, key=lambda name: (name == CHECKS, self._lines[name].start))

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rewardlab.judging.judge import Judge, ModelJudge
 from rewardlab.judging.spec import local_checkpoint
+from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
 from rewardlab.serving.context_length import ContextLength
 from rewardlab.serving.jobs import JudgeEngine
 
@@ -49,10 +50,16 @@ class JudgeVersion:
 
     def __post_init__(self) -> None:
         self.weights = weights_name(getattr(self.judge, "spec", ""))
-        facts = {"temperature": getattr(self.judge, "verdict_temperature", 1.0), **getattr(self.judge, "identity", {})}
-        text = json.dumps({**facts, "weights": self.weights}, sort_keys=True, default=str)
+        temperature = {VERDICT_TEMPERATURE: getattr(self.judge, "verdict_temperature", 1.0)}  # of the same judge by probability
+        facts = {**getattr(self.judge, "identity", {}), **temperature, "weights": self.weights}
+        text = json.dumps(facts, sort_keys=True, default=str)
         self.cache_name = hashlib.sha256(text.encode()).hexdigest()
         self.context = ContextLength.of(self.judge) if isinstance(self.judge, ModelJudge) else None
+
+    @property
+    def hash(self) -> str:
+        """Return what clients tell one judge from another by."""
+        return self.cache_name[:16]
 
 
 def weights_name(spec: str) -> str:

@@ -52,7 +52,12 @@ def judge_response(judgment: Judgment, version: JudgeVersion, seconds: float) ->
 def _judge_facts(version: JudgeVersion) -> dict[str, Any]:
     judge = version.judge
     assert isinstance(judge, GenerativeJudge)
-    return {"judge": judge.name, "weights": version.weights or None, "template_hash": judge.template.hash}
+    return {
+        "judge": judge.name,
+        "weights": version.weights or None,
+        "template_hash": judge.template.hash,
+        "judge_hash": version.hash,
+    }
 
 
 def rewards_response(result: GroupRewards, version: JudgeVersion, num: int, seconds: float) -> RewardsResponse:

@@ -80,6 +80,7 @@ def api_routes(service: JudgeService) -> APIRouter:
             version=version.number,
             template=judge.template.name,
             template_hash=judge.template.hash,
+            judge_hash=version.hash,
             verdict_temperature=judge.verdict_temperature if service.collector.has_probabilities else None,
         )
 

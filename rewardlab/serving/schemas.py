@@ -97,6 +97,7 @@ class JudgeResponse(_Schema):
     judge: str
     weights: str | None = Field(None, description="which weights judged, where the judge's checkpoint is here")
     template_hash: str
+    judge_hash: str = Field(description="of all that judgments depend on, beside what is sent")
     seconds: float
 
 
@@ -160,6 +161,7 @@ class RewardsResponse(_Schema):
     judge: str
     weights: str | None = Field(None, description="which weights judged, where the judge's checkpoint is here")
     template_hash: str
+    judge_hash: str = Field(description="of all that judgments depend on, beside what is sent")
     seconds: float
 
 
@@ -207,7 +209,8 @@ class StatusResponse(_Schema):
 class HealthResponse(_Schema):
     """The server answers, with this judge; which one is for those who have a key. ``version`` counts the judges since it began.
 
-    ``verdict_temperature`` divides the log-odds of its verdicts, where it has probabilities of them.
+    ``verdict_temperature`` divides the log-odds of its verdicts, where it has probabilities of them. ``judge_hash`` is of all that
+    its judgments depend on, beside what is sent.
     """
 
     status: Literal["ok"]
@@ -216,6 +219,7 @@ class HealthResponse(_Schema):
     version: int | None = None
     template: str | None = None
     template_hash: str | None = None
+    judge_hash: str | None = None
     verdict_temperature: float | None = None
 
 

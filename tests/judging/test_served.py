@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
@@ -54,7 +55,8 @@ def test_it_judges_as_the_judge_it_serves(url: str) -> None:
             [(v.order, v.winner, v.completion.text) for v in j.votes] for j in theirs
         ]
     assert ServedJudge(f"{url}/v1/").compare(PAIRS[0]).outcome is Outcome.RESPONSE_0 or PAIRS[0].preferred == 1
-    assert served.identity == {"judge": url, "weights": "greater", "template": PLAIN.hash}
+    weights = f"greater {httpx.get(f'{url}/health').json()['judge_hash']}"
+    assert served.identity == {"judge": url, "weights": weights, "template": PLAIN.hash}
 
 
 def test_a_judge_that_was_replaced() -> None:

@@ -56,6 +56,7 @@ def judge() -> GenerativeJudge:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_signs, "WINDOW", 8)
+    monkeypatch.setattr(answer_signs, "LEAST_WINDOW", 2)
     monkeypatch.setattr(answer_signs, "LEAST_GAPS", 4)
     monkeypatch.setattr(client, "_TOLD", set())
 
@@ -176,6 +177,30 @@ def test_a_check_that_fails_costs_nobody() -> None:
         assert None not in send(url, USUAL, 1).json()["rewards"]
 
 
+def test_a_labelled_pair_that_cannot_be_asked(caplog: pytest.LogCaptureFixture) -> None:
+    """It is left out from then on, with a warning, and the others are measured."""
+    scripted = judge()
+    compare_many = scripted.compare_many
+
+    def refuses(pairs: Any, **how: Any) -> Any:
+        if any(pair.question == "Too long" for pair in pairs):
+            raise DataError("is longer than the model reads")
+        return compare_many(pairs, **how)
+
+    scripted.compare_many = refuses  # type: ignore[method-assign]
+    pairs = [*PAIRS[:3], PreferencePair("long", "Too long", ("It is red.", "It is blue."), 0)]
+    app = create_app(scripted, sign_rules=SignRules(canaries=pairs, rate=1.0))
+    signs = app.state.service.answer_signs
+    with running(app) as url:
+        for _ in range(12):
+            send(url, USUAL, 1)
+            wait_for(lambda: not signs._watched[""].is_checking)
+        wait_for(lambda: status(url)["answers"].get("judge/canaries") == [1.0, 1.0])
+        assert "pair 'long' of the signs' data is not asked any more: is longer than the model reads" in caplog.text
+        assert caplog.text.count("not asked any more") == 1
+        assert signs.num_checks["failed"] == 0
+
+
 def test_labelled_pairs_are_asked_anew() -> None:
     """An engine elsewhere that names the other response from now on is seen: nothing is taken from the cache."""
     is_turned = False
@@ -256,10 +281,10 @@ def test_answers_that_come_faster_than_they_are_read(monkeypatch: pytest.MonkeyP
     with running(app) as url:
         send(url, USUAL, 6)
         assert signs.num_lines == {"skipped": 2}
-        assert signs._num_chars == sum(map(len, USUAL)) * 2
+        assert (signs._num_chars, signs._chars_reading) == (0, sum(map(len, USUAL)) * 2)
         release.set()
         wait_for(lambda: signs.num_lines == {"skipped": 2, "failed": 1})
-        assert signs._num_chars == 0
+        assert signs._chars_reading == 0
         assert 'rewardlab_sign_windows_total{outcome="skipped"} 2.0' in httpx.get(f"{url}/metrics").text
 
 
@@ -280,6 +305,38 @@ def test_what_is_held_is_bounded_over_all_keys(monkeypatch: pytest.MonkeyPatch) 
         most = max(held, 3 * held // 2)
         assert sorted(signs._watched[name].num_chars for name in ("one", "two")) == [0, held + 3 * held // 2 - most]
         assert signs._num_chars == held + 3 * held // 2 - most
+
+
+def test_long_answers_of_one_key_shorten_no_window_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither those that are being read, nor those that are too few to be: a mean of few answers would be a sign by chance."""
+    sizes, release = list[tuple[bool, int]](), threading.Event()
+
+    def slow(rows: Any, known: Any) -> dict[str, float]:
+        sizes.append((len(rows[0][1]) > 50, len(rows)))
+        release.wait(20)
+        return {}
+
+    monkeypatch.setattr(answer_signs, "answer_metrics", slow)
+    monkeypatch.setattr(answer_signs, "MOST_CHARS", 400)
+    monkeypatch.setattr(answer_signs, "LEAST_WINDOW", 4)
+    keys = [Key.of(name, name=name) for name in ("long", "short")]
+    app = create_app(judge(), keys=keys, sign_rules=SignRules.of(PAIRS, 0.0))
+    signs, (long, short) = app.state.service.answer_signs, ({"Authorization": f"Bearer {key.name}"} for key in keys)
+    with running(app) as url:
+        send(url, [f"It is {'very ' * 20}red.", f"It is {'very ' * 20}blue."], 2, long)  # 4 answers of 450 characters
+        assert signs._chars_reading > 400
+        send(url, USUAL, 1, short)
+        assert signs.num_lines == {}
+        send(url, USUAL, 1, short)  # 8, and no room to be read
+        assert signs.num_lines == {"skipped": 1}
+        release.set()
+        wait_for(lambda: signs.num_lines["read"] == 1)
+        send(url, USUAL, 2, short)
+        wait_for(lambda: signs.num_lines["read"] == 2)
+        send(url, [f"It is {'very ' * 40}red.", f"It is {'very ' * 40}blue."], 1, long)  # 2 of 430: too few
+        assert signs.num_lines == {"skipped": 2, "read": 2}
+        assert sizes == [(True, 4), (False, 8)]
+        assert (signs._num_chars, signs._chars_reading) == (0, 0)
 
 
 def test_a_silent_key_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:

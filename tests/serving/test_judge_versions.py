@@ -22,16 +22,17 @@ from typing import Any
 import httpx
 import pytest
 
-from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.errors import CheckpointError, ConfigError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
+from rewardlab.judging.served import ServedJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.followed_judge import FollowedJudge, refuse_another_engine, refuse_another_kind
-from rewardlab.serving.judge_versions import weights_name
+from rewardlab.serving.judge_versions import JudgeVersion, weights_name
 from rewardlab.serving.service import GroupRules
-from rewardlab.types import Message
+from rewardlab.types import Message, PreferencePair
 from tests.support.served_judge import replace, served
 from tests.support.servers import free_port, running
 
@@ -215,6 +216,33 @@ def test_a_hung_judge_does_not_hold_up_its_successor() -> None:
         assert winner(client.post("/v1/rewards", json=GROUP).json()) == "blue"
         gate.set()
         assert winner(hung.result()) == "red"
+
+
+def test_another_verdict_temperature_is_another_judge() -> None:
+    """Its rewards are on another scale: nothing that was kept is given, and clients are told another hash. The sampling
+    temperature is another setting, which the judge's votes depend on as well."""
+
+    def judge(tau: float, temperature: float = 1.0) -> GenerativeJudge:
+        sampler = ScriptedSampler(lambda prompt, draw: "")
+        return GenerativeJudge(sampler, PLAIN, spec="hf:red", temperature=temperature, verdict_temperature=tau)
+
+    versions = [JudgeVersion(judge(tau)) for tau in (1.5, 1.5, 4.0)] + [JudgeVersion(judge(1.5, 0.5))]
+    assert versions[0].cache_name == versions[1].cache_name
+    assert len({version.cache_name for version in versions}) == 3
+    app = served(judge(1.5))
+    with running(app) as url:
+        before = httpx.get(f"{url}/health").json()
+        client = ServedJudge(url)
+        identity = client.identity
+        client.compare(PreferencePair("p", "Which?", ("a", "b"), None))
+        replace(app, judge(4.0))
+        after = httpx.get(f"{url}/health").json()
+        assert {name for name in before if before[name] != after[name]} == {"judge_hash", "version"}
+        assert client.identity != identity
+        with pytest.raises(
+            EndpointError, match=f"replaced its judge .*{before['judge_hash']} before, .*{after['judge_hash']} now"
+        ):
+            client.compare(PreferencePair("q", "Which?", ("a", "b"), None))
 
 
 def test_the_engine_of_a_replaced_judge_is_closed() -> None:

@@ -254,6 +254,24 @@ def test_an_engine_that_hangs_is_left_behind() -> None:
     run(body, engine_timeout_s=0.2)
 
 
+def test_a_judge_that_hangs_leaves_its_successor_free() -> None:
+    """However much waits for the old one: more than a tenant's jobs are looked at for one batch."""
+
+    async def body(queue: JudgeQueue, engine: Engine) -> None:
+        engine.gate.clear()
+        old = [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(100)]
+        await settle()
+        successor = Engine()
+        queue.replace_judge(successor)  # type: ignore[arg-type]
+        await asyncio.wait_for(queue.submit(judge_job("new")), 5)
+        assert successor.calls == [["new"]]
+        assert not any(task.done() for task in old)
+        engine.gate.set()
+        await asyncio.gather(*old)
+
+    run(body, max_sequences=4)
+
+
 def test_stopping_finishes_what_waits() -> None:
     """And takes nothing new."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 
 from rewardlab.config import PolicyConfig, RMConfig, load_yaml
 from rewardlab.errors import ConfigError, DataError, EndpointError
@@ -138,6 +139,31 @@ def test_a_cut_off_answer_pays_the_least(tmp_path: Path, phi: str, least: float)
     assert scored.correct == [1.0, 0.0]
     kept = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert [row["anchor"] for row in kept] == ["fair", "fair"]
+
+
+@pytest.mark.parametrize(("phi", "overpaid"), [("probability", 0.2), ("centered", 0.2), ("logit", None)])
+def test_reward_beyond_rightness(tmp_path: Path, phi: str, overpaid: float | None) -> None:
+    """Good beats fair by 0.7, and one of two answers is right: 0.7 - 0.5, whether a half is taken off all rewards or not. A
+    logit is on no scale with rightness."""
+    pairs = [question("a"), question("b")]
+    reward = PairwiseReward(Prefers(grade), phi=phi)  # type: ignore[arg-type]
+    function = AnchoredReward(
+        reward,
+        pairs,
+        {"a": "fair", "b": "fair"},
+        ends=frozenset({END}),
+        samples=tmp_path / "samples.jsonl",
+        rightness=lambda pair, text: pair.pair_id == "a",
+    )
+    metrics = values_of(called(function, ["good", "good"], [[1, END]] * 2, ["a", "b"]).metrics)
+    assert metrics.get("answers/overpaid") == (None if overpaid is None else pytest.approx(overpaid, abs=1e-3))
+    assert metrics["answers/right"] == 0.5
+
+
+def test_a_second_judge_needs_comparisons() -> None:
+    """A scalar head makes none: the second judge would never be asked."""
+    with pytest.raises(ValidationError, match="a scalar head compares nothing: leave it out"):
+        PolicyConfig(judge="rm:runs/rm/final", signs={"second_judge": "prob:runs/seed_1/rl/final"})
 
 
 def config_for(checkpoint: Path, **changes: Any) -> PolicyConfig:

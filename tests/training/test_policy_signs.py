@@ -204,6 +204,21 @@ def test_the_watchdog_knows_them_at_once() -> None:
     assert all(math.isfinite(getattr(SIGNS, trend.limit)) for trend in TRENDS.values())
 
 
+def test_requests_that_fail_are_no_wrong_answers() -> None:
+    """A judge that is as it was, behind an endpoint that fails, is no other judge. Where most canaries fail nothing is said."""
+    failing: set[str] = set()
+
+    def answer(prompt: tuple[Message, ...], draw: int) -> str:
+        return names_red(prompt, draw) if not any(word in prompt[0].text for word in failing) else "I cannot tell."
+
+    pairs = [pair_of(n) for n in range(4)]
+    checks = JudgeChecks(GenerativeJudge(ScriptedSampler(answer), PLAIN), sample=0, canaries=pairs, num_canaries=4)
+    for some, expected in ((set[str](), (1.0, 8)), ({"red 0"}, (1.0, 6)), ({"red 0", "red 1", "red 2"}, None)):
+        failing = some
+        metric = checks([], 0).get("judge/canaries")
+        assert (metric if metric is None else (metric.value, metric.weight)) == expected  # type: ignore[union-attr]
+
+
 def test_a_run_logs_and_obeys_them(
     demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,7 +235,7 @@ def test_a_run_logs_and_obeys_them(
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     names = {"novelty", "repetition", "most_common", "right", "overpaid"}
     assert {f"answers/{name}" for name in names} <= rows[0].keys()
-    assert {row["judge/canaries"] for row in rows} == {0.0}  # an untrained judge names nothing
+    assert all("judge/canaries" not in row for row in rows), "an untrained judge names nothing, which is not wrong"
     assert BEGINNING < rows[-1]["step"] <= BEGINNING + LAST + 1
     events = [json.loads(line) for line in (tmp_path / "run" / "health.jsonl").read_text().splitlines()]
     assert [event["signs"] for event in events] == [["novel_answers"]]

@@ -91,13 +91,21 @@ class JudgeChecks:
         if self._second is not None and some:
             metrics |= self._gap("judge/second_gap", self._second, some, [each.pair for each in some], step)
         if self._canaries:
-            right = [
-                vote.winner == pair.preferred
-                for pair, judgment in zip(self._canaries, self._ask(self._judge, self._canaries, step), strict=True)
-                for vote in judgment.votes
-            ]
-            metrics["judge/canaries"] = Metric(sum(right) / max(1, len(right)), len(right))
+            right, num_read = self._canary_votes(step)
+            if 2 * num_read >= len(self._canaries):  # of fewer it would be another mean
+                metrics["judge/canaries"] = Metric(sum(right) / len(right), len(right))
         return metrics
+
+    def _canary_votes(self, step: int) -> tuple[list[bool], int]:
+        """Return which votes on canaries are right, and how many canaries have a vote that can be read in both orders. A vote
+        without a verdict is no wrong one, and ``judge/unreadable_frac`` tells of a judge that fails."""
+        read = [
+            (pair, judgment)
+            for pair, judgment in zip(self._canaries, self._ask(self._judge, self._canaries, step), strict=True)
+            if share_in_both_orders(judgment) is not None
+        ]
+        votes = [(vote, pair) for pair, judgment in read for vote in judgment.votes if vote.verdict.status in READABLE]
+        return [vote.winner == pair.preferred for vote, pair in votes], len(read)
 
     def _ask(self, judge: GenerativeJudge, pairs: Sequence[PreferencePair], step: int) -> list[Judgment]:
         orders = [BOTH_ORDERS] * len(pairs)
