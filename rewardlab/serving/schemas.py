@@ -209,8 +209,8 @@ class StatusResponse(_Schema):
 class HealthResponse(_Schema):
     """The server answers, with this judge; which one is for those who have a key. ``version`` counts the judges since it began.
 
-    ``verdict_temperature`` divides the log-odds of its verdicts, where it has probabilities of them. ``judge_hash`` is of all that
-    its judgments depend on, beside what is sent.
+    ``verdict_temperature`` divides the log-odds of its verdicts, where it has probabilities of them. ``judge_hash`` is of all
+    that its judgments depend on, beside what is sent.
     """
 
     status: Literal["ok"]
