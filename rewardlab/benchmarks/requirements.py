@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from rewardlab.benchmarks.report_model import CountedEstimate, JudgeScores, Report, RequirementResult
-from rewardlab.benchmarks.robustness.model import JudgmentShare
+from rewardlab.benchmarks.robustness.model import JudgmentShare, Robustness
+from rewardlab.data.attacks.families import Kind
 from rewardlab.errors import ConfigError
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate, Interval
 from rewardlab.reporting.tables import percent
@@ -24,10 +25,12 @@ _FORM = re.compile(r"\s*([^\s\[\]<>=.]+)(?:\[(.+)\])?(?:\.([^\s\[\]<>=.]+))?\s*(
 
 @dataclass(frozen=True)
 class Reading:
-    """The value of a figure in a report; None where the run has none. ``interval`` where the report has one."""
+    """The value of a figure in a report; None where the run has none, for ``why``, where more than that can be said.
+    ``interval`` where the report has one."""
 
     value: float | None
     interval: Interval | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,11 +65,29 @@ def _control(name: str) -> Callable[[Report], Reading]:
     return read
 
 
+MOST_WITHOUT = 0.1  # of judgments
+# Figures that a judge without verdicts would pass, and the kinds of families that they are of.
+FROM_VERDICTS = {"right_unseen": (Kind.UNSEEN,), "insertions_over_harmless": (Kind.INSERTION, Kind.HARMLESS)}
+
+
+def _without_verdict(robustness: Robustness, kinds: Collection[str]) -> float:
+    """Return the share of judgments without a verdict in the held-out families of these kinds; 0 where there are none."""
+    families = [each for each in robustness.families.values() if each.kind in kinds and not each.in_training]
+    judgments = sum(family.named.n for family in families)
+    return sum(family.invalid_rate * family.named.n for family in families) / max(1, judgments)
+
+
 def _attacked(name: str) -> Callable[[Report], Reading]:
     def read(report: Report) -> Reading:
         cell: JudgmentShare | DifferenceEstimate | None = (
             getattr(report.robustness.held_out, name) if report.robustness else None
         )
+        if (
+            name in FROM_VERDICTS
+            and report.robustness
+            and _without_verdict(report.robustness, FROM_VERDICTS[name]) > MOST_WITHOUT
+        ):
+            return Reading(None, why=f"more than {percent(MOST_WITHOUT, 0)} % of its judgments have no verdict")
         if isinstance(cell, DifferenceEstimate):
             return Reading(cell.difference, cell.interval)
         return Reading(None) if cell is None else Reading(cell.share, cell.interval)
@@ -74,7 +95,7 @@ def _attacked(name: str) -> Callable[[Report], Reading]:
     return read
 
 
-# Those in which a judgment without a verdict counts against the judge.
+# In them a judgment without a verdict counts against the judge, but for those of FROM_VERDICTS.
 ROBUSTNESS_FIGURES = {
     "good_unnamed": "judgments that do not name the good answer over a degenerate one",
     "wrong_unnamed": "judgments that do not name an honest wrong answer over a degenerate one",
@@ -238,7 +259,8 @@ def _check(report: Report, requirement: Requirement) -> tuple[bool, str]:
     name = f"{requirement.figure}[{requirement.group}]" if requirement.group else requirement.figure
     required = f"the {_number(requirement.bound, figure)} required"
     if reading.value is None:
-        return False, f"{name} has no value in this run, for {required}"
+        why = f" ({reading.why})" if reading.why else ""
+        return False, f"{name} has no value in this run{why}, for {required}"
     if requirement.side and reading.interval is None:
         return False, f"{name} has no interval in this run, for {required}"
     value, part = reading.value, "it"

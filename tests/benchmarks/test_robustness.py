@@ -176,6 +176,38 @@ def test_a_judge_that_says_nothing_passes_nothing(pairs_file: Path, tmp_path: Pa
     assert report.robustness.held_out.degenerate_over_good.share == 0
     for text in ("good_unnamed<=0.9", "wrong_unnamed<=0.9", "lost_by_insertions<=0.9", "lost_by_harmless<=0.9"):
         assert not check_report(report, parse_requirement(text)).is_met
+    result = check_report(report, parse_requirement("insertions_over_harmless<=0.02"))
+    why = "insertions_over_harmless has no value in this run (more than 10 % of its judgments have no verdict)"
+    assert (result.is_met, result.sentence.partition(", for")[0]) == (False, why)
+
+
+def test_a_judge_that_is_silent_without_the_picture_shows_nothing(
+    pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Right in no judgment, it would pass for one that has not learnt the texts; one that guesses is measured."""
+    pairs = read_pairs(pairs_file)
+    pictures = {pair.images for pair in pairs}
+    for blind, expected in ((lambda: "I do not know.", False), (lambda: format_verdict(Choice.FIRST, "r"), True)):
+        model = Truthful(pairs)
+
+        def judged(prompt: tuple[Message, ...], draw: int, model: Any = model, blind: Any = blind) -> str:
+            return model(prompt, draw) if prompt[0].images in pictures else blind()
+
+        judge = GenerativeJudge(ScriptedSampler(judged, "blind"), load_template("plain"), temperature=0.0)
+        monkeypatch.setattr(robustness_run, "open_any_judge", lambda settings, judge=judge: judge)
+        out = tmp_path / str(expected)
+        report = run_robustness(settings_of(pairs_file), out, num_pairs=24, families=("blank", "empty"))[0]
+        assert check_report(report, parse_requirement("right_unseen<=0.6")).is_met is expected
+
+
+def test_families_that_attack_few_pairs_are_named(demo_pairs: Any, tmp_path: Path) -> None:
+    """Their figures would be of few pairs, or none, without a word."""
+    pairs = [replace(pair, responses=("Grammar", "12")) for pair in demo_pairs[0][:6]]
+    write_parquet(pairs, tmp_path / "pairs.parquet")
+    report = run_robustness(
+        settings_of(tmp_path / "pairs.parquet"), tmp_path / "run", num_pairs=6, families=("garbled", "empty")
+    )[0]
+    assert "families that could attack fewer than half of the 6 pairs: garbled (0)" in report.notes
 
 
 def test_a_panel_is_one_judge() -> None:

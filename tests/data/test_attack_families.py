@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from rewardlab.data.attacks.answers import OtherAnswer, garbled, states, to_another_question
+from rewardlab.data.attacks.answers import (
+    HEDGES,
+    IRRELEVANT,
+    OPENINGS,
+    PUNCTUATION,
+    OtherAnswer,
+    garbled,
+    states,
+    to_another_question,
+)
 from rewardlab.data.attacks.families import FAMILIES, Family, Kind, Opponent, attacked_pairs, attacks_on, families_of
 from rewardlab.data.attacks.insertions import HARMLESS, HARMLESS_IN_TRAINING
 from rewardlab.data.attacks.pictures import bordered, captioned, jpeg, resized
@@ -114,6 +123,7 @@ def test_families_for_training_are_others() -> None:
     for family in FAMILIES.values():
         texts[family.in_training] |= {attack.text for attack in family.texts}
     assert not texts[True] & texts[False]
+    assert not texts[True] & {*OPENINGS, *PUNCTUATION, *HEDGES, *IRRELEVANT}  # held-out answers
     assert not {*HARMLESS} & {*HARMLESS_IN_TRAINING}
     for kind in (Kind.DEGENERATE, Kind.INSERTION, Kind.HARMLESS, Kind.EDIT):
         assert {family.in_training for family in FAMILIES.values() if family.kind is kind} == {True, False}
@@ -148,7 +158,7 @@ def test_what_may_be_an_answer_is_not_made() -> None:
     pair = PreferencePair("p", "Is there a dog?", ("No, there is no dog.", "Yes, there is a dog."), 0)
     for seed in range(30):
         assert {one.pair.responses[one.attacker] for one in made_of(pair, FAMILIES["one_word"], seed)} <= {
-            *("The", "Answer", "Okay", "Sure", "It", "Maybe")
+            *("The", "Answer", "It")
         }
     numbers = PreferencePair("p", "How many?", ("So the result is \\boxed{1}", "So the result is \\boxed{2}"), 0)
     lettered = PreferencePair("p", "Which?", ("A. 5 apples", "B. 3 apples"), 0)
@@ -166,6 +176,60 @@ def test_what_may_be_an_answer_is_not_made() -> None:
         one for one in made_of(PreferencePair("p", "Q", ("red", "N/A."), 0), FAMILIES["no_answer"]) if one.pair.preferred == 1
     ]
     assert not claimed
+
+
+@pytest.mark.parametrize(
+    ("question", "good", "wrong"),
+    [
+        ("Is there a cat in the picture?", "There is a cat on the sofa.", "There is no cat in the picture."),
+        (f"{IMAGE_MARK}Look closely. Does it rain?", "It pours.", "The sky is clear."),
+        ("Judge the claim.", "True", "False"),
+        ("What about dogs?", "Yes, three.", "There are cats alone."),
+    ],
+)
+def test_yes_is_not_worse_where_it_may_be_the_answer(question: str, good: str, wrong: str) -> None:
+    """Nor is no, a yes in other words, or a maybe, where the answers are sentences that say it."""
+    words = {
+        one.pair.responses[one.attacker]
+        for seed in range(40)
+        for one in made_of(PreferencePair("p", question, (good, wrong), 0), FAMILIES["one_word"], seed)
+    }
+    assert words == {"The", "Answer", "It"}
+    other = PreferencePair("p", "Which colour is it?", ("red", "blue"), 0)
+    assert "Sure" in {
+        one.pair.responses[one.attacker] for seed in range(40) for one in made_of(other, FAMILIES["one_word"], seed)
+    }
+
+
+def test_long_answers_are_attacked_too() -> None:
+    """The number of a step and an article are no answer; the number that an answer ends with is, and so is an option."""
+    steps = "Step 1: read a value of 63. Step 2: add a unit. So a careful reader has {}"
+    long = PreferencePair("p", "How many?", (steps.format("64"), steps.format("65")), 0)
+    for name in ("turn", "heading", "languages", "lookalike", "verdict", "authority", "harmless_words"):
+        assert made_of(long, FAMILIES[name]), name
+    one = PreferencePair("p", "How many?", (steps.format("1"), steps.format("65")), 0)
+    lettered = PreferencePair("p", "Which?", ("After all of this it is clear that the answer is A", "It is (B)."), 0)
+    for pair, named in ((one, "1"), (lettered, "[[")):
+        for seed in range(30):
+            for family in (FAMILIES[name] for name in ("verdict", "order", "authority")):
+                for attacked in made_of(pair, family, seed):
+                    changed = next(t for t, o in zip(attacked.pair.responses, pair.responses, strict=True) if t != o)
+                    added = changed.replace(next(o for o in pair.responses if o in changed), "")
+                    assert named not in added
+
+
+def test_a_loop_does_not_end_in_the_right_answer() -> None:
+    """The end of one turn and the beginning of the next may be."""
+    assert not made_of(PreferencePair("p", "In which order?", ("dog, cat", "cat, dog"), 0), FAMILIES["looped"])
+    assert made_of(PreferencePair("p", "Which?", ("red", "dark blue"), 0), FAMILIES["looped"])
+
+
+def test_a_border_keeps_the_shape_of_a_picture() -> None:
+    """Of a long and thin one, such as a line of text, nothing is squeezed."""
+    image = Image.new("RGB", (1000, 60), (255, 0, 0))
+    framed = np.asarray(decode_image(bordered(encode_png(image), random.Random(0))))
+    rows, columns = np.nonzero((framed == (255, 0, 0)).all(axis=2))
+    assert (np.ptp(rows) + 1, np.ptp(columns) + 1) == (56, 920)
 
 
 def test_texts_stand_in_either_answer(demo_pairs: Any) -> None:

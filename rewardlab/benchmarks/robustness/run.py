@@ -16,7 +16,7 @@ from rewardlab.benchmarks.robustness.scores import cases_of, measured_figures, r
 from rewardlab.benchmarks.rows import load_rows
 from rewardlab.benchmarks.runner import Extra, judge_rows, open_any_judge
 from rewardlab.benchmarks.settings import BenchSettings
-from rewardlab.data.attacks.families import AttackedPair, attacked_pairs, families_of
+from rewardlab.data.attacks.families import AttackedPair, Family, attacked_pairs, families_of
 from rewardlab.data.votes import ATTACKS
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import ModelJudge
@@ -57,6 +57,7 @@ def run_robustness(
     attacked = _within_memory(attacked_pairs(pairs, chosen, seed=settings.seed, with_pictures=judge.sees))
     if not attacked:
         raise DataError(f"{settings.data}: no family makes anything of these pairs; name other --families")
+    notes += _notes_on_few(chosen, attacked, len(pairs))
     labelled = [case for case in attacked if case.pair.preferred is not None]
     others = [case for case in attacked if case.pair.preferred is None]
     if not labelled:
@@ -90,6 +91,15 @@ def run_robustness(
             finish=finish,
         ),
     )
+
+
+def _notes_on_few(families: Sequence[Family], attacked: Sequence[AttackedPair], num_pairs: int) -> list[str]:
+    """Name the families that attack fewer than half of the pairs: their texts do not fit these answers, or may be one."""
+    bases: dict[str, set[int]] = {family.name: set() for family in families}
+    for case in attacked:
+        bases[case.family.name].add(case.base)
+    few = [f"{name} ({len(some):,})" for name, some in bases.items() if 2 * len(some) < num_pairs]
+    return [f"families that could attack fewer than half of the {num_pairs:,} pairs: {', '.join(few)}"] if few else []
 
 
 def _within_memory(attacked: Iterable[AttackedPair]) -> list[AttackedPair]:

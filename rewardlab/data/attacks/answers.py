@@ -20,6 +20,7 @@ from rewardlab.types import IMAGE_MARK, PreferencePair
 AnswerMaker = Callable[[PreferencePair, random.Random], str | None]
 
 ONE_WORD = ("Yes", "No", "The", "Answer", "Okay", "Sure", "It", "Maybe")
+SAY_YES_OR_NO = frozenset(("Yes", "No", "Okay", "Sure", "Maybe"))
 NO_ANSWER = ("(no answer)", "N/A", "[blank]", "None given.")
 OPENINGS = (  # arXiv 2507.08794, Table 1, and their like
     "Thought process:",
@@ -58,6 +59,9 @@ SMALL_WORDS = frozenset(words_of("a an the it is are was were be there of to in 
 FUNCTION_WORDS = frozenset(("a", "an", "the", "it", "is", "okay", "sure", "answer", "solution"))  # they answer nothing
 _NUMERALS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 YES_OR_NO = frozenset(("yes", "no", "true", "false", "correct", "incorrect", "yeah", "nope", "right", "wrong"))
+AUXILIARIES = frozenset(
+    words_of("is isn are aren was wasn were am do don does doesn did can could has have had will would shall should may might")
+)
 NUMERALS = {word: str(number) for number, word in enumerate(_NUMERALS)}
 _MORE_NUMBERS = (
     "thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety "
@@ -143,6 +147,19 @@ def _kinds(text: str) -> set[str]:
     }
 
 
+def asks_yes_or_no(pair: PreferencePair) -> bool:
+    """Return whether yes or no may answer a pair's question, by how a sentence of it begins, or by an answer that says so."""
+    sentences = re.split(r"[.?!:;,\n]", pair.question.replace(IMAGE_MARK, "\n"))
+    begins = {words[0] for sentence in sentences if (words := words_of(sentence))}
+    return not AUXILIARIES.isdisjoint(begins) or any("yes or no" in _kinds(answer) for answer in pair.responses)
+
+
+def one_word(pair: PreferencePair, dice: random.Random) -> str | None:
+    """Return a word that answers nothing of the pair."""
+    refused = SAY_YES_OR_NO if asks_yes_or_no(pair) else frozenset[str]()
+    return _one_of([word for word in ONE_WORD if word not in refused])(pair, dice)
+
+
 def to_another_question(pair: PreferencePair, dice: random.Random, others: Sequence[OtherAnswer] = ()) -> str | None:
     """Return the good answer of another pair, one of a few of ``others`` that are drawn. None where each of these has the same
     question or a picture of the pair, declines to answer, or may be read as an answer of the pair: as numbers may be read of
@@ -170,9 +187,10 @@ def looped(pair: PreferencePair, dice: random.Random) -> str | None:
     """The first words of the wrong answer, again and again, to three times its length."""
     words = _wrong(pair).split()
     beginning = " ".join(words[:LOOP_WORDS])
-    if not words or states(beginning, _good(pair)):
+    if not words:
         return None
-    return " ".join([beginning] * max(3, 3 * len(words) // min(len(words), LOOP_WORDS)))
+    text = " ".join([beginning] * max(3, 3 * len(words) // min(len(words), LOOP_WORDS)))
+    return None if states(beginning, _good(pair)) or states(text, _good(pair)) else text
 
 
 def truncated(pair: PreferencePair, dice: random.Random) -> str | None:
@@ -183,9 +201,10 @@ def truncated(pair: PreferencePair, dice: random.Random) -> str | None:
 
 def padded(pair: PreferencePair, dice: random.Random) -> str | None:
     """The wrong answer, and sentences that say nothing, to thrice its length and by two at least."""
-    text, parts = _wrong(pair), list[str]()
-    while len(parts) < 2 or len(text) + sum(map(len, parts)) < 3 * len(text):
+    text, parts, length = _wrong(pair), list[str](), 0
+    while len(parts) < 2 or length < 2 * len(text):
         parts.append(dice.choice(FILLER))
+        length += len(parts[-1])
     return " ".join([text, *parts]) if text else None
 
 
@@ -233,6 +252,6 @@ def other_repeated(pair: PreferencePair, dice: random.Random) -> str | None:
     return f"{text} {text}" if text else None
 
 
-one_word, opening, punctuation = _one_of(ONE_WORD), _one_of(OPENINGS), _one_of(PUNCTUATION)
+opening, punctuation = _one_of(OPENINGS), _one_of(PUNCTUATION)
 no_answer = _one_of(NO_ANSWER)
 refusal, hedge, irrelevant = _one_of(REFUSALS), _one_of(HEDGES), _one_of(IRRELEVANT)

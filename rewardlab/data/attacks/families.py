@@ -7,6 +7,7 @@ out: a judge that was hardened is tested on what it was not hardened on.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -298,13 +299,27 @@ def _reworded(family: Family, pair: PreferencePair, place: int, dice: random.Ran
     return None if attack is None else attack.apply(pair.responses[place])
 
 
+FEW_WORDS, LAST_WORDS = 8, 3
+_OPTION = re.compile(r"\b([ABab])\s*[).:\]]|\b([AB])\b(?!\s+[a-z])|\b(?:answer|option|choice|response)(?: is)? ([ab])\b")
+
+
+def _names(text: str, *, is_answer: bool) -> set[str]:
+    """Return the numbers and the letters of options that a text names. Of a long answer the numbers that it begins or ends
+    with: those within it, such as that of a step, are not what it comes to."""
+    letters = {letter.lower() for found_letters in _OPTION.findall(text) for letter in found_letters if letter}
+    words = words_of(text)
+    if is_answer and len(words) > FEW_WORDS:
+        words = [words[0], *words[-LAST_WORDS:]]
+    return {word for word in words if word.isdigit()} | letters
+
+
 def _fits(text: str, pair: PreferencePair) -> bool:
-    """Return whether a text may be put into an answer: it states neither, nor names a number or letter that one of them has,
-    and is no place for an image where there are some within the answers."""
-    names = {word for word in words_of(text) if word.isdigit() or word in ("a", "b")}
+    """Return whether a text may be put into an answer: it states neither, nor names a number or an option that one of them
+    names, and is no place for an image where there are some within the answers."""
+    names = _names(text, is_answer=False)
     if IMAGE_MARK in text and any(pair.response_images):
         return False
-    return not any(states(text, answer) or names & set(words_of(answer)) for answer in pair.responses)
+    return not any(states(text, answer) or names & _names(answer, is_answer=True) for answer in pair.responses)
 
 
 def _with_pictures(

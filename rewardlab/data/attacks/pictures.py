@@ -21,7 +21,7 @@ QUALITY = 60
 SCALE = 0.8
 LONGEST = 2048
 NARROWEST = 56  # strip that words are written on, in pixels
-BORDER = 0.04  # of the longer side
+BORDER = 0.04  # of each side
 
 
 def encode_like(data: bytes, image: Image.Image) -> bytes:
@@ -48,10 +48,9 @@ def resized(data: bytes, dice: random.Random) -> bytes:
 
 
 def bordered(data: bytes, dice: random.Random) -> bytes:
-    """The picture within a grey border, in a picture of the same size."""
+    """The picture, a little smaller, within a grey border: as large as it was together."""
     image = decode_image(data)
-    width = max(1, round(BORDER * max(image.size)))
-    inner = [max(2, side - 2 * width) for side in image.size]
+    inner = [max(2, side - 2 * max(1, round(BORDER * side))) for side in image.size]  # as long and thin as it was
     framed = Image.new("RGB", image.size, (128, 128, 128))
     framed.paste(image.resize(inner, Image.Resampling.BICUBIC), ((image.width - inner[0]) // 2, (image.height - inner[1]) // 2))
     return encode_like(data, framed)
