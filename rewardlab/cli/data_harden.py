@@ -54,10 +54,12 @@ def data_harden(
 
     `rewardlab data harden runs/distill/distilled.parquet --template plain --out runs/hardened` writes Parquet shards.
     `rewardlab sft --data runs/hardened` trains on their judgments, `rewardlab rl` on their labels; pairs without judgments are
-    for RL alone. **Exit status 1** where not one negative could be made.
+    for RL alone. After an interruption the same command begins anew. **Exit status 1** where not one negative could be made.
     """
+    from rewardlab.curation.build import make_room
     from rewardlab.curation.harden import HardenCounts, HardenSettings, harden
-    from rewardlab.data.pairs import stream_pairs, write_shards
+    from rewardlab.data.files import lock_folder
+    from rewardlab.data.pairs import UNFINISHED, stream_pairs, write_shards
     from rewardlab.prompts import load_template
     from rewardlab.reporting.progress import bar
 
@@ -69,8 +71,10 @@ def data_harden(
         verdict_format="" if template == "none" else load_template(template).verdict_format,
     )
     counts = HardenCounts()
+    lock_folder(out)
+    make_room(out)
     with (
-        closing(stream_pairs(data, images=images, allow_columns=columns_of(allow_columns))) as pairs,
+        closing(stream_pairs(data, images=images, frames=None, allow_columns=columns_of(allow_columns))) as pairs,
         bar("harden", None) as advance,
     ):
 
@@ -81,10 +85,10 @@ def data_harden(
 
         for _ in write_shards(harden(counted(), settings, counts), out):
             pass
+    (out / UNFINISHED).unlink()
     for group, number in sorted(counts.groups.items()):
         typer.echo(f"{group}: {number:,}")
     unlabelled = f"; {counts.unlabelled:,} pairs without a label stay as they are" if counts.unlabelled else ""
-    unlabelled += f"; of {counts.negatives_before:,} that are negatives already none is made" if counts.negatives_before else ""
     made = f"{counts.negatives:,} negatives, {counts.judged:,} of them with a judgment"
     typer.echo(f"{counts.pairs:,} pairs and {made}, in {out}{unlabelled}")
     if counts.negatives and not counts.judged:

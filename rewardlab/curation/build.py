@@ -19,7 +19,7 @@ from rewardlab.curation.duplicates import Duplicates
 from rewardlab.curation.image_hashes import picture_of
 from rewardlab.curation.overview import Overview
 from rewardlab.data.files import lock_folder, write_atomic
-from rewardlab.data.pairs import SHARD_ROWS, write_shards
+from rewardlab.data.pairs import SHARD_ROWS, UNFINISHED, write_shards
 from rewardlab.data.recipes import Recipe, Rejected, check_images_folder, convert_source
 from rewardlab.data.rows import FRAMES
 from rewardlab.data.sources import HubStream, source_files
@@ -27,7 +27,7 @@ from rewardlab.errors import DataError, OutputError
 from rewardlab.reporting.progress import Advance
 from rewardlab.types import PreferencePair
 
-REPORT, REJECTED, UNFINISHED = "report.json", "rejected.jsonl", ".unfinished"  # the last: what is here is ours to remove
+REPORT, REJECTED = "report.json", "rejected.jsonl"
 MOST_LETTERS = 300  # of a reason, where reasons are counted
 
 
@@ -123,12 +123,14 @@ def _short(reason: str) -> str:
     return short[:MOST_LETTERS]
 
 
-def _make_room(out: Path) -> None:
-    """Remove what a build that was cut off left, and mark the folder as this build's. Raise OutputError where there are shards
-    of somebody else."""
+def make_room(out: Path) -> None:
+    """Remove what a command that writes shards left when it was cut off, and mark the folder as unfinished. Raise OutputError
+    where there are shards of somebody else."""
     shards = sorted(out.glob("part-*.parquet"))
     if shards and not (out / UNFINISHED).exists():
-        raise OutputError(f"{out}: holds shards already ({shards[0].name}) that no build left; choose another --out")
+        raise OutputError(
+            f"{out}: holds shards already ({shards[0].name}) that no such command left unfinished; choose another --out"
+        )
     (out / UNFINISHED).touch()
     for old in [*shards, *out.glob("part-*.partial")]:
         old.unlink()
@@ -156,7 +158,7 @@ def build(
     if isinstance(source, Path):
         source_files(source, recipe.files, recipe.url)  # nothing is begun where there is nothing to build from
     lock_folder(out)
-    _make_room(out)
+    make_room(out)
     with (out / REJECTED).open("w", encoding="utf-8", errors="backslashreplace") as rejected:
         run = _Build(options, contamination, rejected, advance)
         pairs = run.pairs(recipe, source)

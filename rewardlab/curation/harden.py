@@ -16,12 +16,13 @@ from typing import get_args
 from rewardlab.config.rl import Attempts
 from rewardlab.data.attacks.answers import OtherAnswer
 from rewardlab.data.attacks.families import FAMILIES, NUM_OTHERS, AttackedPair, Family, Kind, Opponent, attacks_on, families_of
-from rewardlab.errors import ConfigError
-from rewardlab.types import PreferencePair, choice_of
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.types import PreferencePair, VerdictStatus, choice_of
 from rewardlab.verdicts.formats import WRITERS
-from rewardlab.verdicts.parse import format_verdict
+from rewardlab.verdicts.parse import format_verdict, parse_verdict
 
 SOURCE = "harden"
+READABLE = (VerdictStatus.OK, VerdictStatus.TIE)
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ class HardenSettings:
             raise ConfigError(
                 f"families that are held out for `bench robustness`: {', '.join(held_out)}; expected some of {known}"
             )
-        if not self.chosen:
-            raise ConfigError(f"no family for training is of {', '.join(self.families)}")
+        if bare := [name for name in self.families if not any(family.in_training for family in families_of((name,)))]:
+            raise ConfigError(f"no family for training is of {', '.join(bare)}")
 
     @property
     def chosen(self) -> list[Family]:
@@ -62,12 +63,10 @@ class HardenSettings:
 
 @dataclass
 class HardenCounts:
-    """What was made: pairs of the set, and negatives by group; pairs without a label, and those that are negatives already, of
-    which none is made."""
+    """What was made: pairs of the set, and negatives by group; pairs without a label."""
 
     pairs: int = 0
     unlabelled: int = 0
-    negatives_before: int = 0
     judged: int = 0
     groups: Counter[str] = field(default_factory=Counter)
 
@@ -82,15 +81,16 @@ def harden(pairs: Iterable[PreferencePair], settings: HardenSettings, counts: Ha
     A negative stands in the order of its pair. Where its texts or picture are those of the pair but for the attack, the pair's
     judgment is true of it, and is its own; of a degenerate response a judgment is written that names the defect, where the pair
     has one. A pair that no teacher was asked about has negatives without a judgment and without a tag, so that what is trained
-    on is chosen among all.
+    on is chosen among all. Raise DataError for a set that has such negatives already, which would be made again, and
+    ConfigError for a judgment in another form than those that are written.
     """
     families, others = settings.chosen, deque[OtherAnswer](maxlen=NUM_OTHERS)  # of the pairs before
     for pair in pairs:
+        _check(pair, settings)
         counts.pairs += 1
         yield pair
         counts.unlabelled += pair.preferred is None
-        counts.negatives_before += pair.source.startswith(f"{SOURCE}:")
-        if pair.preferred is None or pair.source.startswith(f"{SOURCE}:"):
+        if pair.preferred is None:
             continue
         negatives = negatives_of(pair, families, settings, tuple(others))
         others.append(OtherAnswer.of(pair))
@@ -99,6 +99,17 @@ def harden(pairs: Iterable[PreferencePair], settings: HardenSettings, counts: Ha
             counts.groups[negative.group] += 1
             counts.judged += bool(made.judgment)
             yield made
+
+
+def _check(pair: PreferencePair, settings: HardenSettings) -> None:
+    if pair.source.startswith(f"{SOURCE}:"):
+        raise DataError(f"{pair.pair_id}: is a negative of `data harden` already; harden the set that this one was made of")
+    form = settings.verdict_format
+    if form and pair.judgment and parse_verdict(pair.judgment, form).status not in READABLE:
+        raise ConfigError(
+            f"{pair.pair_id}: its judgment has no verdict in the form {form}, in which those that name a defect are written; "
+            "give --template the template that it was written for, or none"
+        )
 
 
 def negatives_of(

@@ -28,6 +28,7 @@ from rewardlab.types import PreferencePair
 MARK = b"rewardlab_pairs"  # in a Parquet file's metadata: the version of the format; its images were checked
 MEDIA_HASH = b"rewardlab_media"  # beside it: the SHA-256 of all media in the file
 SHARD_ROWS = 10_000
+UNFINISHED = ".unfinished"  # in a folder of shards: what is here is not whole, and ours to remove
 GROUP_ROWS, GROUP_BYTES = 256, 8 << 20  # of a row group, which is read whole for any pair in it
 KINDS = ".parquet, .jsonl, .csv, .tsv, .json with one list, or a dataset that `datasets` saved"
 OTHER_FORM = (
@@ -183,6 +184,8 @@ def files_of(path: Path) -> list[Path]:
     """Return the data files of a set: itself, or a folder's Parquet files by name, or else its JSON lines. Raises DataError."""
     if not path.is_dir():
         return [path]
+    if (path / UNFINISHED).exists():
+        raise DataError(f"{path}: is not whole, for the command that writes it was cut off; run that command again")
     if not (files := sorted(path.rglob("*.parquet")) or sorted(path.rglob("*.jsonl"))):
         saved = "; `rewardlab data build MAPPING.yaml` makes pairs of its .arrow files" if any(path.rglob("*.arrow")) else ""
         tables = [f"; name {file}" for file in sorted(path.iterdir()) if file.suffix in (".csv", ".tsv", ".json")]

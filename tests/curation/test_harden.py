@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,15 +13,17 @@ import pytest
 from rewardlab.cli import main
 from rewardlab.config import RLConfig
 from rewardlab.curation.harden import HardenCounts, HardenSettings, harden
+from rewardlab.data import pairs as data_pairs
 from rewardlab.data.attacks.families import FAMILIES
 from rewardlab.data.attacks.insertions import HARMLESS_IN_TRAINING
-from rewardlab.data.pairs import read_pairs, write_parquet
-from rewardlab.errors import ConfigError
+from rewardlab.data.pairs import UNFINISHED, read_pairs, write_parquet
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.training.rl import hard_pairs
-from rewardlab.types import Choice, Order, PreferencePair, choice_of
+from rewardlab.types import VIDEO_MARK, Choice, Order, PreferencePair, choice_of
 from rewardlab.verdicts.formats import WRITERS
 from rewardlab.verdicts.parse import format_verdict, parse_verdict
 from tests.support.shell import run_main
+from tests.support.videos import film
 
 
 def judged(pairs: list[PreferencePair]) -> list[PreferencePair]:
@@ -90,9 +93,8 @@ def test_pairs_without_label_or_judgment(demo_pairs: Any) -> None:
     everything, counts = made(unsolved, ratio=100.0, verdict_format="")
     assert {pair.attempts for pair in everything} == {"unsolved"}
     assert not any(pair.judgment for pair in everything if pair.source == "harden:no_answer")
-    again, counts = made(everything, ratio=100.0)
-    assert counts.negatives_before == len(everything) - 5
-    assert all(pair.source.count("harden") < 2 and pair.pair_id.count("/") <= 2 for pair in again)
+    with pytest.raises(DataError, match="is a negative of `data harden` already; harden the set that this one was made of"):
+        made(everything, ratio=100.0)
 
 
 @pytest.mark.parametrize("verdict_format", sorted(WRITERS))
@@ -109,6 +111,7 @@ def test_judgments_in_any_form(demo_pairs: Any, verdict_format: str) -> None:
     [
         ({"families": ("hedge",)}, "families that are held out for `bench robustness`: hedge; expected some of no_answer"),
         ({"families": ("caption",)}, "no family for training is of caption"),
+        ({"families": ("degenerate", "caption", "unseen")}, "no family for training is of caption, unseen"),
         ({"families": ("emty",)}, "unknown family emty"),
         ({"ratio": 0.0}, "expected more than 0"),
         ({"ratio": float("inf")}, "expected more than 0"),
@@ -119,6 +122,52 @@ def test_judgments_in_any_form(demo_pairs: Any, verdict_format: str) -> None:
 def test_what_is_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         HardenSettings(**settings)
+
+
+def test_a_judgment_in_another_form(demo_pairs: Any) -> None:
+    """Beside those that name a defect its form would tell them apart. Without such judgments any form will do."""
+    pairs = judged(demo_pairs[0][:3])
+    with pytest.raises(ConfigError, match="its judgment has no verdict in the form double_brackets"):
+        made(pairs, ratio=1.0, verdict_format="double_brackets")
+    assert made(pairs, ratio=1.0, verdict_format="")[1].negatives == 3
+
+
+def test_videos_stay_videos(tmp_path: Path) -> None:
+    """With the pairs and with their negatives; no response has the mark of one."""
+    video = film(tmp_path / "f.mp4", 20).read_bytes()
+    pairs = [
+        PreferencePair(
+            f"v{n}", f"{VIDEO_MARK}What happens?", ("It gets brighter", "The whole room gets darker"), 0, videos=(video,)
+        )
+        for n in range(8)
+    ]
+    write_parquet(pairs, tmp_path / "pairs.parquet")
+    done = run_main(main, "data", "harden", tmp_path / "pairs.parquet", "--ratio", "20", "--out", tmp_path / "o")
+    assert done.returncode == 0, done.stderr
+    after = read_pairs(tmp_path / "o", frames=None)
+    assert {pair.question for pair in after} == {f"{VIDEO_MARK}What happens?"}
+    assert all(pair.videos == (video,) and not pair.images for pair in after)
+    assert any(pair.source == "harden:scrambled" for pair in after)
+    assert not any(VIDEO_MARK in response for pair in after for response in pair.responses)
+
+
+def test_a_run_that_was_cut_off_leaves_no_whole_set(demo_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its shards are not taken for the set; the same command begins anew. Shards of others are left alone."""
+    monkeypatch.setattr(data_pairs, "SHARD_ROWS", 4)
+    monkeypatch.setattr(data_pairs.write_shards, "__kwdefaults__", {"rows_per_shard": 4, "embed": True})
+    rows = [{"question": f"Which {n}?", "responses": ["red", "blue"], "preferred": 0} for n in range(20)]
+    path, words = tmp_path / "pairs.jsonl", ("data", "harden", tmp_path / "pairs.jsonl", "--out", tmp_path / "o")
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"question": "?"}]))
+    assert run_main(main, *words).returncode == 2
+    assert list((tmp_path / "o").glob("part-*.parquet"))
+    with pytest.raises(DataError, match="is not whole, for the command that writes it was cut off"):
+        read_pairs(tmp_path / "o")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert run_main(main, *words).returncode == 0
+    assert not (tmp_path / "o" / UNFINISHED).exists()
+    assert sum(not pair.source for pair in read_pairs(tmp_path / "o")) == 20
+    done = run_main(main, *words)
+    assert (done.returncode, "holds shards already" in done.stderr) == (2, True)
 
 
 def test_the_command(demo_pairs: Any, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from rewardlab.data.attacks.random_texts import random_characters, random_words
 from rewardlab.data.texts import words_of
-from rewardlab.types import IMAGE_MARK, PreferencePair
+from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
 
 AnswerMaker = Callable[[PreferencePair, random.Random], str | None]
 
@@ -110,6 +110,11 @@ def _wrong(pair: PreferencePair) -> str:
     return pair.responses[1 - (pair.preferred or 0)].replace(IMAGE_MARK, "").strip()
 
 
+def _question(pair: PreferencePair) -> str:
+    """Return the question without the marks of its media, which a response has no media for."""
+    return pair.question.replace(IMAGE_MARK, " ").replace(VIDEO_MARK, " ").strip()
+
+
 def _one_of(texts: Sequence[str]) -> AnswerMaker:
     """Return a maker that takes one of the texts, none that may be read as either answer."""
 
@@ -135,7 +140,7 @@ class OtherAnswer:
 
 
 def _pictures(pair: PreferencePair) -> frozenset[int]:
-    return frozenset(map(zlib.crc32, pair.images))
+    return frozenset(map(zlib.crc32, (*pair.images, *pair.videos)))
 
 
 def _kinds(text: str) -> set[str]:
@@ -149,7 +154,7 @@ def _kinds(text: str) -> set[str]:
 
 def asks_yes_or_no(pair: PreferencePair) -> bool:
     """Return whether yes or no may answer a pair's question, by how a sentence of it begins, or by an answer that says so."""
-    sentences = re.split(r"[.?!:;,\n]", pair.question.replace(IMAGE_MARK, "\n"))
+    sentences = re.split(r"[.?!:;,\n]", _question(pair))
     begins = {words[0] for sentence in sentences if (words := words_of(sentence))}
     return not AUXILIARIES.isdisjoint(begins) or any("yes or no" in _kinds(answer) for answer in pair.responses)
 
@@ -179,7 +184,7 @@ def empty(pair: PreferencePair, dice: random.Random) -> str | None:
 
 
 def question_repeated(pair: PreferencePair, dice: random.Random) -> str | None:
-    text = pair.question.replace(IMAGE_MARK, "").strip()
+    text = _question(pair)
     return None if not text or states(text, _good(pair)) else text
 
 
@@ -216,7 +221,7 @@ def random_text(pair: PreferencePair, dice: random.Random) -> str | None:
 
 def scrambled(pair: PreferencePair, dice: random.Random) -> str | None:
     """Words of the question and of the wrong answer in an order by chance: as many as the answer has, and four at least."""
-    words = f"{pair.question} {_wrong(pair)}".replace(IMAGE_MARK, " ").split()
+    words = f"{_question(pair)} {_wrong(pair)}".split()
     text = " ".join(dice.sample(words, min(len(words), max(4, len(_wrong(pair).split())))))
     return None if any(states(text, answer) for answer in pair.responses) else text
 
