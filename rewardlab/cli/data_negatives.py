@@ -75,19 +75,18 @@ def data_negatives(
 
     Each stands beside the preferred response of its pair, which is the better one. What is sampled is kept in
     OUT/answers.jsonl, and the same command goes on; OUT/policy.json counts right and wrong answers. Answers whose rightness is
-    not known are written to OUT/to_label.jsonl: fill in `right` and give the file as `--truth file:OUT/to_label.jsonl` to a run
-    in another folder.
+    not known are written to OUT/to_label.jsonl: fill in `right` and give the file as `--truth file:OUT/to_label.jsonl`. What is
+    filled in stays there, whatever is run again in the same folder.
 
     `rewardlab data negatives pairs.parquet --policy runs/policy/final --judge prob:runs/rl/final --truth exact --out
-    runs/negatives` writes OUT/negatives.parquet, for `rewardlab rl`. **Exit status 1** where there is none.
+    runs/negatives` writes OUT/negatives.parquet, for `rewardlab rl`. **Exit status 1** where there is none; that of an
+    earlier run is deleted.
     """
+    from rewardlab.curation.answer_files import TO_LABEL, label_row, logged_answers, write_labels
     from rewardlab.curation.policy_negatives import (
         NEGATIVES,
         POLICY,
-        TO_LABEL,
         NegativeCounts,
-        label_row,
-        logged_answers,
         policy_result,
         sample_answers,
         wrong_and_paid,
@@ -103,6 +102,8 @@ def data_negatives(
 
     if (policy is None) == (answers is None) or (policy is None) != (judge is None):
         raise ConfigError("answers come from --policy and --judge together, or from a log: --answers FILE")
+    if not 0 <= least_reward <= 1:
+        raise ConfigError(f"--least-reward {least_reward:g}: expected a number from 0 to 1, as rewards are")
     known = _rightness(truth, contract)
     pairs = pairs_of(data, frames, policy or "", images=images, allow_columns=columns_of(allow_columns))
     facts = list(enumerate(pair_facts(pairs)))
@@ -125,8 +126,10 @@ def data_negatives(
             f"{left_out['with_images']:,} not asked, for their responses hold images"
         )
     readers = {each.pair_id: None if each.preferred is None else (lambda n=n: pairs[n]) for n, each in facts}
-    rightness = known or _teacher(truth, judge_max_tokens, batch_size, readers, paid, least_reward, out, seed)
-    counts, unknown = NegativeCounts(), list[str]()
+    # Of a policy's answers all count; of those in a log the ones that the judge could compare.
+    of_teacher = [each for each in paid if policy or each.reward is not None]
+    rightness = known or _teacher(truth, judge_max_tokens, batch_size, readers, of_teacher, least_reward, out, seed)
+    counts, unknown = NegativeCounts(), list[dict[str, Any]]()
     made = []
     for answer, negative in wrong_and_paid(readers, paid, rightness, counts, least_reward=least_reward, attempts=attempts):
         if negative is None:
@@ -134,8 +137,8 @@ def data_negatives(
         else:
             made.append(negative)
     out.mkdir(parents=True, exist_ok=True)
-    if unknown:
-        write_atomic(out / TO_LABEL, "\n".join(unknown) + "\n")
+    to_label = out / TO_LABEL
+    unlabelled = write_labels(unknown, to_label) if unknown else 0
     typer.echo(
         f"{counts.answers:,} answers: {counts.unreadable:,} that the judge could not compare, "
         + (f"{counts.paid_little:,} paid less than {least_reward:g}, " if least_reward > 0 else "")
@@ -152,8 +155,9 @@ def data_negatives(
             rest = f"; of {result.unknown:,} it is not known" if result.unknown else ""
             typer.echo(f"the policy: {100 * share:.1f} % of its answers are known to be right {interval}{rest}")
     if unknown:
-        typer.echo(f"written: {out / TO_LABEL}; fill in `right` of its lines")
+        typer.echo(f"written: {to_label}; lines without a label: {unlabelled:,}; fill in `right`, then --truth file:{to_label}")
     if not made:
+        (out / NEGATIVES).unlink(missing_ok=True)  # of an earlier run: `rewardlab rl` would take it for this one's
         typer.echo("no negative: no answer that is known to be wrong was paid so much", err=True)
         raise typer.Exit(ExitCode.FINDING)
     write_parquet(made, out / NEGATIVES)
@@ -185,7 +189,7 @@ def _rightness(truth: str, contract: str) -> Rightness | None:
     """Return what ``--truth`` names; None for a teacher, who is asked later. Raise ConfigError for anything else."""
     import atexit
 
-    from rewardlab.curation.policy_negatives import by_labels
+    from rewardlab.curation.answer_files import by_labels
     from rewardlab.rewards.policy_signs.truth import by_rules, exactly
     from rewardlab.rewards.verifiable.extraction import Contract
     from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers

@@ -7,17 +7,15 @@ whoever fills in a file.
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from rewardlab.data.append_log import AppendLog
+from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.pair_table import fingerprint_of, pair_facts
-from rewardlab.data.pairs import lines_of
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.spec import judge_weights_id
@@ -29,10 +27,9 @@ from rewardlab.samplers.base import Sampler, SamplingParams
 from rewardlab.samplers.failures import MAX_FAILED, FailureStreak
 from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, FinishReason, Judgment, Order, PreferencePair
 
-ANSWERS, TEACHER, TO_LABEL = "answers.jsonl", "teacher.jsonl", "to_label.jsonl"
-POLICY, NEGATIVES = "policy.json", "negatives.parquet"
-SOURCE, CHUNK, FORMAT = "policy", 64, 2  # the format of both logs
-T = TypeVar("T")
+ANSWERS, TEACHER, POLICY, NEGATIVES = "answers.jsonl", "teacher.jsonl", "policy.json", "negatives.parquet"
+SOURCE, CHUNK = "policy", 64
+FORMAT, TEACHER_FORMAT = 2, 3  # of the two logs
 
 
 @dataclass(frozen=True)
@@ -104,19 +101,6 @@ def sample_answers(
     return [PaidAnswer(**answer) for row in rows for answer in row["answers"]], counts
 
 
-def logged_answers(path: Path) -> Iterator[PaidAnswer]:
-    """Yield the answers of a log: lines with ``pair_id``, ``answer`` (or ``text``) and ``reward``, as ``samples.jsonl`` of
-    `rewardlab policy` has them; those without a reward are left out. Raise DataError for a line that is none."""
-    for number, row in lines_of(path):
-        if isinstance(row, DataError):
-            raise row
-        answer = row.get("answer", row.get("text"))
-        if not isinstance(row.get("pair_id"), str) or not isinstance(answer, str):
-            raise DataError(f"{path}, line {number}: expected pair_id, answer (or text) and reward, got {sorted(row)}")
-        if isinstance(row.get("reward"), int | float):
-            yield PaidAnswer(row["pair_id"], without_thinking(answer), float(row["reward"]))
-
-
 def ask_teacher(
     pairs: Mapping[str, Callable[[], PreferencePair]],
     answers: Sequence[PaidAnswer],
@@ -128,33 +112,56 @@ def ask_teacher(
     """Ask a teacher of answers beside the preferred response, one vote in each order, and return what it says: an answer is
     wrong where both votes are for the preferred response, right where both are for the answer; anything else is unknown.
 
-    What it said is kept in ``out/teacher.jsonl``: a killed run goes on, and asks again where a request failed. Raise
-    ConfigError where that is of other answers, EndpointError for a teacher that is gone, or that answers nothing.
+    What it said is kept in ``out/teacher.jsonl``, by a hash of what it was shown: a killed run goes on, and asks only where a
+    request failed, or of answers that have come since. Raise ConfigError where that is of another teacher or seed,
+    EndpointError for a teacher that is gone, or that answers nothing.
     """
     given = dict.fromkeys((paid.pair_id, paid.answer) for paid in answers if paid.pair_id in pairs)
-    names = [name for name in given if not _is_preferred(pairs[name[0]](), name[1])]
-    identity = {"answers": hash_of(json.dumps(names)), "seed": seed, "format": FORMAT, **teacher.identity}
-    failures = FailureStreak(teacher.name)
+    keys = {
+        (name, answer): fingerprint_of([_beside_good(pair, answer)])
+        for name, answer in given
+        if not _is_preferred(pair := pairs[name](), answer)
+    }
+    identity = {"seed": seed, "format": TEACHER_FORMAT, **teacher.identity}
+    failures, failed = FailureStreak(teacher.name), 0
+    with AppendLog(out / TEACHER, identity) as log, bar("teacher", len(keys)) as advance:
+        verdicts = _verdicts_in(log)
+        missing = [name for name, key in keys.items() if key not in verdicts]
+        advance(len(keys) - len(missing))
+        for start in range(0, len(missing), CHUNK):
+            chunk = missing[start : start + CHUNK]
+            compared = [_beside_good(pairs[name](), answer) for name, answer in chunk]
+            judgments = teacher.compare_many(compared, orders=[BOTH_ORDERS] * len(compared), num_votes=1, seed=seed)
+            whole = {
+                keys[name]: _unanimous(judgment)
+                for name, judgment in zip(chunk, judgments, strict=True)
+                if not any(vote.completion.failed for vote in judgment.votes)
+            }
+            if whole:
+                log.append({"right": whole})
+                verdicts.update(whole)
+            for completion in (vote.completion for judgment in judgments for vote in judgment.votes):
+                failed += completion.failed
+                failures.take(completion)
+            advance(len(chunk))
+    _check_failures(teacher.name, failed, len(BOTH_ORDERS) * len(keys))
+    return lambda pair, answer: verdicts.get(keys.get((pair.pair_id, answer), ""))
 
-    def ask(chunk: Sequence[tuple[str, str]]) -> tuple[dict[str, Any], int]:
-        compared = [_beside_good(pairs[name](), answer) for name, answer in chunk]
-        judgments = teacher.compare_many(compared, orders=[BOTH_ORDERS] * len(compared), num_votes=1, seed=seed)
-        completions = [vote.completion for judgment in judgments for vote in judgment.votes]
-        for completion in completions:
-            failures.take(completion)
-        return {"right": [_unanimous(judgment) for judgment in judgments]}, sum(each.failed for each in completions)
 
-    with AppendLog(out / TEACHER, identity) as log, bar("teacher", len(names)) as advance:
-        rows = _in_chunks(log, names, advance, ask, teacher.name)
-    verdicts = dict(zip(names, [right for row in rows for right in row["right"]], strict=True))
-    return lambda pair, answer: verdicts.get((pair.pair_id, answer))
+def _verdicts_in(log: AppendLog) -> dict[str, bool | None]:
+    """Return what the teacher said in an earlier part of the run, by the hash of what it was shown."""
+    verdicts = dict[str, bool | None]()
+    for number, row in enumerate(log.rows, start=2):  # the first line names the run
+        with undamaged(log.path, number):
+            verdicts.update(row["right"])
+    return verdicts
 
 
 def _in_chunks(
     log: AppendLog,
-    items: Sequence[T],
+    items: Sequence[int],
     advance: Callable[[int], object],
-    work: Callable[[Sequence[T]], tuple[dict[str, Any], int]],
+    work: Callable[[Sequence[int]], tuple[dict[str, Any], int]],
     name: str,
 ) -> list[dict[str, Any]]:
     """Return a row for each chunk of items: that of the log, or what ``work`` makes of it, which also says how many of its
@@ -163,7 +170,7 @@ def _in_chunks(
     Raise EndpointError where so many failed that what is counted would say little.
     """
     whole = {row["chunk"]: row for row in log.rows if not row["failed"]}
-    rows, num_failed, num_requests = list[dict[str, Any]](), 0, len(BOTH_ORDERS) * len(items)
+    rows, num_failed = list[dict[str, Any]](), 0
     for number, start in enumerate(range(0, len(items), CHUNK)):
         chunk = items[start : start + CHUNK]
         if (row := whole.get(number)) is None:
@@ -173,12 +180,17 @@ def _in_chunks(
             num_failed += failed
         rows.append(row)
         advance(len(chunk))
-    failures = f"{num_failed:,} of {num_requests:,} requests failed"
-    if num_failed > MAX_FAILED * num_requests:
-        raise EndpointError(f"{name}: {failures}; cure it and run the same command again: it asks these anew")
-    if num_failed:
-        log_line(f"{name}: {failures}, and nothing is known of these answers")
+    _check_failures(name, num_failed, len(BOTH_ORDERS) * len(items))
     return rows
+
+
+def _check_failures(name: str, number: int, num_requests: int) -> None:
+    """Log how many requests failed. Raise EndpointError where these are so many that what is counted would say little."""
+    failures = f"{number:,} of {num_requests:,} requests failed"
+    if number > MAX_FAILED * num_requests:
+        raise EndpointError(f"{name}: {failures}; cure it and run the same command again: it asks these anew")
+    if number:
+        log_line(f"{name}: {failures}, and nothing is known of these answers")
 
 
 def _unanimous(judgment: Judgment) -> bool | None:
@@ -195,20 +207,6 @@ def _beside_good(pair: PreferencePair, answer: str) -> PreferencePair:
 def _shown(answer: str) -> str:
     """Return an answer without marks of images, of which a policy's text has none."""
     return answer.replace(IMAGE_MARK, "")
-
-
-def by_labels(path: Path) -> Rightness:
-    """Return what a filled-in file says: lines with ``pair_id``, ``answer`` and ``right``. An answer that it does not have, or
-    whose ``right`` is null, is unknown. Raise DataError for a line that is none."""
-    known: dict[tuple[str, str], bool] = {}
-    for number, row in lines_of(path):
-        if isinstance(row, DataError):
-            raise row
-        if not {"pair_id", "answer", "right"} <= row.keys() or row["right"] not in (True, False, None):
-            raise DataError(f"{path}, line {number}: expected pair_id, answer and right (true, false or null)")
-        if row["right"] is not None:
-            known[row["pair_id"], row["answer"]] = row["right"]
-    return lambda pair, answer: known.get((pair.pair_id, answer))
 
 
 @dataclass
@@ -344,12 +342,6 @@ def as_negative(pair: PreferencePair, answer: str, attempts: str = "2") -> Prefe
 
 def hash_of(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def label_row(paid: PaidAnswer, pair: PreferencePair) -> str:
-    """Return the line of an answer for who knows whether it is right."""
-    row: dict[str, Any] = {**asdict(paid), "question": pair.question, "preferred": _good(pair), "right": None}
-    return json.dumps(row, ensure_ascii=False)
 
 
 def _good(pair: PreferencePair) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardlab.cli import main
+from rewardlab.curation.answer_files import by_labels, label_row, logged_answers, write_labels
 from rewardlab.curation.policy_negatives import (
     NegativeCounts,
     PaidAnswer,
     PolicyResult,
     as_negative,
     ask_teacher,
-    by_labels,
-    logged_answers,
     policy_result,
     sample_answers,
     wrong_and_paid,
@@ -100,8 +100,61 @@ def test_by_a_teacher(tmp_path: Path) -> None:
     number = next(asked)
     again = ask_teacher(readers, answers, judge, tmp_path)
     assert (again(one, "wrong"), next(asked)) == (False, number + 1)
-    with pytest.raises(ConfigError):
-        ask_teacher(readers, answers[:1], judge, tmp_path)
+    with pytest.raises(ConfigError, match="differs in seed"):
+        ask_teacher(readers, answers, judge, tmp_path, seed=1)
+
+
+def test_a_teacher_is_asked_once_of_an_answer(tmp_path: Path) -> None:
+    """Whatever answers come before it or go: those that were paid in the meantime are asked of, and no other; but anew where
+    its pair has another preferred response since."""
+    prompts = list[str]()
+
+    def teacher(prompt: Any, draw: int) -> str:
+        prompts.append(prompt[0].text)
+        return f"<think>x</think><answer>{2 if 'Response 1: It is 9' in prompt[0].text else 1}</answer>"
+
+    judge = GenerativeJudge(ScriptedSampler(teacher), PLAIN)
+    later = [PaidAnswer(f"p{n}", "It is 9.", 1.0) for n in range(4)]
+    ask_teacher(READERS, later[1:], judge, tmp_path)
+    assert len(prompts) == 6
+    knows = ask_teacher(READERS, later, judge, tmp_path)  # the first one could not be paid before
+    assert ([knows(pair, "It is 9.") for pair in PAIRS], len(prompts)) == ([False] * 4, 8)
+    knows = ask_teacher(READERS, later[:1], judge, tmp_path)
+    assert (knows(PAIRS[0], "It is 9."), knows(PAIRS[1], "It is 9."), len(prompts)) == (False, None, 8)
+    other = PreferencePair("p0", "Which?", ("It is blue.", "It is red."), 0)
+    ask_teacher({"p0": lambda: other}, later[:1], judge, tmp_path)
+    assert ("It is blue." in prompts[-1], len(prompts)) == (True, 10)
+    log = tmp_path / "teacher.jsonl"
+    log.write_text(log.read_text() + '{"right": 5}\n')
+    with pytest.raises(DataError, match=r"teacher\.jsonl, line 5: damaged"):
+        ask_teacher(READERS, later, judge, tmp_path)
+
+
+def test_the_same_command_after_a_payment_that_failed(tmp_path: Path) -> None:
+    """The answer that the judge could not pay is paid by the second run, and the teacher is asked of it alone."""
+    pairs = [PreferencePair(f"p{n}", f"Which? q{n}.", (f"good {n}", "bad"), 0) for n in range(100)]
+    readers = {pair.pair_id: (lambda pair=pair: pair) for pair in pairs}
+    is_down, requests = True, count()
+
+    def verdict(prompt: Any, draw: int) -> str | Completion:
+        if is_down and "q7." in prompt[0].text:
+            return Completion("", FinishReason.ERROR, error="503 away")
+        return "<think>x</think><answer>1</answer>"
+
+    def teacher(prompt: Any, draw: int) -> str:
+        next(requests)
+        return f"<think>x</think><answer>{1 if 'Response 1: good' in prompt[0].text else 2}</answer>"
+
+    judge = GenerativeJudge(ScriptedSampler(verdict), PLAIN)
+    policy = ScriptedSampler(lambda prompt, draw: "It is nine.")
+    for paid_before in (99, 100):
+        answers, _ = sample_answers(pairs, policy, load_template("answer"), judge, tmp_path, number=100)
+        paid = [answer for answer in answers if answer.reward is not None]
+        assert len(paid) == paid_before
+        knows = ask_teacher(readers, paid, GenerativeJudge(ScriptedSampler(teacher), PLAIN), tmp_path)
+        assert [knows(pair, "It is nine.") for pair in pairs].count(False) == paid_before
+        is_down = False
+    assert next(requests) == 200
 
 
 def test_a_judge_that_fails(tmp_path: Path) -> None:
@@ -163,22 +216,92 @@ def test_marks_of_images_and_unlabelled_pairs() -> None:
 
 
 def test_logs_and_labels(tmp_path: Path) -> None:
-    """Lines of a policy's run; lines that somebody has filled in; a sentence for what is neither."""
+    """Lines of a policy's run, of which some could not be compared; lines that somebody has filled in."""
     log = tmp_path / "samples.jsonl"
     rows = [{"step": 1, "pair_id": "p0", "text": "<think>x</think>It is 7.", "anchor": "a", "reward": 0.5}]
-    rows.append({**rows[0], "reward": None})
+    rows += [{**rows[0], "reward": reward} for reward in (None, 0, 1)]
     log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert list(logged_answers(log)) == [PaidAnswer("p0", "It is 7.", 0.5)]
-    log.write_text('{"pair_id": "p0"}\n')
-    with pytest.raises(DataError, match="expected pair_id, answer"):
-        list(logged_answers(log))
+    answers = list(logged_answers(log))
+    assert answers == [PaidAnswer("p0", "It is 7.", reward) for reward in (0.5, None, 0.0, 1.0)]
+    counts = NegativeCounts()
+    list(wrong_and_paid(READERS, answers, exactly, counts, least_reward=0.25))
+    assert counts == NegativeCounts(answers=4, unreadable=1, paid_little=1, repeated=1, negatives=1)
     labels = tmp_path / "labels.jsonl"
-    labels.write_text('{"pair_id": "p0", "answer": "x", "right": false}\n{"pair_id": "p0", "answer": "y", "right": null}\n')
+    lines = [{"pair_id": "p0", "answer": text, "right": right} for text, right in zip("xyx", (False, None, None), strict=True)]
+    labels.write_text("".join(json.dumps(row) + "\n" for row in lines))
     knows = by_labels(labels)
     assert [knows(PAIRS[0], text) for text in "xyz"] == [False, None, None]
-    labels.write_text('{"pair_id": "p0", "answer": "x", "right": "no"}\n')
-    with pytest.raises(DataError, match=r"right \(true, false or null\)"):
-        by_labels(labels)
+
+
+@pytest.mark.parametrize(
+    "reward", ["NaN", "Infinity", "-0.1", "1.5", "7.5", "true", "false", '"0.9"', "[0.5]", "1" + "0" * 400]
+)
+def test_a_reward_that_is_none(tmp_path: Path, reward: str) -> None:
+    """It is refused, with file, line and cure: to count it would make a negative of it, and to drop it would say nothing."""
+    log = tmp_path / "samples.jsonl"
+    line = '{"pair_id": "p0", "answer": "It is 7.", "reward": %s}\n'
+    log.write_text(line % "0.5" + line % reward)
+    with pytest.raises(DataError, match=r"samples\.jsonl, line 2: the reward is .* expected a number from 0 to 1.*`phi`"):
+        list(logged_answers(log))
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ('{"pair_id": "p0"}', r"expected pair_id, answer \(or text\), both texts, and .* got pair_id \(str\)"),
+        ("[1, 2]", r"expected an object with pair_id, .* got \[1, 2\]"),
+        ("5", "expected an object with pair_id, .* got 5"),
+        ("null", "expected an object with pair_id, .* got null"),
+        ("[" * 500 + "]" * 500, r"expected an object with pair_id, .* got \[\[.*\.\.\.$"),
+        ('{"pair_id": ["p0"], "answer": "x", "reward": 1, "right": true}', r"got .*pair_id \(list\)"),
+        ('{"pair_id": "p0", "answer": null, "reward": 1, "right": true}', r"got answer \(NoneType\)"),
+        ('{"pair_id": "p0", "answer": "\\ud800 x", "reward": 1, "right": true}', "half of a surrogate pair"),
+    ],
+)
+def test_lines_that_are_none(tmp_path: Path, line: str, sentence: str) -> None:
+    """In a log and in a filled-in file alike."""
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"pair_id": "p1", "answer": "x", "reward": 1, "right": true}\n' + line + "\n")
+    for read in (lambda: list(logged_answers(path)), lambda: by_labels(path)):
+        with pytest.raises(DataError, match=rf"lines\.jsonl, line 2: .*{sentence}"):
+            read()
+
+
+@pytest.mark.parametrize("right", ["0", "1", "0.0", '"no"', "[]"])
+def test_a_label_that_is_none(tmp_path: Path, right: str) -> None:
+    path = tmp_path / "labels.jsonl"
+    path.write_text(f'{{"pair_id": "p0", "answer": "x", "right": {right}}}\n')
+    with pytest.raises(DataError, match=r"labels\.jsonl, line 1: expected right \(true, false or null\), got"):
+        by_labels(path)
+
+
+def test_labels_that_contradict_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "labels.jsonl"
+    rows = [{"pair_id": "p0", "answer": "x", "right": right} for right in (True, None, False)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in (*rows[:2], rows[0])))
+    assert by_labels(path)(PAIRS[0], "x") is True, "one label twice"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(DataError, match=r"line 3: right is false, and true of the same answer in line 1; .* delete the line"):
+        by_labels(path)
+
+
+def test_labels_stay(tmp_path: Path) -> None:
+    """In the line of the same answer, with what else somebody wrote there; and of an answer that is no longer unknown."""
+    path = tmp_path / "to_label.jsonl"
+    rows = [label_row(PaidAnswer("p0", text, 0.5), PAIRS[0]) for text in "abc"]
+    assert write_labels(rows, path) == 3
+    written = [json.loads(line) for line in path.read_text().splitlines()]
+    assert written == rows
+    filled = [{**written[0], "right": True, "note": "by hand"}, {**written[1], "right": False}, written[2]]
+    path.write_text("".join(json.dumps(row) + "\n" for row in filled))
+    new = [label_row(PaidAnswer("p0", text, 0.75), PAIRS[0]) for text in "da"]
+    assert write_labels(new, path) == 1
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    assert kept == [{**filled[0], "reward": 0.75}, filled[1], new[0]]
+    path.write_text("[1]\n")
+    with pytest.raises(DataError, match=r"to_label\.jsonl, line 1"):
+        write_labels(new, path)
+    assert path.read_text() == "[1]\n", "a file that cannot be read may be somebody's work"
 
 
 def test_sampling_goes_on(tmp_path: Path) -> None:
@@ -231,3 +354,48 @@ def test_the_command(tmp_path: Path) -> None:
     ):
         done = run_main(main, *line, str(tmp_path / "x"), *words)
         assert (done.returncode, said in done.stderr) == (2, True)
+
+
+def test_the_command_again_in_the_same_folder(tmp_path: Path) -> None:
+    """What somebody has filled in stays, and may be used there; negatives of an earlier run do not."""
+    write_parquet(PAIRS, tmp_path / "pairs.parquet")
+    log, out = tmp_path / "samples.jsonl", tmp_path / "out"
+    rows = [{"pair_id": f"p{n}", "answer": "It is 7.", "reward": reward} for n, reward in enumerate((0.5, 0.9, None, 0.1))]
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    line = ["data", "negatives", tmp_path / "pairs.parquet", "--answers", log, "--out", out, "--truth"]
+    to_label, negatives = out / "to_label.jsonl", out / "negatives.parquet"
+
+    done = run_main(main, *line, "rules")  # the pairs have no category, so no rule reads them
+    assert (done.returncode, "1 that the judge could not compare, 1 paid less" in done.stdout) == (1, True)
+    assert "lines without a label: 2;" in done.stdout
+    lines = to_label.read_text().splitlines(keepends=True)
+    to_label.write_text(lines[0].replace('"right": null', '"right": false') + lines[1])
+    labels = to_label.read_text()
+    for truth, status in (("rules", 1), (f"file:{to_label}", 0), (f"file:{to_label}", 0)):
+        done = run_main(main, *line, truth)
+        assert (done.returncode, to_label.read_text(), negatives.exists()) == (status, labels, status == 0)
+        assert "lines without a label: 1;" in done.stdout
+    assert [pair.pair_id.split("/")[0] for pair in read_pairs(negatives)] == ["p0"]
+    done = run_main(main, *line, "rules")
+    assert (done.returncode, to_label.read_text(), negatives.exists()) == (1, labels, False)
+
+
+@pytest.mark.parametrize("value", ["nan", "-0.1", "1.01", "inf"])
+def test_a_least_reward_that_is_none(tmp_path: Path, value: str) -> None:
+    write_parquet(PAIRS, tmp_path / "pairs.parquet")
+    (tmp_path / "log").write_text('{"pair_id": "p0", "answer": "It is 7.", "reward": 0.5}\n')
+    words = ["data", "negatives", tmp_path / "pairs.parquet", "--answers", tmp_path / "log", "--out", tmp_path / "out"]
+    done = run_main(main, *words, "--truth", "exact", "--least-reward", value)
+    assert (done.returncode, "expected a number from 0 to 1" in done.stderr) == (2, True)
+
+
+def test_a_teacher_is_not_asked_of_what_could_not_be_compared(tmp_path: Path) -> None:
+    """Of a log even where any pay is enough: such an answer becomes no negative, whatever the teacher says."""
+    write_parquet([replace(pair, images=()) for pair in PAIRS], tmp_path / "pairs.parquet")
+    rows = [{"pair_id": f"p{n}", "answer": "It is 7.", "reward": reward} for n, reward in enumerate((0.5, None, 0))]
+    (tmp_path / "log").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["data", "negatives", tmp_path / "pairs.parquet", "--answers", tmp_path / "log", "--out", tmp_path / "out"]
+    done = run_main(main, *words, "--truth", "judge:demo", "--judge-max-tokens", 32, "--least-reward", 0)
+    assert (done.returncode in (0, 1), "1 that the judge could not compare" in done.stdout) == (True, True)
+    _, *judged = (tmp_path / "out" / "teacher.jsonl").read_text().splitlines()
+    assert sum(len(json.loads(line)["right"]) for line in judged) == 2
