@@ -61,9 +61,15 @@ def serve_judge(
         str, typer.Option("--strategy", help="How a group is compared there: all_pairs, circular, knockout or bradley_terry.")
     ] = "all_pairs",
     group_size: Annotated[
-        int,
-        typer.Option("--group-size", min=2, max=32, help="Responses to a prompt that wait for each other if sent one by one."),
-    ] = 8,
+        Optional[int],
+        typer.Option(
+            "--group-size",
+            min=2,
+            max=1024,
+            help="Responses to a prompt that wait for each other if sent one by one (default: 8). Given, or with --peers, "
+            "several of one request that are fewer wait, too.",
+        ),
+    ] = None,
     group_timeout: Annotated[float, typer.Option("--group-timeout", min=0.1, help="Seconds they wait.")] = 60.0,
     timeout: Annotated[
         float,
@@ -214,6 +220,10 @@ def serve_judge(
         raise ConfigError("--peers and --address belong together: the URLs of the other servers and this one's own")
     wait_s = group_timeout + timeout + NETWORK_S
     shared = Peers(address, peers.split(","), wait_s=wait_s) if peers else None
+    if group_size is not None and group_size > limits.responses:
+        raise ConfigError(
+            f"--group-size {group_size}: {limits.responses:,} responses are compared at most; add --limit responses={group_size}"
+        )
     sign_rules = SignRules.of(None if signs_data is None else PairTable(signs_data), check_rate)
     keys_file = KeysFile(keys, per_minute=rate) if keys else None
     store = UploadStore(uploads, max_bytes=upload_bytes)
@@ -235,7 +245,8 @@ def serve_judge(
         )
     followed = FollowedJudge(judge_file, open_judge) if judge_file else None
     opened_judge = open_judge(followed.read_or(judge) if followed else judge)
-    rules = GroupRules(VotingOptions(votes, policy), strategy, group_size, group_timeout, timeout)
+    joins_parts = group_size is not None or bool(peers)
+    rules = GroupRules(VotingOptions(votes, policy), strategy, group_size or 8, group_timeout, timeout, joins_parts)
     # An engine in a process has its own time limit; the queue's is for what is beyond it.
     batching: dict[str, Any] = {"max_waiting": queue, "engine_timeout_s": 2 * engine_timeout, "max_sequences": 4 * batch_size}
     batching["num_threads"] = REMOTE_THREADS if opened_judge.sampler.is_batch_invariant else max(1, replicas)

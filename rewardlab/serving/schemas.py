@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-MAX_VOTES, MAX_IMAGES, MAX_VIDEOS, MAX_CHARS, MAX_RESPONSES = 64, 16, 2, 100_000, 32
+MAX_VOTES, MAX_IMAGES, MAX_VIDEOS, MAX_CHARS, MAX_RESPONSES = 64, 16, 2, 100_000, 1024
 
 
 JsonObject = dict[str, Any]  # an object in the format of another framework, which knows its keys
@@ -104,7 +104,9 @@ class JudgeResponse(_Schema):
 class RewardsRequest(RequestBase):
     """One question and a group of responses to it, compared two at a time in both orders."""
 
-    responses: list[str] = Field(min_length=1, max_length=MAX_RESPONSES)
+    responses: list[str] = Field(
+        min_length=1, max_length=MAX_RESPONSES, description="as many as `--limit responses` allows, 128 by default"
+    )
     strategy: Literal["all_pairs", "circular", "anchor", "knockout", "bradley_terry"] = Field(
         "all_pairs", description="which comparisons are made; anchor: each response against ``anchor``"
     )

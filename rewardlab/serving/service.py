@@ -43,7 +43,8 @@ class GroupRules:
     """How responses are compared where a framework's request cannot say it.
 
     Every two of them by the ``voting`` options, on the plan of ``strategy``; responses that come one at a time wait for
-    ``group_size`` of their prompt, at most ``group_timeout_s``. A group is judged within ``timeout_s`` or not at all.
+    ``group_size`` of their prompt, at most ``group_timeout_s``. With ``joins_parts`` so do several of one request that are
+    fewer: they are a part of a group. A group is judged within ``timeout_s`` or not at all.
     """
 
     voting: VotingOptions = field(default_factory=VotingOptions)
@@ -51,6 +52,7 @@ class GroupRules:
     group_size: int = 8
     group_timeout_s: float = 60.0
     timeout_s: float = 600.0
+    joins_parts: bool = False
 
 
 class JudgeService:
@@ -85,9 +87,10 @@ class JudgeService:
         assert isinstance(judge, GenerativeJudge)
         return judge
 
-    async def sample_rewards(self, samples: Sequence[Sample]) -> list[float]:
+    async def sample_rewards(self, samples: Sequence[Sample], *, is_whole: bool = False) -> list[float]:
         """Return a reward for each, in -1..1: samples of one prompt are compared with each other, a single one with its
-        anchor, or with the next ones that come for its prompt.
+        anchor, or with the next ones that come for its prompt. So is a part of a group, by the rules' ``joins_parts``, unless
+        the request ``is_whole``.
 
         Raises NoVerdictError, GroupTimeoutError, OverloadedError, InputError.
         """
@@ -97,13 +100,14 @@ class JudgeService:
         groups: dict[str, list[int]] = {}
         for n, sample in enumerate(samples):
             groups.setdefault(sample.key, []).append(n)
+        least = self.rules.group_size if self.rules.joins_parts and not is_whole else 2
         sizes = [(len(group), samples[group[0]].anchor is not None) for group in groups.values()]
-        self._admit_groups([(number, has_anchor) for number, has_anchor in sizes if number > 1 or has_anchor])
+        self._admit_groups([(number, has_anchor) for number, has_anchor in sizes if number >= least or has_anchor])
 
         async def reward(indices: list[int]) -> list[float]:
             group = [samples[n] for n in indices]
-            if len(group) == 1 and group[0].anchor is None:
-                return [await self._join_group(group[0])]
+            if len(group) < least and group[0].anchor is None:
+                return await gather_bounded(partial(self._join_group, sample) for sample in group)
             return await self._group_rewards(group)
 
         rewards = await gather_bounded(partial(reward, indices) for indices in groups.values())
@@ -237,6 +241,7 @@ class JudgeService:
     @as_part
     async def rewards(self, request: RewardsRequest, *, waits_for_room: bool = False) -> RewardsResponse:
         """Return the rewards of a group, of which every match was judged. Raises as judge_pair does."""
+        self.limits.check_responses(len(request.responses))
         options = _voting_options(request, waits_for_room=waits_for_room)
         images, start = await self.images_and_frames(request, options), time.perf_counter()
         responses = (*request.responses, *([request.anchor] if request.anchor is not None else []))

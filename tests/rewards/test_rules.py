@@ -179,6 +179,10 @@ def test_iou_equals_counted_cells() -> None:
             cells.append({(i, j) for i in range(x, x + w) for j in range(y, y + h)})
         assert iou(*boxes) == pytest.approx(len(cells[0] & cells[1]) / len(cells[0] | cells[1]))
     assert read_boxes("[1, 2.5,3,4] [5,6,7,8]") == [(1, 2.5, 3, 4), (5, 6, 7, 8)]
+    assert read_boxes("[[1,2,3,4] , [5,6,7,8],\n[9,9,10,10]\n]") == [(1, 2, 3, 4), (5, 6, 7, 8), (9, 9, 10, 10)]
+    lines = "\n".join(f"[{n}, 10, {n + 9}, 19]" for n in range(300))
+    assert read_boxes(f"[\n{lines}\n...]") == []  # in no time: with two ways to read each gap it would take 2^300 steps
+    assert len(read_boxes(f"[\n{lines}\n]")) == 300
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,8 @@ def test_a_failing_judge_gives_no_reward(client: httpx.Client) -> None:
         {"question": "q", "responses": ["a"]},
         {"question": "q", "responses": ["a", "b"], "strategy": "anchor"},
         {"question": "q", "responses": ["a", "b"], "anchor": "c"},
-        {"question": "q", "responses": ["a"] * 33},
+        {"question": "q", "responses": ["a"] * 129},
+        {"question": "q", "responses": ["a"] * 1025},
         {"question": "q", "responses": ["a", "b", "c", "d"], "strategy": "knockout", "budget": 1},
         {"question": "q", "responses": ["a", "b"], "reward": 1},
     ],
@@ -163,6 +164,35 @@ def test_one_by_one(client: httpx.Client) -> None:
         assert client.post("/slime", json={"prompt": "Q?", "response": "I say 1.", "label": bad}).status_code == 422
     label = {"anchor": "I say 2."}
     assert client.post("/slime", json={"prompt": "Another?", "response": "I say 3.", "label": label}).json() == 1
+
+
+def test_large_groups(client: httpx.Client) -> None:
+    """As many as the server's limit says, at every door: a group of 64 is no rarity."""
+    answers = [f"I say {n % 3}." for n in range(64)]
+    for strategy in ("circular", "all_pairs"):
+        body = {"question": QUESTION, "responses": answers, "strategy": strategy}
+        assert None not in client.post("/v1/rewards", json=body).json()["rewards"]
+    samples = {"query": [PROMPT + answer for answer in answers], "prompts": [PROMPT] * 64}
+    assert len(client.post("/get_reward", json=samples).json()["rewards"]) == 64
+
+
+def test_a_group_in_parts() -> None:
+    """Where groups are collected, parts of one meet, however many responses each has; documents of a query are a whole."""
+    rules = GroupRules(group_size=3, group_timeout_s=0.5, joins_parts=True)
+
+    def ask(answers: list[str]) -> Any:
+        body = {"query": [PROMPT + answer for answer in answers], "prompts": [PROMPT] * len(answers)}
+        response = client.post("/get_reward", json=body)
+        return response.json().get("rewards", response.status_code)
+
+    with running(create_app(judge(), rules=rules)) as url, httpx.Client(base_url=url, timeout=30) as client:
+        with ThreadPoolExecutor(3) as pool:
+            assert list(pool.map(ask, (ANSWERS[:2], ANSWERS[2:]))) == [[-1, 1], [0]]
+            assert list(pool.map(ask, ([answer] for answer in ANSWERS))) == [[-1], [1], [0]]
+        assert ask(ANSWERS) == [-1, 1, 0]
+        assert ask(ANSWERS[:2]) == 408
+        ranked = client.post("/rerank", json={"query": QUESTION, "documents": ANSWERS[:2]}).json()["results"]
+        assert [one["index"] for one in ranked] == [1, 0]
 
 
 def responses_object(text: str) -> dict[str, Any]:

@@ -87,6 +87,8 @@ def test_numbers_of_usage_are_summed_up_too(client: httpx.Client) -> None:
     metrics = client.post("/aggregate_metrics", json={"verify_responses": results}).json()
     assert metrics["key_metrics"] == {"mean/reward": 0.5, "mean/passed": 1, "mean/output_tokens": 5}
     assert [group["_ng_task_index"] for group in metrics["group_level_metrics"]] == [0, 3]
+    texts = aggregate_metrics([{"_ng_task_index": index, "reward": 1.0} for index in ("10", "b", "9", 2)])
+    assert [group["_ng_task_index"] for group in texts["group_level_metrics"]] == [2, "9", "10", "b"]
     assert metrics["group_level_metrics"][1]["std/reward"] == 0
     empty = client.post("/aggregate_metrics", json={"verify_responses": []}).json()
     assert empty == {"group_level_metrics": [], "agent_metrics": {}, "key_metrics": {}}

@@ -157,7 +157,8 @@ def edit_distance(first: str, second: str) -> int:
 
 _COORDINATE = r"\s*(-?[0-9]{1,9}(?:\.[0-9]{1,9})?)\s*"
 _BOX = re.compile(rf"\[{','.join([_COORDINATE] * 4)}\]")
-_BOXES = re.compile(rf"\[?\s*{_BOX.pattern}(?:\s*,?\s*{_BOX.pattern})*\s*\]?")
+# A gap can be read in one way alone: with several the time would double with each box of a text that fails at its end.
+_BOXES = re.compile(rf"\[?\s*{_BOX.pattern}(?:\s*(?:,\s*)?{_BOX.pattern})*\s*\]?")
 Box = tuple[float, float, float, float]
 
 

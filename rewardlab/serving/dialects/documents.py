@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from rewardlab.errors import DataError
 from rewardlab.serving.conversations import Sample, read_content
-from rewardlab.serving.schemas import MAX_RESPONSES, JsonObject
+from rewardlab.serving.schemas import JsonObject
 from rewardlab.serving.service import JudgeService, all_rewards
 
 Document = str | JsonObject
 MATCHES_PER_DOCUMENT = 2  # at most, of a knockout
+MOST_COMPARED = 32  # documents of which every two are compared
 
 
 def read_document(document: Document, fields: Sequence[str] = ("text",)) -> tuple[str, tuple[str, ...]]:
@@ -47,11 +48,11 @@ def document_samples(
 
 
 async def document_scores(service: JudgeService, samples: Sequence[Sample]) -> list[float]:
-    """Return how often each document beats others, in 0..1. Of more than :data:`MAX_RESPONSES` to one query not every two are
+    """Return how often each document beats others, in 0..1. Of more than :data:`MOST_COMPARED` to one query not every two are
     compared: they play a knockout. Raises as :meth:`JudgeService.sample_rewards` does."""
     first = samples[0]
-    if len(samples) <= MAX_RESPONSES or first.anchor is not None or any(sample.key != first.key for sample in samples):
-        return [(reward + 1) / 2 for reward in await service.sample_rewards(samples)]
+    if len(samples) <= MOST_COMPARED or first.anchor is not None or any(sample.key != first.key for sample in samples):
+        return [(reward + 1) / 2 for reward in await service.sample_rewards(samples, is_whole=True)]
     budget = MATCHES_PER_DOCUMENT * len(samples)
     service.admit(budget, 2 * service.rules.voting.votes * budget)
     responses = tuple(sample.response for sample in samples)

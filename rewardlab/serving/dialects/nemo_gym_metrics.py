@@ -20,16 +20,22 @@ def aggregate_metrics(rollouts: Sequence[JsonObject]) -> JsonObject:
     ``mean/NAME``, ``max/``, ``min/``, ``median/`` and ``std/`` (of a sample; 0 for one). A rollout without a task is of 0.
 
     Raises DataError for numbers of more than :data:`MOST_NAMES` names."""
-    tasks: dict[int, list[dict[str, float]]] = {}
+    tasks: dict[int | str, list[dict[str, float]]] = {}
     for rollout in rollouts:
         index = rollout.get(TASK_INDEX)
-        tasks.setdefault(index if isinstance(index, int) else 0, []).append(_numbers(rollout))
+        tasks.setdefault(index if isinstance(index, int | str) else 0, []).append(_numbers(rollout))
     overall = _described([numbers for group in tasks.values() for numbers in group])
     return {
-        "group_level_metrics": [{TASK_INDEX: index, **_described(tasks[index])} for index in sorted(tasks)],
+        "group_level_metrics": [{TASK_INDEX: index, **_described(tasks[index])} for index in sorted(tasks, key=_place)],
         "agent_metrics": overall,
         "key_metrics": {name: value for name, value in overall.items() if name.startswith("mean/")},
     }
+
+
+def _place(index: int | str) -> tuple[bool, int, str]:
+    """Return what indices are sorted by: numbers, also those that are sent as texts, and then other texts."""
+    is_number = isinstance(index, int) or (index.isdecimal() and len(index) < 20)
+    return not is_number, int(index) if is_number else 0, str(index)
 
 
 def _numbers(rollout: JsonObject) -> dict[str, float]:
