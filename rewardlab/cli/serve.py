@@ -222,7 +222,7 @@ def serve_judge(
     shared = Peers(address, peers.split(","), wait_s=wait_s) if peers else None
     if group_size is not None and group_size > limits.responses:
         raise ConfigError(
-            f"--group-size {group_size}: {limits.responses:,} responses are compared at most; add --limit responses={group_size}"
+            f"--group-size {group_size}: {limits.responses:,} responses are the most; add --limit responses={group_size}"
         )
     sign_rules = SignRules.of(None if signs_data is None else PairTable(signs_data), check_rate)
     keys_file = KeysFile(keys, per_minute=rate) if keys else None
