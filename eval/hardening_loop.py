@@ -156,9 +156,9 @@ def run_loop(
     run_command(*words, "--out", out / "loop")
     rounds = [json.loads(line) for line in (out / "loop" / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
     for row in rounds:
-        folder = Path(row["policy"]).parent
+        folder = (out / "loop" / row["policy"]).parent  # what is in the folder of the loop starts there
         row["test"] = {name: examination.share_right(folder / name) for name in row["checkpoints"]}
-        row["next_test"] = examination.share_right(Path(row["next_policy"]))
+        row["next_test"] = examination.share_right(out / "loop" / row["next_policy"])
     return rounds
 
 

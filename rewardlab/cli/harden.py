@@ -53,7 +53,7 @@ def harden_command(
         int, typer.Option("--number", min=1, help="Questions asked of the policy each round: for negatives, and held-out ones.")
     ] = 1000,
     least_reward: Annotated[
-        float, typer.Option("--least-reward", help="Wrong answers that are paid less are left out.")
+        float, typer.Option("--least-reward", min=0.0, max=1.0, help="Wrong answers that are paid less are left out.")
     ] = 0.25,
     checkpoints: Annotated[
         int,
@@ -75,6 +75,14 @@ def harden_command(
             "--judge-file", help="File that `rewardlab serve --judge-file` follows: each accepted judge serves at once."
         ),
     ] = None,
+    launcher: Annotated[
+        str,
+        typer.Option(
+            "--launcher",
+            help="Command line that starts the processes of the training stages on several cards, such as `accelerate launch "
+            "--num_processes 8`; every other stage is one process. May be another one when the run goes on.",
+        ),
+    ] = "",
     seed: RandomSeed = 0,
 ) -> None:
     """Train a policy under a judge, and the judge against the policy, in turns.
@@ -123,6 +131,7 @@ def harden_command(
         judge_max_tokens=judge_max_tokens,
         judge_file=str(judge_file or ""),
         seed=seed,
+        launcher=launcher,
     )
     last = harden_judge(plan, out)
     typer.echo(f"written: {out / PAGE}\njudge: {last.next_judge}\npolicy: {last.next_policy}")

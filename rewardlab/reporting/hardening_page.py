@@ -55,12 +55,14 @@ def hardening_page(
     curves = [line for line in lines if line is not None]
     borders = [x_axis.across(end) for end in ends[:-1]]
     template = page_environment().get_template("hardening_page.html")
-    rows = [_cells(row) for row in rounds]
+    starts = [plan["policy"], *(row["next_policy"] for row in rounds)]
+    rows = [_cells(row, start) for row, start in zip(rounds, starts, strict=False)]
     drawn = {"curves": curves, "x_axis": x_axis, "borders": borders, "limits": limits}
     return template.render(name=name, plan=plan, rounds=rounds, columns=COLUMNS, rows=rows, breakable=breakable, **drawn)
 
 
-def _cells(row: Record) -> list[str]:
+def _cells(row: Record, start: str) -> list[str]:
+    """Return the cells of a round that began with the policy ``start``."""
     last, difference = row["checkpoints"]["final"], row["difference"]
     judges = [f"{100 * value:.1f}" if value is not None else "–" for value in (row["accuracy_before"], row["accuracy_after"])]
     return [
@@ -68,7 +70,7 @@ def _cells(row: Record) -> list[str]:
         _right(row["before"]),
         _right(last),
         f"{last['reward']:.3f}" if last["reward"] is not None else "–",
-        _right(row["best"]) + (" (the start's)" if row["best"] == row["before"] else ""),
+        _right(row["best"]) + (" (the start's)" if row["next_policy"] == start else ""),
         f"{row['negatives']:,}",
         *judges,
         f"{100 * difference[0]:+.1f} to {100 * difference[1]:+.1f}" if difference else "–",

@@ -15,7 +15,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,28 @@ from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
 from rewardlab.data.pair_table import pair_facts
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError, RewardlabError
-from rewardlab.processes import end_with_parent
+from rewardlab.processes import end_with_parent, num_processes
 from rewardlab.reporting.curves import Limit
 from rewardlab.reporting.hardening_page import hardening_page
 from rewardlab.reporting.progress import log_line
 from rewardlab.rewards.policy_signs.trends import bounds_of_signs
-from rewardlab.training.harden_plan import HardenPlan, check_plan, config_of_stage, policy_config
+from rewardlab.training.harden_plan import (
+    HardenPlan,
+    check_plan,
+    config_of_stage,
+    keys_of_policy,
+    keys_of_rl,
+    keys_of_sft,
+    launcher_words,
+    policy_config,
+    with_absolute_paths,
+)
+from rewardlab.training.harden_record import RECORD, Round, keep_plan, read_record, read_round, stored, write_round
 from rewardlab.training.policy_answers import add_answers, latest_as_good
 from rewardlab.training.run.folder import CONFIG, FINAL, METRICS, is_finished
 from rewardlab.training.run.inputs import pairs_of
 
-PLAN, ROUNDS, PAGE, RECORD = "plan.json", "rounds.jsonl", "index.html", "round.json"
+ROUNDS, PAGE = "rounds.jsonl", "index.html"
 NEGATIVES, POLICY, JUDGMENTS = "negatives.parquet", "policy.json", "distilled.parquet"  # as the stages name them
 SAMPLES = 8  # judgments of a pair in each order, of which a right one is kept for SFT
 MEANS = ("reward", "answers/right", "answers/overpaid", "answers/novelty", "judge/order_agreement", "judge/blank_gap")
@@ -43,45 +54,26 @@ COARSE = 0.03  # half an interval of a difference of accuracies above which the 
 LAST = 5  # lines of metrics whose mean is told of a round
 
 
-@dataclass
-class Round:
-    """What came of a round; shares are in 0..1. ``accepted``: its new judge serves from now on, None where none was trained.
-
-    ``before`` counts the answers to held-out questions of the policy that the round began with (``policy.json`` of `rewardlab
-    data negatives`), those of the round that it was chosen in included; ``checkpoints`` those of the round's checkpoints, the
-    last one last. The next round begins with ``next_policy``, whose answers are ``best``.
-    """
-
-    number: int
-    judge: str
-    policy: str
-    before: dict[str, Any] = field(default_factory=dict)
-    checkpoints: dict[str, dict[str, Any]] = field(default_factory=dict)
-    best: dict[str, Any] = field(default_factory=dict)
-    next_policy: str = ""
-    negatives: int = 0
-    accepted: bool | None = None
-    accuracy_before: float | None = None
-    accuracy_after: float | None = None
-    difference: tuple[float, float] | None = None
-    policy_means: dict[str, float] = field(default_factory=dict)
-    next_judge: str = ""
-
-
 def harden_judge(plan: HardenPlan, out: Path) -> Round:
     """Run the loop in ``out``, or go on with it; return the last round, with the judge and the policy that it ends with.
 
-    Raise ConfigError where ``out`` holds another run, DataError for a set without what is needed, RewardlabError where a stage
-    fails: its own sentence stands above it.
+    Raise ConfigError where ``out`` holds another run and for one of several processes, DataError for a set without what is
+    needed, RewardlabError where a stage fails: its own sentence stands above it.
     """
+    if (several := num_processes()) > 1:
+        raise ConfigError(
+            f"`rewardlab harden` is one process, and here a launcher has started {several} of it; start it without one, and "
+            f"give the launcher to its training stages: --launcher 'accelerate launch --num_processes {several}'"
+        )
+    plan, out = with_absolute_paths(plan), out.resolve()
     lock_folder(out)
     check_plan(plan)  # first: a plan that is refused leaves nothing that the mended one would have to match
-    _refuse_other(plan, out)
+    keep_plan(plan, out)
     if (out / f"round_{plan.rounds}" / RECORD).exists():
         raise ConfigError(f"{out}: has more than {plan.rounds} rounds already; give as many --rounds as there are, or more")
     judge, policy, result = plan.judge, plan.policy, None
     for number in range(plan.rounds):
-        result = _finished_round(out, number)
+        result = read_round(out, number)
         if result is None:
             _publish(plan, judge)  # that of the last finished round, where the loop goes on
             result = _run_round(plan, out, number, judge, policy)
@@ -95,56 +87,13 @@ def harden_judge(plan: HardenPlan, out: Path) -> Round:
     return result
 
 
-def _keys(of_loop: dict[str, Any], given: Sequence[str]) -> list[str]:
-    """Return KEY=VALUE of a stage: those of the loop, but for what the user gives."""
-    named = {text.partition("=")[0] for text in given}
-    return [*(f"{name}={value}" for name, value in of_loop.items() if name not in named), *given]
-
-
-def _refuse_other(plan: HardenPlan, out: Path) -> None:
-    # More rounds may be added, and a stage that fails may be given other keys: it guards its own folder.
-    free = {"rounds": 0, "policy_keys": [], "sft_keys": [], "judge_keys": []}
-    path, text = out / PLAN, json.dumps({**asdict(plan), **free}, indent=1) + "\n"
-    if not path.exists():
-        write_atomic(path, text)
-    elif path.read_text(encoding="utf-8") != text:
-        before, now = _read(path), json.loads(text)
-        changed = ", ".join(name for name in now if now[name] != before.get(name))
-        raise ConfigError(f"{out}: was begun with other settings ({changed}); choose another --out, or give the same ones")
-
-
-def _finished_round(out: Path, number: int) -> Round | None:
-    path = out / f"round_{number}" / RECORD
-    return Round(**_read(path)) if path.exists() else None
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """Return what the loop or a stage has written. Raise DataError where it is damaged."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        record = None
-    if not isinstance(record, dict):
-        raise DataError(f"{path}: damaged; restore it, or delete it: what is finished beside it is not done again")
-    return record
-
-
 def _run_round(plan: HardenPlan, out: Path, number: int, judge: str, policy: str) -> Round:
     folder, seed = out / f"round_{number}", plan.seed + number
     log_line(f"round {number}: the policy learns under {judge}")
     trained = folder / "policy"
     if not is_finished(trained):
         words = ["policy", "--data", plan.data, "--config", plan.policy_config, "--model", policy, "--judge", f"prob:{judge}"]
-        of_loop: dict[str, Any] = {
-            "save_steps": _save_steps(plan, judge),
-            "save_total_limit": plan.checkpoints + 1,
-            "max_completion_length": plan.max_tokens,
-            "judge_max_tokens": plan.judge_max_tokens,
-            "seed": seed,
-            "health.policy": "warn",
-            **({"signs.truth": plan.truth} if plan.truth in ("exact", "rules") else {}),
-        }
-        _command(*words, "--out", trained, *_keys(of_loop, plan.policy_keys))
+        _command(*words, "--out", trained, *keys_of_policy(plan, seed), launcher=launcher_words(plan))
     result = Round(number, judge, str(trained / FINAL), policy_means=_last_means(trained / METRICS), next_judge=judge)
     _compare_policies(plan, out, folder, policy, result)
     result.negatives = _negatives(plan, folder, judge, trained / FINAL, seed)
@@ -155,20 +104,8 @@ def _run_round(plan: HardenPlan, out: Path, number: int, judge: str, policy: str
     else:
         why = "too few wrong answers were paid for one batch of training" if result.negatives else "no wrong answer was paid"
         log_line(f"round {number}: {why}; the judge stays as it is")
-    write_atomic(folder / RECORD, json.dumps(asdict(result), indent=1) + "\n")
+    write_round(result, out)
     return result
-
-
-def _save_steps(plan: HardenPlan, judge: str) -> int:
-    """Return the steps between two checkpoints of a policy, so that it has about as many as the plan says; where epochs decide,
-    by the questions that the set has."""
-    config = policy_config(plan)
-    steps = config.max_steps
-    if steps <= 0:
-        questions = sum(facts.preferred is not None for facts in pair_facts(pairs_of(plan.data, config.frames, judge)))
-        steps = math.ceil(config.epochs * questions * config.group_size / config.batch_size)
-    period = config.steps_of_rollouts  # a checkpoint is whole where a batch of rollouts is
-    return period * max(1, math.ceil(steps / plan.checkpoints / period))
 
 
 def _compare_policies(plan: HardenPlan, out: Path, folder: Path, before: str, result: Round) -> None:
@@ -178,7 +115,7 @@ def _compare_policies(plan: HardenPlan, out: Path, folder: Path, before: str, re
 
     The one that this round began with is asked again, and all that it has answered so far counts."""
     seed = plan.seed + result.number
-    earlier = [row for n in range(result.number) if (row := _finished_round(out, n))]
+    earlier = [row for n in range(result.number) if (row := read_round(out, n))]
     folder_of_start = folder / "held_out" / "before" if earlier else out / "start_policy"
     first = _ask_policy(plan, plan.held_out, result.judge, before, folder_of_start, seed, least_reward=0.0)
     answers, begun_with = dict[str, dict[str, Any]](), plan.policy  # by policy, oldest first, all that is known of each
@@ -220,7 +157,7 @@ def _ask_policy(
             allowed=(DONE, FINDING),
         )
         write_atomic(out / "done", "")
-    return _read(out / POLICY)
+    return read_record(out / POLICY)
 
 
 def _negatives(plan: HardenPlan, folder: Path, judge: str, policy: Path, seed: int) -> int:
@@ -258,7 +195,7 @@ def _train_judge(plan: HardenPlan, out: Path, folder: Path, judge: str, seed: in
             return None
         start = _teach(plan, folder, data, judge, seed) if plan.sft_config else judge
         words = ["rl", "--data", data, "--config", plan.judge_config, "--model", start, "--out", trained]
-        _command(*words, *_keys({"seed": seed, "health.policy": "warn"}, plan.judge_keys))
+        _command(*words, *keys_of_rl(plan, seed), launcher=launcher_words(plan))
     return trained / FINAL
 
 
@@ -271,7 +208,7 @@ def _teach(plan: HardenPlan, folder: Path, data: Path, judge: str, seed: int) ->
         _command(*words, "--max-tokens", plan.judge_max_tokens, "--seed", seed, "--out", judgments)
     if not is_finished(trained):
         words = ["sft", "--data", judgments / JUDGMENTS, "--config", plan.sft_config, "--model", judge, "--out", trained]
-        _command(*words, *_keys({"seed": seed}, plan.sft_keys))
+        _command(*words, *keys_of_sft(plan, seed), launcher=launcher_words(plan))
     return str(trained / FINAL)
 
 
@@ -282,49 +219,58 @@ def _compare(plan: HardenPlan, folder: Path, judge: str, candidate: Path, result
         if not (out / "report.json").exists():
             words = ["bench", "run", "pairs", "--data", plan.held_out, "--judge", f"hf:{path}", "--temperature", 0]
             _command(*words, "--votes", 1, "--max-tokens", plan.judge_max_tokens, "--out", out, allowed=(DONE, FINDING))
-    before, after = json.loads(_command("bench", "compare", *folders, "--json", is_read=True))["runs"]
+    runs = json.loads(_command("bench", "compare", *folders, "--json", is_read=True))["runs"]
+    for out, run in zip(folders, runs, strict=True):
+        if run["failure"]:  # neither judge is worse for it
+            raise RewardlabError(f"{out}: the benchmark failed ({run['failure']}); delete it and run the same command again")
+    before, after = runs
     result.accuracy_before, result.accuracy_after = before["accuracy"], after["accuracy"]
-    against = after["against_first"]
-    result.difference = None if against is None else tuple(against["interval"])
-    result.accepted = against is not None and against["interval"][1] >= 0
-    if against is not None and (seen := (against["interval"][1] - against["interval"][0]) / 2) > COARSE:
+    low, high = result.difference = tuple(after["against_first"]["interval"])
+    result.accepted = high >= 0
+    if (seen := (high - low) / 2) > COARSE:
         log_line(f"{plan.held_out}: too few pairs to see a loss of accuracy below some {100 * seen:.0f} points")
     sentence = "takes its place" if result.accepted else "is worse on held-out pairs; the old one stays"
     log_line(f"round {result.number}: the new judge {sentence}")
 
 
 def _publish(plan: HardenPlan, judge: str) -> None:
-    """Name the judge in the file that a server follows."""
+    """Name the judge in the file that a server follows. Raise ConfigError for a judge that is no folder."""
     if plan.judge_file:
-        path, name = Path(plan.judge_file), f"prob:{Path(judge).resolve()}\n"
-        if path.is_dir():
-            raise ConfigError(f"--judge-file {path}: is a folder; name a file")
+        path, name = Path(plan.judge_file), f"prob:{judge}\n"
+        if not Path(judge).is_dir():
+            raise ConfigError(f"--judge-file {path}: the judge {judge} is no folder here; restore it, or leave the file out")
         if not path.exists() or path.read_bytes() != name.encode():
             write_atomic(path, name)
 
 
-def _command(*words: Any, allowed: Sequence[int] = (DONE,), is_read: bool = False) -> str:
-    """Run a command of `rewardlab` in a process that ends with this one; return what it prints where that ``is_read``, else "".
-    Raise RewardlabError where it fails."""
+def _command(*words: Any, allowed: Sequence[int] = (DONE,), is_read: bool = False, launcher: Sequence[str] = ()) -> str:
+    """Run a command of `rewardlab` in a process that ends with this one, or in those of a ``launcher``; return what it prints
+    where that ``is_read``, else "". Raise RewardlabError where it fails."""
     line = [str(word) for word in words]
-    log_line(f"$ rewardlab {shlex.join(line)}")
-    done = subprocess.run(
-        [sys.executable, "-m", "rewardlab.cli", *line],
-        check=False,
+    log_line(f"$ {shlex.join([*launcher, '-m', 'rewardlab.cli'] if launcher else ['rewardlab'])} {shlex.join(line)}")
+    process = subprocess.Popen(
+        [*(launcher or [sys.executable]), "-m", "rewardlab.cli", *line],
         preexec_fn=end_with_parent,
         stdout=subprocess.PIPE if is_read else None,
         text=True,
     )
-    if done.returncode not in allowed:
+    try:
+        printed, _ = process.communicate()
+    except BaseException:  # such as Ctrl-C
+        process.terminate()  # a launcher that is killed would leave its processes
+        process.wait()
+        raise
+    if process.returncode not in allowed:
         raise RewardlabError(
-            f"`rewardlab {line[0]}` ended with status {done.returncode}: see above; run the same command again to go on"
+            f"`rewardlab {line[0]}` ended with status {process.returncode}: see above; run the same command again to go on"
         )
-    return done.stdout or ""
+    return printed or ""
 
 
 def _last_means(path: Path) -> dict[str, float]:
     rows = read_complete_lines(path)
-    values = {name: [row[name] for row in rows if row.get(name) is not None][-LAST:] for name in MEANS}
+    # What was no number is logged as a text.
+    values = {name: [row[name] for row in rows if isinstance(row.get(name), int | float)][-LAST:] for name in MEANS}
     return {name: sum(some) / len(some) for name, some in values.items() if some}
 
 
@@ -333,16 +279,16 @@ def _write_page(plan: HardenPlan, out: Path) -> None:
     rounds, metrics, ends = list[dict[str, Any]](), list[dict[str, Any]](), list[int]()
     limits = dict[str, list[Limit]]()
     for number in range(plan.rounds):
-        result = _finished_round(out, number)
+        result = read_round(out, number)
         if result is None:
             break
-        rounds.append(asdict(result))
+        rounds.append(stored(asdict(result), out))
         run, before = out / f"round_{number}" / "policy", ends[-1] if ends else 0
         rows = [{**row, "step": before + row["step"]} for row in read_complete_lines(run / METRICS)]
         metrics += rows
         ends.append(max((row["step"] for row in rows), default=before))
         if rows and (run / CONFIG).exists():
-            for name, value in bounds_of_signs(rows, _read(run / CONFIG)["config"]["signs"]).items():
+            for name, value in bounds_of_signs(rows, read_record(run / CONFIG)["config"]["signs"]).items():
                 limits.setdefault(name, []).append(Limit(min(row["step"] for row in rows), ends[-1], value))
     write_atomic(out / ROUNDS, "".join(json.dumps(row) + "\n" for row in rounds))
-    write_atomic(out / PAGE, hardening_page(out.name, asdict(plan), rounds, metrics, ends=ends, limits=limits))
+    write_atomic(out / PAGE, hardening_page(out.name, stored(asdict(plan), out), rounds, metrics, ends=ends, limits=limits))

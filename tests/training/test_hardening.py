@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,67 +11,15 @@ from typing import Any
 import pytest
 
 from rewardlab.cli import main
-from rewardlab.config import PolicyConfig, SignsConfig, load_config, parse_overrides
+from rewardlab.config import PolicyConfig, load_config, parse_overrides
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.training import hardening
 from rewardlab.training.harden_plan import HardenPlan
 from rewardlab.training.hardening import harden_judge
 from rewardlab.training.policy_answers import add_answers, latest_as_good, share_right
-from rewardlab.types import PreferencePair
-from tests.support.images import png
+from tests.support.hardening import PAIRS, Commands, plan_in
 from tests.support.shell import run_main
-
-PAIRS = [PreferencePair(f"p{n}", "Which?", (f"It is {n}.", "It is red."), 0, (png(),)) for n in range(6)]
-
-
-class Commands:
-    """Stands in for the commands of a round, and writes what each leaves. Before the ``killed_at``-th it ends."""
-
-    def __init__(self, negatives: int = 2, killed_at: int = -1, right: Sequence[int] = (50, 60, 70)) -> None:
-        self.lines: list[list[str]] = []
-        self.negatives, self.killed_at = negatives, killed_at
-        self.earlier = 0  # so many more right answers has a checkpoint before the last
-        self.right = dict(zip(("start_policy", "round_0", "round_1"), right, strict=True))
-
-    def __call__(self, *words: Any, allowed: Sequence[int] = (0,), is_read: bool = False) -> str:
-        line = [str(word) for word in words]
-        if is_read:
-            run = {"accuracy": 0.9, "against_first": None}
-            worse = "round_1" in line[2]
-            return json.dumps({"runs": [run, {**run, "against_first": {"interval": (-0.05, -0.02 if worse else 0.02)}}]})
-        if len(self.lines) == self.killed_at:
-            raise RewardlabError("killed")
-        self.lines.append(line)
-        out = Path(line[line.index("--out") + 1])
-        out.mkdir(parents=True, exist_ok=True)
-        if line[0] in ("policy", "sft", "rl"):
-            for name in ("checkpoint-4", "checkpoint-8", "final"):
-                (out / name).mkdir()
-            (out / "final" / "rewardlab.json").write_text("{}")
-            metrics = {"answers/right": 0.5, "answers/novelty": 0.1}
-            (out / "metrics.jsonl").write_text(
-                "".join(json.dumps({"step": n, "reward": 0.1 * n, **metrics}) + "\n" for n in range(1, 9))
-            )
-            (out / "run.json").write_text(json.dumps({"config": {"signs": SignsConfig().model_dump()}}))
-        elif line[0] == "self-distil":
-            (out / "distilled.parquet").write_text("")
-        elif line[0] == "data":
-            place = next(name for name in (out.name, out.parent.name, out.parent.parent.name) if name in self.right)
-            right = self.right[place] + (out.name == "checkpoint-4") * self.earlier
-            counts = {"questions": 100, "right": right, "wrong": 99 - right, "unknown": 1, "paid": 99, "reward": 0.5}
-            (out / "policy.json").write_text(json.dumps(counts))
-            made = [PreferencePair(f"{out.parent.name}/{n}", "Which?", ("It is 1.", f"x{n}"), 0) for n in range(self.negatives)]
-            if made:
-                write_parquet(made, out / "negatives.parquet")
-        else:
-            (out / "report.json").write_text("{}")
-        return ""
-
-    @property
-    def stages(self) -> list[str]:
-        return [line[0] for line in self.lines]
-
 
 # Asked are the policy that it begins with, a checkpoint, the last one; then come the negatives.
 ROUND = ["policy", "data", "data", "data", "data", "rl", "bench", "bench"]
@@ -80,16 +27,8 @@ ROUNDS = ROUND + ROUND
 
 
 @pytest.fixture
-def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HardenPlan:
-    write_parquet(PAIRS, tmp_path / "pairs.parquet")
-    write_parquet([replace(pair, pair_id=f"held_out_{pair.pair_id}") for pair in PAIRS], tmp_path / "held_out.parquet")
-    held_out = str(tmp_path / "held_out.parquet")
-    data, configs = str(tmp_path / "pairs.parquet"), [str(tmp_path / name) for name in ("p.yaml", "j.yaml")]
-    Path(configs[0]).write_text("learning_rate: 1.0e-6\n")
-    Path(configs[1]).write_text("learning_rate: 1.0e-6\nrollout_batch_size: 4\nbatch_size: 4\nconsistency: {weight: 0}\n")
-    return HardenPlan(
-        data, held_out, "policy_0", "judge_0", *configs, "exact", rounds=2, mix=1.0, judge_file=str(tmp_path / "judge")
-    )
+def plan(tmp_path: Path) -> HardenPlan:
+    return plan_in(tmp_path)
 
 
 def test_two_rounds(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +75,7 @@ def test_the_policy_goes_on_from_its_best_checkpoint(plan: HardenPlan, tmp_path:
     first, second = (["policy_0", f"{place}/{earlier}", *[f"{place}/final"] * 2] for place in (worse, last))
     assert asked == first + second
     rounds = [json.loads(line) for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
-    assert [row["next_policy"] for row in rounds] == ["policy_0", f"{last}/final"]
+    assert [row["next_policy"] for row in rounds] == ["policy_0", "./round_1/policy/final"]
     assert [(row["before"]["right"], row["best"]["right"]) for row in rounds] == [(50, 50), (100, 50)]
     assert "(the start&#39;s)" in (tmp_path / "out" / "index.html").read_text()
     better = Commands(right=(50, 40, 50))
@@ -156,7 +95,7 @@ def test_the_loop_goes_back_to_an_older_policy(plan: HardenPlan, tmp_path: Path,
     harden_judge(plan, tmp_path / "out")
     rounds = [json.loads(line) for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
     # 66 is near enough to 70. Of the second round 58 is near 66 (124 of 200), and not near 70; 62 of 124 is neither.
-    assert [row["next_policy"] for row in rounds] == [str(tmp_path / "out" / "round_0" / "policy" / "final"), "policy_0"]
+    assert [row["next_policy"] for row in rounds] == ["./round_0/policy/final", "policy_0"]
     assert rounds[1]["before"]["right"] == 124
     assert rounds[1]["best"]["right"] == 70
 
@@ -171,7 +110,7 @@ def test_what_no_stage_would_take(plan: HardenPlan, tmp_path: Path, monkeypatch:
     write_parquet([PAIRS[0], PAIRS[0]], tmp_path / "twice.parquet")
     for changes, message in (
         ({"sft_config": str(tmp_path / "s.yaml"), "sft_keys": ("nonsense=1",)}, "nonsense"),
-        ({"policy_keys": ("other_judges=[prob:judge_0]",)}, "twice"),
+        ({"policy_keys": (f"other_judges=[prob:{plan.judge}]",)}, "twice"),
         ({"held_out": plan.data}, "holds the pairs of --data"),
         ({"held_out": str(tmp_path / "open.parquet")}, "1 of 6 pairs have no label"),
         ({"held_out": str(tmp_path / "twice.parquet")}, "share a pair_id"),
@@ -200,9 +139,8 @@ def test_an_older_policy_is_known_by_all_its_answers(plan: HardenPlan, tmp_path:
     monkeypatch.setattr(hardening, "_command", commands)
     harden_judge(replace(plan, rounds=3), tmp_path / "out")
     rounds = [json.loads(line) for line in (tmp_path / "out" / "rounds.jsonl").read_text().splitlines()]
-    places = [str(tmp_path / "out" / f"round_{n}" / "policy" / "final") for n in range(3)]
     assert rounds[1]["before"]["right"] == 120
-    assert [row["next_policy"] for row in rounds] == places
+    assert [row["next_policy"] for row in rounds] == [f"./round_{n}/policy/final" for n in range(3)]
 
 
 def test_the_latest_as_good() -> None:
@@ -235,15 +173,28 @@ def test_what_is_not_known_to_be_right_is_no_success(plan: HardenPlan, tmp_path:
     assert [line[line.index("--model") + 1] for line in commands.lines if line[0] == "policy"] == ["policy_0"] * 2
 
 
-@pytest.mark.parametrize(("keys", "save_steps"), [(("max_steps=100",), 26), (("max_steps=3",), 2), (("epochs=200",), 10)])
+@pytest.mark.parametrize(
+    ("keys", "save_steps"),
+    [
+        (("max_steps=100",), 26),
+        (("max_steps=3",), 2),
+        (("epochs=200",), 10),
+        (("epochs=200", "iterations=4"), 40),
+        (("epochs=200", "anchor=group"), 20),
+    ],
+)
 def test_checkpoints_are_whole(
     plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...], save_steps: int
 ) -> None:
-    """At multiples of a batch of rollouts, two steps here; six questions in groups of four make 40 steps in 200 epochs. The
-    policy's config takes the keys, and answers are sampled as it does."""
+    """At multiples of a batch of rollouts, two steps here; six questions in groups of four make 37.5 steps in 200 epochs, 150
+    where each batch of rollouts is trained on four times, and questions without a label as many. The policy's config takes the
+    keys, and answers are sampled as it does."""
     commands = Commands()
     monkeypatch.setattr(hardening, "_command", commands)
     Path(plan.policy_config).write_text("rollout_batch_size: 256\nbatch_size: 128\ngroup_size: 4\ntemperature: 0.7\n")
+    if "anchor=group" in keys:
+        unlabelled = [replace(pair, pair_id=f"unlabelled_{pair.pair_id}", preferred=None) for pair in PAIRS]
+        write_parquet([*PAIRS, *unlabelled], Path(plan.data))
     harden_judge(replace(plan, rounds=1, policy_keys=keys), tmp_path / "out")
     words = commands.lines[0]
     given = [word for word in words if "=" in word]
@@ -279,8 +230,9 @@ def test_with_sft(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert commands.stages == [*ROUND[:5], "self-distil", "sft", "rl", "bench", "bench"]
     distil, sft, rl = commands.lines[5:8]
     assert distil[distil.index("--data") + 1] == str(out / "round_0" / "data.parquet")
-    assert distil[distil.index("--judge") + 1] == "hf:judge_0"
-    assert (sft[sft.index("--model") + 1], sft[-1]) == ("judge_0", "max_steps=7")
+    assert distil[distil.index("--judge") + 1] == f"hf:{plan.judge}"
+    assert "health.policy=warn" in sft
+    assert (sft[sft.index("--model") + 1], sft[-1]) == (plan.judge, "max_steps=7")
     assert rl[rl.index("--model") + 1] == str(out / "round_0" / "sft" / "final")
 
 
@@ -307,7 +259,7 @@ def test_nothing_wrong_was_paid(plan: HardenPlan, tmp_path: Path, monkeypatch: p
     """No negative, no training: the judge stays."""
     commands = Commands(negatives=0)
     monkeypatch.setattr(hardening, "_command", commands)
-    assert harden_judge(plan, tmp_path / "out").next_judge == "judge_0"
+    assert harden_judge(plan, tmp_path / "out").next_judge == plan.judge
     assert commands.stages == ROUND[:5] * 2
     assert "none was trained" in (tmp_path / "out" / "index.html").read_text()
 
@@ -317,7 +269,7 @@ def test_too_few_for_a_batch(plan: HardenPlan, tmp_path: Path, monkeypatch: pyte
     commands = Commands(negatives=1)
     monkeypatch.setattr(hardening, "_command", commands)
     plan = replace(plan, rounds=1, judge_keys=("rollout_batch_size=64", "batch_size=64", "micro_batch_size=64"))
-    assert harden_judge(plan, tmp_path / "out").next_judge == "judge_0"
+    assert harden_judge(plan, tmp_path / "out").next_judge == plan.judge
     assert commands.stages == ROUND[:5]
 
 
@@ -414,7 +366,7 @@ def test_a_gate_that_sees_little(
     class Wide(Commands):
         def __call__(self, *words: Any, is_read: bool = False, **how: Any) -> str:
             if is_read:
-                run = {"accuracy": 0.9, "against_first": {"interval": (low, high)}}
+                run = {"accuracy": 0.9, "against_first": {"interval": (low, high)}, "failure": ""}
                 return json.dumps({"runs": [run, run]})
             return super().__call__(*words, **how)
 
