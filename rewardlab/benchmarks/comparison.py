@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,8 +161,9 @@ def _with_ends(change: DifferenceEstimate | None) -> str:
 
 def leaderboard(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """Return (column names, a row of cells per run): best accuracy first, the comparison being with the run named first; then
-    the baselines, which any run of the same rows has. Runs are named by as much of their folders as tells them apart."""
-    ranked = sorted(runs, key=lambda run: (bool(run.report.failure), -run.report.scores.accuracy.micro))
+    the runs that failed, without figures, and the baselines, which any run of the same rows has. Runs are named by as much of
+    their folders as tells them apart."""
+    ranked = sorted(runs, key=lambda run: math.inf if run.report.failure else -run.report.scores.accuracy.micro)
     names = dict(zip([run.name for run in runs], short_names([run.name for run in runs]), strict=True))
     table = [_run_cells(run, runs[0], names) for run in ranked]
     if len(runs) > 2:
@@ -194,13 +196,22 @@ def _run_cells(run: Run, base: Run, names: Mapping[str, str]) -> dict[str, str]:
     failed = bool(report.failure)
     change = None if run is base else against(base, run)  # refuses other rows, failed or not
     change = None if failed or base.report.failure else change
-    bias, blank, prompts, decided = scores.position_bias, report.controls.get("blank"), scores.all_right, scores.decision
-    until = "" if report.stop_error is None else f", until {100 * report.stop_error:g} %"
+    others = _other_cells(report)
     return {
         "judge": f"{names[run.name]} ({report.judge})",
         "accuracy": FAILED_RUN if failed else with_interval(scores.accuracy.micro, scores.interval),
         f"against {names[base.name]}": _with_ends(DifferenceEstimate(change.difference, change.interval)) if change else "",
         "p": p_text(change.p_value) if change else "",
+        **({**dict.fromkeys(others, "–"), VOTE_PLAN: others[VOTE_PLAN]} if failed else others),
+    }
+
+
+def _other_cells(report: Report) -> dict[str, str]:
+    """The cells beside accuracy and differences, by column: figures of the judge, but for :data:`VOTE_PLAN`."""
+    scores = report.scores
+    bias, blank, prompts, decided = scores.position_bias, report.controls.get("blank"), scores.all_right, scores.decision
+    until = "" if report.stop_error is None else f", until {100 * report.stop_error:g} %"
+    return {
         "both orders": with_interval(decided.accuracy, decided.interval) if decided else "–",
         "Acc+": with_interval(prompts.accuracy, prompts.interval) if prompts else "–",
         "macro": macro_text(scores),
@@ -208,13 +219,13 @@ def _run_cells(run: Run, base: Run, names: Mapping[str, str]) -> dict[str, str]:
         "invalid, %": f"{100 * scores.invalid_rate:.2f}",
         "swap consistency": percent(scores.swap_consistency),
         "position bias": signed(bias),
-        "votes": f"{report.votes} × {report.orders}{until}",
+        VOTE_PLAN: f"{report.votes} × {report.orders}{until}",
         "tokens a vote": "–" if scores.tokens_per_vote is None else f"{scores.tokens_per_vote:.0f}",
         FAULTS: "; ".join(map(key_phrase, report.findings)) or "–",
     }
 
 
-FAILED_RUN, HOLM, FAULTS = "failed", "p (Holm)", "what is wrong"  # the last column
+FAILED_RUN, HOLM, VOTE_PLAN, FAULTS = "failed", "p (Holm)", "votes", "what is wrong"  # the last column
 OTHER_FIGURES = "Paired differences of the other figures, in points"
 
 
@@ -279,10 +290,11 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
     # Sentences stand below the table: a screen is not wide enough for a column of them beside the figures.
     faults = columns.index(FAULTS)
     wrong = [(row[0], row[faults]) for row in rows if row[faults] not in ("", "–")]
-    whole = [run for run in runs if not run.report.failure] or list(runs)
+    whole = [run for run in runs if not run.report.failure]
     names = short_names([run.name for run in whole])
     reports = {name: run.report for name, run in zip(names, whole, strict=True)}
-    plots = [figure_uri(leaderboard_figure(reports, width=width)) for width in (WIDE, 8.0)]  # inches: of a phone, of a desk
+    widths = (WIDE, 8.0) if whole else ()  # inches: of a phone, of a desk
+    plots = [figure_uri(leaderboard_figure(reports, width=width)) for width in widths]
     figures, changes = figures_table(runs)
     facts = {
         "notes": NOTES,

@@ -27,15 +27,15 @@ class AgainstFirst:
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A finished run; of one that failed ``accuracy``, ``interval`` and ``against_first`` are None, for they are not its
-    judge's. ``against_first`` is None of the first run, and where that one failed."""
+    """A finished run; of one that failed every figure is None and there are no ``findings``, for they are not its judge's.
+    ``against_first`` is None of the first run, and where that one failed."""
 
     run: str
     judge: str
     failure: str
     accuracy: float | None
     interval: Interval | None
-    invalid_rate: float
+    invalid_rate: float | None
     swap_consistency: float | None
     position_bias: float | None
     findings: tuple[str, ...]
@@ -76,12 +76,14 @@ def _against_first(change: Difference, p_holm: float, figures: FigureDifferences
 
 def _compared(run: Run, change: AgainstFirst | None) -> ComparedRun:
     report, scores = run.report, run.report.scores
+    if report.failure:
+        return ComparedRun(run.name, report.judge, report.failure, None, None, None, None, None, (), change)
     return ComparedRun(
         run=run.name,
         judge=report.judge,
         failure=report.failure,
-        accuracy=None if report.failure else scores.accuracy.micro,
-        interval=None if report.failure else scores.interval,
+        accuracy=scores.accuracy.micro,
+        interval=scores.interval,
         invalid_rate=scores.invalid_rate,
         swap_consistency=scores.swap_consistency,
         position_bias=scores.position_bias,

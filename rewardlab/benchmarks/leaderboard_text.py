@@ -123,7 +123,8 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def leaderboard_csv(runs: Sequence[Run]) -> str:
-    """Return a line for each run, the first named first, in numbers: shares in 0..1, an empty cell where there is none."""
+    """Return a line for each run, the first named first, in numbers: shares in 0..1, an empty cell where there is none, as of
+    every figure of a run that failed."""
     changes = [
         None if run is runs[0] or run.report.failure or runs[0].report.failure else against(runs[0], run) for run in runs
     ]
@@ -134,11 +135,13 @@ def leaderboard_csv(runs: Sequence[Run]) -> str:
     table.writerow(CSV_COLUMNS)
     for run, change in zip(runs, changes, strict=True):
         report, scores = run.report, run.report.scores
-        accuracy = ("",) * 3 if report.failure else (scores.accuracy.micro, *scores.interval)
+        accuracy: tuple[object, ...] = (scores.accuracy.micro, *scores.interval)
+        others: tuple[object, ...] = (scores.invalid_rate, scores.swap_consistency, scores.position_bias)
+        if report.failure:
+            accuracy = others = ("",) * 3
         difference: tuple[object, ...] = ("",) * 5
         if change is not None:
             difference = (change.difference, *change.interval, change.p_value, next(adjusted, ""))
-        others = (scores.invalid_rate, scores.swap_consistency, scores.position_bias)
         figures = _figure_cells(None if change is None else figures_against(runs[0], run))
         table.writerow([run.name, report.judge, report.failure, scores.num_pairs, *accuracy, *difference, *others, *figures])
     return text.getvalue()

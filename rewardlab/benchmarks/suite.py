@@ -123,22 +123,27 @@ def is_unread(report: Report) -> bool:
 
 
 def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
-    """Return the table over the reports of a suite, by the name of their folder, their notes and commits."""
+    """Return the table over the reports of a suite, by the name of their folder, their notes and commits. A run that failed has
+    no figure in it."""
     rows = []
     for name, report in reports.items():
         scores, blank = report.scores, report.controls.get("blank")
         rule, best = best_baseline(report.baselines)
+        baseline = f"{rule} {percent(best)}"
+        if report.failure:
+            rows.append((f"[{name}]({name}/report.md)", FAILED, *("–",) * 4, baseline, *("–",) * 3))
+            continue
         accuracy = with_interval(scores.accuracy.micro, scores.interval)
-        has_figures = not (report.failure or is_unread(report))
+        has_figures = not is_unread(report)
         bias, decided = scores.position_bias, scores.decision
         row = (
             f"[{name}]({name}/report.md)",
-            FAILED if report.failure else accuracy if has_figures else UNREAD,
+            accuracy if has_figures else UNREAD,
             "; ".join(map(key_phrase, report.findings)) or "–",
             macro_text(scores) if has_figures else "–",
             with_interval(decided.accuracy, decided.interval) if has_figures and decided else "–",
             "–" if blank is None else with_interval(blank.accuracy.micro, blank.interval),
-            f"{rule} {percent(best)}",
+            baseline,
             percent(scores.invalid_rate, 2),
             percent(scores.swap_consistency),
             signed(bias),

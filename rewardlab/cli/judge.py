@@ -163,26 +163,27 @@ def rank_command(
         max_failed=max_failed,
         command=command,
     )
-    undecided = 100 * report["undecided_rate"]
-    typer.echo(
-        f"{report['num_prompts']:,} prompts, {report['matches_per_prompt']:.1f} matches each, {undecided:.1f} % undecided; "
-        f"{report['without_one_best']:,} prompts without a single best response"
-    )
+    if not report["failure"]:
+        undecided = 100 * report["undecided_rate"]
+        typer.echo(
+            f"{report['num_prompts']:,} prompts, {report['matches_per_prompt']:.1f} matches each, {undecided:.1f} % undecided; "
+            f"{report['without_one_best']:,} prompts without a single best response"
+        )
     if failed := sum(report["statuses"].get(status, 0) for status in ("error", "timeout")):
         typer.echo(f"{failed:,} votes failed at the endpoint; the same command asks for them again")
     if report["other_format"]:
         typer.echo(report["other_format"])
     if report["cached_votes"]:
         typer.echo(f"cached: {report['cached_votes']:,} of {sum(report['statuses'].values()):,} votes")
-    if "best_found" in report and not report["failure"]:
+    if "best_found" in report:
         for name, cell in {"best found": report["best_found"], **report["groups"]}.items():
             low, high = cell["interval"]
             typer.echo(f"{name}: {100 * cell['accuracy']:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {cell['n']:,}")
     typer.echo(f"written: {out}/rankings.jsonl, matches.jsonl, report.json")
-    end_without_votes({VerdictStatus(status) for status in report["statuses"]})
     if report["failure"]:
         typer.echo(f"the run failed: {report['failure']}", err=True)
         raise typer.Exit(ExitCode.ENDPOINT)
+    end_without_votes({VerdictStatus(status) for status in report["statuses"]})
     if report["unjudged_rate"] == 1:
         typer.echo("no match has a valid vote in both orders", err=True)
         raise typer.Exit(ExitCode.ENDPOINT if failed else ExitCode.FINDING)

@@ -62,7 +62,7 @@ def is_checkpoint(folder: Path) -> bool:
 
 def checkpoint_parcel(folder: Path, repo: str, reports: Sequence[Path], *, base_model: str | None, **given: Any) -> Parcel:
     """Return a checkpoint and its card. Raise CheckpointError for one without weights, or an adapter whose base nobody else
-    has; ConfigError for a report of another judge."""
+    has; ConfigError for a report of another judge, or of a run that failed."""
     from rewardlab.models.model_card import adapter_base, is_hub_id, model_card_body, model_front_matter
 
     files, left_out = _files_of(folder)
@@ -81,12 +81,14 @@ def checkpoint_parcel(folder: Path, repo: str, reports: Sequence[Path], *, base_
         )
     read = [_read_report(path, folder) for path in reports]
     front = model_front_matter(folder, base_model=base_model, **given)
-    if read:
-        front["model-index"] = _model_index(repo, read)
+    whole = [report for report in read if not report.robustness]  # attacked pairs measure no accuracy of the judge
+    if whole:
+        front["model-index"] = _model_index(repo, whole)
     body = model_card_body(folder, repo, [line for report in read for line in _result_lines(report)])
     notes = [] if front["license"] else ["no license stated: --license apache-2.0 (or another) puts it on the card"]
     notes += [] if front["base_model"] else ["no base model stated: the checkpoint does not name one of the Hub; --base-model"]
-    notes += [] if read else ["no accuracy on the card: --report RUN of `rewardlab bench run` puts it there"]
+    missing = "no model-index: accuracies are of attacked pairs alone" if read else "no accuracy on the card"
+    notes += [] if whole else [f"{missing}; --report RUN of `rewardlab bench run` puts it there"]
     stale = ["*.safetensors", "*.safetensors.index.json"]
     return Parcel(folder, files, front, body, stale, _text(folder / README), changed, left_out, notes)
 
@@ -114,12 +116,18 @@ def _check_weights(folder: Path) -> None:
 
 
 def _read_report(run: Path, folder: Path) -> Report:
-    """Return the report of a run. Raise ConfigError where its judge had other weights or was asked in other words."""
+    """Return the report of a run. Raise ConfigError where the run failed, and where its judge had other weights or was asked in
+    other words."""
     from rewardlab.benchmarks.comparison import read_run
     from rewardlab.benchmarks.run_files import VOTES
     from rewardlab.models.checkpoints import read_card, weights_id
 
     report = read_run(run).report
+    if report.failure:
+        raise ConfigError(
+            f"{run}: no card may have its figures, for the run failed: {report.failure}; run the same benchmark command again, "
+            "which asks for what failed, or leave out this --report"
+        )
     with (run / VOTES).open(encoding="utf-8") as log:
         identity = json.loads(log.readline()).get("identity", {})
     if (weights := identity.get("weights")) and weights != weights_id(folder):
@@ -138,10 +146,10 @@ def _result_lines(report: Report) -> list[str]:
     from rewardlab.benchmarks.robustness.text import FIGURES, figure_rows, robustness_sentence
     from rewardlab.reporting.tables import markdown_table
 
-    lines = [f"### {report.benchmark}", ""]
-    if report.robustness:
-        lines += [robustness_sentence(report.robustness), "", *markdown_table(FIGURES, figure_rows(report.robustness)), ""]
-    lines += markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
+    accuracy = f"accuracy{' on attacked pairs' if report.robustness else ''}, 95 % interval"
+    lines = [f"### {report.benchmark}", "", *markdown_table(("", accuracy, "pairs"), accuracy_rows(report))]
+    if report.robustness:  # its sentence speaks of the accuracy on top
+        lines += ["", robustness_sentence(report.robustness), "", *markdown_table(FIGURES, figure_rows(report.robustness))]
     lines += ["", *(f"- {name}: {value}" for name, value in facts(report))]
     versions = ", ".join(f"{name} {number}" for name, number in report.versions.items() if number)
     return [*lines, f"- versions: {versions}", *(f"- note: {note}" for note in report.notes), ""]
@@ -152,8 +160,6 @@ def _model_index(repo: str, reports: Sequence[Report]) -> Any:
 
     results = []
     for report in reports:
-        if report.robustness:  # of attacked pairs, which are no accuracy of the judge
-            continue
         values = {"accuracy": report.scores.accuracy.micro, "invalid_rate": report.scores.invalid_rate}
         if report.scores.swap_consistency is not None:
             values["swap_consistency"] = report.scores.swap_consistency

@@ -123,8 +123,8 @@ def run_ranking(
     and asks again for the votes that failed. ``unjudged_rate`` of the report is the share of matches of which an
     order has no valid vote. Where best responses are known the report has the share of prompts whose single first place is one
     of them; first places that are shared are not right. ``failure`` of the report is not empty where more than the share
-    ``max_failed`` (0..1) of the votes failed: its figures then say nothing of the judge. Raise ConfigError, and EndpointError
-    where nothing answers.
+    ``max_failed`` (0..1) of the votes failed: it then has no figures, only counts of prompts and votes. Raise ConfigError, and
+    EndpointError where nothing answers.
     """
     for prompt in prompts:
         _start(plan, len(prompt.responses), budget, True)
@@ -153,16 +153,19 @@ def run_ranking(
     write_atomic(out / "rankings.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     judgments = [judgment for game in games for _, judgment in game.judgments]
     votes = [vote for judgment in judgments for vote in judgment.votes]
+    failure = failure_sentence([vote.completion for vote in votes], max_failed)
     report: dict[str, Any] = {"plan": plan, "budget": budget, "votes": num_votes, "judge": judge.spec, "command": command}
     report |= {
         "statuses": dict(Counter(vote.verdict.status.value for vote in votes)),
         "cached_votes": sum(vote.completion.from_cache for vote in votes),
-        "failure": failure_sentence([vote.completion for vote in votes], max_failed),
-        "unjudged_rate": sum(judged.outcome is Outcome.NO_VALID_VOTE for judged in judgments) / len(judgments),
+        "failure": failure,
+        "num_prompts": len(prompts),
         "commit": commit(),
         "other_format": _other_format(judge, votes),
-        **_score(prompts, rankings),
     }
+    if not failure:
+        report["unjudged_rate"] = sum(judged.outcome is Outcome.NO_VALID_VOTE for judged in judgments) / len(judgments)
+        report |= _score(prompts, rankings)
     write_atomic(out / "report.json", json.dumps(report, indent=1) + "\n")
     return report
 
@@ -187,7 +190,6 @@ def _row(number: int, prompt: Candidates, ranking: Ranking) -> dict[str, object]
 def _score(prompts: Sequence[Candidates], rankings: Sequence[Ranking]) -> dict[str, object]:
     matches = sum(ranking.num_matches for ranking in rankings)
     metrics: dict[str, object] = {
-        "num_prompts": len(rankings),
         "matches_per_prompt": matches / len(rankings),
         "undecided_rate": sum(ranking.undecided for ranking in rankings) / matches,
         "without_one_best": sum(ranking.best is None for ranking in rankings),

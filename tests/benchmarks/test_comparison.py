@@ -197,6 +197,24 @@ def test_a_leaderboard_as_numbers(runs: Path, tmp_path: Path) -> None:
     assert done.output.startswith("# pairs: 2 judges")  # no terminal: whole, in Markdown
 
 
+def test_a_failed_run_has_no_figure(runs: Path) -> None:
+    """Neither a cell of the table, nor a number of the CSV, nor a mark on the page's plot, which is not drawn of failed runs
+    alone; it stands last, and what was asked of it stays."""
+    random = read_run(runs / "random")
+    report = replace(random.report, scores=replace(random.report.scores, tokens_per_vote=7.0), findings=("Few prompts: 1",))
+    failed = replace(random, report=replace(report, failure="28 of 80 votes failed"))
+    columns, rows = leaderboard([failed, read_run(runs / "first")])
+    cells = dict(zip(columns, rows[1], strict=True))
+    assert {name for name, cell in cells.items() if cell not in ("–", "")} == {"judge", "accuracy", "votes"}
+    assert (cells["accuracy"], cells["votes"]) == ("failed", "1 × both")
+    [line] = csv.DictReader(leaderboard_csv([failed]).splitlines())
+    assert {name for name, cell in line.items() if cell} == {"run", "judge", "failure", "pairs"}
+    page = leaderboard_html([failed])
+    assert "<img" not in page
+    assert "28 of 80 votes failed" in page
+    assert "What is wrong" not in page
+
+
 def test_what_is_not_known_is_no_zero(runs: Path) -> None:
     """A rule writes no tokens; nothing is -0.0."""
     report = read_run(runs / "longest").report

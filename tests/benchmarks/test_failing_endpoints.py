@@ -140,7 +140,7 @@ def test_a_suite_goes_on_and_says_which_failed(pairs_file: Path, tmp_path: Path)
     assert ended.returncode == 3
     text = (tmp_path / "s" / "suite.md").read_text()
     [failed] = [line.split(" | ") for line in text.splitlines() if "| **failed** |" in line]
-    assert failed[3:5] == ["–", "–"]  # no macro average, nothing over both orders
+    assert [cell for n, cell in enumerate(failed) if n not in (0, 1, 6)] == ["–"] * 6 + ["– |"]  # but for the best baseline
     assert "- **pairs: FAILED: 10 of 200 votes" in text
     assert "pairs_: FAILED" not in text
 
@@ -211,6 +211,7 @@ def prompts_file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("command", [("rank", "--plan", "knockout"), ("bench", "listwise", "--data")], ids=lambda c: c[0])
 def test_rank_and_listwise_have_the_same_bound(command: tuple[str, ...], prompts_file: Path, tmp_path: Path) -> None:
     """A tenth of the answers fails, never two in a row: no figure is shown, the report says why, and the status is 3."""
+    is_rank = command[0] == "rank"
     server = ChatServer(refuse=lambda body, number: (400, "too <long>") if number % 10 == 5 else None, text="[[A]]")
     if command[0] == "rank":
         server.text, command = VERDICT, (command[0], str(prompts_file), *command[1:])
@@ -219,6 +220,7 @@ def test_rank_and_listwise_have_the_same_bound(command: tuple[str, ...], prompts
     with chat_server(server) as url:
         how = [*command, "--judge", f"openai:m@{url}", "--concurrency", "1", "--out"]
         ended = run_main(main, *how, tmp_path / "out")
+        written = json.loads((tmp_path / "out" / "report.json").read_text())
         allowed = run_main(main, *how, tmp_path / "allowed", "--max-failed", "0.2")
         server.refuse = lambda body, number: None
         again = run_main(main, *how, tmp_path / "out")
@@ -227,10 +229,26 @@ def test_rank_and_listwise_have_the_same_bound(command: tuple[str, ...], prompts
     assert "(10.0 %, more than the 2 % of --max-failed): 'HTTP 400: too <long>'" in ended.stderr
     assert "best found" not in ended.stdout
     assert "all prompts" not in ended.stdout
+    if is_rank:
+        assert not any(words in ended.stdout for words in ("% undecided", "single best"))
+        counts = {"statuses", "cached_votes", "num_prompts"}
+        settings = {"plan", "budget", "votes", "judge", "command", "commit"}
+        assert written.keys() == counts | settings | {"failure", "other_format"}
+        assert "24 votes failed at the endpoint" in ended.stdout
     assert allowed.returncode == again.returncode == 0, again.stderr
     assert "best found" in again.stdout or "all prompts" in again.stdout
     assert "FAILED" not in again.stdout
     assert json.loads((tmp_path / "out" / "report.json").read_text())["failure"] == ""
+
+
+def test_a_ranking_without_any_verdict_that_failed_has_failed(prompts_file: Path, tmp_path: Path) -> None:
+    """Where answers cannot be read either: the status is 3, for the same command may get others."""
+    server = ChatServer(refuse=lambda body, number: (400, "no") if number % 10 == 5 else None, text="I cannot say.")
+    with chat_server(server) as url:
+        how = ["rank", prompts_file, "--plan", "knockout", "--judge", f"openai:m@{url}", "--concurrency", "1"]
+        ended = run_main(main, *how, "--out", tmp_path / "out")
+    assert ended.returncode == 3
+    assert "the run failed: " in ended.stderr
 
 
 @pytest.mark.parametrize("protocol", ["choice", "ratings"])

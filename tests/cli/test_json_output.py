@@ -62,6 +62,7 @@ def test_compare(runs: Path, tmp_path: Path) -> None:
 
 
 def test_failed_runs(runs: Path, tmp_path: Path) -> None:
+    """No number of the failed one is printed, and no finding, whose sentences hold numbers."""
     for rule in RULES:
         folder = tmp_path / rule
         folder.mkdir()
@@ -76,6 +77,10 @@ def test_failed_runs(runs: Path, tmp_path: Path) -> None:
         (True, True),
         (False, False),
     ]
+    assert rows[1] == {
+        **dict.fromkeys(rows[0]),
+        **{"run": str(tmp_path / "longest"), "judge": "baseline:longest", "failure": "all failed", "findings": []},
+    }
     assert rows[2]["against_first"]["p_holm"] == rows[2]["against_first"]["p_value"]
     check = run_main(main, "bench", "check", *folders, "--json")
     printed = json.loads(check.stdout)

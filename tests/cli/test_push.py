@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,16 +14,20 @@ from typing import Any
 import pytest
 import yaml
 
+from rewardlab.benchmarks.robustness.run import run_robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.cli import main
+from rewardlab.cli.push_parts import checkpoint_parcel
 from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import read_pairs, write_jsonl, write_parquet, write_shards
+from rewardlab.errors import ConfigError
 from rewardlab.models.model_card import write_model_card
 from rewardlab.reporting.cards import BEGIN, END, author_text, merge_card, render_card
 from rewardlab.types import PreferencePair
 from tests.support.hub_server import READ_ONLY, TOKEN, HubServer
 from tests.support.servers import running
-from tests.support.shell import ROOT, TERMINAL
+from tests.support.shell import ROOT, TERMINAL, run_main
 
 Push = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -250,3 +255,44 @@ def test_a_trained_folder_has_a_card(fake_checkpoint: Path) -> None:
     assert front_matter(text.encode())["base_model"] == "Qwen/Qwen2.5-VL-7B-Instruct"
     assert "ab12" in text
     assert "Not measured yet" in text
+
+
+@pytest.fixture
+def measured(demo_pairs: Any, tmp_path: Path) -> Path:
+    """A folder with a run of a benchmark, ``plain``, and one under attack, ``attacked``."""
+    write_parquet(demo_pairs[0][:12], tmp_path / "pairs.parquet")
+    how = BenchSettings("pairs", tmp_path / "pairs.parquet", "baseline:shortest", votes=1, orders="both", controls=())
+    run_bench(how, tmp_path / "plain")
+    run_robustness(how, tmp_path / "attacked", num_pairs=12)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["plain", "attacked"])
+def test_a_failed_run_is_on_no_card(name: str, measured: Path, fake_checkpoint: Path) -> None:
+    """One sentence with the run's own and the cure, exit status 2, and nothing of the card is printed."""
+    path, failure = measured / name / "report.json", "28 of 80 votes failed at the endpoint"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "failure": failure}))
+    refused = run_main(main, "push", fake_checkpoint, "me/judge", "--report", path.parent, "--dry-run")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"the run failed: {failure}; " in " ".join(refused.stderr.split())
+    assert "run the same benchmark command again" in " ".join(refused.stderr.split())
+    other = measured / ("plain" if name == "attacked" else "attacked")
+    with pytest.raises(ConfigError, match="28 of 80 votes failed"):
+        checkpoint_parcel(fake_checkpoint, "me/judge", [other, path.parent], base_model=None, license=None, datasets=None)
+
+
+def test_attacked_pairs_are_no_result_of_the_hub(measured: Path, fake_checkpoint: Path) -> None:
+    """Alone they leave no model-index, beside a benchmark none of theirs; their accuracies say what they are of, above the
+    sentence that speaks of the accuracy on top."""
+    plain, attacked = measured / "plain", measured / "attacked"
+    given: dict[str, Any] = {"base_model": None, "license": "mit", "datasets": None}
+    alone = checkpoint_parcel(fake_checkpoint, "me/judge", [attacked], **given)
+    assert "model-index" not in alone.front
+    assert [note for note in alone.notes if "model-index" in note and "`rewardlab bench run`" in note]
+    assert "| accuracy on attacked pairs, 95 % interval |" in alone.body
+    assert alone.body.index("| micro average |") < alone.body.index("The accuracy on top is of attacked pairs")
+    both = checkpoint_parcel(fake_checkpoint, "me/judge", [attacked, plain], **given)
+    [model] = both.front["model-index"]
+    assert [result["dataset"]["name"] for result in model["results"]] == ["pairs"]
+    assert both.notes == []
+    assert re.findall("accuracy.*(?=, 95 % interval [|])", both.body) == ["accuracy on attacked pairs", "accuracy"]
