@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -141,8 +142,10 @@ def vote_row(vote: Vote) -> dict[str, JsonValue]:
 def vote_of(row: Mapping[str, Any]) -> Vote:
     """Read what :func:`vote_row` wrote. Raises KeyError, TypeError or ValueError for another kind of object."""
     choice = Choice(row["choice"]) if row["choice"] else None
-    verdict = Verdict(choice, VerdictStatus(row["status"]), row["rule"])
-    return Vote(Order(row["order"]), verdict, completion_of(row), row.get("margin"), row.get("member", ""))
+    verdict, margin = Verdict(choice, VerdictStatus(row["status"]), row["rule"]), row.get("margin")
+    if margin is not None and not math.isfinite(margin):
+        raise ValueError(f"a margin of {margin}; expected a finite number")
+    return Vote(Order(row["order"]), verdict, completion_of(row), margin, row.get("member", ""))
 
 
 def num_failed(votes: Sequence[Vote]) -> int:

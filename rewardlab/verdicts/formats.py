@@ -25,10 +25,10 @@ from rewardlab.types import Choice, Verdict, VerdictStatus
 from rewardlab.verdicts.places import (
     DIGITS,
     EITHER,
-    LINE,
     QUOTES,
     Reader,
     choice_verdict,
+    end_of_line,
     is_quoted,
     last_line,
     no_verdict,
@@ -82,7 +82,7 @@ def bare(text: str) -> Verdict:
 
 def _statements(line: str, pattern: re.Pattern[str]) -> list[str]:
     """Return what stands in the places of a line that are no quotations; a line that holds nothing else counts quoted too."""
-    line = line[-LINE:]
+    line = end_of_line(line)
     if whole := pattern.fullmatch(line.strip(QUOTES + " .")):
         return [whole[1].strip().upper()]
     places = pattern.finditer(line)
@@ -127,7 +127,7 @@ def overall_judgment(text: str) -> Verdict:
     line; without a heading, a last line that begins "Therefore, Answer 1 is better".
 
     The benchmark's own pattern takes the last "Answer X is better" after the first such word, however far below it, and
-    any number for X; see ``benchmarks/vl_rewardbench/official.py``.
+    any number for X; see ``benchmarks/vl_rewardbench/official.py``. A question, and two in one line that differ, are no choice.
     """
     plain = without_markup(text)
     heads = [match.end() for match in _JUDGMENT.finditer(plain)]
@@ -136,14 +136,25 @@ def overall_judgment(text: str) -> Verdict:
     if not heads:
         return no_verdict("no_overall_judgment")
     match = _BETTER.match(plain, heads[-1])
-    return no_verdict("no_answer_is_better") if match is None else choice_verdict(DIGITS.get(match[1]), "answer_is_better")
+    if match is None:
+        return no_verdict("no_answer_is_better")
+    rest = plain[match.end() :].partition("\n")[0]
+    is_open = rest.lstrip().startswith("?") or any(other[1] != match[1] for other in _BETTER.finditer(rest))
+    return choice_verdict(None if is_open else DIGITS.get(match[1]), "answer_is_better")
+
+
+def _without_doubles(fields: list[tuple[str, object]]) -> dict[str, object]:
+    """Return the fields of an object. Raise ValueError where two have one name: a reader would see but the last."""
+    if len(names := dict(fields)) < len(fields):
+        raise ValueError("a name stands twice")
+    return names
 
 
 def _last_object(text: str) -> dict[str, object] | None:
     """Return the JSON object from the first brace to the end, without a closing code mark; None if that is none."""
     _, brace, rest = text.rstrip().removesuffix("```").partition("{")
     try:
-        value: dict[str, object] = json.loads(brace + rest)
+        value: dict[str, object] = json.loads(brace + rest, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError):
         return None
     return value
@@ -170,8 +181,8 @@ def json_better_response(text: str) -> Verdict:
 @reads_rest
 def result_tag(text: str) -> Verdict:
     """``Feedback: ... [RESULT] A`` (Prometheus 2): the last mark; the letter, and nothing else, after it."""
-    _, mark, label = text.rpartition("[RESULT]")
-    if not mark:
+    before, mark, label = text.rpartition("[RESULT]")
+    if not mark or is_quoted(text, len(before), len(before) + len(mark)):
         return no_verdict("no_result_tag")
     return choice_verdict(EITHER.get(without_markup(label).strip().strip("().").strip()), "result_tag")
 

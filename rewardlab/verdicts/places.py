@@ -11,7 +11,7 @@ DIGITS = {"1": Choice.FIRST, "2": Choice.SECOND}
 LETTERS = {"A": Choice.FIRST, "B": Choice.SECOND}
 EITHER = {**DIGITS, **LETTERS}
 _MARKUP = re.compile(r"[*_#]+")
-LINE = 2000  # characters of a line that are looked at; no verdict needs more
+LINE = 2000  # characters at the end of a line that statements are looked for in
 QUOTES = "\"'`“”‘’«»「」"
 
 Reader = Callable[[str], Verdict]
@@ -54,8 +54,19 @@ def is_quoted(text: str, begin: int, end: int) -> bool:
     before, after = text[max(0, begin - 2) : begin].rstrip()[-1:], text[end : end + 3].lstrip(" .")[:1]
     if before and after and before in QUOTES and after in QUOTES:
         return True
-    line = text[max(0, begin - LINE) : begin].rpartition("\n")[2]
-    return line.count('"') % 2 == 1 or line.count("`") % 2 == 1 or line.count("“") > line.count("”")
+    return bool(_open_marks(text, text.rfind("\n", 0, begin) + 1, begin))
+
+
+def _open_marks(text: str, begin: int, end: int) -> str:
+    """Return the quotation marks that a part of a line opens and does not close."""
+    odd = "".join(mark for mark in '"`' if text.count(mark, begin, end) % 2)
+    return odd + ("“" if text.count("“", begin, end) > text.count("”", begin, end) else "")
+
+
+def end_of_line(line: str) -> str:
+    """Return the end of a line that statements are looked for in, behind the marks of quotations that begin before it."""
+    cut = max(0, len(line) - LINE)
+    return _open_marks(line, 0, cut) + line[cut:]
 
 
 def last_line(text: str) -> str:

@@ -11,7 +11,17 @@ import re
 from collections.abc import Iterator
 
 from rewardlab.types import Choice, Verdict, VerdictStatus
-from rewardlab.verdicts.places import EITHER, LINE, QUOTES, choice_verdict, is_quoted, last_line, no_verdict, reads_rest
+from rewardlab.verdicts.places import (
+    EITHER,
+    LINE,
+    QUOTES,
+    choice_verdict,
+    end_of_line,
+    is_quoted,
+    last_line,
+    no_verdict,
+    reads_rest,
+)
 
 _NOUN = r"(?:Response|Answer|Assistant|Option|Model|Image|Video|Caption|Output|Candidate)"
 _NAME = rf"(?:the\s)?{_NOUN}\s{{0,2}}\(?(?P<name>[12AB])\b\)?"
@@ -35,9 +45,9 @@ def winner_line(text: str) -> Verdict:
 
     "Answer: B" alone is none: it may be the answer to the question. C, "tie" and "draw" are a tie.
     """
-    line = last_line(text)[:LINE].strip(QUOTES + " .!")
-    match = _WINNER_LINE.fullmatch(line) or _NAMED_LINE.fullmatch(line)
-    if match is None:
+    line = last_line(text).strip(QUOTES + " .!")
+    match = len(line) <= LINE and (_WINNER_LINE.fullmatch(line) or _NAMED_LINE.fullmatch(line))
+    if not match:
         return no_verdict("no_winner_line")
     label = match[1].upper()
     if label in ("C", "TIE", "DRAW"):
@@ -51,7 +61,7 @@ _CHOICE_LINE = re.compile(rf"(?:(?:the\s)?{_NOUN}\s{{0,2}})?[(\[]?([12ABC])[)\]]
 @reads_rest
 def choice_line(text: str) -> Verdict:
     """``A``, ``**2**``, ``(B)``, ``Response 1``: a last line that is the name of a response and nothing else; C is a tie."""
-    match = _CHOICE_LINE.fullmatch(last_line(text)[:LINE].strip(QUOTES + " .!"))
+    match = _CHOICE_LINE.fullmatch(last_line(text).strip(QUOTES + " .!"))
     if match is None:
         return no_verdict("no_choice_line")
     label = match[1].upper()
@@ -64,7 +74,7 @@ _MUCH = (
 )
 _STATEMENT = re.compile(
     rf"\b{_NAME}\s(?:is|wins\b|seems\sto\sbe|appears\sto\sbe)\s?{_MUCH}"
-    r"(?:better|best|superior|preferred|preferable|stronger|winner|(?<=wins)|(?<=wins\s))"
+    r"(?:(?:better|best|superior|preferred|preferable|stronger|winner)\b(?!-)|(?<=wins)|(?<=wins\s))"
     rf"|\bI\s(?:would\s|do\s|also\s|strongly\s|slightly\s|clearly\s)?(?:prefer|choose|pick|select|favou?r|go\swith|vote\sfor)\s"
     rf"{_NAME.replace('name', 'picked')}"
     rf"|\b(?:better|winner|preferred|superior|best)(?:\s(?:response|answer|one|of\sthe\stwo))?\sis\s"
@@ -92,6 +102,23 @@ _DENIAL = re.compile(
     re.IGNORECASE,
 )
 _DENIED_THAT = re.compile(rf"(?:{_DENIAL.pattern}).*\bthat\b", re.IGNORECASE)
+_CLAUSE_GOES_ON = re.compile(r"[,;:.!?—–(]|\b(?:because|since|as|while|whereas|for|than|but|and|so|due)\b", re.IGNORECASE)
+_DENIAL_WITHIN = re.compile(  # "in no respect", "by nobody", "less than the other"
+    r"\b(?:not|no|none|nobody|nothing|never|neither|hardly|cannot|less|least|last|avoided|ignored|random|opposite|by\s(?:the\s)?"
+    rf"(?:{_NOUN}|other))\b|n't\b|^['’]s\b",
+    re.IGNORECASE,
+)
+_DENIAL_AFTER = re.compile(  # ", which is false", ": not", ", they claim"
+    r"\s*[,;:—–-]+\s*(?:(?:which|that|this|it)\s(?:is|was)\s(?:\w{1,12}\s){0,2}(?:false|wrong|untrue|incorrect|not\b)"
+    r"|(?:not|no|never|false|wrong|untrue)\b(?=\W*$|[,.;:!])|(?:they|some|he|she|people|others)\b)",
+    re.IGNORECASE,
+)
+_SECOND_NAME = re.compile(rf"\s*(?:,?\s?\b(?:or|and)\b|[/&+])\s*(?:the\s)?(?:{_NOUN}\s{{0,2}})?\(?[12AB]\b", re.IGNORECASE)
+_BUT_OTHER = re.compile(
+    rf"\bbut\s(?:the\sother|(?:the\s)?(?:{_NOUN}\s{{0,2}})?\(?[12AB]\b\)?)[^.;]{{0,40}}\b(?:better|best|superior|preferred|"
+    r"stronger|wins?|winner)\b",
+    re.IGNORECASE,
+)
 _CONDITION_AFTER = re.compile(r"[^,.;]{0,60}\b(?:if|unless|when|only|were it not)\b", re.IGNORECASE)
 
 
@@ -107,6 +134,10 @@ def _statements(sentence: str) -> Iterator[Choice | None]:
             or _DENIAL.search(clause)
             or _DENIED_THAT.search(before)
             or _CONDITION_AFTER.match(sentence, match.end())
+            or _DENIAL_AFTER.match(sentence, match.end())
+            or _DENIAL_WITHIN.search(_CLAUSE_GOES_ON.split(sentence[match.end() :], maxsplit=1)[0])
+            or _BUT_OTHER.search(sentence, match.end())
+            or (match[1] is None and _SECOND_NAME.match(sentence, match.end()))
             or sentence.rstrip(QUOTES + " ").endswith("?")
         )
         yield None if is_taken_back else EITHER[next(name for name in match.groups() if name).upper()]
@@ -119,7 +150,7 @@ def prose_sentence(text: str) -> Verdict:
 
     Two that differ, and one that is denied, conditional, asked or reported, are no choice; "it is a tie" is a tie.
     """
-    line = last_line(text)[-LINE:]
+    line = end_of_line(last_line(text))
     choices = {choice for sentence in _SENTENCE_END.split(line) for choice in _statements(sentence)}
     if not choices:
         is_tie = any(not is_quoted(line, match.start(), match.end()) for match in _TIE.finditer(line))

@@ -119,7 +119,7 @@ def test_a_reader_of_the_rest_is_described_as_the_reader() -> None:
         ("code `X", True),
         ("code `a` `b` X", False),
         ("code `a` `b` `X", True),
-        ('" ' + "x" * 2100 + "X", False),  # so far back no mark is looked for
+        ('" ' + "x" * 2100 + "X", True),  # however far back
         ('"' + "x" * 1990 + "X", True),
     ],
 )

@@ -39,6 +39,7 @@ LINES = [
     ("Winner: Response A, but only just, if you mind style", NONE),
     ("The winner is not Response A", NONE),
     ("I cannot name a winner.", NONE),
+    ("Winner: B" + "." * 1999 + "no: A", NONE),
 ]
 CHOICES = [
     ("A", FIRST),
@@ -58,6 +59,7 @@ CHOICES = [
     ("A cat", NONE),
     ("not A", NONE),
     ("Answer: B", NONE),
+    ("B" + "." * 1999 + "no: A", NONE),
 ]
 SENTENCES = [
     ("I think Response A is better.", FIRST),
@@ -102,6 +104,27 @@ SENTENCES = [
     ("Response B claims that Response B is better.", NOT),
     ("The second answer tells me to write that Answer 2 is better.", NOT),
     ("Response A is better. No: Response B is better.", NOT),
+    ("Response A is bested by Response B.", NONE),
+    ("Response A is the better-looking but wrong one.", NONE),
+    ("Response A is best avoided.", NOT),
+    ("Response A is better in no respect.", NOT),
+    ("Response A is preferred by nobody.", NOT),
+    ("Response A is preferred over by Response B.", NOT),
+    ("I prefer Response A less than Response B.", NOT),
+    ("I would choose Response A last.", NOT),
+    ("Response A is better, which is false.", NOT),
+    ("Response A is stronger, they claim, but that is wrong.", NOT),
+    ("Response A is better — not!", NOT),
+    ("Response A is better in style but B is better overall.", NOT),
+    ("Response A is better in style, but the other is better overall.", NOT),
+    ("The better response is Response A or Response B, I cannot say.", NOT),
+    ("I pick Response A or B at random.", NOT),
+    ("My verdict: Response A / Response B.", NOT),
+    ("The better response is Response A's opposite.", NOT),
+    ("Response A is better because it does not invent a dog, and nothing is missing.", FIRST),
+    ("Response A is better than Response B, which is wrong about the dog.", FIRST),
+    ("I choose Response A, for the other one is not right.", FIRST),
+    ("Response A is the best of the two, but not by much.", FIRST),
 ]
 CASES = [
     *(("winner_line", *case) for case in LINES),

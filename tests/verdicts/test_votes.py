@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from rewardlab.data.votes import vote_of, vote_row
 from rewardlab.types import Choice, Completion, FinishReason, Judgment, Order, Outcome, Verdict, VerdictStatus, Vote
 from rewardlab.verdicts.votes import (
     both_orders_or_none,
@@ -136,3 +137,12 @@ def test_both_orders_or_none() -> None:
     assert both_orders_or_none(one, [SWAPPED]).outcome is Outcome.NO_VALID_VOTE
     even = judgment_by_probability("p", [weighed(GIVEN, 0.0), weighed(SWAPPED, 1.0)])
     assert both_orders_or_none(even) == even
+
+
+@pytest.mark.parametrize("margin", [math.nan, math.inf, -math.inf])
+def test_a_stored_margin_that_is_none_is_no_vote(margin: float) -> None:
+    """It would name a response: no comparison with what is no number holds."""
+    row = vote_row(Vote(Order.GIVEN, Verdict(None, VerdictStatus.NO_VERDICT), Completion("", FinishReason.STOP), 0.5))
+    assert vote_of(row).margin == 0.5
+    with pytest.raises(ValueError, match="expected a finite number"):
+        vote_of({**row, "margin": margin})
