@@ -121,7 +121,10 @@ def against(base: Run, other: Run, value: Callable[[RowScore], float] = score_of
         raise ConfigError(f"{base.name} and {other.name} judged other images; name the same --images for both")
     attacks = [run.report.robustness.attacks if run.report.robustness else "" for run in (base, other)]
     if attacks[0] != attacks[1]:
-        raise ConfigError(f"{base.name} and {other.name} are under other attacks; use the same --pairs, --seed and --families")
+        raise ConfigError(
+            f"{base.name} and {other.name} are under other attacks; use the same --pairs, --seed and --families (a judge that "
+            "sees no pictures, such as a baseline, is under none of pictures: name the other families)"
+        )
     before, after = base.values(value), other.values(value)
     if before.keys() != after.keys():
         raise ConfigError(f"{base.name} judged {len(before):,} rows and {other.name} {len(after):,}; use the same --limit")
@@ -255,17 +258,17 @@ def leaderboard_title(runs: Sequence[Run]) -> str:
 
 def leaderboard_markdown(runs: Sequence[Run]) -> str:
     """Return the leaderboard as Markdown. Raise ConfigError if the runs are not of one benchmark and data file."""
+    from rewardlab.benchmarks.group_differences import BY_FAMILY, family_table  # which builds on this module
+
     columns, rows = leaderboard(runs)
     figures, changes = figures_table(runs)
+    family_columns, families = family_table(runs)
     others = [f"{OTHER_FIGURES}:", "", *markdown_table(figures, changes), ""] if changes else []
+    by_family = [f"{BY_FAMILY}:", "", *markdown_table(family_columns, families), ""] if families else []
     commands = [f"- {run.name}: {run.report.command or '–'} (commit {run.report.commit[:12]})" for run in runs]
     failures = [f"**{sentence}**" for sentence in failures_of(runs)]
-    return (
-        "\n".join(
-            [f"# {leaderboard_title(runs)}", "", *markdown_table(columns, rows), "", *others, *failures, NOTES, "", *commands]
-        )
-        + "\n"
-    )
+    tables = [*markdown_table(columns, rows), "", *others, *by_family]
+    return "\n".join([f"# {leaderboard_title(runs)}", "", *tables, *failures, NOTES, "", *commands]) + "\n"
 
 
 def _with_stacked_p(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[str], list[list[str]]]:
@@ -283,6 +286,7 @@ def _with_stacked_p(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tu
 def leaderboard_html(runs: Sequence[Run]) -> str:
     """Return the leaderboard as one self-contained page, with the intervals drawn. Raise as :func:`leaderboard_markdown`."""
     from rewardlab.benchmarks.figures import leaderboard_figure
+    from rewardlab.benchmarks.group_differences import BY_FAMILY, family_table
     from rewardlab.reporting.pages import page_environment
     from rewardlab.reporting.plots import WIDE, figure_uri
 
@@ -296,7 +300,11 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
     widths = (WIDE, 8.0) if whole else ()  # inches: of a phone, of a desk
     plots = [figure_uri(leaderboard_figure(reports, width=width)) for width in widths]
     figures, changes = figures_table(runs)
+    family_columns, families = family_table(runs)
     facts = {
+        "by_family": BY_FAMILY,
+        "family_columns": family_columns,
+        "families": families,
         "notes": NOTES,
         "runs": runs,
         "figures": figures,

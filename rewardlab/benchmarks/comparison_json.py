@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rewardlab.benchmarks.comparison import Difference, Run, against, figures_against
 from rewardlab.benchmarks.differences import FigureDifferences
-from rewardlab.metrics.intervals import Interval
+from rewardlab.benchmarks.group_differences import group_differences
+from rewardlab.metrics.intervals import DifferenceEstimate, Interval
 from rewardlab.metrics.multiplicity import holm
 
 
 @dataclass(frozen=True)
 class AgainstFirst:
     """A run's accuracy less the first run's; ``p_holm`` is the p-value adjusted for the number of comparisons; ``figures`` are
-    the differences of the other figures."""
+    the differences of the other figures, ``groups`` those of accuracy within each group, of attacks within each family."""
 
     difference: float
     interval: Interval
@@ -23,6 +24,7 @@ class AgainstFirst:
     better: int
     worse: int
     figures: FigureDifferences
+    groups: Mapping[str, DifferenceEstimate]
 
 
 @dataclass(frozen=True)
@@ -63,15 +65,24 @@ def compare_runs(runs: Sequence[Run], different_protocols: Sequence[str] = ()) -
         benchmark=base.report.benchmark,
         num_pairs=base.report.scores.num_pairs,
         runs=tuple(
-            _compared(run, _against_first(changes[n], adjusted[n], figures_against(base, run)) if n in adjusted else None)
+            _compared(run, _against_first(changes[n], adjusted[n], base, run) if n in adjusted else None)
             for n, run in enumerate(runs)
         ),
         different_protocols=tuple(different_protocols),
     )
 
 
-def _against_first(change: Difference, p_holm: float, figures: FigureDifferences) -> AgainstFirst:
-    return AgainstFirst(change.difference, change.interval, change.p_value, p_holm, change.better, change.worse, figures)
+def _against_first(change: Difference, p_holm: float, base: Run, run: Run) -> AgainstFirst:
+    return AgainstFirst(
+        difference=change.difference,
+        interval=change.interval,
+        p_value=change.p_value,
+        p_holm=p_holm,
+        better=change.better,
+        worse=change.worse,
+        figures=figures_against(base, run),
+        groups=group_differences(base, run),
+    )
 
 
 def _compared(run: Run, change: AgainstFirst | None) -> ComparedRun:

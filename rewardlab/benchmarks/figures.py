@@ -43,13 +43,14 @@ class ReportFigure:
 def report_figures(report: Report) -> list[ReportFigure]:
     """Return a figure of everything that the report has numbers for."""
     scores = report.scores
-    cells: dict[str, Measured] = {**scores.groups, "overall": AccuracyEstimate(scores.accuracy.micro, scores.interval)}
+    groups = {} if report.robustness else scores.groups  # of attacks there are too many to be drawn
+    cells: dict[str, Measured] = {**groups, "overall": AccuracyEstimate(scores.accuracy.micro, scores.interval)}
     accuracies = plot_accuracies(cells, best_baseline(report.baselines))
     figures = [ReportFigure("accuracy", "Accuracy by group", accuracies)]
     if len(scores.k_curve) > 1:
         figures.append(ReportFigure("votes", "What more votes buy", _curve(scores)))
     if scores.position_bias is not None:
-        leans = {name: (cell.position_bias, cell.position_interval) for name, cell in scores.groups.items()}
+        leans = {name: (cell.position_bias, cell.position_interval) for name, cell in groups.items()}
         leans |= {"overall": (scores.position_bias, scores.position_interval)}
         caption = "Position: how often the response shown first is named"
         figures.append(ReportFigure("position", caption, plot_position(leans)))

@@ -5,6 +5,7 @@ Each sentence is "What is wrong: the numbers"; the words before the colon stand 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -226,15 +227,22 @@ def _of_sight(report: Report, evidence: Evidence) -> list[str]:
     return [f"Not shown to look at the image: {numbers}{cure}"]
 
 
+def chance_of(votes: int) -> float:
+    """Return how often a coin is right by a majority of so many votes (0..0.5): an even vote is not right."""
+    return (1 - math.comb(votes, votes // 2) / 2**votes) / 2 if votes % 2 == 0 else 0.5
+
+
 def _of_accuracy(report: Report) -> list[str]:
     scores = report.scores
     if scores.invalid_rate > 0.5:
         return []  # answers that are not read are no guesses
     number, (low, high) = f"{with_interval(scores.accuracy.micro, scores.interval)} % of trials are right", scores.interval
-    if high < 0.5:
-        return [f"Worse than guessing: {number}, where a coin has 50"]
-    if low <= 0.5:
-        return [f"Cannot be told from guessing: {number}, where a coin has 50"]
+    is_majority = report.panel is None and "verdict_probability" not in scores.confidence
+    coin = chance_of(report.votes) if is_majority else 0.5
+    if high < coin:
+        return [f"Worse than guessing: {number}, where a coin has {100 * coin:g}"]
+    if low <= coin:
+        return [f"Cannot be told from guessing: {number}, where a coin has {100 * coin:g}"]
     rules = {name: report.baselines[name].micro for name in BY_LENGTH if name in report.baselines}
     best = max(rules, key=lambda name: rules[name], default=None)
     if best is None or low > rules[best]:

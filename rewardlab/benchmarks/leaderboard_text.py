@@ -20,6 +20,7 @@ from rewardlab.benchmarks.comparison import (
     leaderboard_title,
 )
 from rewardlab.benchmarks.differences import FigureDifferences
+from rewardlab.benchmarks.group_differences import BY_FAMILY, family_table
 from rewardlab.benchmarks.run_names import short_names
 from rewardlab.metrics.multiplicity import holm
 
@@ -92,7 +93,7 @@ def leaderboard_text(runs: Sequence[Run], width: int) -> str:
     else:
         places = fitting_columns(columns, short_rows, width)
         lines += aligned_table([columns[n] for n in places], [[row[n] for n in places] for row in short_rows], width)
-    lines += ["", *_other_figures(runs, width)]
+    lines += ["", *_other_figures(runs, width), *_families(runs, width)]
     for row, short in zip(rows, short_rows, strict=True):
         if row[0] in names:
             first = ", the first" if names[row[0]][1] is runs[0] else ""
@@ -112,6 +113,15 @@ def _other_figures(runs: Sequence[Run], width: int) -> list[str]:
     if max(map(len, table)) > width:
         table = listed_rows(columns, rows, width)
     return [*textwrap.wrap(f"{OTHER_FIGURES}, {columns[0]}:", width), *table, ""] if rows else []
+
+
+def _families(runs: Sequence[Run], width: int) -> list[str]:
+    """The paired differences by family of attacks, and an empty line; nothing of runs that are under none."""
+    columns, rows = family_table(runs)
+    if not rows:
+        return []
+    table = aligned_table(columns, rows, width)
+    return [f"{BY_FAMILY}:", *(table if max(map(len, table)) <= width else listed_rows(columns, rows, width)), ""]
 
 
 def _named(runs: Sequence[Run]) -> list[tuple[str, Run]]:

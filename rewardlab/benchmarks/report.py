@@ -45,7 +45,8 @@ def accuracy_rows(report: Report) -> list[tuple[str, str, str]]:
 def judge_rows(report: Report) -> list[tuple[str, str, str]]:
     """Return the rows of :func:`accuracy_rows` that are of the judge: its groups, their averages, and its decisions."""
     scores, n = report.scores, f"{report.scores.num_pairs:,}"
-    rows = [(name, with_interval(cell.accuracy, cell.interval), f"{cell.n:,}") for name, cell in scores.groups.items()]
+    groups = {} if report.robustness else scores.groups  # of attacks the families stand in a table of their own
+    rows = [(name, with_interval(cell.accuracy, cell.interval), f"{cell.n:,}") for name, cell in groups.items()]
     rows.append(("micro average", with_interval(scores.accuracy.micro, scores.interval), n))
     rows.append(("macro average", macro_text(scores), n))
     if decided := scores.decision:
@@ -163,7 +164,7 @@ def report_markdown(report: Report) -> str:
         lines += [robustness_sentence(report.robustness), "", *markdown_table(FIGURES, figure_rows(report.robustness)), ""]
         lines += [*markdown_table(FAMILIES, family_rows(report.robustness)), ""]
     lines += markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
-    lines += ["", f"The groups add up to the overall: {addition(scores)}."]
+    lines += [] if report.robustness else ["", f"The groups add up to the overall: {addition(scores)}."]
     if len(scores.k_curve) > 1:
         lines += ["", "What more votes buy. One order: the majority of K votes, each order a trial. Both: one majority (or one"]
         lines += ["probability) of K votes of each. An even vote is not right, so that 2K votes, and even K, can score lower."]
@@ -292,7 +293,7 @@ def report_html(report: Report, rows: Sequence[Row], out: Path, pages: Sequence[
             reference_rows=reference_rows(report),
             answer_facts=answer_facts(report),
             asking_facts=asking_facts(report),
-            addition=addition(report.scores),
+            addition="" if report.robustness else addition(report.scores),
             plots=[(one.caption, figure_uri(one.figure)) for one in report_figures(report)],
             curve=curve_rows(report.scores),
             curve_columns=CURVE,

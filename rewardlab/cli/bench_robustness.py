@@ -52,7 +52,7 @@ def bench_robustness(
     ] = None,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the benchmark's images.")] = None,
     pairs: Annotated[
-        int, typer.Option("--pairs", min=1, help="Pairs to attack, drawn by the seed; each is judged some 110 times.")
+        int, typer.Option("--pairs", min=1, help="Pairs to attack, drawn by the seed; each is judged some 140 times.")
     ] = 100,
     families: Annotated[
         str,

@@ -148,7 +148,7 @@ def _result_lines(report: Report) -> list[str]:
 
     accuracy = f"accuracy{' on attacked pairs' if report.robustness else ''}, 95 % interval"
     lines = [f"### {report.benchmark}", "", *markdown_table(("", accuracy, "pairs"), accuracy_rows(report))]
-    if report.robustness:  # its sentence speaks of the accuracy on top
+    if report.robustness:
         lines += ["", robustness_sentence(report.robustness), "", *markdown_table(FIGURES, figure_rows(report.robustness))]
     lines += ["", *(f"- {name}: {value}" for name, value in facts(report))]
     versions = ", ".join(f"{name} {number}" for name, number in report.versions.items() if number)

@@ -14,10 +14,10 @@ import pytest
 from rewardlab.benchmarks import runner
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.comparison import leaderboard_markdown, read_run
-from rewardlab.benchmarks.findings import Estimate, Evidence, find_faults, gather_evidence, key_phrase
+from rewardlab.benchmarks.findings import Estimate, Evidence, chance_of, find_faults, gather_evidence, key_phrase
 from rewardlab.benchmarks.headline import headline_sentence
 from rewardlab.benchmarks.report import confidence_rows, report_html, report_markdown, summary_line
-from rewardlab.benchmarks.report_model import CountedEstimate, CurvePoint, Report
+from rewardlab.benchmarks.report_model import Confidence, CountedEstimate, CurvePoint, Report
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.benchmarks.suite import suite_markdown
@@ -205,6 +205,28 @@ def test_a_baseline_above_the_judge_is_named(reports: dict[str, tuple[Report, Pa
     long = report.baselines | {"longest": replace(report.baselines["longest"], micro=0.96)}
     [finding] = find_faults(replace(report, baselines=long), SOUND)
     assert finding.startswith("Not shown to be above a rule that reads nothing: the longest response is right in 96.0 %")
+
+
+def test_a_coin_with_an_even_number_of_votes(reports: dict[str, tuple[Report, Path, Any]]) -> None:
+    """An even vote is not right, so that a coin has 25 by two votes: 56 are no guesses. Of probabilities it has 50."""
+    assert [chance_of(votes) for votes in (1, 2, 3, 4)] == [0.5, 0.25, 0.5, 0.3125]
+    report = reports["seeing"][0]
+    accuracy = replace(report.scores.accuracy, micro=0.56)
+    for votes, low, high, expected in (
+        (1, 0.4, 0.7, GUESSES),
+        (2, 0.4, 0.7, None),
+        (2, 0.2, 0.3, GUESSES),
+        (2, 0.1, 0.2, "Worse"),
+    ):
+        changed = replace(
+            report, votes=votes, baselines={}, scores=replace(report.scores, accuracy=accuracy, interval=(low, high))
+        )
+        sentences = [text for text in find_faults(changed, SOUND) if "where a coin has" in text]
+        assert [text.startswith(expected or "") for text in sentences] == ([True] if expected else [])
+    by_probability = replace(
+        changed, scores=replace(changed.scores, confidence={"verdict_probability": Confidence(1, 0, None)})
+    )
+    assert any("a coin has 50" in text for text in find_faults(by_probability, SOUND))
 
 
 def test_a_failure_stands_in_place_of_the_number(reports: dict[str, tuple[Report, Path, Any]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from rewardlab.benchmarks.comparison import against, read_run
+from rewardlab.benchmarks.comparison import against, leaderboard_html, leaderboard_markdown, read_run
+from rewardlab.benchmarks.group_differences import BY_FAMILY, family_table, group_differences
+from rewardlab.benchmarks.leaderboard_text import leaderboard_text
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import check_report, parse_requirement
 from rewardlab.benchmarks.robustness import run as robustness_run
@@ -290,6 +293,24 @@ def test_report_and_comparison(pairs_file: Path, tmp_path: Path) -> None:
     assert runs[0].report.robustness == shortest.robustness != longest.robustness
     difference = against(*runs)
     assert difference.difference == pytest.approx(longest.scores.accuracy.micro - shortest.scores.accuracy.micro)
+    columns, rows = family_table(runs)
+    assert columns == ["family", "shortest", "longest less shortest"]
+    cells = {row[0]: row[1:] for row in rows}
+    assert runs[0].report.robustness is not None
+    assert runs[0].report.robustness.held_out.good_unnamed is not None
+    unnamed = [run.report.robustness.held_out.good_unnamed.share for run in runs]  # type: ignore[union-attr]
+    together = cells["held out: the good answer named over a degenerate one"]
+    assert together[0] == f"{100 * (1 - unnamed[0]):.1f}"
+    assert together[1].startswith(f"{100 * (unnamed[0] - unnamed[1]):+.1f} [")
+    assert cells["padded"][1].startswith("-100.0 [")
+    changes = group_differences(*runs)
+    assert changes.keys() == {row.group for row in runs[0].rows}
+    sizes = Counter(row.group for row in runs[0].rows)
+    mean = sum(sizes[name] * change.difference for name, change in changes.items()) / len(runs[0].rows)
+    assert mean == pytest.approx(difference.difference)
+    for text in (leaderboard_markdown(runs), leaderboard_text(runs, 100), leaderboard_html(runs)):
+        assert BY_FAMILY in text
+        assert "padded" in text
     plain = tmp_path / "plain"
     run_bench(settings_of(pairs_file), plain)
     with pytest.raises(ConfigError, match="not of the same benchmark"):
@@ -306,8 +327,8 @@ def test_the_command(pairs_file: Path, tmp_path: Path) -> None:
     assert "reaches" not in done.stderr
     text, page = ((tmp_path / "run" / name).read_text() for name in ("report.md", "report.html"))
     for name in json.loads((tmp_path / "run" / "report.json").read_text())["robustness"]["families"]:
-        assert f"| {name.replace('_', ' ')} |" in text
-        assert f">{name.replace('_', ' ')}<" in page
+        assert f"| {name.replace('_', ' ')}: " in text
+        assert f">{name.replace('_', ' ')}: " in page
     assert "Under attack" in page
     require = ("--require", "accuracy[padded]<=0.1", "--require", "good_unnamed.high<=0")
     again = run_main(main, "bench", "robustness", "pairs", *common, "--out", tmp_path / "run", *require)

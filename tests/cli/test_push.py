@@ -290,7 +290,7 @@ def test_attacked_pairs_are_no_result_of_the_hub(measured: Path, fake_checkpoint
     assert "model-index" not in alone.front
     assert [note for note in alone.notes if "model-index" in note and "`rewardlab bench run`" in note]
     assert "| accuracy on attacked pairs, 95 % interval |" in alone.body
-    assert alone.body.index("| micro average |") < alone.body.index("The accuracy on top is of attacked pairs")
+    assert alone.body.index("| micro average |") < alone.body.index("The accuracy of this run is of attacked pairs")
     both = checkpoint_parcel(fake_checkpoint, "me/judge", [attacked, plain], **given)
     [model] = both.front["model-index"]
     assert [result["dataset"]["name"] for result in model["results"]] == ["pairs"]

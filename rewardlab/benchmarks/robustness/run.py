@@ -16,7 +16,7 @@ from rewardlab.benchmarks.robustness.scores import cases_of, measured_figures, r
 from rewardlab.benchmarks.rows import load_rows
 from rewardlab.benchmarks.runner import Extra, judge_rows, open_any_judge
 from rewardlab.benchmarks.settings import BenchSettings
-from rewardlab.data.attacks.families import AttackedPair, Family, attacked_pairs, families_of
+from rewardlab.data.attacks.families import AttackedPair, Family, attacked_pairs, families_of, needs_pictures
 from rewardlab.data.votes import ATTACKS
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import ModelJudge
@@ -57,7 +57,7 @@ def run_robustness(
     attacked = _within_memory(attacked_pairs(pairs, chosen, seed=settings.seed, with_pictures=judge.sees))
     if not attacked:
         raise DataError(f"{settings.data}: no family makes anything of these pairs; name other --families")
-    notes += _notes_on_few(chosen, attacked, len(pairs))
+    notes += _notes_on_few([family for family in chosen if judge.sees or not needs_pictures(family)], attacked, len(pairs))
     labelled = [case for case in attacked if case.pair.preferred is not None]
     others = [case for case in attacked if case.pair.preferred is None]
     if not labelled:

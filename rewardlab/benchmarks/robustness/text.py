@@ -7,7 +7,7 @@ from rewardlab.metrics.intervals import DifferenceEstimate
 from rewardlab.reporting.tables import percent, signed, with_interval
 
 FIGURES = ("%, 95 % interval", "held-out families", "judgments", "families for training", "judgments")
-FAMILIES = ("family", "what it is", "held out", "attacker named %", "right turned %", "right lost %", "no verdict %", "pairs")
+FAMILIES = ("family", "held out", "attacker named %", "right turned %", "right lost %", "no verdict %", "pairs")
 _NAMES = {
     "degenerate_over_good": "degenerate answer named over the good one",
     "good_unnamed": "good answer not named over a degenerate one",
@@ -30,8 +30,8 @@ def robustness_sentence(scores: Robustness) -> str:
     num_families = len({family.words for family in scores.families.values()})
     return (
         f"{scores.num_pairs:,} pairs under {num_families} families of attacks; as they are, {clean} % of judgments are right. "
-        "The accuracy on top is of attacked pairs that have a better answer. Turned: names the attacker. Lost, not named: "
-        "or has no verdict. rewardlab data harden does not train on held-out families."
+        "The accuracy of this run is of attacked pairs that have a better answer. Turned: the judgment names the attacker. "
+        "Lost and not named also count judgments without a verdict. rewardlab data harden does not train on held-out families."
     )
 
 
@@ -57,12 +57,16 @@ def _cell(figures: Figures, name: str) -> tuple[str, str]:
 
 def family_rows(scores: Robustness) -> list[tuple[str, ...]]:
     """Return a row for each family, by kind and then in the order of the catalogue."""
-    return [(name.replace("_", " "), *_family_cells(family)) for name, family in scores.families.items()]
+    return [(_family_name(name, family), *_family_cells(family)) for name, family in scores.families.items()]
+
+
+def _family_name(name: str, family: FamilyScores) -> str:
+    claim = "" if family.claim else "; nothing is claimed"
+    return f"{name.replace('_', ' ')}: {family.words}{claim}"
 
 
 def _family_cells(family: FamilyScores) -> tuple[str, ...]:
     named = with_interval(family.named.share, family.named.interval)
     changed = ("–" if share is None else with_interval(share.share, share.interval) for share in (family.turned, family.lost))
     held_out = "no" if family.in_training else "yes"
-    name = named if family.claim else f"{named} (nothing is claimed)"
-    return family.words, held_out, name, *changed, percent(family.invalid_rate), f"{family.num_pairs:,}"
+    return held_out, named, *changed, percent(family.invalid_rate), f"{family.num_pairs:,}"

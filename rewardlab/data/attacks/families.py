@@ -10,6 +10,7 @@ import random
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
 
@@ -192,12 +193,21 @@ FAMILIES = {family.name: family for family in _ALL}
 
 def families_of(names: Collection[str] = ()) -> list[Family]:
     """Return the families of these names, or of these kinds; all where there are none. Raise ConfigError for an unknown one."""
+    names = [name.strip().replace(" ", "_") for name in names]  # as reports have them
     known = {*FAMILIES, *Kind}
     if unknown := [name for name in names if name not in known]:
+        near = get_close_matches(unknown[0], known, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigError(
-            f"unknown family {', '.join(unknown)}; expected a kind of {', '.join(Kind)}, or a family of {', '.join(FAMILIES)}"
+            f"unknown family {', '.join(unknown)}; {hint}expected a kind of {', '.join(Kind)}, or a family of "
+            f"{', '.join(FAMILIES)}"
         )
     return [family for family in _ALL if not names or family.name in names or family.kind in names]
+
+
+def needs_pictures(family: Family) -> bool:
+    """Return whether a family changes the pictures."""
+    return family.edit is not None or family.name == OTHER_PICTURE
 
 
 def attacked_pairs(
