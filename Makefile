@@ -94,8 +94,9 @@ pictures: $(READY)
 	$(BIN)/python eval/pictures.py --judge demo
 	$(if $(FIELD),$(BIN)/python eval/field.py --data $(FIELD))
 
-wheel: $(READY)
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+wheel:
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
 # Both ends of the bounds in pyproject.toml. At the lowest, other packages' own warnings are theirs.
 check-lowest check-newest: check-%: pyproject.toml
@@ -126,4 +127,4 @@ mutants: $(MUTANTS)/.ready
 	$(MUTANTS)/bin/python eval/mutants.py $(ONLY)
 
 clean:
-	rm -rf $(VENV) $(PARITY) $(VLLM) $(MUTANTS) .venv-lowest .venv-newest runs dist build site
+	rm -rf $(VENV) $(PARITY) $(VLLM) $(MUTANTS) .venv-wheel .venv-lowest .venv-newest runs dist build site
