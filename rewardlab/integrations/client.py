@@ -4,45 +4,86 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import logging
-import math
 import os
 import random
 import re
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import httpx
+from PIL import Image
 
 from rewardlab.data.images import encode_png, to_data_url
-from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.samplers.concurrency import retry_after_s
+from rewardlab.serving.schemas import MAX_CHARS
 
 LOG = logging.getLogger(__name__)
 # A full queue, a proxy without a server behind it, an engine or a server that starts again, a deadline on the server.
 PASSING = (429, 502, 503, 504)
 UNJUDGED, DRAWS = '"unjudged"', 3  # the judge gave no verdict; it is asked so often
 MAX_TIMEOUT_S = 3600.0  # that a request may ask for
-LONGEST_WAIT_S = 5.0  # between two tries to connect
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 5.0  # between two tries to connect
+LOSSLESS_PIXELS = 1920 * 1080  # of an image in memory that is sent as a PNG: a photo of a phone would be 20 MB
+PHOTO_QUALITY, LONGEST_JPEG_PX = 95, 65_500
 _TOLD = set[tuple[str, str]]()  # servers and signs that this process has warned of
 
 
 def image_url(image: Any) -> str:
     """Return a reference that the server understands, for an image as datasets have it: a URL, upload id or ``media:NAME``
-    (unchanged), a path, encoded bytes, ``{"bytes", "path"}``, or a PIL image. Raises MediaError or OSError for a file that is
-    no image."""
-    if isinstance(image, dict):
+    (unchanged), a path or encoded bytes (sent as they are), ``{"bytes", "path"}``, or a PIL image. Raises OSError for a file
+    that cannot be read, DataError for what is no image."""
+    if isinstance(image, Mapping):
         image = image.get("bytes") or image.get("path")
     if isinstance(image, str) and image.startswith(("data:", "upload:", "media:", "http://", "https://")):
         return image
     if isinstance(image, str | Path):
         image = Path(str(image).removeprefix("file://")).read_bytes()
-    return to_data_url(image if isinstance(image, bytes) else encode_png(image.convert("RGB")))
+    if not isinstance(image, bytes | Image.Image):
+        raise DataError(f"an image is {image!r:.80}; expected a PIL image, encoded bytes, a path, a URL or upload:ID")
+    return to_data_url(image if isinstance(image, bytes) else _encode(image))
+
+
+def _encode(image: Image.Image) -> bytes:
+    """Return a PNG up to :data:`LOSSLESS_PIXELS`, else a JPEG: of a photo that was opened from one with the tables of that
+    file, by which pixels that did not change stay as they are, of any other of :data:`PHOTO_QUALITY`."""
+    if image.width * image.height <= LOSSLESS_PIXELS or max(image.size) > LONGEST_JPEG_PX:
+        return encode_png(image.convert("RGB"))
+    file = io.BytesIO()
+    if image.mode == "RGB" and image.format == "JPEG" and getattr(image, "quantization", None):  # a pickled one has no tables
+        image.save(file, "JPEG", quality="keep")
+    else:
+        image.convert("RGB").save(file, "JPEG", quality=PHOTO_QUALITY, subsampling=0)
+    return file.getvalue()
+
+
+async def image_urls(rows: Sequence[Sequence[Any]]) -> list[tuple[str, ...]]:
+    """Return :func:`image_url` of the images in each row, encoded in a thread. An image that stands in several rows, as one
+    object or as several with the same pixels (TRL decodes a row once for each completion), is encoded once."""
+    return await asyncio.to_thread(_image_urls, [list(row) for row in rows])
+
+
+def _image_urls(rows: list[list[Any]]) -> list[tuple[str, ...]]:
+    by_object: dict[int, str] = {}
+    by_pixels: dict[tuple[tuple[int, int], bytes], str] = {}
+    for image in (image for row in rows for image in row):
+        if id(image) in by_object:
+            continue
+        if isinstance(image, Image.Image):
+            pixels = (image.size, hashlib.blake2b(image.convert("RGB").tobytes()).digest())
+            if pixels not in by_pixels:
+                by_pixels[pixels] = image_url(image)
+            by_object[id(image)] = by_pixels[pixels]
+        else:
+            by_object[id(image)] = image_url(image)
+    return [tuple(by_object[id(image)] for image in row) for row in rows]
 
 
 def group_key(question: str) -> str:
@@ -63,8 +104,8 @@ class RewardClient:
 
     ``options`` go into every request: ``votes``, ``strategy``, ``anchor``, ``budget``, ``priority``. The key is ``api_key`` or
     the environment's ``REWARDLAB_API_KEY``, the deadline 600 s or ``REWARDLAB_DEADLINE_S``. Raise EndpointError if the server
-    refuses the key or one of the options, or has no such path: no reward would ever come. Raise ConfigError for a ``url`` or a
-    deadline that is none.
+    refuses the key, one of the options, or the size of a group, or is no server of rewards: none would ever come. Raise
+    ConfigError for a ``url`` or a deadline that is none.
 
     ``signs`` are those that the server last saw in this key's answers, that a policy pleases the judge rather than gets better;
     each is logged once.
@@ -83,22 +124,44 @@ class RewardClient:
     async def rewards(
         self, question: str, responses: Sequence[str], images: Sequence[Any] = (), **options: Any
     ) -> list[float | None]:
-        """Return a reward for each response, in -1..1, None if it was not judged. ``options`` override those of the client."""
-        body: dict[str, Any] = {"question": question, "responses": list(responses), "images": list(map(image_url, images))}
-        body["timeout_s"] = min(max(1.0, self.deadline_s), MAX_TIMEOUT_S)
-        response = await self.post("/v1/rewards", body | self.options | options)
-        if response is None:
-            self.num_failed += len(responses)
-            return [None] * len(responses)
-        rewards: list[float | None] = response["rewards"]
+        """Return a reward for each response, in -1..1, None if it was not judged: a response that is longer than the server
+        takes, and one that has no other and no anchor to be compared with. ``options`` override those of the client."""
+        options = self.options | options
+        rewards: list[float | None] = [None] * len(responses)
+        sent = [n for n, text in enumerate(responses) if len(text) <= MAX_CHARS]
+        if num_long := len(responses) - len(sent):
+            LOG.warning(
+                "%s: %d of %d responses have more than %d characters: no reward", self.url, num_long, len(responses), MAX_CHARS
+            )
+        if len(sent) > 1 or (sent and options.get("strategy") == "anchor"):
+            (urls,) = await image_urls([images])
+            body: dict[str, Any] = {"question": question, "responses": [responses[n] for n in sent], "images": list(urls)}
+            body["timeout_s"] = min(max(1.0, self.deadline_s), MAX_TIMEOUT_S)
+            for n, reward in zip(sent, await self._judge(body | options), strict=True):
+                rewards[n] = reward
+        elif sent:
+            LOG.warning("%s: one response and no anchor: there is nothing to compare it with: no reward", self.url)
         self.num_failed += rewards.count(None)
+        return rewards
+
+    async def _judge(self, body: dict[str, Any]) -> list[float | None]:
+        number = len(body["responses"])
+        if (answer := await self.post("/v1/rewards", body)) is None:
+            return [None] * number
+        rewards = answer.get("rewards") if isinstance(answer, dict) else None
+        if not isinstance(rewards, list) or len(rewards) != number:
+            raise EndpointError(
+                f"{self.url}/v1/rewards: the answer has no 'rewards', one for each of {number} responses; expected a "
+                "`rewardlab serve` at this address"
+            )
         return rewards
 
     async def post(self, path: str, body: Any, *, group: str = "") -> Any:
         """Return the JSON of the server's response, or None if it fails. ``group`` is the :func:`group_key` of a sample that is
         sent alone."""
         headers = self._headers | ({"X-Group-Key": group} if group else {})
-        end, tries = time.monotonic() + self.deadline_s, 0
+        body = _sendable(body)
+        end, wait_s, num_unjudged = time.monotonic() + self.deadline_s, FIRST_WAIT_S, 0
         async with httpx.AsyncClient(headers=headers, timeout=self.deadline_s, verify=_certificates()) as client:
             while True:
                 try:
@@ -106,16 +169,17 @@ class RewardClient:
                 except (httpx.UnsupportedProtocol, httpx.LocalProtocolError) as error:
                     answer = _Failure(str(error))
                 except httpx.HTTPError as error:
-                    answer = _Failure(str(error) or type(error).__name__, wait_s=min(LONGEST_WAIT_S, 0.25 * 2**tries))
+                    answer = _Failure(str(error) or type(error).__name__, wait_s)
+                    wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
                 if not isinstance(answer, _Failure):
                     return answer
-                tries += 1
-                wait_s = (answer.wait_s or 0.0) * random.uniform(1.0, 1.25)  # not all of a run's requests at once
-                if answer.wait_s is None or tries >= answer.most_tries or time.monotonic() + wait_s >= end:
+                num_unjudged += answer.unjudged
+                pause_s = (answer.wait_s or 0.0) * random.uniform(1.0, 1.25)  # not all of a run's requests at once
+                if answer.wait_s is None or num_unjudged >= DRAWS or time.monotonic() + pause_s >= end:
                     LOG.warning("%s%s: %s: no reward", self.url, path, answer.sentence)
                     return None
-                LOG.info("%s%s: %s: again in %.1f s", self.url, path, answer.sentence, wait_s)
-                await asyncio.sleep(wait_s)
+                LOG.info("%s%s: %s: again in %.1f s", self.url, path, answer.sentence, pause_s)
+                await asyncio.sleep(pause_s)
 
     def _read(self, path: str, response: httpx.Response) -> Any:
         """Return the JSON of a response, or a _Failure. Raise EndpointError where no reward would ever come."""
@@ -124,9 +188,15 @@ class RewardClient:
             raise EndpointError(f"{self.url}{path}: HTTP {code}: {text}")
         if code == 422 and any(re.search(rf"\b{name}\b", response.text) for name in self.options):
             raise EndpointError(f"{self.url}{path}: refuses an option: {text}")
+        status, sentence = _status_and_sentence(response)
+        if code == 413 or (code == 422 and (status == "limit" or sentence.startswith("responses:"))):
+            raise EndpointError(
+                f"{self.url}{path}: HTTP {code}: {sentence}. Every group as large would be refused: make the groups or their "
+                "images smaller, or start the server with a greater --limit"
+            )
         if code in PASSING:
-            most_tries = DRAWS if UNJUDGED in response.text else math.inf
-            return _Failure(f"HTTP {code}: {text}", retry_after_s(response.headers.get("Retry-After"), default=1.0), most_tries)
+            wait_s = retry_after_s(response.headers.get("Retry-After"), default=1.0)
+            return _Failure(f"HTTP {code}: {text}", wait_s, UNJUDGED in response.text)
         if code != 200:
             return _Failure(f"HTTP {code}: {text}")
         self._note_signs(response.headers.get("X-Policy-Signs", ""))
@@ -147,11 +217,31 @@ class RewardClient:
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why there is no answer, after how many seconds to ask again (None: never), and how often at most."""
+    """Why there is no answer, after how many seconds to ask again (None: never), and whether the judge was asked."""
 
     sentence: str
     wait_s: float | None = None
-    most_tries: float = math.inf
+    unjudged: bool = False
+
+
+def _status_and_sentence(response: httpx.Response) -> tuple[str, str]:
+    """Return (status, sentence) of a failure of the server; the beginning of its text for one of anybody else."""
+    try:
+        answer = response.json()
+    except ValueError:
+        answer = None
+    if isinstance(answer, dict) and isinstance(answer.get("error"), str):
+        return str(answer.get("status", "")), answer["error"]
+    return "", response.text[:200]
+
+
+def _sendable(value: Any) -> Any:
+    """Return a body with a "?" for each half of a surrogate pair: it is no character, and no JSON in UTF-8 can hold it."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        return {name: _sendable(item) for name, item in value.items()}
+    return [_sendable(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _deadline_s() -> float:

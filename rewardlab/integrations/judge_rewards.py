@@ -45,13 +45,15 @@ class JudgeRewards:
 
     async def reward(self, rollout: JudgedCompletion, pair_id: str, verdict_format: str) -> dict[str, float]:
         """Return ``score`` and its parts, all numbers. Raise EndpointError if a rollout could not be scored, if the
-        consistency judge does not answer at the start, and if the other order of a pair does not come."""
+        consistency judge does not answer at the start or falls silent, and if the other order of a pair does not come."""
         await self._check_judge()
         scorer = self._scorers.get(verdict_format)
         if scorer is None:
             scorer = JudgmentScorer(verdict_format, self._judge, deadline_s=self._judge_deadline_s)
             self._scorers[verdict_format] = scorer
         (part,) = await scorer.score([rollout])
+        if self._judge is not None:
+            self._judge.refuse_silence()
         if part.status == VerdictStatus.ERROR:
             raise EndpointError(f"{pair_id}: a rollout could not be scored; it gets no reward")
         agreement = await self._agreement(WaitingRollout(rollout, part, asyncio.get_running_loop().create_future()), pair_id)

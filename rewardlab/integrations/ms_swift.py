@@ -9,8 +9,9 @@
 
     orms["judge"] = Judge  # swift rlhf ... --external_plugins plugin.py --reward_funcs judge
 
-Rows carry ``messages`` and ``images``, as its datasets do. What cannot be judged is None, as in TRL, on whose trainer its own
-is built; ``num_failed`` counts it. Tested against ms-swift 4.6's loader and ``compute_rewards_per_func``.
+Rows carry ``messages`` and ``images``, as its datasets do. What cannot be judged raises, for ms-swift would pay it 0, often the
+best of its group: its advantages add up rewards with ``nansum``. Tested against ms-swift 4.6's loader and
+``compute_rewards_per_func``.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from rewardlab.integrations.chats import chat_text, request_rewards
+from rewardlab.errors import DataError, EndpointError
+from rewardlab.integrations.chats import read_prompt, request_rewards
 from rewardlab.integrations.client import RewardClient
 
 
 class JudgeORM:
-    """A reward called with the completions of a batch and the columns of its rows."""
+    """A reward called with the completions of a batch and the columns of its rows. Raises EndpointError if one has no reward,
+    DataError for an image that did not come with its row, and for videos and sounds, which are not sent."""
 
     address = "http://localhost:8000"
     options: ClassVar[dict[str, Any]] = {}
@@ -36,10 +39,20 @@ class JudgeORM:
     def num_failed(self) -> int:
         return self.client.num_failed
 
-    def __call__(self, completions: list[str], **columns: Any) -> list[float | None]:
-        questions = [chat_text(_prompt(row)).replace("<image>", "").strip() for row in columns["messages"]]
-        images = [row or [] for row in columns.get("images") or [[]] * len(completions)]
-        return asyncio.run(request_rewards(self.client, questions, completions, images))
+    def __call__(self, completions: list[str], **columns: Any) -> list[float]:
+        for name in ("videos", "audios"):
+            if any(columns.get(name) or ()):
+                raise DataError(f"rows have {name}, which a judge is not shown; expected texts and images alone")
+        rows = columns.get("images") or [None] * len(completions)
+        prompts = [read_prompt(_prompt(turns), images) for turns, images in zip(columns["messages"], rows, strict=True)]
+        questions, images = [question for question, _ in prompts], [images for _, images in prompts]
+        rewards = asyncio.run(request_rewards(self.client, questions, completions, images))
+        if None in rewards:
+            raise EndpointError(
+                f"{self.address}: no reward for {rewards.count(None)} of {len(rewards)} completions, which ms-swift would pay "
+                "0; see the log"
+            )
+        return [reward for reward in rewards if reward is not None]
 
 
 def _prompt(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

@@ -23,5 +23,11 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[Any], **kwa
     response = asyncio.run(client.post("/get_reward", {"query": queries, "prompts": prompts, "labels": labels}))
     if response is None:
         raise EndpointError(f"{client.url}: no reward for {len(queries)} queries; see the log")
-    logs = {name: torch.tensor(values) for name, values in response["extra_logs"].items()}
-    return {"rewards": torch.tensor(response["rewards"]), "scores": torch.tensor(response["scores"]), "extra_logs": logs}
+    try:
+        rewards, scores, logs = response["rewards"], response["scores"], response["extra_logs"].items()
+    except (KeyError, TypeError, AttributeError) as error:
+        raise EndpointError(
+            f"{client.url}/get_reward: the answer has no rewards ({error!r}); expected a `rewardlab serve` at this address"
+        ) from error
+    extra_logs = {name: torch.tensor(values) for name, values in logs}
+    return {"rewards": torch.tensor(rewards), "scores": torch.tensor(scores), "extra_logs": extra_logs}

@@ -9,7 +9,8 @@
         train_dataset=dataset,  # columns: prompt, and image or images
     )
 
-A group of which a process sees only a part is compared within that part. What cannot be judged is None, which TRL leaves out.
+A group of which a process sees only a part is compared within that part. What cannot be judged is None. TRL leaves such a
+completion out where the judge is its only reward function; beside others it would pay it 0, and the judge raises.
 The metric ``judge/policy_signs`` counts the signs that the server sees of a policy that pleases the judge rather than gets
 better; a warning names each.
 """
@@ -19,20 +20,39 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rewardlab.integrations.chats import chat_images, chat_text, request_rewards
+from rewardlab.errors import EndpointError
+from rewardlab.integrations.chats import chat_text, read_prompt, request_rewards
 from rewardlab.integrations.client import RewardClient
 
 
 def judge_reward(url: str, **options: Any) -> Callable[..., Awaitable[list[float | None]]]:
-    """Return the reward function for a server; ``options`` are those of :class:`RewardClient`."""
+    """Return the reward function for a server; ``options`` are those of :class:`RewardClient`.
+
+    The function raises DataError for a prompt with a place of an image that did not come with it, and EndpointError for a
+    completion without a reward where the trainer that calls it would pay that 0."""
     client = RewardClient(url, **options)
 
     async def judge(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:
         rows = columns.get("images") or [None if image is None else [image] for image in columns.get("image") or ()]
-        images = [row or [] for row in rows] or [chat_images(prompt) for prompt in prompts]
-        rewards = await request_rewards(client, [chat_text(p) for p in prompts], [chat_text(c) for c in completions], images)
-        if log_metric := columns.get("log_metric"):
+        pairs = [read_prompt(prompt, row) for prompt, row in zip(prompts, rows or [None] * len(prompts), strict=True)]
+        questions, images = [question for question, _ in pairs], [images for _, images in pairs]
+        rewards = await request_rewards(client, questions, [chat_text(c) for c in completions], images)
+        log_metric = columns.get("log_metric")
+        if log_metric:
             log_metric("judge/policy_signs", float(len(client.signs)))
+        if None in rewards and _pays_none_as_0(getattr(log_metric, "__self__", None)):
+            raise EndpointError(
+                f"{client.url}: no reward for {rewards.count(None)} of {len(rewards)} completions, and TRL would pay each 0 "
+                "beside its other reward functions: let the judge be the only one, or, in GRPO, set "
+                'multi_objective_aggregation="normalize_then_sum"; why they have none is in the log'
+            )
         return rewards
 
     return judge
+
+
+def _pays_none_as_0(trainer: Any) -> bool:
+    """Return whether a trainer, whose method ``log_metric`` is, makes 0 of a None: it adds up several functions by ``nansum``,
+    and leaves out only what none of them rewards. Normalized before that, 0 is the mean of the group, which moves nothing."""
+    several = len(getattr(trainer, "reward_funcs", ())) > 1
+    return several and getattr(trainer, "multi_objective_aggregation", "") != "normalize_then_sum"

@@ -12,7 +12,7 @@ import os
 from typing import Any
 
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.integrations.client import RewardClient, group_key, image_url
+from rewardlab.integrations.client import RewardClient, group_key, image_urls
 
 
 async def compute_score(
@@ -25,11 +25,12 @@ async def compute_score(
         raise DataError(f"{data_source}: extra_info has no 'question'; a judge must know what was asked")
     client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
     images = info.get("images")  # may be an array, which has no truth value
-    label = {"question": info["question"], "media": [image_url(image) for image in (() if images is None else images)]}
+    (urls,) = await image_urls([() if images is None else images])
+    label = {"question": info["question"], "media": list(urls)}
     if info.get("anchor"):
         label["anchor"] = info["anchor"]
     body = {"prompt": info["question"], "response": solution_str, "label": label}
     reward = await client.post("/slime", body, group=group_key(info["question"]))
-    if reward is None:
+    if not isinstance(reward, int | float):
         raise EndpointError(f"{client.url}: no reward for a sample of {data_source}; see the log")
     return {"score": float(reward), "policy_signs": float(len(client.signs))}

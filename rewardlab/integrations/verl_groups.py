@@ -15,25 +15,41 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import dataclass, field
 from typing import Any
 
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rewardlab.errors import EndpointError
-from rewardlab.integrations.chats import chat_images, chat_text
+from rewardlab.integrations.chats import read_prompt
 from rewardlab.integrations.client import RewardClient
 
 
+@dataclass
+class Group:
+    """Samples of one prompt, and who waits for the reward of each; ``timer`` ends the wait for others, ``task`` judges all."""
+
+    timer: asyncio.TimerHandle
+    members: list[tuple[str, asyncio.Future[float | None]]] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+
+    def fail(self, error: Exception) -> None:
+        for _, future in self.members:
+            if not future.done():
+                future.set_exception(error)
+
+
 class JudgeGroups(RewardManagerBase):
-    """Rewards in -1..1. Raises EndpointError for a sample without a reward: verl has no samples without."""
+    """Rewards in -1..1. Raises EndpointError for a sample without a reward: verl has no samples without. Raises DataError for a
+    prompt with a place of an image that did not come with it."""
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, tokenizer, compute_score)
         self.client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
         rollout = config.actor_rollout_ref.rollout
         self._sizes = {False: int(rollout.n), True: int(rollout.get("val_kwargs", {}).get("n", 1))}
-        self._waiting: dict[tuple[str, bool], list[tuple[str, asyncio.Future[float | None]]]] = {}
+        self._waiting: dict[tuple[str, bool], Group] = {}
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         item = data[-1:][0]
@@ -52,33 +68,50 @@ class JudgeGroups(RewardManagerBase):
         return {"reward_score": reward, "reward_extra_info": {"score": reward, "policy_signs": float(len(self.client.signs))}}
 
     async def _group_reward(self, key: tuple[str, bool], turns: list[Any], response: str) -> float | None:
-        future: asyncio.Future[float | None] = asyncio.get_running_loop().create_future()
-        group = self._waiting.setdefault(key, [])
-        group.append((response, future))
-        if len(group) == self._sizes[key[1]]:
+        """Return the reward of a sample among its group. Raises EndpointError if the group is not whole within the client's
+        deadline, and what judging raises, which has that deadline for itself."""
+        loop = asyncio.get_running_loop()
+        if (group := self._waiting.get(key)) is None:
+            group = self._waiting[key] = Group(loop.call_later(self.client.deadline_s, self._dissolve, key))
+        future: asyncio.Future[float | None] = loop.create_future()
+        member = (response, future)
+        group.members.append(member)
+        if len(group.members) == self._sizes[key[1]]:
             del self._waiting[key]
-            try:
-                rewards = await self._rewards(turns, [text for text, _ in group])
-            except BaseException as error:
-                self._settle(group, error)
-                raise
-            self._settle(group, rewards)
-        async with asyncio.timeout(self.client.deadline_s):  # a rollout that is lost must not hold the others for good
+            group.timer.cancel()
+            group.task = loop.create_task(self._judge(group, turns))
+        try:
             return await future
+        except asyncio.CancelledError:
+            if self._waiting.get(key) is group:  # another try of this sample takes its place
+                group.members.remove(member)
+                if not group.members:
+                    del self._waiting[key]
+                    group.timer.cancel()
+            raise
 
-    @staticmethod
-    def _settle(group: list[tuple[str, asyncio.Future[float | None]]], result: list[float | None] | BaseException) -> None:
-        for index, (_, future) in enumerate(group):
-            if future.done():
-                continue
-            if isinstance(result, BaseException):
-                future.set_exception(EndpointError(f"the group's rewards failed: {result!r}"))
-                future.exception()  # a cancelled caller does not fetch it
-            else:
-                future.set_result(result[index])
+    def _dissolve(self, key: tuple[str, bool]) -> None:
+        group = self._waiting.pop(key)
+        group.fail(
+            EndpointError(
+                f"{len(group.members)} of the {self._sizes[key[1]]} samples of a prompt came within {self.client.deadline_s:g} "
+                "s (REWARDLAB_DEADLINE_S): none of them has a reward; all must come to one worker (reward.num_workers=1)"
+            )
+        )
+
+    async def _judge(self, group: Group, turns: list[Any]) -> None:
+        try:
+            rewards = await self._rewards(turns, [text for text, _ in group.members])
+        except Exception as error:  # the boundary: every member gets it
+            group.fail(error)
+            return
+        for (_, future), reward in zip(group.members, rewards, strict=True):
+            if not future.done():
+                future.set_result(reward)
 
     async def _rewards(self, turns: list[Any], responses: list[str], anchor: str | None = None) -> list[float | None]:
         if len(responses) == 1 and not anchor:
             raise EndpointError("one sample of a prompt cannot be compared with anything: give extra_info an 'anchor'")
         options = {"strategy": "anchor", "anchor": anchor} if anchor else {}
-        return await self.client.rewards(chat_text(turns), responses, chat_images(turns), **options)
+        question, images = read_prompt(turns)
+        return await self.client.rewards(question, responses, images, **options)

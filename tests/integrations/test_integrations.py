@@ -56,8 +56,8 @@ def test_trl_calls(url: str) -> None:
     images = [[photo]] * 3 + [None] * 4
     told = asyncio.run(reward(prompts, completions, images=images, completion_ids=[], trainer_state=None))
     assert told == [-1, 1, 0, -1, 1, None, None]
-    blind = asyncio.run(reward(prompts[:3], completions[:3]))
-    assert blind == [None] * 3  # the judge says that it sees nothing
+    with pytest.raises(DataError, match="images came with it"):
+        asyncio.run(reward(prompts[:3], completions[:3]))
     assert asyncio.run(reward(prompts[:1], completions[:1], image=[photo])) == [None]
     inside = [{"role": "user", "content": [{"type": "image", "image": photo}, {"type": "text", "text": "Do you see it?"}]}]
     assert asyncio.run(reward([inside] * 3, completions[:3])) == [-1, 1, 0]
@@ -166,7 +166,7 @@ def test_easyr1(url: str, impatient: None, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_ms_swift(url: str, impatient: None) -> None:
-    """A row is read by its columns; None where nothing could be judged, counted."""
+    """A row is read by its columns; an error where nothing could be judged, counted."""
 
     class Judge(JudgeORM):
         pass
@@ -176,7 +176,8 @@ def test_ms_swift(url: str, impatient: None) -> None:
     messages = [[{"role": "user", "content": "Do you see it?"}, {"role": "assistant", "content": a}] for a in ANSWERS]
     images = [[{"bytes": png(), "path": None}]] * 3
     assert orm(ANSWERS, messages=messages, images=images, solution=["red"] * 3) == [-1, 1, 0]
-    assert orm(ANSWERS, messages=[[{"role": "user", "content": "down"}]] * 3) == [None] * 3
+    with pytest.raises(EndpointError, match="no reward for 3 of 3"):
+        orm(ANSWERS, messages=[[{"role": "user", "content": "down"}]] * 3)
     assert orm.num_failed == 3
 
 

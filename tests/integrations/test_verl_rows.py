@@ -21,7 +21,7 @@ from rewardlab.integrations.judge_rewards import JudgeRewards
 from rewardlab.integrations.verl_rows import verl_row, write_verl_rows
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.judgment import JudgedCompletion, RewardWeights, compose
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer
+from rewardlab.rewards.scorer import GIVE_UP_AFTER, EndpointConsistencyJudge, JudgmentScorer
 from rewardlab.types import IMAGE_MARK, Choice, Completion, FinishReason, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
 
@@ -162,6 +162,31 @@ def test_nobody_to_ask_is_no_reward() -> None:
     judged = JudgeRewards(judge, RewardWeights())
     assert all(isinstance(one, EndpointError) for one in rewards(judged, said(Choice.FIRST), said(Choice.SECOND)))
     judge.there = True
+    assert rewards(judged, said(Choice.FIRST))[0]["score"] == 2.0
+
+
+class Silent(EndpointConsistencyJudge):
+    """Was there when the run began; fails from then on, until it is ``back``."""
+
+    def __init__(self) -> None:
+        super().__init__(ConsistencyConfig.model_validate({}))
+        self.back = False
+
+    async def check(self) -> None:
+        pass
+
+    async def _complete(self, prompt: str) -> Completion:
+        return Completion("1", FinishReason.STOP, 1) if self.back else Completion("", FinishReason.ERROR, error="HTTP 503")
+
+
+def test_a_consistency_judge_that_falls_silent_ends_the_rewards() -> None:
+    """As in our own trainer: a few failures are paid as unknown, then every judgment would be; until it answers again."""
+    judge = Silent()
+    judged = JudgeRewards(judge, RewardWeights())
+    results = [rewards(judged, said(Choice.FIRST))[0] for _ in range(GIVE_UP_AFTER + 2)]
+    assert [one["consistency_unknown"] for one in results[: GIVE_UP_AFTER - 1]] == [1.0] * (GIVE_UP_AFTER - 1)
+    assert all(isinstance(one, EndpointError) and "none of the last" in str(one) for one in results[GIVE_UP_AFTER - 1 :])
+    judge.back = True
     assert rewards(judged, said(Choice.FIRST))[0]["score"] == 2.0
 
 
