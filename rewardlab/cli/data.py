@@ -7,22 +7,25 @@ import importlib.util
 import json
 import shlex
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional, cast
 
 import typer
 
+from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import AllowColumns, Data, Images, Out, RandomSeed, columns_of, data_app
 from rewardlab.errors import ConfigError, DataError, OutputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from rewardlab.curation.decontaminate import Contamination
     from rewardlab.data.recipes import Recipe
     from rewardlab.types import PreferencePair
 
 RECIPES = "rewardlab.recipes"  # group of entry points: recipes of other packages
+FILE_SUFFIXES = (".jsonl", ".parquet", ".csv", ".tsv", ".json", ".ndjson", ".arrow", ".txt", ".gz", ".zip")  # of no folder
 AGAINST = (
     "NAME=DATA or NAME=DATA,IMAGES, as in `bench run NAME --data DATA --images IMAGES`; again for another. "
     "IMAGES may be - where none are at hand: texts alone are compared then."
@@ -154,7 +157,7 @@ def data_balance(data: Data, out: Out, images: Images = None, allow_columns: All
     from rewardlab.data.pairs import stream_pairs, write_shards
 
     balance = Balance(seed)
-    pairs = stream_pairs(data, images=images, frames=None, allow_columns=columns_of(allow_columns))
+    pairs = _some_pairs(stream_pairs(data, images=images, frames=None, allow_columns=columns_of(allow_columns)), data)
     shards = list(write_shards((balance.place(pair) for pair in pairs), out))
     typer.echo(f"written: {out} ({len(shards)} shards)")
 
@@ -170,7 +173,8 @@ def data_split(
 ) -> None:
     """Two parts that share no picture, not even a re-encoded copy: `train/` and `test/`."""
     from rewardlab.curation.split import hold_out_groups, picture_groups
-    from rewardlab.data.pairs import PairSet, write_shards
+    from rewardlab.data.pairs import PairSet, write_parts
+    from rewardlab.data.unfinished import mark_unfinished
     from rewardlab.reporting.progress import bar
 
     names = columns_of(allow_columns)
@@ -180,9 +184,10 @@ def data_split(
     test_groups = hold_out_groups(groups, share, seed)
     if not test_groups:
         raise DataError(f"{data}: no picture's pairs fit into {share:g} of {len(groups):,}; give a larger --share")
-    for name, wanted in (("train", False), ("test", True)):
-        part = (pair for pair, group in zip(pairs, groups, strict=True) if (group in test_groups) == wanted)
-        list(write_shards(part, out / name))
+    with mark_unfinished(out / "train"), mark_unfinished(out / "test"):  # neither is whole before both are
+        for name, wanted in (("train", False), ("test", True)):
+            part = (pair for pair, group in zip(pairs, groups, strict=True) if (group in test_groups) == wanted)
+            list(write_parts(part, out / name))
     num_test = sum(group in test_groups for group in groups)
     typer.echo(f"{len(set(groups)):,} groups; train {len(groups) - num_test:,} pairs, test {num_test:,}")
 
@@ -197,7 +202,9 @@ def data_convert(
     """The same pairs in another form: JSON lines with a media folder beside them, one Parquet file, or a folder of shards."""
     from rewardlab.data.pairs import stream_pairs, write_jsonl, write_parquet, write_shards
 
-    pairs = stream_pairs(data, images=images, frames=None, allow_columns=columns_of(allow_columns))
+    if out.suffix not in (".jsonl", ".parquet") and out.suffix.lower() in FILE_SUFFIXES:
+        raise OutputError(f"{out}: {out.suffix} is not written; name a .jsonl or .parquet file, or a folder for shards")
+    pairs = _some_pairs(stream_pairs(data, images=images, frames=None, allow_columns=columns_of(allow_columns)), data)
     if out.suffix == ".jsonl":
         number = write_jsonl(pairs, out)
     elif out.suffix == ".parquet":
@@ -207,6 +214,15 @@ def data_convert(
         typer.echo(f"{number:,} shards in {out}")
         return
     typer.echo(f"{number:,} pairs in {out}")
+
+
+def _some_pairs(pairs: Iterator[PreferencePair], data: Path) -> Iterator[PreferencePair]:
+    """Return the pairs; where there are none, say so and end with the status of a finding, before anything is written."""
+    first = next(pairs, None)
+    if first is None:
+        typer.echo(f"{data}: holds no pairs, so nothing is written", err=True)
+        raise typer.Exit(ExitCode.FINDING)
+    return chain([first], pairs)
 
 
 @data_app.command("filter")

@@ -56,10 +56,8 @@ def data_harden(
     `rewardlab sft --data runs/hardened` trains on their judgments, `rewardlab rl` on their labels; pairs without judgments are
     for RL alone. After an interruption the same command begins anew. **Exit status 1** where not one negative could be made.
     """
-    from rewardlab.curation.build import make_room
     from rewardlab.curation.harden import HardenCounts, HardenSettings, harden
-    from rewardlab.data.files import lock_folder
-    from rewardlab.data.pairs import UNFINISHED, stream_pairs, write_shards
+    from rewardlab.data.pairs import stream_pairs, write_shards
     from rewardlab.prompts import load_template
     from rewardlab.reporting.progress import bar
 
@@ -71,8 +69,6 @@ def data_harden(
         verdict_format="" if template == "none" else load_template(template).verdict_format,
     )
     counts = HardenCounts()
-    lock_folder(out)
-    make_room(out)
     with (
         closing(stream_pairs(data, images=images, frames=None, allow_columns=columns_of(allow_columns))) as pairs,
         bar("harden", None) as advance,
@@ -85,7 +81,6 @@ def data_harden(
 
         for _ in write_shards(harden(counted(), settings, counts), out):
             pass
-    (out / UNFINISHED).unlink()
     for group, number in sorted(counts.groups.items()):
         typer.echo(f"{group}: {number:,}")
     unlabelled = f"; {counts.unlabelled:,} pairs without a label stay as they are" if counts.unlabelled else ""

@@ -18,11 +18,12 @@ from rewardlab.curation.decontaminate import Contamination, pair_images
 from rewardlab.curation.duplicates import Duplicates
 from rewardlab.curation.image_hashes import picture_of
 from rewardlab.curation.overview import Overview
-from rewardlab.data.files import lock_folder, write_atomic
-from rewardlab.data.pairs import SHARD_ROWS, UNFINISHED, write_shards
+from rewardlab.data.files import write_atomic
+from rewardlab.data.pairs import SHARD_ROWS, write_parts
 from rewardlab.data.recipes import Recipe, Rejected, check_images_folder, convert_source
 from rewardlab.data.rows import FRAMES
 from rewardlab.data.sources import HubStream, source_files
+from rewardlab.data.unfinished import mark_unfinished
 from rewardlab.errors import DataError, OutputError
 from rewardlab.reporting.progress import Advance
 from rewardlab.types import PreferencePair
@@ -123,19 +124,6 @@ def _short(reason: str) -> str:
     return short[:MOST_LETTERS]
 
 
-def make_room(out: Path) -> None:
-    """Remove what a command that writes shards left when it was cut off, and mark the folder as unfinished. Raise OutputError
-    where there are shards of somebody else."""
-    shards = sorted(out.glob("part-*.parquet"))
-    if shards and not (out / UNFINISHED).exists():
-        raise OutputError(
-            f"{out}: holds shards already ({shards[0].name}) that no such command left unfinished; choose another --out"
-        )
-    (out / UNFINISHED).touch()
-    for old in [*shards, *out.glob("part-*.partial")]:
-        old.unlink()
-
-
 def build(
     recipe: Recipe,
     source: Path | HubStream,
@@ -157,12 +145,23 @@ def build(
     check_images_folder(options.images)
     if isinstance(source, Path):
         source_files(source, recipe.files, recipe.url)  # nothing is begun where there is nothing to build from
-    lock_folder(out)
-    make_room(out)
+    with mark_unfinished(out):
+        return _build(recipe, source, out, contamination, options, advance, facts)
+
+
+def _build(
+    recipe: Recipe,
+    source: Path | HubStream,
+    out: Path,
+    contamination: Contamination | None,
+    options: BuildOptions,
+    advance: Advance,
+    facts: dict[str, Any],
+) -> dict[str, Any]:
     with (out / REJECTED).open("w", encoding="utf-8", errors="backslashreplace") as rejected:
         run = _Build(options, contamination, rejected, advance)
         pairs = run.pairs(recipe, source)
-        shards = list(write_shards(pairs, out, rows_per_shard=options.rows_per_shard, embed=options.embed))
+        shards = list(write_parts(pairs, out, rows_per_shard=options.rows_per_shard, embed=options.embed))
     if not shards:
         most = max(
             ((number, reason) for counts in run.reasons.values() for reason, number in counts.items()), default=(0, "no rows")
@@ -187,5 +186,4 @@ def build(
     }
     run.overview.write(out, title=f"{recipe.name}: {run.counts['kept']:,} pairs")
     write_atomic(out / REPORT, json.dumps(report, indent=1) + "\n")
-    (out / UNFINISHED).unlink()
     return report

@@ -59,11 +59,7 @@ class AppendLog:
             raise
 
     def _read(self, identity: Mapping[str, object]) -> list[dict[str, Any]]:
-        raw = self.path.read_bytes()
-        complete = raw[: raw.rfind(b"\n") + 1]
-        if len(complete) < len(raw):
-            os.ftruncate(self._file, len(complete))
-        rows = [self._parse(number, line) for number, line in enumerate(complete.split(b"\n")[:-1], start=1)]
+        rows = list(self._stored())
         stored = rows[0].get("identity") if rows else None
         empty = not rows or (rows[0].keys() == {"identity"} and not any(map(self._is_worth, rows[1:])))
         if empty and stored != identity:  # nothing is in it yet that could be lost
@@ -76,6 +72,17 @@ class AppendLog:
                 f"{self.path}: belongs to a run that differs in {', '.join(names)}; use another --out, or the same settings"
             )
         return rows[1:]
+
+    def _stored(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows of the file, the first one included; a last line that is cut off is taken away."""
+        place = 0
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    os.ftruncate(self._file, place)
+                    return
+                place += len(line)
+                yield self._parse(number, line)
 
     def _parse(self, number: int, line: bytes) -> dict[str, Any]:
         try:

@@ -26,14 +26,14 @@ class CsvRow:
 
 
 def csv_rows(path: Path) -> Iterator[CsvRow]:
-    """Yield the rows of a file, in place of one with too many cells or a NUL why. Raise DataError for a file that is no CSV, or
-    has another separator."""
+    """Yield the rows of a file, in place of one with too many cells or a NUL why. Raise DataError for a file that is no CSV,
+    has another separator, or a quote that leaves open where its cell ends."""
+    _check_separator(path, next(filter(None, _records(path, _Lines(path), strict=False)), []))
     lines = _Lines(path)
     records = _records(path, lines)
     columns, number = next((cells for cells in records if cells), None), 0
     if columns and (twice := sorted({name for name in columns if name and columns.count(name) > 1})):
         raise DataError(f"{path}: the column {twice[0]!r} is there twice; rename one")
-    _check_separator(path, columns or [])
     while columns is not None:
         offset, line = lines.offset, lines.number + 1
         cells = next(records, None)
@@ -47,7 +47,7 @@ def csv_rows(path: Path) -> Iterator[CsvRow]:
 def csv_row_at(path: Path, offset: int, columns: Sequence[str], number: int, line: int) -> dict[str, Any] | DataError:
     """Return row ``number``, which begins at byte ``offset``, in ``line`` of the file. Raise DataError where none can be read
     there."""
-    cells = next(_records(path, _Lines(path, offset)), [])
+    cells = next(_records(path, _Lines(path, offset, line - 1)), [])
     if not cells:
         raise DataError(f"{path}, row {number}: is not there any more; leave a set alone while it is read")
     return _row(path, columns, cells, number, line)
@@ -62,10 +62,11 @@ def _check_separator(path: Path, columns: Sequence[str]) -> None:
 
 
 class _Lines:
-    """The lines of a file, as a parser takes them; ``offset`` and ``number`` are those of what comes next."""
+    """The lines of a file from ``offset`` on, as a parser takes them; ``offset`` is that of what comes next, ``number`` counts
+    the lines before it."""
 
-    def __init__(self, path: Path, offset: int = 0) -> None:
-        self.path, self.offset, self.number = path, offset, 0
+    def __init__(self, path: Path, offset: int = 0, number: int = 0) -> None:
+        self.path, self.offset, self.number = path, offset, number
 
     def __iter__(self) -> Iterator[str]:
         with self.path.open("rb") as file:
@@ -81,12 +82,24 @@ def _separator(path: Path) -> str:
     return "\t" if path.suffix == ".tsv" else ","
 
 
-def _records(path: Path, lines: _Lines) -> Iterator[list[str]]:
+def _records(path: Path, lines: _Lines, *, strict: bool = True) -> Iterator[list[str]]:
+    """Yield the cells of each record. Not ``strict``, a quote that nothing closes makes one cell of all that follows."""
     csv.field_size_limit(MAX_CELL)  # of the process
-    try:
-        yield from csv.reader(iter(lines), delimiter=_separator(path))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: not readable as CSV ({error}); save it as CSV in UTF-8") from error
+    records = csv.reader(iter(lines), delimiter=_separator(path), strict=strict)
+    while True:
+        begin = lines.number + 1
+        try:
+            cells = next(records, None)
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"{path}: not readable as CSV ({error}); save it as CSV in UTF-8") from error
+        except csv.Error as error:
+            raise DataError(
+                f"{path}, line {begin:,}: the record that begins there cannot be read ({error}); expected a quote that opens a "
+                "cell to be closed at the cell's end, and quotes within such a cell to be doubled"
+            ) from error
+        if cells is None:
+            return
+        yield cells
 
 
 def _row(path: Path, columns: Sequence[str], cells: Sequence[str], number: int, line: int) -> dict[str, Any] | DataError:

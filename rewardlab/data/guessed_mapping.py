@@ -178,10 +178,13 @@ class PairForm:
     def of_row(self, stored: FileRow, where: str) -> FileRow:
         """Return a row in pair form, or why it has none."""
         row = stored.row
-        if self.mapping and isinstance(row, Mapping):
-            row = self.mapping.row_of(row, where)
-        if self.cells and isinstance(row, Mapping):
-            row = pair_cells(row)
+        try:
+            if self.mapping and isinstance(row, Mapping):
+                row = self.mapping.row_of(row, where)
+            if self.cells and isinstance(row, Mapping):
+                row = pair_cells(row)
+        except RecursionError:
+            row = DataError(f"{where}: a list in a cell is nested too deeply to be read; expected a flat one")
         return stored if row is stored.row else FileRow(row, stored.line)
 
 

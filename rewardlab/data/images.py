@@ -8,6 +8,7 @@ import math
 import warnings
 from pathlib import Path
 
+import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from rewardlab.errors import MediaError
@@ -15,6 +16,7 @@ from rewardlab.errors import MediaError
 MAX_PIXELS = 50_000_000  # about 7,000 x 7,000; a file that claims more is taken for a decompression bomb
 MIN_SIDE_PX = 2
 SMALL_BYTES = 50_000  # of a picture that a page takes as it is
+MAX_GREY = 65_535  # of 16 bits
 MAX_ASPECT = 200  # Qwen's image processors refuse more
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # the rest of Pillow's decoders are rarely wanted and much attacked
 _ORIENTATION = 0x0112
@@ -59,7 +61,7 @@ def decode_image(
             image.draft(None, (image.width // factor, image.height // factor))  # a JPEG is decoded smaller at once
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            upright = _on_white(image, _factor(image.size, kept_pixels))
+            upright = _on_white(image, _factor(image.size, kept_pixels), where)
         return upright if turn is None else upright.transpose(turn)
     except MediaError:
         raise
@@ -130,21 +132,36 @@ def _last_bytes(source: bytes | Path) -> bytes:
         return file.read()
 
 
-def _on_white(image: Image.Image, factor: int) -> Image.Image:
-    """Return an opaque RGB image, smaller by ``factor``; strip by strip where that saves memory of the full size."""
+def _on_white(image: Image.Image, factor: int, where: str) -> Image.Image:
+    """Return an opaque RGB image, smaller by ``factor``; strip by strip where that saves memory of the full size. Raise
+    MediaError as :func:`_eight_bits` does."""
     if factor == 1 and not image.has_transparency_data:
         image.load()
-        return image if image.mode == "RGB" else image.convert("RGB")
+        return image if image.mode == "RGB" else _eight_bits(image, where).convert("RGB")
     small = Image.new("RGB", (-(-image.width // factor), -(-image.height // factor)))
     num_rows = factor * max(1, STRIP_PX // factor)
     for top in range(0, image.height, num_rows):
-        strip = image.crop((0, top, image.width, min(top + num_rows, image.height)))
-        if image.has_transparency_data:
+        strip = _eight_bits(image.crop((0, top, image.width, min(top + num_rows, image.height))), where)
+        if strip.has_transparency_data:
             rgba = strip.convert("RGBA")
             strip = Image.alpha_composite(Image.new("RGBA", rgba.size, "white"), rgba)
         strip = strip.convert("RGB")
         small.paste(strip.reduce(factor) if factor > 1 else strip, (0, top // factor))
     return small
+
+
+def _eight_bits(image: Image.Image, where: str) -> Image.Image:
+    """Return grey of 16 bits (``I;16``, and ``I`` of older Pillows) as the upper eight of them, which Pillow's own conversion
+    would cut off at 255; any other image as it is. Raise MediaError for numbers of which nobody knows what is white."""
+    if not image.mode.startswith(("I", "F")):
+        return image
+    values = np.asarray(image)
+    if image.mode == "F" or values.min() < 0 or values.max() > MAX_GREY:
+        raise MediaError(f"{where}: its pixels (mode {image.mode}) are no grey of 8 or 16 bits; save it as a PNG of 8 bits")
+    grey = Image.fromarray((values >> 8).astype(np.uint8))
+    if (transparent := image.info.get("transparency")) is not None:
+        grey.putalpha(Image.fromarray(np.where(values == transparent, 0, 255).astype(np.uint8)))
+    return grey
 
 
 def plain_image(data: bytes, *, where: str = "image", most_pixels: int = MAX_PIXELS, kept_pixels: int | None = None) -> bytes:

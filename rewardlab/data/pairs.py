@@ -19,16 +19,17 @@ from typing import Any
 from rewardlab.data.columns import AllowedColumns
 from rewardlab.data.files import json_fault, place_in_file
 from rewardlab.data.images import kind_of
+from rewardlab.data.parquet_batches import BUFFER_BYTES, parquet_batches
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES, VERSION, Files, features, from_row, to_row, with_frames
 from rewardlab.data.undecoded import UndecodedFiles
+from rewardlab.data.unfinished import UNFINISHED, mark_unfinished
 from rewardlab.errors import DataError, InputError, MediaError, OutputError
 from rewardlab.types import PreferencePair
 
 MARK = b"rewardlab_pairs"  # in a Parquet file's metadata: the version of the format; its images were checked
 MEDIA_HASH = b"rewardlab_media"  # beside it: the SHA-256 of all media in the file
 SHARD_ROWS = 10_000
-UNFINISHED = ".unfinished"  # in a folder of shards: what is here is not whole, and ours to remove
 GROUP_ROWS, GROUP_BYTES = 256, 8 << 20  # of a row group, which is read whole for any pair in it
 KINDS = ".parquet, .jsonl, .csv, .tsv, .json with one list, or a dataset that `datasets` saved"
 OTHER_FORM = (
@@ -138,12 +139,18 @@ def write_parquet(pairs: Iterable[PreferencePair], path: Path) -> int:
 def write_shards(
     pairs: Iterable[PreferencePair], folder: Path, *, rows_per_shard: int = SHARD_ROWS, embed: bool = True
 ) -> Iterator[Path]:
+    """Write pairs as :func:`write_parts` does, into a folder that is no set until the last file has been taken: whatever ends
+    it before, the folder stays marked. Raises what :func:`rewardlab.data.unfinished.mark_unfinished` raises."""
+    with mark_unfinished(folder):
+        yield from write_parts(pairs, folder, rows_per_shard=rows_per_shard, embed=embed)
+
+
+def write_parts(
+    pairs: Iterable[PreferencePair], folder: Path, *, rows_per_shard: int = SHARD_ROWS, embed: bool = True
+) -> Iterator[Path]:
     """Write pairs as ``part-00000.parquet`` and so on; yields each file once it is whole, and takes pairs as it is asked for
-    the next. Without ``embed`` media go into ``folder/media``, each once, named by its SHA-256. Raises OutputError where the
-    folder holds shards already: with fewer new ones, old pairs would stay among them.
-    """
-    if any(folder.glob("part-*.parquet")):
-        raise OutputError(f"{folder}: holds shards already; choose another folder, or remove them")
+    the next. Without ``embed`` media go into ``folder/media``, each once, named by its SHA-256. Raises OutputError. The folder
+    is whoever calls this to mark."""
     media, shard, number = None if embed else folder / "media", None, 0
     for pair in pairs:
         shard = shard or Shard(folder / f"part-{number:05d}.parquet", media)
@@ -184,9 +191,10 @@ def files_of(path: Path) -> list[Path]:
     """Return the data files of a set: itself, or a folder's Parquet files by name, or else its JSON lines. Raises DataError."""
     if not path.is_dir():
         return [path]
-    if (path / UNFINISHED).exists():
-        raise DataError(f"{path}: is not whole, for the command that writes it was cut off; run that command again")
-    if not (files := sorted(path.rglob("*.parquet")) or sorted(path.rglob("*.jsonl"))):
+    files = sorted(path.rglob("*.parquet")) or sorted(path.rglob("*.jsonl"))
+    if marked := sorted(folder for folder in {path, *(file.parent for file in files)} if (folder / UNFINISHED).exists()):
+        raise DataError(f"{marked[0]}: is not whole, for the command that writes it was cut off; run that command again")
+    if not files:
         saved = "; `rewardlab data build MAPPING.yaml` makes pairs of its .arrow files" if any(path.rglob("*.arrow")) else ""
         tables = [f"; name {file}" for file in sorted(path.iterdir()) if file.suffix in (".csv", ".tsv", ".json")]
         raise DataError(f"{path}: a folder without .parquet or .jsonl files{saved or ''.join(tables[:1])}")
@@ -223,9 +231,8 @@ def _rows_of_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
-            # One row group at a time and few rows of it: images may be large, and all of a group's are read at once.
-            for batch in file.iter_batches(batch_size=256):
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=BUFFER_BYTES) as file:
+            for batch in parquet_batches(file):
                 yield from batch.to_pylist()
     except (OSError, ValueError) as error:
         raise unreadable_parquet(path, error) from error

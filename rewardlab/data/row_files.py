@@ -19,6 +19,7 @@ from rewardlab.data.columns import PAIR_COLUMNS
 from rewardlab.data.csv_rows import csv_row_at, csv_rows
 from rewardlab.data.guessed_mapping import FileRow, PairForm, stored_rows
 from rewardlab.data.pairs import MEDIA_HASH, is_checked, parse_line, unreadable_parquet
+from rewardlab.data.parquet_batches import parquet_batches
 from rewardlab.errors import DataError, InputError
 from rewardlab.reporting.progress import log_line
 
@@ -135,10 +136,9 @@ class ParquetRows:
     def light_rows(self, *, look: bool) -> Iterator[FileRow]:
         """Yield all rows without the bytes of media; with ``look``, with those of media that were not checked when written."""
         columns = [column for column in self._columns if self._is_read(column, look)]
-        size = 8 if any(map(_is_bytes, columns)) else 256  # rows that are in memory side by side
         with self._file() as file, self._readable():
             number = 0
-            for batch in file.iter_batches(batch_size=size, columns=columns, use_threads=False):
+            for batch in parquet_batches(file, columns):
                 for row in batch.to_pylist():
                     yield self._form.of_row(FileRow(row), f"{self.path}, row {number}")
                     number += 1

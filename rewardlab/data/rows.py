@@ -59,9 +59,12 @@ def _has_lone_surrogate(text: str) -> bool:
 
 
 def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
-    """Return the pair if it can be judged. Raises DataError for an empty question, empty or equal responses, a bad label."""
-    if any(map(_has_lone_surrogate, (pair.pair_id, pair.question, *pair.responses, pair.judgment))):
-        raise DataError(f"{where}: a text holds half of a surrogate pair, which is no character; clean it up")
+    """Return the pair if it can be judged, and written. Raises DataError for half of a surrogate pair, an empty question, empty
+    or equal responses, a bad label."""
+    texts = {"pair_id": pair.pair_id, "question": pair.question, "responses": "".join(pair.responses)}
+    texts |= {name: getattr(pair, name) for name in TEXTS}
+    if damaged := next((name for name, text in texts.items() if _has_lone_surrogate(text)), None):
+        raise DataError(f"{where}: {damaged!r} holds half of a surrogate pair, which is no character; clean it up")
     if not pair.question.strip():
         raise DataError(f"{where}: the question is empty")
     if not all(response.strip() for response in pair.responses):

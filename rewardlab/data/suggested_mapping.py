@@ -32,14 +32,31 @@ def suggested_mapping(path: Path) -> str:
         raise DataError(f"{file}: has no row of columns to map; expected objects, or a first line with names")
     if {"question", "responses"} <= rows[0].keys():
         raise DataError(f"{file}: has the columns of a pair already; `rewardlab data validate {file}` says what is wrong")
-    columns = _columns_of(rows)
+    columns, name = _columns_of(rows), _name_of(path)
     lines = [
-        f"# A mapping for {path}, of its first {len(rows):,} rows. Check it, save it as {_name_of(path)}.yaml, then",
-        f"# rewardlab data build {_name_of(path)}.yaml --from {path} --no-decontaminate --out sets/{_name_of(path)}",
-        f"name: {_name_of(path)}",
+        f"# A mapping for {_remark(str(path))}, of its first {len(rows):,} rows. Check it, save it as {name}.yaml, then",
+        f"# rewardlab data build {name}.yaml --from {_remark(str(path))} --no-decontaminate --out sets/{name}",
+        f"name: {_quoted(name)}",
         *_fields(columns),
     ]
     return "\n".join(lines) + "\n"
+
+
+_NO_YAML = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")  # as they are; JSON escapes other controls
+
+
+def _quoted(value: str) -> str:
+    """Return a text as YAML in double quotes, on one line: what it looks like, such as a number, counts for nothing there."""
+    return _NO_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
+
+
+def _quoted_list(values: Sequence[str]) -> str:
+    return f"[{', '.join(map(_quoted, values))}]"
+
+
+def _remark(*texts: str) -> str:
+    """Return texts for a comment, which ends with its line: those that would not stay on it in quotes."""
+    return ", ".join(text if text.isprintable() else _quoted(text) for text in texts)
 
 
 def _name_of(path: Path) -> str:
@@ -72,14 +89,14 @@ def _fields(columns: Mapping[str, Sequence[Any]]) -> Iterator[str]:
     questions = [name for name in texts if nearest_column(name, PAIR_COLUMNS) == "question"]
     yield _required("question", questions, texts)
     if media:
-        yield f"images: {json.dumps(media, ensure_ascii=False)}"
+        yield f"images: {_quoted_list(media)}"
     better, worse = ([by_name[name] for name in names if name in by_name] for names in (BETTER, WORSE))
     answers = [name for name in texts if name not in questions]
     sides = sides_of(columns)
     labels = [name for name in columns if name not in media and _is_label(name, columns[name])]
     if sides and not (better and worse):
         first, second, names = sides[0]
-        yield f"responses: {json.dumps([first, second], ensure_ascii=False)}"
+        yield f"responses: {_quoted_list([first, second])}"
         named = [name for name in labels if name not in (first, second)]
         yield _required("preferred", [name for name in named if nearest_column(name, PAIR_COLUMNS) == "preferred"], named)
         label = next(iter(named), None)
@@ -105,16 +122,15 @@ def _label_values(values: Sequence[str], names: tuple[Sequence[str], Sequence[st
         matches = [value for value in values if value.lower() in expected]
         yield _required(key, matches, values, "value")
     if rest := [value for value in values if not any(value.lower() in expected for expected in names)]:
-        yield f"ties: {json.dumps(rest, ensure_ascii=False)}  # are these ties? Rows with them are left out"
+        yield f"ties: {_quoted_list(rest)}  # are these ties? Rows with them are left out"
 
 
 def _required(key: str, matches: Sequence[str], others: Sequence[str], what: str = "column") -> str:
-    listed = ", ".join(others[:12]) or "none"
     if len(matches) == 1:
-        return f"{key}: {json.dumps(matches[0], ensure_ascii=False)}"
+        return f"{key}: {_quoted(matches[0])}"
     if matches:
-        return f"{key}: {json.dumps(matches[0], ensure_ascii=False)}  # check: {', '.join(matches)} could all be it"
-    return f"{key}: {OPEN}  # no {what} by a known name; there are: {listed}"
+        return f"{key}: {_quoted(matches[0])}  # check: {_remark(*matches)} could all be it"
+    return f"{key}: {OPEN}  # no {what} by a known name; there are: {_remark(*others[:12]) or 'none'}"
 
 
 def _optional(key: str, matches: Sequence[str]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from rewardlab.data.images import MAX_PIXELS, kind_of
 from rewardlab.data.qwen_video import QwenFrames
-from rewardlab.errors import ConfigError, MediaError
+from rewardlab.errors import ConfigError, InputError, MediaError
 
 SUFFIXES = {".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v"}
 
@@ -80,7 +80,7 @@ def frames_of_video(
     form = _container(video, name) if isinstance(video, bytes) else None
     work = _Work(bounds or DecodingBounds(), name)
     try:
-        with av.open(_opened(video), format=form) as container:
+        with av.open(_opened(video), format=form, metadata_errors="replace") as container:
             total = sum(1 for _ in work.frames(container))
             rate = container.streams.video[0].average_rate
         if not total:
@@ -89,13 +89,15 @@ def frames_of_video(
             places = np.linspace(0, total - 1, min(number, total)).astype(int).tolist()
         else:
             places = policy.places(total, _frame_rate(rate, name), number, where=name)
-        with av.open(_opened(video), format=form) as container:
+        with av.open(_opened(video), format=form, metadata_errors="replace") as container:
             frames = [
                 _encoded(frame.to_image()) if policy is None else policy.encode(frame.to_image(), len(places), where=name)
                 for n, frame in enumerate(work.frames(container))
                 if n in places
             ]
-    except (av.FFmpegError, IndexError, OSError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # the boundary: a damaged file fails in every way there is
         raise _unreadable(name, error) from error
     return tuple(frames)
 
@@ -116,9 +118,11 @@ def video_pixels(video: bytes, where: str, *, most_pixels: int) -> int:
     except ImportError as error:
         raise _without_av(error) from error
     try:
-        with av.open(io.BytesIO(video), format=_container(video, where)) as container:
+        with av.open(io.BytesIO(video), format=_container(video, where), metadata_errors="replace") as container:
             return _Work(DecodingBounds(pixels=most_pixels), where).declared_pixels(container.streams.video[0])
-    except (av.FFmpegError, IndexError) as error:
+    except InputError:
+        raise
+    except Exception as error:  # the boundary: see above
         raise _unreadable(where, error) from error
 
 

@@ -40,6 +40,7 @@ class VoteLog:
         self._partial: AppendLog | None = None
         try:
             self.entries = [self._entry(path, n, line) for n, line in enumerate(self._log.rows, start=2)]
+            self._log.rows.clear()  # the entries hold what was in them
             self._by_key: dict[Key, list[VoteEntry]] = defaultdict(list)
             for entry in self.entries:
                 self._by_key[entry.key].append(entry)

@@ -1,7 +1,7 @@
 """The teacher asked by the batch API: a round of files for each attempt, sent, waited for and collected.
 
 A batch is in the journal before it is sent, with its calls; its name goes with it, so that one whose creation was not
-answered is found again. Collecting one twice changes nothing.
+answered is found again. It is collected whole or not at all, so that what failed and was billed is counted once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -20,7 +21,7 @@ from rewardlab.distill.budget import BudgetGuard
 from rewardlab.distill.journal import Journal
 from rewardlab.distill.tagging import order_of, tag
 from rewardlab.distill.transport import PASSES, Progress, progress_note, request_fields
-from rewardlab.errors import EndpointError
+from rewardlab.errors import EndpointError, OutputError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.reporting.progress import Advance
 from rewardlab.samplers.openai_batch import BatchClient, BatchState, parse_answer_line, request_line
@@ -114,15 +115,24 @@ class BatchTransport:
         )
 
     async def _send(self, calls: list[Call], lines: list[bytes]) -> None:
-        self._folder.mkdir(exist_ok=True)
         # The file is whole before the journal knows of the batch: what it knows of can be sent again.
-        partial = self._folder / ".partial"
-        partial.write_bytes(b"".join(lines))
+        partial = self._write(lines)
         name = self.journal.record_batch(calls)
-        file = self._folder / f"{name}.jsonl"
-        partial.replace(file)
+        file = partial.replace(self._folder / f"{name}.jsonl")
         self.journal.mark_batch(name, "sent", await self._client.send(name, file))
         self.budget.add_batch(name, len(calls))
+
+    def _write(self, lines: list[bytes]) -> Path:
+        """Return the file of requests that goes up, of no name yet. Raise OutputError where it cannot be written."""
+        partial = self._folder / ".partial"
+        try:
+            self._folder.mkdir(exist_ok=True)
+            partial.write_bytes(b"".join(lines))
+        except OSError as error:
+            raise OutputError(
+                f"{partial}: cannot be written ({error.strerror}); nothing is lost: make room and run the same command again"
+            ) from error
+        return partial
 
     async def _wait(self) -> None:
         """Wait for and collect every batch that is sent, those of an earlier run too."""
@@ -148,6 +158,18 @@ class BatchTransport:
         return await self._client.send(name, file) if file.is_file() else None
 
     async def _collect(self, name: str, state: BatchState, calls: list[tuple[str, int]]) -> None:
+        with self.journal.transaction():
+            await self._record_answers(state, calls)
+            self.journal.mark_batch(name, state.status)
+        self.budget.remove_batch(name)
+        (self._folder / f"{name}.jsonl").unlink(missing_ok=True)
+        if state.status == "failed":
+            raise EndpointError(
+                f"{self._client.base_url}: batch {state.id} was refused: {state.error or 'no reason given'}; nothing is lost: "
+                "cure it (smaller batch_requests or batch_bytes?) and run again"
+            )
+
+    async def _record_answers(self, state: BatchState, calls: list[tuple[str, int]]) -> None:
         missing = set(range(len(calls)))
         for file in filter(None, (state.output_file, state.error_file)):
             async for line in self._client.lines(file):
@@ -162,19 +184,12 @@ class BatchTransport:
                         f"{self._client.base_url}: batch {state.id} answers what was not asked ({error})"
                     ) from error
                 missing.discard(place)
-                if self.journal.record_answer(pair, attempt, completion, self.budget.price(completion)):
+                new = self.journal.record_answer(pair, attempt, completion, self.budget.price(completion))
+                if new or completion.failed:
                     self.budget.pay(completion)
         for place in missing:
             lost = Completion("", FinishReason.ERROR, error=f"the batch ended ({state.status}) without an answer")
             self.journal.record_answer(*calls[place], lost, 0.0)
-        self.journal.mark_batch(name, state.status)
-        self.budget.remove_batch(name)
-        (self._folder / f"{name}.jsonl").unlink(missing_ok=True)
-        if state.status == "failed":
-            raise EndpointError(
-                f"{self._client.base_url}: batch {state.id} was refused: {state.error or 'no reason given'}; nothing is lost: "
-                "cure it (smaller batch_requests or batch_bytes?) and run again"
-            )
 
     def _show(self, more: str = "") -> None:
         self.advance(self.progress.done - self._done, note=progress_note(self.progress, self.budget) + more)

@@ -27,8 +27,8 @@ class BudgetGuard:
 
     A request may cost ``max_tokens`` of answer and a prompt of 1.2 times the longest yet; before any answer is known, a
     single request is sent alone, where its answer fits what is left. So the last requests go out few at a time, and what is
-    left in the end is less than the most that a single one may cost. What a provider charges for requests that failed is known
-    to it alone, and not counted.
+    left in the end is less than the most that a single one may cost. Failures count with the usage that they came with; what a
+    provider charges for those without one is known to it alone.
     """
 
     def __init__(self, prices: Prices, budget: Budget, max_tokens: int, usage: Usage, longest_prompt: int = 0) -> None:
@@ -102,14 +102,21 @@ class BudgetGuard:
     def batch_size(self, most: int) -> int:
         """Return how many requests, at most ``most``, a batch may hold within the budget, those sent counted; 0: none.
 
-        Before any answer is known, a pilot of :data:`PILOT`, whatever it costs."""
+        Before any answer is known, a pilot of :data:`PILOT`, whatever it costs; after failures that were billed, as many of it
+        as fit at the most that they may cost."""
         if not self.limited:
             return most
         if not self.answers:
-            return min(most, PILOT) if not self._batches else 0
+            return self._pilot_size(most) if not self._batches else 0
         size = most
         while size and not self._fits(*self.likely(size)):
             size = size * 9 // 10
+        return size
+
+    def _pilot_size(self, most: int) -> int:
+        size = min(most, PILOT)
+        while size and self.tokens and not self._fits(*self.most(size)):
+            size -= 1
         return size
 
     def _fits(self, usd: float, tokens: int) -> bool:

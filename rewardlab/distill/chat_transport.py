@@ -94,6 +94,7 @@ class ChatTransport:
             except EndpointError as error:  # what is answered is worth having; the next run asks for the rest
                 LOG.warning("%s", error)
                 break
+        self.progress.left_out = frozenset().union(*(endpoint.left_out for endpoint in self.endpoints))
         return self.progress
 
     async def _once(self, pairs: Iterable[PreferencePair]) -> None:

@@ -13,7 +13,8 @@ import json
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -33,7 +34,9 @@ CREATE TABLE IF NOT EXISTS calls (
 CREATE TABLE IF NOT EXISTS batches (
     name TEXT PRIMARY KEY, id TEXT, calls TEXT NOT NULL, status TEXT NOT NULL
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS fields_left_out (name TEXT PRIMARY KEY) WITHOUT ROWID;
 """
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,16 @@ class Journal:
         except BlockingIOError as error:
             os.close(self._lock)
             raise OutputError(f"{path}: another process is writing it; wait for it or stop it") from error
+        except sqlite3.OperationalError as error:
+            os.close(self._lock)
+            raise self._not_written(error) from error
+        try:
+            self._open(identity)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, identity: Mapping[str, object]) -> None:
         try:
             # What a killed process has written is in the file; only a power cut may take the last moments.
             self._db.execute("PRAGMA journal_mode=WAL")
@@ -94,11 +107,10 @@ class Journal:
             self._db.executescript(SCHEMA)
             self._identify(identity)
         except sqlite3.DatabaseError as error:
-            self.close()
-            raise DataError(f"{path}: not a journal of a distillation ({error}); restore it or start anew") from error
-        except ConfigError:
-            self.close()
-            raise
+            # An OperationalError is of the disk, unless it is of the statement: then the tables are not ours.
+            if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+                raise self._not_written(error) from error
+            raise DataError(f"{self.path}: not a journal of a distillation ({error}); restore it or start anew") from error
 
     def _identify(self, identity: Mapping[str, object]) -> None:
         row = self._db.execute("SELECT identity, id FROM run").fetchone()
@@ -111,7 +123,8 @@ class Journal:
             raise ConfigError(
                 f"{self.path}: belongs to a run that differs in {', '.join(names)}; use another --out, or the same settings"
             )
-        self._db.executescript("DELETE FROM run; DELETE FROM calls; DELETE FROM batches")  # nothing there could be lost
+        # Nothing there could be lost.
+        self._db.executescript("DELETE FROM run; DELETE FROM calls; DELETE FROM batches; DELETE FROM fields_left_out")
         self._write("INSERT INTO run VALUES (?, ?)", (json.dumps(identity), self._run))
 
     def _holds_something(self) -> bool:
@@ -125,7 +138,24 @@ class Journal:
         try:
             return self._db.execute(statement, values).rowcount
         except sqlite3.OperationalError as error:
-            raise OutputError(f"{self.path}: {error}; nothing is lost: make room and run again") from error
+            raise self._not_written(error) from error
+
+    def _not_written(self, error: sqlite3.OperationalError) -> OutputError:
+        """Return what a failure to write the file comes to, with its cure."""
+        cure = "make room" if error.sqlite_errorcode & 0xFF in _NO_ROOM else "see that it is a file that may be written"
+        return OutputError(f"{self.path}: cannot be written ({error}); nothing is lost: {cure} and run the same command again")
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Write all that is written within, or nothing of it where an error is raised or the process is killed."""
+        self._write("BEGIN", ())
+        try:
+            yield
+            self._write("COMMIT", ())
+        except BaseException:
+            if self._db.in_transaction:  # on a full disk SQLite has already rolled back
+                self._db.execute("ROLLBACK")
+            raise
 
     def record_request(self, pair: str, attempt: int, order: Order) -> None:
         """Record that the request of an attempt is about to be sent."""
@@ -201,15 +231,10 @@ class Journal:
         (num_batches,) = self._db.execute("SELECT COUNT(*) FROM batches").fetchone()
         name = f"{self._run}-{num_batches:06d}"
         batch_calls = json.dumps([[pair, attempt] for pair, attempt, _ in calls])
-        self._db.execute("BEGIN")
-        try:
+        with self.transaction():
             for pair, attempt, order in calls:
                 self.record_request(pair, attempt, order)
             self._write("INSERT INTO batches VALUES (?, NULL, ?, 'new')", (name, batch_calls))
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
         return name
 
     def mark_batch(self, name: str, status: str, batch_id: str | None = None) -> None:
@@ -220,6 +245,15 @@ class Journal:
         """Return the batches recorded and not collected: (name, the provider's id if it is known, calls)."""
         rows = self._db.execute("SELECT name, id, calls FROM batches WHERE status IN ('new', 'sent') ORDER BY name")
         return [(name, batch_id, [(pair, attempt) for pair, attempt in json.loads(calls)]) for name, batch_id, calls in rows]
+
+    def record_left_out(self, fields: Iterable[str]) -> None:
+        """Record fields of a request that the teacher refuses, and is asked without."""
+        for name in fields:
+            self._write("INSERT INTO fields_left_out VALUES (?) ON CONFLICT DO NOTHING", (name,))
+
+    def left_out(self) -> list[str]:
+        """Return the fields that the teacher was asked without, in any part of the run, by their names."""
+        return [name for (name,) in self._db.execute("SELECT name FROM fields_left_out ORDER BY name")]
 
     def close(self) -> None:
         self._db.close()

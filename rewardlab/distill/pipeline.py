@@ -128,14 +128,18 @@ def finish(
     answers.
     """
     with Journal(out / JOURNAL, identity_of(config, data)) as journal:
+        journal.record_left_out(progress.left_out)
         if not any(tag(pair, journal.answers(pair.pair_id), config) for pair in pairs):
             raise EndpointError(_no_answers(progress, config, journal))
-        summary = write_outputs(pairs, journal, config, out)
+        summary, asked_without = write_outputs(pairs, journal, config, out), journal.left_out()
+    if asked_without:
+        log_line(f"asked without {', '.join(asked_without)}, which the teacher refuses: its own defaults hold")
     statistics: Statistics = {
         **summary,
         "num_pairs_asked_about": number,
         "num_failed_pairs": len(progress.failed),
         "stopped_by_budget": progress.out_of_budget,
+        "asked_without": asked_without,
     }
     write_atomic(out / STATISTICS, json.dumps(statistics, indent=1) + "\n")
     return statistics

@@ -124,6 +124,7 @@ class Worker:
         pairs = [from_row(row, index=n, files=files) for n, row in enumerate(table.to_pylist())]
         progress = asyncio.run(self._ask(pairs))
         row = {"done": progress.done, "kept": progress.kept, "failed": sorted(progress.failed), "spent": progress.out_of_budget}
+        row["left_out"] = sorted(progress.left_out)
         return pa.Table.from_pylist([row], schema=SCHEMA)
 
     async def _ask(self, pairs: Sequence[PreferencePair]) -> Progress:
@@ -132,7 +133,8 @@ class Worker:
             return await transport.run(pairs)
 
 
-SCHEMA = pa.schema([("done", pa.int64()), ("kept", pa.int64()), ("failed", pa.list_(pa.string())), ("spent", pa.bool_())])
+NAMES = pa.list_(pa.string())
+SCHEMA = pa.schema([("done", pa.int64()), ("kept", pa.int64()), ("failed", NAMES), ("spent", pa.bool_()), ("left_out", NAMES)])
 
 
 def _causes(error: BaseException) -> list[BaseException]:
@@ -200,6 +202,7 @@ def distill_on_ray(
                 progress.kept += row["kept"]
                 progress.failed |= set(row["failed"])
                 progress.out_of_budget |= bool(row["spent"])
+                progress.left_out |= set(row["left_out"])
                 usd, _ = ray.get(ledger.spent.remote())
                 advance(row["done"], note=f"{progress.kept:,} kept, ${usd:,.2f}")
     except (ray.exceptions.RayError, ConnectionError) as error:

@@ -87,11 +87,13 @@ class Summary(TypedDict):
 
 
 class Statistics(Summary):
-    """The content of ``statistics.json``."""
+    """The content of ``statistics.json``. ``asked_without``: fields of a request that the teacher refuses, so that its own
+    defaults hold."""
 
     num_pairs_asked_about: int
     num_failed_pairs: int
     stopped_by_budget: bool
+    asked_without: list[str]
 
 
 class Tally:

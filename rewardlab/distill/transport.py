@@ -17,12 +17,14 @@ PASSES = 3  # over pairs whose requests failed; batches in a row that may bring 
 
 @dataclass
 class Progress:
-    """How far a run is: pairs with all their answers, those with a judgment to keep, those of which a request failed."""
+    """How far a run is: pairs with all their answers, those with a judgment to keep, those of which a request failed; and the
+    fields that the teacher refuses, and is asked without."""
 
     done: int = 0
     kept: int = 0
     failed: set[str] = field(default_factory=set)
     out_of_budget: bool = False
+    left_out: frozenset[str] = frozenset()
 
     def count(self, tagged: PreferencePair) -> None:
         self.done += 1

@@ -15,7 +15,7 @@ import openai
 
 from rewardlab.errors import EndpointError
 from rewardlab.samplers.concurrency import AdaptiveConcurrency, retry_after_s
-from rewardlab.samplers.openai_answers import api_content, completion_from, failed_completion
+from rewardlab.samplers.openai_answers import api_content, completion_from, failed_completion, without_choices
 from rewardlab.samplers.request_options import FieldFit
 from rewardlab.types import Completion, FinishReason, Message
 
@@ -81,6 +81,11 @@ class ChatEndpoint:
         self.in_flight, self.rests_until = 0, 0.0
         self.failures: Counter[str] = Counter()  # failed tries by label
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Return the fields that requests go without because the model refuses them."""
+        return self._fit.left_out
+
     async def complete(
         self, prompt: Sequence[Message], *, temperature: float, top_p: float, max_tokens: int, seed: int
     ) -> Completion:
@@ -116,14 +121,17 @@ class ChatEndpoint:
         return failed_completion(answer.finish, answer.error)
 
     async def _try_fields(self, messages: Any, body: Mapping[str, Any], ends: float) -> Any:
-        """Return the API's answer, or a _Failed; a request that is refused for a field is made again as the model takes it."""
+        """Return the API's answer, or a _Failed. A request that is refused for a field is made again as the refusal wants it;
+        where that is answered all further ones are so made."""
+        fit = self._fit
         while True:
-            sent = self._fit.fit(body)
+            sent = fit.fit(body)
             answer = await self._try(messages, sent, min(self.try_s, ends - time.monotonic()))
-            if not (isinstance(answer, _Failed) and answer.label in _OF_FIELDS):
+            if not isinstance(answer, _Failed):
+                self._fit.adopt(fit)
                 return answer
-            self._fit.learn(sent, answer.error)
-            if self._fit.fit(body) == sent:
+            fit = fit.after(sent, answer.error) if answer.label in _OF_FIELDS else fit
+            if fit.fit(body) == sent:
                 return answer
 
     async def _try(self, messages: Any, fields: Mapping[str, Any], seconds: float) -> Any:
@@ -135,8 +143,8 @@ class ChatEndpoint:
                     model=self.model, messages=messages, extra_body=dict(fields)
                 )
             self.slots.record(refused=False)
-            if not getattr(answer, "choices", None):
-                return _Failed(FinishReason.ERROR, "garbled answer: it has no choices", "garbled")
+            if no_choices := without_choices(answer):
+                return _Failed(FinishReason.ERROR, no_choices, "garbled")
             return answer
         except TimeoutError:
             again = seconds < self.deadline_s

@@ -28,7 +28,15 @@ def api_content(message: Message) -> str | list[dict[str, Any]]:
 
 def failed_completion(finish: FinishReason, error: str) -> Completion:
     """Return a completion that tells why there is no answer."""
-    return Completion("", finish, error=error[:500])
+    return Completion("", finish, error=error[:500].encode(errors="replace").decode())  # as with the text of an answer
+
+
+def without_choices(answer: Any) -> str:
+    """Return why an answer is none, with the server's own words where it has some; "" where it has choices."""
+    if getattr(answer, "choices", None):
+        return ""
+    words = getattr(answer, "error", None)
+    return "garbled answer: it has no choices" + (f" ({words!r:.300})" if words else "")
 
 
 def completion_from(answer: Any) -> Completion:
@@ -40,6 +48,8 @@ def completions_from(answer: Any, number: int) -> list[Completion]:
     """Return ``number`` completions from the API's object; an answer without the fields it promises is an ERROR."""
     if isinstance(answer, Completion):
         return [answer] * number
+    if fault := without_choices(answer):
+        return [failed_completion(FinishReason.ERROR, fault)] * number
     try:
         choices = sorted(answer.choices, key=lambda choice: choice.index or 0)
         prompt_tokens = _count(answer.usage.prompt_tokens) if answer.usage else 0
@@ -73,7 +83,7 @@ def _completion(choice: Any, num_tokens: int | None, num_prompt_tokens: int, num
         return failed_completion(FinishReason.ERROR, f"garbled answer: {error!r}")
     if text is None and reason == "length":  # cut off while it reasoned
         text = ""
-    if not isinstance(text, str) or reason not in _FINISH:
+    if not isinstance(text, str) or not isinstance(reason, str | None) or reason not in _FINISH:
         failed = failed_completion(FinishReason.ERROR, f"{WITHOUT_TEXT}, or not to its end (finish reason {reason!r})")
         return replace(failed, num_tokens=num_tokens or 0, num_prompt_tokens=num_prompt_tokens)  # it is billed all the same
     if isinstance(reasoning, str) and reasoning and "<think>" not in text:

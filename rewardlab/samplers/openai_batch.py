@@ -16,24 +16,24 @@ from rewardlab.errors import EndpointError
 from rewardlab.samplers.openai_answers import api_content, completion_from
 from rewardlab.types import Completion, FinishReason, Message
 
-OPEN = ("validating", "in_progress", "finalizing", "cancelling")
+ENDS = ("completed", "failed", "expired", "cancelled")
 PURPOSE: Any = "batch"
 
 
 @dataclass(frozen=True)
 class BatchState:
-    """A batch as the provider reports it. ``status``: one of :data:`OPEN`, or completed, failed, expired, cancelled."""
+    """A batch as the provider reports it, its ``status`` in small letters; with one that is none of :data:`ENDS` it may yet be
+    answered."""
 
     id: str
     status: str
-    done: int
     output_file: str | None
     error_file: str | None
     error: str
 
     @property
     def open(self) -> bool:
-        return self.status in OPEN
+        return self.status not in ENDS
 
 
 def request_line(custom_id: str, model: str, prompt: Sequence[Message], body: Mapping[str, Any]) -> bytes:
@@ -79,36 +79,48 @@ class BatchClient:
             uploaded = await self._client.files.create(file=file, purpose=PURPOSE)
             # Not tried again: it may have been created though the answer did not reach us, and a second one is paid, too.
             batch = await self._client.with_options(max_retries=0).batches.create(
-                input_file_id=uploaded.id,
+                input_file_id=self._id_of(uploaded),
                 endpoint="/v1/chat/completions",
                 completion_window="24h",
                 metadata={"rewardlab": name},
             )
-        except openai.OpenAIError as error:
+        except (openai.OpenAIError, ValueError) as error:  # a ValueError: a body that is no JSON
             if (batch_id := await self.find(name)) is not None:
                 return batch_id
             raise self._failed(error) from error
-        return batch.id
+        return self._id_of(batch)
 
     async def find(self, name: str) -> str | None:
         """Return the id of the batch of that name, None if the provider has none: the answer to its creation may not have
         reached us."""
         try:
-            async for batch in self._client.batches.list(limit=100):
-                if (batch.metadata or {}).get("rewardlab") == name:
-                    return batch.id
-        except openai.OpenAIError as error:
+            page = await self._client.batches.list(limit=100)
+            while True:
+                if not isinstance(page.data, list):  # it may have one all the same
+                    raise self._no_batch_api(page)
+                for batch in page.data:
+                    if (batch.metadata or {}).get("rewardlab") == name:
+                        return self._id_of(batch)
+                if not page.has_next_page():
+                    return None
+                page = await page.get_next_page()
+        except (openai.OpenAIError, AttributeError, TypeError, ValueError) as error:  # or a page that is none
             raise self._failed(error) from error
-        return None
 
     async def look(self, batch_id: str) -> BatchState:
         try:
             batch = await self._client.batches.retrieve(batch_id)
-        except openai.OpenAIError as error:
+        except (openai.OpenAIError, ValueError) as error:
             raise self._failed(error) from error
-        errors = [error.message or "" for error in (batch.errors.data or [])] if batch.errors else []
-        done = batch.request_counts.completed + batch.request_counts.failed if batch.request_counts else 0
-        return BatchState(batch.id, batch.status, done, batch.output_file_id, batch.error_file_id, "; ".join(errors))
+        self._id_of(batch)
+        status: object = batch.status
+        if not isinstance(status, str):
+            raise EndpointError(
+                f"{self.base_url}: batch {batch_id} has the status {status!r}; expected a text such as 'completed'; nothing is "
+                "lost: run again once the provider tells it"
+            )
+        errors = [str(error.message or "") for error in getattr(batch.errors, "data", None) or ()]
+        return BatchState(batch.id, status.casefold(), batch.output_file_id, batch.error_file_id, "; ".join(errors))
 
     async def lines(self, file_id: str) -> AsyncIterator[str]:
         """Yield the lines of a file as they arrive."""
@@ -129,4 +141,18 @@ class BatchClient:
     def _failed(self, error: Exception) -> EndpointError:
         return EndpointError(
             f"{self.base_url}: the batch API fails ({type(error).__name__}: {error}); nothing is lost: cure it and run again"
+        )
+
+    def _id_of(self, answer: Any) -> str:
+        """Return the id of a file or a batch. Raise EndpointError for an answer that is neither."""
+        identity = getattr(answer, "id", None)
+        if not isinstance(identity, str):
+            raise self._no_batch_api(answer)
+        return identity
+
+    def _no_batch_api(self, answer: Any) -> EndpointError:
+        words = getattr(answer, "error", None) or answer
+        return EndpointError(
+            f"{self.base_url}: answers as no batch API does ({words!r:.300}); expected as base_url an address under which "
+            "files and batches are served"
         )

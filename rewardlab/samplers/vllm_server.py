@@ -128,7 +128,6 @@ class VLLMServer:
     def _start(self) -> None:
         command = [self._program, "serve", self.model, "--served-model-name", "judge", "--host", "127.0.0.1"]
         command += ["--port", str(self.port), "--enable-prefix-caching", "--logprobs-mode", "raw_logprobs", *self._args]
-        out = self.log.open("ab") if self.log else None  # None: beside our own
         env = {
             **os.environ,
             "VLLM_API_KEY": self.key,
@@ -137,12 +136,22 @@ class VLLMServer:
         # ours would shadow its own packages where it has another environment; a launcher's would have it wait for our processes
         for name in ("PYTHONPATH", *(name for name in os.environ if name.startswith(LAUNCHER))):
             env.pop(name, None)
-        self._process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True, preexec_fn=end_with_parent
-        )
-        if out is not None:
-            out.close()  # it has a handle of its own
         self.num_starts += 1
+        with self.log.open("ab") if self.log else contextlib.nullcontext() as out:  # None: beside our own
+            self._process = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True, preexec_fn=end_with_parent
+            )
+
+    def _try_start(self) -> bool:
+        """Start it; return whether that was possible. The first time, what hindered it is the error of the whole server."""
+        try:
+            self._start()
+        except (OSError, subprocess.SubprocessError) as error:
+            LOG.warning("vllm serve %s: cannot be started (%s)", self.model, error)
+            if self.num_starts == 1:
+                self._first_error = f"cannot be started ({error})"
+            return False
+        return True
 
     def _end(self) -> None:
         """End the whole process group: an engine whose front end has died keeps its memory."""
@@ -168,7 +177,8 @@ class VLLMServer:
 
     def _watch(self) -> None:
         wait_s = 1.0
-        self._start()
+        if not self._try_start():
+            return
         started = answered = time.monotonic()
         while not self._stopping.wait(0.5):
             assert self._process is not None
@@ -187,10 +197,9 @@ class VLLMServer:
             LOG.warning("vllm serve %s: %s; it is started again", self.model, "ended" if ended else "no longer answers")
             self._end()
             self._wanted.clear()
-            if self._stopping.wait(wait_s):
-                return
+            while not (self._stopping.wait(wait_s) or self._try_start()):
+                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
             wait_s = min(2 * wait_s, LONGEST_WAIT_S)
-            self._start()
             started = answered = time.monotonic()
 
     def _answers(self) -> bool | None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,19 @@ def test_only_a_regular_file_is_replaced(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
     write_atomic(tmp_path / "new", "text")
     assert (tmp_path / "new").read_text() == "text"
+
+
+def test_going_on_holds_the_log_once(tmp_path: Path) -> None:
+    """Its rows, and besides them one line at a time."""
+    path = tmp_path / "log.jsonl"
+    row = json.dumps({"votes": [{"text": "x" * 1000}] * 8}) + "\n"
+    path.write_text(json.dumps({"identity": {"run": 1}}) + "\n" + row * 1000 + '{"torn')
+    tracemalloc.start()
+    try:
+        with AppendLog(path, {"run": 1}) as log:
+            assert len(log.rows) == 1000
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * path.stat().st_size
+    assert path.read_text().endswith(row)

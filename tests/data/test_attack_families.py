@@ -308,7 +308,7 @@ def test_pictures_of_any_size(size: tuple[int, int]) -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown family emty; expected a kind of degenerate"):
+    with pytest.raises(ConfigError, match=r"unknown family emty; did you mean empty\? expected a kind of degenerate"):
         families_of(("emty",))
     with pytest.raises(ValueError, match="no label"):
         made_of(PreferencePair("p", "Q", ("a", "b"), None), FAMILIES["empty"])

@@ -316,3 +316,12 @@ def test_a_set_without_pairs_is_not_valid(name: str, text: str, tmp_path: Path) 
     result = CliRunner().invoke(app, ["data", "validate", str(tmp_path / name)])
     assert result.exit_code == 1
     assert "holds no pairs" in result.output
+
+
+@pytest.mark.parametrize("read", [read_pairs, PairTable])
+@pytest.mark.parametrize("columns", ["question,responses,preferred", "prompt,images,chosen,rejected"])
+def test_a_cell_that_is_nested_too_deeply(columns: str, read: Any, tmp_path: Path) -> None:
+    cells = f'q,"{"[" * 200_000}",0' + (",1" if columns.startswith("prompt") else "")
+    (tmp_path / "c.csv").write_text(f"{columns}\n{cells}\n")
+    with pytest.raises(DataError, match=r"row 0 \(line 2\): a list in a cell is nested too deeply to be read"):
+        read(tmp_path / "c.csv")

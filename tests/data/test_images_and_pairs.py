@@ -331,3 +331,44 @@ def test_media_under_another_name_are_not_left_out(column: str, read: str) -> No
     with pytest.raises(DataError, match=f"column '{column}' is not read; did you mean '{read}'"):
         from_row(row | {column: "x.png"}, index=0)
     assert from_row(row | {column: None}, index=0).images == ()
+
+
+@pytest.mark.parametrize("column", ["pair_id", "category", "source", "licence", "attempts", "judgment", "provenance"])
+def test_half_a_surrogate_pair_in_any_column(column: str) -> None:
+    """Whatever is paid for in between, the pair could not be written in the end."""
+    pair, damage = PreferencePair("p", "q", ("a", "b"), 0), dict[str, Any]({column: "x\ud83d"})
+    with pytest.raises(DataError, match=f"row 0: '{column}' holds half of a surrogate pair"):
+        validate(replace(pair, **damage), where="row 0")
+
+
+def grey_of_16_bits(transparent: int | None = None) -> bytes:
+    """A PNG of 256 x 256 px, each of another value, by hand: Pillow is what reads it."""
+    values = struct.pack(">65536H", *range(65536))
+    lines = b"".join(b"\0" + values[512 * n : 512 * (n + 1)] for n in range(256))
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 256, 256, 16, 0, 0, 0, 0))
+    key = b"" if transparent is None else chunk(b"tRNS", struct.pack(">H", transparent))
+    return b"\x89PNG\r\n\x1a\n" + head + key + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+
+
+def test_grey_of_16_bits_is_not_white() -> None:
+    """Line n of it is grey n, at full size, where it is stored for training, and made smaller on the way."""
+    for image in (decode_image(grey_of_16_bits()), decode_image(plain_image(grey_of_16_bits()))):
+        assert (image.mode, image.size) == ("RGB", (256, 256))
+        assert [image.getpixel((7, n)) for n in range(256)] == [(n, n, n) for n in range(256)]
+    small = decode_image(grey_of_16_bits(), kept_pixels=64 * 64)
+    assert [small.convert("L").getpixel((5, n)) for n in (0, 20, 63)] == pytest.approx([4 * n + 2 for n in (0, 20, 63)], abs=1)
+    clear = decode_image(grey_of_16_bits(transparent=1000))
+    assert [clear.getpixel((x, 3)) for x in (231, 232, 233)] == [(3,) * 3, (255,) * 3, (3,) * 3]
+
+
+@pytest.mark.parametrize(("mode", "fill"), [("F", 0.5), ("I", 70_000), ("I", -1)])
+def test_numbers_of_unknown_white_are_refused(mode: str, fill: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rewardlab.data.images.FORMATS", ("TIFF",))
+    with pytest.raises(MediaError, match=rf"image: its pixels \(mode {mode}\) are no grey of 8 or 16 bits"):
+        decode_image(saved(Image.new(mode, (28, 28), fill), "TIFF"))
+    grey = decode_image(saved(Image.new("I", (28, 28), 51_400), "TIFF"))  # as older Pillows open a PNG
+    assert grey.getpixel((0, 0)) == (200, 200, 200)

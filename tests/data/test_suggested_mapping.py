@@ -11,6 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
+from rewardlab.config import MappingConfig, load_config
 from rewardlab.data.pairs import read_pairs
 from rewardlab.data.suggested_mapping import OPEN, suggested_mapping
 from rewardlab.errors import DataError
@@ -85,3 +86,23 @@ def test_what_needs_no_mapping(tmp_path: Path) -> None:
     checked = CliRunner().invoke(app, ["data", "validate", str(tmp_path / "wrong.csv")])
     assert checked.exit_code == 1
     assert "`rewardlab data validate FILE --suggest` prints a mapping" in checked.output
+
+
+@pytest.mark.parametrize("name", ["2024", "null", "on", "1e5", "~", "a\nb"])
+def test_a_name_is_a_text(name: str, tmp_path: Path) -> None:
+    """Whatever YAML would take it for."""
+    text = suggested_mapping(write(tmp_path / f"{name}.jsonl", [{"prompt": "q", "chosen": "a", "rejected": "b"}]))
+    (tmp_path / "m.yaml").write_text(text)
+    assert load_config(MappingConfig, tmp_path / "m.yaml").name == (name.replace("\n", "_") if name != "~" else "mine")
+
+
+@pytest.mark.parametrize("between", ["\n", "\r", "\x85", "\u2028", "\x7f", "\ufeff", '"', "\\", " 😀 "])
+@pytest.mark.parametrize("known", [True, False])
+def test_columns_of_any_name(between: str, known: bool, tmp_path: Path) -> None:
+    """They stay in their line, in quotes and in comments."""
+    columns = [f"{what}{between}of it" for what in ("Answer A", "Answer B", "picture")]
+    first = "prompt" if known else f"what{between}it is"
+    rows = [{first: "q", columns[0]: f"a{n}", columns[1]: f"b{n}", columns[2]: "x.png", "id": "1"} for n in range(9)]
+    mapping = yaml.safe_load(suggested_mapping(write(tmp_path / "p.jsonl", rows)))
+    expected = {"name": "p", "id": "id", "question": first if known else OPEN, "images": [columns[2]]}
+    assert mapping == {**expected, "chosen": OPEN, "rejected": OPEN}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import random
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -111,3 +113,39 @@ def test_columns_of_another_name(tmp_path: Path) -> None:
     (tmp_path / "v.jsonl").write_text(json.dumps(rows()[0] | {"prompt": None, "asked": "x"}))
     with pytest.raises(DataError, match=r"question \(prompt or question or query\).*asked"):
         videorewardbench.BENCHMARK.load(tmp_path / "v.jsonl", images=None, with_images=False)
+
+
+@pytest.mark.parametrize(("form", "codec"), [("mp4", "mpeg4"), ("matroska", "mpeg4"), ("avi", "mpeg4")])
+def test_titles_and_damage(form: str, codec: str) -> None:
+    """A title that is no UTF-8 is legal. Whatever else is wrong with a file has one error, which says what to do."""
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format=form) as container:
+        container.metadata["title"] = "TITLE OF IT"
+        stream: Any = container.add_stream(codec, rate=5)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for n in range(10):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), n * 20, np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    video = buffer.getvalue()
+    latin = video.replace(b"TITLE OF IT", "ÉTÉ À PARIS".encode("latin-1"))
+    assert latin != video
+    assert frames_of_video(latin, 4) == frames_of_video(video, 4)
+    assert video_pixels(latin, "video 0", most_pixels=10**8) == 64 * 64
+    draw = random.Random(0)
+    for _ in range(60):
+        damaged = bytearray(video)
+        for _ in range(draw.choice([1, 5, 50])):
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        for read in (lambda data: frames_of_video(data, 4), lambda data: video_pixels(data, "video 0", most_pixels=10**8)):
+            with suppress(MediaError):
+                read(bytes(damaged))
+
+
+def test_an_error_of_another_kind_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A damaged header may leave a stream without what every stream has."""
+    video = film(tmp_path / "a.mp4", 3).read_bytes()
+    monkeypatch.setattr("rewardlab.data.video._Work._check_size", lambda *_: None.missing)  # type: ignore[attr-defined]
+    for read in (lambda: frames_of_video(video, 2, where="v"), lambda: video_pixels(video, "v", most_pixels=10**8)):
+        with pytest.raises(MediaError, match=r"v: not a readable video \(.*\); re-encode it"):
+            read()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import resource
 import subprocess
 import sys
 import time
@@ -9,13 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.demo.server import TeacherConfig, build_demo_app
 from rewardlab.distill.pipeline import distill
-from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.errors import ConfigError, EndpointError, OutputError
+from rewardlab.samplers.openai_batch import BatchClient
+from rewardlab.types import PreferencePair
 from tests.support.batch_server import BatchServer
 from tests.support.distillation import calls_of, config_for
+from tests.support.openai_server import ChatServer
 from tests.support.servers import running
 
 
@@ -142,3 +152,147 @@ def test_the_budget_holds_for_batches(demo_pairs: Any, batch_server: BatchServer
     assert part["stopped_by_budget"]
     assert (again["stopped_by_budget"], again["cost_usd"], again["num_pairs"]) == (True, part["cost_usd"], part["num_pairs"])
     assert 0.5 * limit < part["cost_usd"] <= limit
+
+
+PAIRS = [PreferencePair(f"p{number}", f"q{number}?", ("a", "b"), 0) for number in range(60)]
+
+
+class Filter(ChatServer):
+    """Bills every answer, and keeps back all but each third one."""
+
+    async def _chat(self, body: dict[str, Any]) -> Response:
+        answer = json.loads((await super()._chat(body)).body)
+        if self.answers % 3:
+            answer["choices"][0]["finish_reason"] = "content_filter"
+        return JSONResponse(answer)
+
+
+def chats(server: ChatServer) -> Starlette:
+    return Starlette(routes=[Route("/v1/chat/completions", server.chat, methods=["POST"])])
+
+
+def usd(server: BatchServer) -> float:
+    """What was billed, at the prices of :func:`batched`."""
+    return (server.billed["prompt_tokens"] + 4 * server.billed["completion_tokens"]) / 1e6
+
+
+def test_failures_that_are_billed_are_of_the_budget(tmp_path: Path) -> None:
+    """60 pairs at $0.005 a request, two thirds of which a filter keeps back: $0.30 is never passed, and most of it used."""
+    server = BatchServer(chats(Filter(usage={"prompt_tokens": 1000, "completion_tokens": 1000, "total_tokens": 2000})))
+    with running(server.build()) as url:
+        config = batched(f"{url}/v1", max_tokens=1000, max_attempts=1, batch_requests=30, budget={"usd": 0.30})
+        statistics = distill(PAIRS, config, tmp_path)
+    assert statistics["stopped_by_budget"]
+    assert statistics["cost_usd"] == pytest.approx(usd(server))
+    assert 0.15 < usd(server) <= 0.30
+
+
+class CutOff(BatchServer):
+    """The first two downloads end in half a line."""
+
+    downloads = 0
+
+    async def _content(self, request: Request) -> Response:
+        self.downloads += 1
+        text = self.files[request.path_params["name"]].decode()
+        return PlainTextResponse(text + '{"custom_id": "0-' if self.downloads <= 2 else text)
+
+
+def test_what_is_collected_again_is_paid_once(tmp_path: Path) -> None:
+    """Nothing of a batch is in the journal before all of it is: failures are not counted once more."""
+    server = CutOff(chats(Filter()))
+    with running(server.build()) as url:
+        config = batched(f"{url}/v1", max_attempts=1)
+        for _ in range(2):
+            with pytest.raises(EndpointError, match="answers what was not asked"):
+                distill(PAIRS[:20], config, tmp_path)
+            assert all(call["failures"] == 0 and call["finish"] is None for call in calls_of(tmp_path / "journal.sqlite"))
+        statistics = distill(PAIRS[:20], config, tmp_path)
+    assert statistics["cost_usd"] == pytest.approx(usd(server))
+    assert statistics["num_requests"] == sum(server.asked.values())
+    assert statistics["num_failed_requests"] == sum(server.asked.values()) - statistics["num_pairs"]
+
+
+@pytest.mark.parametrize(("before", "after"), [("queued", "completed"), ("IN_PROGRESS", "COMPLETED"), ("paused", "Completed")])
+def test_a_status_of_a_providers_own_is_no_end(before: str, after: str, batch_server: BatchServer, tmp_path: Path) -> None:
+    """It is waited for, in whatever letters, and nothing is sent twice."""
+
+    async def look(request: Request) -> Response:
+        batch = batch_server.batches[request.path_params["name"]]
+        return JSONResponse(batch | {"status": before if batch["status"] == "in_progress" else after})
+
+    batch_server.app, batch_server._look = chats(ChatServer()), look  # type: ignore[method-assign]
+    with running(batch_server.build()) as url:
+        assert distill(PAIRS[:10], batched(f"{url}/v1", max_attempts=1), tmp_path)["num_failed_requests"] == 0
+    assert (len(batch_server.batches), set(batch_server.asked.values())) == (1, {1})
+
+
+def test_a_status_that_is_none(batch_server: BatchServer, tmp_path: Path) -> None:
+    """It is said, and the batch is still away."""
+
+    async def look(request: Request) -> Response:
+        return JSONResponse(batch_server.batches[request.path_params["name"]] | {"status": None})
+
+    whole, batch_server._look = batch_server._look, look  # type: ignore[method-assign]
+    batch_server.app = chats(ChatServer())
+    with (
+        running(batch_server.build()) as url,
+        pytest.raises(EndpointError, match="batch batch_0 has the status None; expected"),
+    ):
+        distill(PAIRS[:5], batched(f"{url}/v1", max_attempts=1), tmp_path)
+    batch_server._look = whole  # type: ignore[method-assign]
+    with running(batch_server.build()) as url:
+        assert distill(PAIRS[:5], batched(f"{url}/v1", max_attempts=1), tmp_path)["num_pairs"] == 5
+    assert len(batch_server.batches) == 1
+
+
+NO_API = [
+    (HTMLResponse("<html>hello</html>"), "<html>hello"),
+    (JSONResponse({"error": "Unexpected endpoint"}), "Unexpected endpoint"),
+    (JSONResponse({"id": 7}), "id=7"),
+]
+
+
+def always(response: Response) -> Starlette:
+    async def answer(request: Request) -> Response:
+        return response
+
+    return Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])
+
+
+@pytest.mark.parametrize(("response", "words"), NO_API)
+def test_what_is_no_batch_api(response: Response, words: str, tmp_path: Path) -> None:
+    """Said with the words of what answers there, and with status 200."""
+    said = f"answers as no batch API does.*{words}.*expected as base_url"
+    with running(always(response)) as url, pytest.raises(EndpointError, match=said):
+        distill(PAIRS[:3], batched(f"{url}/v1"), tmp_path)
+
+
+@pytest.mark.parametrize("response", [response for response, _ in NO_API])
+def test_a_list_that_is_none_holds_no_batch(response: Response) -> None:
+    """A batch that is not in it may be away all the same, and would be paid twice."""
+
+    async def find(url: str) -> None:
+        async with BatchClient(f"{url}/v1") as client:
+            await client.find("a")
+
+    with running(always(response)) as url, pytest.raises(EndpointError, match="batch API"):
+        asyncio.run(find(url))
+
+
+def test_no_room_for_the_file_of_requests(batch_server: BatchServer, tmp_path: Path) -> None:
+    """Said with the cure; the same command continues."""
+    batch_server.app = chats(ChatServer())
+    pairs = [PreferencePair(f"p{number}", "q" * 20_000, ("a", "b"), 0) for number in range(60)]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with running(batch_server.build()) as url:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, limits[1]))
+        try:
+            with pytest.raises(
+                OutputError, match=r"batches/\.partial: cannot be written .*make room and run the same command again"
+            ):
+                distill(pairs, batched(f"{url}/v1", max_attempts=1), tmp_path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert distill(pairs, batched(f"{url}/v1", max_attempts=1), tmp_path)["num_pairs"] == 60
+    assert set(batch_server.asked.values()) == {1}

@@ -155,6 +155,16 @@ def test_a_pilot_comes_first() -> None:
     assert guard().batch_size(100) == 100
 
 
+def test_a_pilot_after_failures_that_were_billed() -> None:
+    """As many as fit at the most that they may cost: 120 of a prompt and 100 of an answer each, 850 of 1000 being left."""
+    budget = guard(tokens=1000)
+    budget.pay(LEFT_OUT)
+    assert (budget.batch_size(100), budget.batch_size(2)) == (3, 2)
+    for _ in range(5):
+        budget.pay(LEFT_OUT)
+    assert budget.batch_size(100) == 0
+
+
 @pytest.fixture
 def ledger(tmp_path: Path) -> Any:
     with Journal(tmp_path / "journal.sqlite", {}) as journal:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import resource
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -181,8 +184,82 @@ def test_a_full_disk(path: Path) -> None:
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, limits[1]))
         try:
-            with pytest.raises(OutputError, match="nothing is lost: make room and run again"):
+            with pytest.raises(OutputError, match="nothing is lost: make room and run the same command again"):
                 journal.record_request("q" * 1_000_000, 1, Order.GIVEN)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         assert [a.text for a in journal.answers("p")] == ["yes"]
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """Let no file grow, as a full disk does."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_batch_on_a_full_disk(path: Path) -> None:
+    """The disk is what is said, not the transaction that SQLite has ended by itself, and the journal goes on."""
+    with Journal(path, IDENTITY) as journal:
+        journal._db.execute("PRAGMA max_page_count=20")
+        calls = [(f"{number}" * 200, 1, Order.GIVEN) for number in range(1000)]
+        with pytest.raises(OutputError, match=r"cannot be written \(.*full\); nothing is lost: make room"):
+            journal.record_batch(calls)
+        assert (journal.counts()["asked"], journal.open_batches()) == (0, [])
+        journal.record_batch(calls[:1])
+        assert journal.counts()["asked"] == 1
+
+
+def test_a_journal_that_is_opened_on_a_full_disk(path: Path) -> None:
+    """It is healthy, and nobody is told to start anew."""
+    with Journal(path, IDENTITY) as journal:
+        journal.record_request("p", 1, Order.GIVEN)
+        journal.record_answer("p", 1, DONE, 0.0)
+    with no_room(), pytest.raises(OutputError, match="nothing is lost: make room and run the same command again"):
+        Journal(path, IDENTITY)
+    with Journal(path, IDENTITY) as journal:  # the lock is free
+        assert journal.usage().answers == 1
+
+
+def test_a_folder_in_the_journals_place(path: Path) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(OutputError, match="see that it is a file that may be written"):
+        Journal(path, IDENTITY)
+    path.rmdir()
+    Journal(path, IDENTITY).close()
+
+
+def test_tables_of_another_program(path: Path) -> None:
+    """A database that is none of ours is no journal, and no fault of the disk."""
+    path.parent.mkdir(parents=True)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE run (speed REAL)")
+    with pytest.raises(DataError, match="not a journal of a distillation"):
+        Journal(path, IDENTITY)
+
+
+def test_a_transaction_is_whole_or_nothing(path: Path) -> None:
+    """Failures are added up, so that half of a batch's, collected again, would count twice."""
+    with Journal(path, IDENTITY) as journal:
+        journal.record_request("p", 1, Order.GIVEN)
+        for error in (KeyboardInterrupt, None):
+            with suppress(KeyboardInterrupt), journal.transaction():
+                journal.record_answer("p", 1, FAILED, usd=0.25)
+                if error:
+                    raise error
+        assert (journal.counts()["failures"], journal.usage().usd) == (1, 0.25)
+
+
+def test_fields_that_the_teacher_refuses(path: Path) -> None:
+    """Of all parts of a run, each once; of another run's none."""
+    with Journal(path, IDENTITY) as journal:
+        journal.record_left_out(["seed"])
+    with Journal(path, IDENTITY) as journal:
+        journal.record_left_out(["temperature", "seed"])
+        assert journal.left_out() == ["seed", "temperature"]
+    with Journal(path, IDENTITY | {"seed": 1}) as journal:
+        assert journal.left_out() == []

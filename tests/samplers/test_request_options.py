@@ -62,11 +62,14 @@ def test_a_model_that_reasons_is_benchmarked(pairs_file: Path, tmp_path: Path) -
     assert answered[-1].keys() == {"model", "messages", "max_completion_tokens", "top_p"}
 
 
-def test_a_teacher_that_reasons(demo_pairs: Any, tmp_path: Path) -> None:
-    """`distill` asks it as it wants to be asked, too."""
+def test_a_teacher_that_reasons(demo_pairs: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """`distill` asks it as it wants to be asked, too, and says so."""
     server = ChatServer(refuse=newer)
     with chat_server(server) as url:
-        assert distill(demo_pairs[0][:6], config_for(url), tmp_path)["num_pairs"] == 6
+        for _ in range(2):  # the second time nothing is asked
+            statistics = distill(demo_pairs[0][:6], config_for(url), tmp_path)
+            assert (statistics["num_pairs"], statistics["asked_without"]) == (6, ["seed"])
+    assert "asked without seed, which the teacher refuses" in capfd.readouterr().err
 
 
 def test_what_a_refusal_teaches() -> None:
@@ -76,7 +79,7 @@ def test_what_a_refusal_teaches() -> None:
     def after(*sentences: str, field: str = "auto") -> dict[str, Any]:
         fit = FieldFit(field)
         for sentence in sentences:
-            fit.learn(fit.fit(asked), sentence)
+            fit.adopt(fit.after(fit.fit(asked), sentence))
         return fit.fit(asked)
 
     assert after() == asked
@@ -92,6 +95,41 @@ def test_what_a_refusal_teaches() -> None:
     assert both == {k: v for k, v in asked.items() if k != "top_p"}
     assert "seed" not in FieldFit().fit({"seed": None, "top_k": None})
     assert FieldFit().fit({"top_k": None}) == {"top_k": None}
+
+
+def test_a_refusal_that_repeats_the_prompt() -> None:
+    """It names fields, and asking without them is refused, too: all others are asked with them."""
+
+    def moderate(body: dict[str, Any], number: int) -> tuple[int, str] | None:
+        text = body["messages"][0]["content"]
+        return (400, f"content not allowed: {text!r}") if "need" in text else None
+
+    server = ChatServer(refuse=moderate)
+    with chat_server(server) as url:
+        sampler = OpenAISampler(url, "m", concurrency=1)
+        refused = (Message("user", (Part(text="What temperature does the seed need?"),)),)
+        rows = sampler.sample([PROMPT, refused, PROMPT], SamplingParams(temperature=0.5))
+        assert [row[0].failed for row in rows] == [False, True, False]
+        assert rows[1][0].error.startswith("HTTP 400: content not allowed")
+        assert sampler.left_out == frozenset()
+        sampler.sample([PROMPT], SamplingParams(temperature=0.5))
+    assert len(server.bodies) == 5  # the refused one was asked once more
+    assert [body.keys() >= {"temperature", "seed"} for body in server.bodies].count(False) == 1
+    assert server.bodies[-1].keys() >= {"temperature", "seed"}
+
+
+def test_a_fit_on_trial_changes_nothing() -> None:
+    """It is kept once a request so made was answered; what two of them found is kept together."""
+    asked = {"temperature": 0.0, "max_tokens": 9, "seed": 3}
+    fit = FieldFit()
+    first, second = fit.after(asked, "seed: unknown field"), fit.after(asked, "max_tokens is not supported")
+    assert fit.fit(asked) == asked
+    assert first.fit(asked) == {"temperature": 0.0, "max_tokens": 9}
+    assert fit.after(asked, "no such model") is fit
+    fit.adopt(first)
+    fit.adopt(second)
+    assert fit.fit(asked) == {"temperature": 0.0, "max_completion_tokens": 9}
+    assert fit.left_out == {"seed"}
 
 
 def test_fields_concurrency_and_deadline() -> None:
