@@ -20,12 +20,14 @@ from rewardlab.config import (
     MethodConfig,
     PolicyConfig,
     RLConfig,
+    RMConfig,
     SFTConfig,
     SuiteConfig,
     TrainConfig,
     load_config,
     load_yaml,
 )
+from rewardlab.config.evaluation import no_evaluation
 from rewardlab.data.pair_table import pair_facts, select_pairs
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
 from rewardlab.health.asking import suite_findings, teacher_findings
@@ -41,6 +43,7 @@ from rewardlab.rewards.judgment import load_terms
 from rewardlab.samplers.base import HF, SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.rollouts.engine import check_engine
+from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.rl import consistency_judge, train_rl
 from rewardlab.training.run.folder import micro_batch_size, micro_batches, trackers
 from rewardlab.training.run.inputs import pairs_of
@@ -243,7 +246,8 @@ def _try_run(config: TrainConfig, plan: Plan, pairs: Sequence[PreferencePair]) -
     except CheckpointError as error:
         yield Finding("weights", "look", f"{error}. Judgment and step are left out; --model NAME says what to try them with")
         return
-    yield _try("judgment", lambda: _judgment(config, pairs))
+    if not isinstance(config, RMConfig):  # which writes none
+        yield _try("judgment", lambda: _judgment(config, pairs))
     if plan.launch.processes > 1:
         message = (
             f"not taken: it is one of {plan.launch.processes} processes; start the run under its launcher with max_steps: 1"
@@ -301,17 +305,26 @@ def _judgment(config: TrainConfig, pairs: Sequence[PreferencePair]) -> str:
     return f"{num_valid} of {len(texts)} have a verdict; {tokens} tokens in {seconds:.1f} s. The first: {first!r}"
 
 
+def _trial(config: SFTConfig | RLConfig) -> dict[str, Any]:
+    """Return what a trial does otherwise than the run: it fits no critic, holds nothing out, and ends at no sign."""
+    fit = {"value_pretrain_steps": 0} if isinstance(config, RLConfig) else {}
+    return {**fit, "evaluation": no_evaluation(), "health": config.health.model_copy(update={"policy": "warn"})}
+
+
 def _one_step(config: SFTConfig | RLConfig, pairs: Sequence[PreferencePair]) -> str:
     """Take one optimizer step of the real run on its first pairs, in a temporary folder."""
     num_pairs = max(2 * config.batch_size, config.rollout_batch_size if isinstance(config, RLConfig) else 0)
     with tempfile.TemporaryDirectory() as folder:
-        once, out = config.model_copy(update={"max_steps": 1, "report_to": "none"}), Path(folder) / "run"
+        once, out = config.model_copy(update={"max_steps": 1, "report_to": "none", **_trial(config)}), Path(folder) / "run"
         if torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
         start_time = time.perf_counter()
         if isinstance(once, RLConfig):
             hard = [n for n, facts in enumerate(pair_facts(pairs)) if facts.attempts in once.attempts]
             train_rl(select_pairs(pairs, hard[:num_pairs]) if hard else pairs[:num_pairs], once, out)
+        elif isinstance(once, RMConfig):
+            known = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
+            train_reward_model(select_pairs(pairs, known[:num_pairs]), once, out)
         else:
             judged = [n for n, facts in enumerate(pair_facts(pairs)) if facts.judged]
             train_sft(select_pairs(pairs, judged[:num_pairs]) if judged else pairs[:num_pairs], once, out)

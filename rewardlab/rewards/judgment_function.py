@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from rewardlab.metrics.running import Metric
-from rewardlab.processes import is_main, num_processes
+from rewardlab.processes import is_main
 from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardWeights, compose, winner_of
 from rewardlab.rewards.rollout import GatherObjects, Rollout, Scored
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer, as_completion, reward_metrics
@@ -67,9 +67,7 @@ class JudgmentReward:
         metrics = self._metrics(completions, parts)
         if self._judge:
             after = self._request_counts()
-            metrics |= {
-                f"consistency/{name}": Metric(float(after[name] - before[name]) * num_processes()) for name in after
-            }  # the mean is their sum
+            metrics |= {f"consistency/{name}": Metric(float(after[name] - before[name]), reduce="sum") for name in after}
         self._keep_samples(step, rollouts, completions, parts)
         return Scored(
             rewards=[part.total for part in parts],

@@ -10,8 +10,8 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from rewardlab.config import PolicyConfig
-from rewardlab.data.pair_table import fingerprint_of, pair_facts
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.data.pair_table import fingerprint_of
+from rewardlab.errors import ConfigError
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
@@ -36,6 +36,7 @@ from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.policy_gradient.build import make_trainer, run_method
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.run.folder import SAMPLES, data_workers
+from rewardlab.training.run.inputs import refuse_repeated_ids
 from rewardlab.training.run.preflight import drop_too_long
 from rewardlab.training.run.rows import PromptReader, PromptRows
 from rewardlab.types import Order, PreferencePair
@@ -164,8 +165,7 @@ def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Pat
     Raise DataError where anchors are missing, ConfigError and CheckpointError for a judge that cannot be opened, ConfigError
     for a finished or different run in ``out``.
     """
-    if len({facts.pair_id for facts in pair_facts(pairs)}) < len(pairs):
-        raise DataError("two pairs have the same pair_id; each question needs one of its own, for its anchor is kept by it")
+    refuse_repeated_ids(pairs)
     template, reward = load_template(config.template), open_reward(config, pairs)
     questions = drop_too_long(pairs, config, template, out, room=config.max_completion_length)
     specials = special_tokens(load_processor(config.model).tokenizer)

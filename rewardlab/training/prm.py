@@ -28,6 +28,7 @@ from rewardlab.rewards.steps import token_ends
 from rewardlab.samplers.hf import append_answers, encode, token_texts
 from rewardlab.training.run.dialogue_lengths import places_that_fit
 from rewardlab.training.run.folder import refuse_finished, supervised_arguments
+from rewardlab.training.run.inputs import refuse_repeated_ids
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import TOO_LONG, processor_of
 from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
@@ -143,6 +144,7 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
     """
     template = load_template_for(config.model, config.template)
     refuse_finished(out)
+    refuse_repeated_ids(pairs)
     rows = prm_rows(pairs, short_judgments(pairs, steps, config, template, out))
     labels = hashlib.sha256(json.dumps(list(steps), sort_keys=True).encode()).hexdigest()[:16]
 

@@ -82,6 +82,31 @@ def test_what_would_not_work(text: str, words: tuple[str, ...], message: str, tm
     assert message in done.output
 
 
+def test_a_scalar_model_is_tried_by_its_own_step(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """It writes no judgment, and needs none: labels are enough, as they are for `rewardlab rm`."""
+    data, config = tmp_path / "pairs.parquet", tmp_path / "rm.yaml"
+    write_parquet([replace(pair, judgment="", attempts="") for pair in scaled_runs.pairs()], data)
+    settings = {"model": str(tiny_checkpoint), "batch_size": 8, "micro_batch_size": 8, "gradient_checkpointing": False}
+    config.write_text(json.dumps(settings))
+    done = ask(str(config), "--stage", "rm", "--data", str(data))
+    assert done.exit_code == 0, done.output
+    assert "one step: taken and saved in" in done.output
+    assert "judgment" not in done.output
+
+
+def test_a_trial_fits_no_critic_and_holds_nothing_out(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Held-out pairs would be missed among the few of a trial, and a critic's fit is many steps."""
+    data, config = tmp_path / "pairs.parquet", tmp_path / "rl.yaml"
+    write_parquet([replace(pair, judgment="") for pair in scaled_runs.pairs()], data)
+    settings = {**scaled_runs.SHARED, "model": str(tiny_checkpoint), "rollout_batch_size": 8, "batch_size": 8}
+    settings |= {"max_completion_length": 8, "consistency": {"weight": 0.0}, "advantage": "gae", "value_pretrain_steps": 40}
+    settings |= {"evaluation": {"fraction": 0.5}}
+    config.write_text(json.dumps(settings))
+    done = ask(str(config), "--data", str(data))
+    assert done.exit_code == 0, done.output
+    assert "one step: taken and saved in" in done.output
+
+
 def test_tried_with_weights_and_data(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """A judgment, a step, the tokens; a consistency endpoint that is away is a failure, and the rest is still looked at."""
     data, config = tmp_path / "pairs.parquet", tmp_path / "rl.yaml"

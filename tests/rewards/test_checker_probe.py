@@ -19,6 +19,7 @@ from starlette.routing import Route
 from rewardlab.config import ConsistencyConfig
 from rewardlab.curation.quality import ConsistencyEndpoint
 from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.metrics.running import Metric, MetricAccumulator
 from rewardlab.rewards.judgment import RewardWeights
 from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.rollout import Rollout, Trajectory
@@ -93,6 +94,20 @@ def rollouts(number: int, first: int = 0) -> list[Rollout]:
     row = {"question": "Which color?", "order": "given", "preferred": 0, "pair_id": "p"}
     texts = [format_verdict(Choice.FIRST, f"Reason {first + n}.") for n in range(number)]
     return [Rollout(row, [], Trajectory([1, END]), text) for text in texts]
+
+
+def test_questions_of_several_batches_are_added_up(tmp_path: Path) -> None:
+    """A line of metrics may be of several: the mean would hide failures."""
+    with answering(lambda n: "yes") as url:
+        judge = EndpointConsistencyJudge(ConsistencyConfig(base_url=url, model="m", concurrency=1))
+        scorer, samples = JudgmentScorer("think_answer", judge), tmp_path / "samples.jsonl"
+        reward = JudgmentReward(scorer, judge, RewardWeights(), ends=frozenset({END}), samples=samples)
+        metrics = MetricAccumulator()
+        for step in range(3):
+            for name, metric in reward(rollouts(2, first=2 * step), step).metrics.items():
+                metrics.add(name, metric if isinstance(metric, Metric) else Metric(metric))
+        assert metrics.flush(lambda shards: shards)["consistency/asked"] == 6
+        reward.close()
 
 
 def test_many_unreadable_answers_in_a_row_end_the_run(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,14 @@ def test_pairs_of_a_file(demo_pairs: Any, tmp_path: Path) -> None:
     assert pairs_of(pairs, 8, "none") is pairs
     with pytest.raises(DataError, match="no such file"):
         pairs_of(tmp_path / "none.jsonl", 8, "none")
+
+
+def test_two_pairs_of_one_id_are_refused(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Their rollouts would be one group, and have one baseline."""
+    pairs = [demo_pairs[0][0], replace(demo_pairs[0][1], pair_id=demo_pairs[0][0].pair_id)]
+    with pytest.raises(DataError, match="is there twice; every pair needs its own"):
+        rewardlab.train_rl(pairs, "rl/grpo", tmp_path / "rl", model=str(tiny_checkpoint), template="plain")
+    assert not (tmp_path / "rl").exists()
 
 
 def test_a_judge_in_one_line(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ FINE = {"loss": 0.1, "grad_norm": 1.0, "reward": 1.0, "reward_std": 0.5, "advant
         ({"grad_norm": 0.0}, []),  # of the row's last step alone: others had advantages
         ({"grad_norm": 0.0, "advantage/max_abs": 0.0}, ["equal_rewards", "no_gradient"]),
         ({"grad_norm": "nan"}, []),
+        ({"reward": 0.5, "reward_std": 0.0}, ["equal_rewards"]),  # with a critic, whose advantages are never all 0
     ],
 )
 def test_reasons(change: dict[str, Any], signs: list[str]) -> None:
@@ -36,6 +37,12 @@ def test_reasons(change: dict[str, Any], signs: list[str]) -> None:
     assert list(why_nothing_was_learnt([bad, bad, bad, {"step": 2, "train_runtime": 1.0}], 0.95)) == signs
     assert not why_nothing_was_learnt([bad, bad, bad, {"step": 2, **FINE}], 0.95)
     assert not why_nothing_was_learnt([bad, bad, {"step": 2, "train_runtime": 1.0}], 0.95), "too few to tell"
+
+
+def test_one_rollout_of_each_prompt_has_no_spread() -> None:
+    """Where batches earn differently something was learnt from, whatever the spread within a group of one says."""
+    rows = [{"step": n, **FINE, "reward": reward, "reward_std": 0.0} for n, reward in enumerate((0.5, 0.6, 0.5))]
+    assert not why_nothing_was_learnt(rows, 0.95)
 
 
 def test_supervised_runs_have_no_rewards() -> None:

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from rewardlab.config import load_config
-from rewardlab.data.pair_table import PairTable
-from rewardlab.errors import ConfigError
+from rewardlab.data.pair_table import PairTable, pair_facts
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.video_policy import video_policy_of
 from rewardlab.types import PreferencePair
 
@@ -26,6 +26,17 @@ def config_of(schema: type[Config], config: Config | str | Path | None, **overri
     if overrides:
         raise ConfigError(f"{', '.join(overrides)}: the {schema.__name__} given is complete; set it there, or name a YAML file")
     return config
+
+
+def refuse_repeated_ids(pairs: Sequence[PreferencePair]) -> None:
+    """Raise DataError where two pairs have one id: rollouts are grouped, and what belongs to a pair is kept, by it."""
+    seen = set[str]()
+    for facts in pair_facts(pairs):
+        if facts.pair_id in seen:
+            raise DataError(
+                f"pair_id {facts.pair_id!r} is there twice; every pair needs its own (`rewardlab data validate` lists them)"
+            )
+        seen.add(facts.pair_id)
 
 
 def pairs_of(

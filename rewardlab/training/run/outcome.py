@@ -33,7 +33,9 @@ def why_nothing_was_learnt(rows: Sequence[Mapping[str, Any]], max_invalid: float
     signs = {}
     if always("reward", is_zero) and not any(row.get("reward_std") for row in rows):
         signs["no_reward"] = "every reward was 0"
-    elif always("advantage/max_abs", is_zero):
+    elif always("advantage/max_abs", is_zero) or (
+        always("reward_std", is_zero) and len({row["reward"] for row in rows if row.get("reward") is not None}) == 1
+    ):  # a critic's advantages are never all 0
         signs["equal_rewards"] = "no rollout ever earned more than another"
     others = ("advantage/max_abs", "value/grad_norm")  # while a critic alone is fitted, the policy has no gradient
     if always("grad_norm", is_zero) and not any(row.get(name) for row in rows for name in others):
