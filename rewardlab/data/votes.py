@@ -143,7 +143,7 @@ def vote_of(row: Mapping[str, Any]) -> Vote:
     """Read what :func:`vote_row` wrote. Raises KeyError, TypeError or ValueError for another kind of object."""
     choice = Choice(row["choice"]) if row["choice"] else None
     verdict, margin = Verdict(choice, VerdictStatus(row["status"]), row["rule"]), row.get("margin")
-    if margin is not None and not math.isfinite(margin):
+    if isinstance(margin, float) and not math.isfinite(margin):
         raise ValueError(f"a margin of {margin}; expected a finite number")
     return Vote(Order(row["order"]), verdict, completion_of(row), margin, row.get("member", ""))
 
