@@ -35,7 +35,7 @@ def test_a_start_that_fails_later_is_tried_again(
     """The program is away for a while, as where it is installed anew."""
     path = program(tmp_path)
     monkeypatch.setenv("REWARDLAB_VLLM", str(path))
-    server = VLLMServer(str(tiny_checkpoint), start_timeout_s=60)
+    server = VLLMServer(str(tiny_checkpoint), start_timeout_s=60, dev=True)
     try:
         path.rename(tmp_path / "away")
         server.restart("for a test")
