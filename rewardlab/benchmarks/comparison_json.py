@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rewardlab.benchmarks.comparison import Difference, Run, against, figures_against
 from rewardlab.benchmarks.differences import FigureDifferences
-from rewardlab.benchmarks.group_differences import group_differences
+from rewardlab.benchmarks.group_differences import differences_by_group
 from rewardlab.metrics.intervals import DifferenceEstimate, Interval
 from rewardlab.metrics.multiplicity import holm
 
@@ -81,7 +81,7 @@ def _against_first(change: Difference, p_holm: float, base: Run, run: Run) -> Ag
         better=change.better,
         worse=change.worse,
         figures=figures_against(base, run),
-        groups=group_differences(base, run),
+        groups=differences_by_group(base, run),
     )
 
 

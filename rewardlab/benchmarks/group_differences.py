@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
-from rewardlab.benchmarks.comparison import Run, against
+from rewardlab.benchmarks.comparison import Run
+from rewardlab.benchmarks.report_model import RowScore
 from rewardlab.benchmarks.run_names import short_names
 from rewardlab.data.attacks.families import Kind
-from rewardlab.metrics.intervals import DifferenceEstimate
+from rewardlab.metrics.intervals import DifferenceEstimate, difference_interval
 from rewardlab.reporting.tables import percent, signed
 
 BY_FAMILY = "Paired differences by family of attacks: right judgments, in points"
@@ -19,16 +19,26 @@ TOGETHER = {
 }
 
 
-def group_differences(base: Run, other: Run) -> dict[str, DifferenceEstimate]:
+def differences_by_group(base: Run, other: Run) -> dict[str, DifferenceEstimate]:
     """Return by group the difference other - base of accuracy, of runs that :func:`comparison.against` compares."""
-    groups = list(dict.fromkeys(row.group for row in base.rows))
-    return {group: _difference(base, other, [group]) for group in groups}
+    after = _scores(other)
+    return {group: _difference(rows, after) for group, rows in _by_group(base).items()}
 
 
-def _difference(base: Run, other: Run, groups: Sequence[str]) -> DifferenceEstimate:
-    before, after = (replace(run, rows=[row for row in run.rows if row.group in groups]) for run in (base, other))
-    change = against(before, after)
-    return DifferenceEstimate(change.difference, change.interval)
+def _by_group(run: Run) -> dict[str, list[RowScore]]:
+    groups: dict[str, list[RowScore]] = {}
+    for row in run.rows:
+        groups.setdefault(row.group, []).append(row)
+    return groups
+
+
+def _scores(run: Run) -> dict[int, float]:
+    return {row.row: row.score for row in run.rows}
+
+
+def _difference(before: Sequence[RowScore], after: Mapping[int, float]) -> DifferenceEstimate:
+    gaps = [after[row.row] - row.score for row in before]
+    return DifferenceEstimate(sum(gaps) / len(gaps), difference_interval(gaps, [row.cluster for row in before]))
 
 
 def family_table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
@@ -38,27 +48,23 @@ def family_table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     base, robustness = runs[0], runs[0].report.robustness
     if robustness is None or len(runs) < 2 or any(run.report.failure for run in runs):
         return [], []
-    names = short_names([run.name for run in runs])
-    sets: dict[str, list[str]] = {}
-    present = {row.group for row in base.rows}
+    names, groups = short_names([run.name for run in runs]), _by_group(base)
+    families = {name: family for name, family in robustness.families.items() if name in groups}
+    sets: dict[str, list[RowScore]] = {}
     for ending, words in TOGETHER.items():
-        held_out = [
-            name
-            for name, family in robustness.families.items()
-            if family.kind == Kind.DEGENERATE and not family.in_training and name in present
-            if name.endswith("_against_wrong") == bool(ending)
-        ]
-        sets |= {f"held out: {words}": held_out} if held_out else {}
-    sets |= {name.replace("_", " "): [name] for name in robustness.families if name in present}
-    rows = [[words, _share(base, groups), *(_cell(base, run, groups) for run in runs[1:])] for words, groups in sets.items()]
-    return ["family", names[0], *(f"{name} less {names[0]}" for name in names[1:])], rows
+        held_out = [name for name, each in families.items() if each.kind == Kind.DEGENERATE and not each.in_training]
+        rows = [row for name in held_out if name.endswith("_against_wrong") == bool(ending) for row in groups[name]]
+        sets |= {f"held out: {words}": rows} if rows else {}
+    sets |= {name.replace("_", " "): groups[name] for name in families}
+    others = [_scores(run) for run in runs[1:]]
+    cells = [[words, _share(rows), *(_cell(rows, after) for after in others)] for words, rows in sets.items()]
+    return ["family", names[0], *(f"{name} less {names[0]}" for name in names[1:])], cells
 
 
-def _share(run: Run, groups: Sequence[str]) -> str:
-    scores = [row.score for row in run.rows if row.group in groups]
-    return percent(sum(scores) / len(scores))
+def _share(rows: Sequence[RowScore]) -> str:
+    return percent(sum(row.score for row in rows) / len(rows))
 
 
-def _cell(base: Run, other: Run, groups: Sequence[str]) -> str:
-    change = _difference(base, other, groups)
+def _cell(before: Sequence[RowScore], after: Mapping[int, float]) -> str:
+    change = _difference(before, after)
     return f"{signed(change.difference)} [{', '.join(map(signed, change.interval))}]"

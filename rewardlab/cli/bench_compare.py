@@ -51,13 +51,12 @@ def bench_compare(
     if sentences and not different_protocols:
         raise ConfigError(f"{sentences[0]}; ask both alike, or allow it by --different-protocols")
     differences = "".join(f"- {sentence}\n" for sentence in sentences)
-    text = leaderboard_markdown(finished) + differences
     if as_json:
         typer.echo(json.dumps(json_form(compare_runs(finished, sentences)), indent=1, allow_nan=False))
     elif sys.stdout.isatty():
         typer.echo(leaderboard_text(finished, max(40, shutil.get_terminal_size().columns)) + differences)
     else:
-        typer.echo(text)
+        typer.echo(leaderboard_markdown(finished) + differences)
     if out is not None:
         forms = {".html": leaderboard_html, ".csv": leaderboard_csv}
-        write_atomic(out, forms[out.suffix](finished) if out.suffix in forms else text)
+        write_atomic(out, forms[out.suffix](finished) if out.suffix in forms else leaderboard_markdown(finished) + differences)

@@ -146,44 +146,33 @@ def build(
     if isinstance(source, Path):
         source_files(source, recipe.files, recipe.url)  # nothing is begun where there is nothing to build from
     with mark_unfinished(out):
-        return _build(recipe, source, out, contamination, options, advance, facts)
-
-
-def _build(
-    recipe: Recipe,
-    source: Path | HubStream,
-    out: Path,
-    contamination: Contamination | None,
-    options: BuildOptions,
-    advance: Advance,
-    facts: dict[str, Any],
-) -> dict[str, Any]:
-    with (out / REJECTED).open("w", encoding="utf-8", errors="backslashreplace") as rejected:
-        run = _Build(options, contamination, rejected, advance)
-        pairs = run.pairs(recipe, source)
-        shards = list(write_parts(pairs, out, rows_per_shard=options.rows_per_shard, embed=options.embed))
-    if not shards:
-        most = max(
-            ((number, reason) for counts in run.reasons.values() for reason, number in counts.items()), default=(0, "no rows")
-        )
-        raise DataError(
-            f"{source}: no pair is left of it, most often ({most[0]:,} ×): {most[1]}; see {out / REJECTED} for every reason"
-        )
-    report = {
-        "recipe": recipe.name,
-        "url": recipe.url,
-        "licence": recipe.licence or "not stated",
-        "published_rows": recipe.published,
-        "source": str(source),
-        **{
-            name: run.counts[name]
-            for name in ("converted", "kept", "dropped", "bad", "duplicate", "contaminated", "repeated_ids")
-        },
-        "reasons": {kind: dict(counts.most_common()) for kind, counts in run.reasons.items() if counts},
-        "options": asdict(options) | {"images": None if options.images is None else str(options.images)},
-        "shards": len(shards),
-        **facts,
-    }
-    run.overview.write(out, title=f"{recipe.name}: {run.counts['kept']:,} pairs")
-    write_atomic(out / REPORT, json.dumps(report, indent=1) + "\n")
-    return report
+        with (out / REJECTED).open("w", encoding="utf-8", errors="backslashreplace") as rejected:
+            run = _Build(options, contamination, rejected, advance)
+            pairs = run.pairs(recipe, source)
+            shards = list(write_parts(pairs, out, rows_per_shard=options.rows_per_shard, embed=options.embed))
+        if not shards:
+            most = max(
+                ((number, reason) for counts in run.reasons.values() for reason, number in counts.items()),
+                default=(0, "no rows"),
+            )
+            raise DataError(
+                f"{source}: no pair is left of it, most often ({most[0]:,} ×): {most[1]}; see {out / REJECTED} for every reason"
+            )
+        report = {
+            "recipe": recipe.name,
+            "url": recipe.url,
+            "licence": recipe.licence or "not stated",
+            "published_rows": recipe.published,
+            "source": str(source),
+            **{
+                name: run.counts[name]
+                for name in ("converted", "kept", "dropped", "bad", "duplicate", "contaminated", "repeated_ids")
+            },
+            "reasons": {kind: dict(counts.most_common()) for kind, counts in run.reasons.items() if counts},
+            "options": asdict(options) | {"images": None if options.images is None else str(options.images)},
+            "shards": len(shards),
+            **facts,
+        }
+        run.overview.write(out, title=f"{recipe.name}: {run.counts['kept']:,} pairs")
+        write_atomic(out / REPORT, json.dumps(report, indent=1) + "\n")
+        return report

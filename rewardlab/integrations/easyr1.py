@@ -23,7 +23,7 @@ REWARD_TYPE = "batch"
 
 
 @dataclass(frozen=True)
-class Truth:
+class GroundTruth:
     """What a ``ground_truth`` carries for the judge."""
 
     question: str
@@ -51,7 +51,7 @@ def compute_score(reward_inputs: list[dict[str, Any]], **kwargs: Any) -> list[di
     return [{"overall": reward} for reward in rewards if reward is not None]
 
 
-def _truth(text: Any) -> Truth:
+def _truth(text: Any) -> GroundTruth:
     try:
         label = json.loads(text)
         question, media, anchor = label["question"], label.get("media") or [], label.get("anchor") or None
@@ -63,4 +63,4 @@ def _truth(text: Any) -> Truth:
         if not isinstance(value, str | None):
             raise DataError(f"ground_truth: its {name} is {value!r:.80}; expected a text")
     question, _ = read_prompt(question, media)
-    return Truth(question, tuple(media), anchor)
+    return GroundTruth(question, tuple(media), anchor)

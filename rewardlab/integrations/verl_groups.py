@@ -27,7 +27,7 @@ from rewardlab.integrations.client import RewardClient
 
 
 @dataclass
-class Group:
+class SampleGroup:
     """Samples of one prompt, and who waits for the reward of each; ``timer`` ends the wait for others, ``task`` judges all."""
 
     timer: asyncio.TimerHandle
@@ -49,7 +49,7 @@ class JudgeGroups(RewardManagerBase):
         self.client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
         rollout = config.actor_rollout_ref.rollout
         self._sizes = {False: int(rollout.n), True: int(rollout.get("val_kwargs", {}).get("n", 1))}
-        self._waiting: dict[tuple[str, bool], Group] = {}
+        self._waiting: dict[tuple[str, bool], SampleGroup] = {}
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         item = data[-1:][0]
@@ -72,7 +72,7 @@ class JudgeGroups(RewardManagerBase):
         deadline, and what judging raises, which has that deadline for itself."""
         loop = asyncio.get_running_loop()
         if (group := self._waiting.get(key)) is None:
-            group = self._waiting[key] = Group(loop.call_later(self.client.deadline_s, self._dissolve, key))
+            group = self._waiting[key] = SampleGroup(loop.call_later(self.client.deadline_s, self._dissolve, key))
         future: asyncio.Future[float | None] = loop.create_future()
         member = (response, future)
         group.members.append(member)
@@ -99,7 +99,7 @@ class JudgeGroups(RewardManagerBase):
             )
         )
 
-    async def _judge(self, group: Group, turns: list[Any]) -> None:
+    async def _judge(self, group: SampleGroup, turns: list[Any]) -> None:
         try:
             rewards = await self._rewards(turns, [text for text, _ in group.members])
         except Exception as error:  # the boundary: every member gets it

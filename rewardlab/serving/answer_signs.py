@@ -223,9 +223,8 @@ class AnswerSigns:
         watched = self._watched[tenant]
         num_chars = watched.num_chars
         self._num_chars -= num_chars
-        is_late = (
-            watched.num_reading >= MOST_READING or self._chars_reading >= MOST_CHARS
-        )  # they come faster than they are read
+        # They come faster than they are read, or are too few.
+        is_late = watched.num_reading >= MOST_READING or self._chars_reading >= MOST_CHARS
         if is_late or len(watched.rows) < LEAST_WINDOW:
             watched.drop()
             self.num_lines["skipped"] += 1

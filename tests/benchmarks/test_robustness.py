@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rewardlab.benchmarks.comparison import against, leaderboard_html, leaderboard_markdown, read_run
-from rewardlab.benchmarks.group_differences import BY_FAMILY, family_table, group_differences
+from rewardlab.benchmarks.group_differences import BY_FAMILY, differences_by_group, family_table
 from rewardlab.benchmarks.leaderboard_text import leaderboard_text
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import check_report, parse_requirement
@@ -303,7 +303,7 @@ def test_report_and_comparison(pairs_file: Path, tmp_path: Path) -> None:
     assert together[0] == f"{100 * (1 - unnamed[0]):.1f}"
     assert together[1].startswith(f"{100 * (unnamed[0] - unnamed[1]):+.1f} [")
     assert cells["padded"][1].startswith("-100.0 [")
-    changes = group_differences(*runs)
+    changes = differences_by_group(*runs)
     assert changes.keys() == {row.group for row in runs[0].rows}
     sizes = Counter(row.group for row in runs[0].rows)
     mean = sum(sizes[name] * change.difference for name, change in changes.items()) / len(runs[0].rows)
