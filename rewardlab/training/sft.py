@@ -18,7 +18,7 @@ from trl import SFTTrainer
 from rewardlab.config import SFTConfig
 from rewardlab.data.pair_table import fingerprint_of, pair_facts, select_pairs
 from rewardlab.data.votes import require_same_run
-from rewardlab.errors import DataError
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.checkpoints import template_change
 from rewardlab.models.loading import load_policy, load_processor, peft_config
 from rewardlab.models.precision import adapters_to_float32
@@ -136,14 +136,20 @@ def train_sft(
     ``pairs`` may be a data file, ``config`` a YAML file or a name under ``configs/``; ``overrides`` are keys of the config.
 
     ``votes``, a ``votes.jsonl`` of the judge on the same pairs, adds dialogues in which it verifies them. Raise DataError
-    without judgments, ConfigError for a finished or different run in ``out``.
+    without judgments, ConfigError for a finished or different run in ``out``, and for votes with a template that asks for the
+    verdict alone.
     """
     config, out = config_of(SFTConfig, config, **overrides), Path(out)
     template = load_template(config.template)
+    verdict_only = template.verdict_format == "bare"
+    if votes and verdict_only:
+        raise ConfigError(
+            f"template {template.name} asks for the verdict alone, of which one token is learnt; verifying votes is learnt word by "
+            "word: name a template that asks for reasoning, or leave the votes out"
+        )
     if votes and isinstance(pairs, str | Path):
         require_same_run(votes, Path(pairs), template=template.hash)
     pairs = pairs_of(pairs, config.frames, config.model)
-    verdict_only = template.verdict_format == "bare"
     held_out, facts = hold_out(pairs, config, template), pair_facts(pairs)
     learnt = [n for n in held_out.numbers if (facts[n].preferred is not None if verdict_only else facts[n].judged)]
     labelled = select_pairs(pairs, learnt)

@@ -13,7 +13,7 @@ import torch
 
 from rewardlab.config import SFTConfig
 from rewardlab.data.pairs import write_parquet
-from rewardlab.errors import DataError
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.checkpoints import write_card
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import load_template
@@ -137,6 +137,14 @@ def test_votes_on_other_pairs_teach_no_verification(demo_pairs: Any, tiny_checkp
     config = SFTConfig(model=str(tiny_checkpoint), template="plain", learning_rate=1e-3, batch_size=1, micro_batch_size=1)
     with pytest.raises(DataError, match="its votes are not on the pairs of"):
         train_sft(pairs, config, tmp_path / "sft", votes=votes)
+
+
+def test_votes_are_not_verified_by_one_token(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Of a template that asks for the verdict alone one token is learnt, of verifications, too."""
+    config = SFTConfig(model=str(tiny_checkpoint), template="verdict", learning_rate=1e-3, batch_size=1, micro_batch_size=1)
+    with pytest.raises(ConfigError, match="asks for the verdict alone, of which one token is learnt"):
+        train_sft(demo_pairs[0][:2], config, tmp_path / "sft", votes=tmp_path / "votes.jsonl")
+    assert not (tmp_path / "sft").exists()
 
 
 def test_another_template_is_said(

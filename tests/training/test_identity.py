@@ -44,7 +44,23 @@ def run_json(out: Path) -> dict[str, Any]:
     ],
 )
 def test_which_settings_decide(key: str, expected: bool) -> None:
-    assert decides(key) is expected
+    assert decides(key, 1, 2) is expected
+
+
+def test_the_address_of_a_judge_does_not_decide() -> None:
+    """A cluster gives a run that goes on another node; another model, or one more judge, is another run."""
+    here, there = "openai:m@http://node-3:8000/v1", "openai:m@https://node-7:8000/v1"
+    for key, before, now, expected in (
+        ("judge", here, here.replace("node-3", "node-7"), False),
+        ("judge", here, here.replace("openai:m", "openai:n"), True),
+        ("judge", "prob:hf:a", "prob:hf:b", True),
+        ("other_judges", [here], [there], False),
+        ("other_judges", [here], [here, "prob:hf:a"], True),
+        ("signs.second_judge", here, there, False),
+        ("signs.second_judge", None, there, True),
+        ("model", here, there, True),
+    ):
+        assert decides(key, before, now) is expected, (key, before, now)
 
 
 def test_changes_are_named_by_their_keys() -> None:

@@ -75,7 +75,9 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
     path = out / CONFIG
     before = _read_config(path) if path.exists() else None
     changes = changed_settings(before["config"], described["config"]) if before else {}
-    other = [key for key in changes if decides(key)] + (["data"] if before and before["data"] != data else [])
+    other = [key for key, values in changes.items() if decides(key, *values)] + (
+        ["data"] if before and before["data"] != data else []
+    )
     if before and has_begun(out):
         if other:
             raise ConfigError(

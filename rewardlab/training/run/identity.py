@@ -13,6 +13,7 @@ _SURROUNDINGS |= {"health", "devices", "data_workers", "gradient_checkpointing"}
 _SURROUNDINGS |= {"dtype"}  # how the result is written: what learns is float32 whatever it says
 # How a batch is read, not what is in it: no draw depends on these but LoRA's dropout, and sums are rounded in another order.
 _ROUNDING = {"attn_implementation", "micro_batch_size", "micro_batch_tokens", "sampling_batch_size", "judge_batch_size"}
+_JUDGES = {"judge", "other_judges", "signs.second_judge"}  # "openai:MODEL@URL" among them
 _ROUNDING |= {"evaluation.batch_size"}  # `batch_size` alone is the optimizer step's
 
 
@@ -29,9 +30,18 @@ def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any], prefix: 
     return changes
 
 
-def decides(key: str) -> bool:
-    """Return whether the setting of a dotted key decides what a run computes."""
-    return not {key, *key.split(".")} & (_SURROUNDINGS | _ROUNDING)
+def decides(key: str, before: Any, now: Any) -> bool:
+    """Return whether the setting of a dotted key, with another value now, decides what a run computes. Of a judge that an
+    endpoint serves the model does, and its address does not."""
+    if {key, *key.split(".")} & (_SURROUNDINGS | _ROUNDING):
+        return False
+    return key not in _JUDGES or _without_addresses(before) != _without_addresses(now)
+
+
+def _without_addresses(judges: Any) -> list[str]:
+    """Return one judge, several, or none, by their names before the ``@`` of an address."""
+    names = [judges] if isinstance(judges, str) else judges or []
+    return [name.partition("@http")[0] for name in names]
 
 
 def text_of_changes(changes: Changes) -> str:
