@@ -144,8 +144,8 @@ def train_sft(
     verdict_only = template.verdict_format == "bare"
     if votes and verdict_only:
         raise ConfigError(
-            f"template {template.name} asks for the verdict alone, of which one token is learnt; verifying votes is learnt word by "
-            "word: name a template that asks for reasoning, or leave the votes out"
+            f"template {template.name} asks for the verdict alone, of which one token is learnt; verifying votes takes "
+            "words: name a template that asks for reasoning, or leave the votes out"
         )
     if votes and isinstance(pairs, str | Path):
         require_same_run(votes, Path(pairs), template=template.hash)
