@@ -202,7 +202,11 @@ def test_an_empty_key_is_none(demo_server: Callable[..., str], demo_pairs: Any, 
 def test_a_stopped_group(number: signal.Signals, status: ExitCode, monkeypatch: pytest.MonkeyPatch) -> None:
     """`demo` is a group of commands that does something itself."""
     monkeypatch.setattr("rewardlab.demo.examples.judge_examples", lambda: os.kill(os.getpid(), number) or time.sleep(10))
-    done = run_main(main, "demo", "--no-open")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored, where the tests are a shell's background job
+    try:
+        done = run_main(main, "demo", "--no-open")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert done.returncode == status
     assert done.stderr.strip().splitlines()[-1] == "stopped"
 
