@@ -143,6 +143,27 @@ def test_no_pixels_of_the_last_batch_are_held_while_the_next_is_made(trainer: Po
     assert not any(alive[1])
 
 
+def test_a_picture_is_processed_once_in_a_rollout_batch(trainer: PolicyTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sampled from and trained on, in 4 rollouts of both orders of three pairs, one of them without a picture: 2 pictures, not
+    32. The next batch begins anew, and nothing of a batch is kept after it."""
+    rows = [trainer.train_dataset[row] for row in range(6) for _ in range(4)]
+    processor, shown = trainer.processing_class.image_processor, list[int]()
+    preprocess = type(processor).preprocess
+
+    def counted(images: Any, *args: Any, **kwargs: Any) -> Any:
+        shown.append(len(images))
+        return preprocess(processor, images, *args, **kwargs)
+
+    monkeypatch.setattr(processor, "preprocess", counted, raising=False)
+    trainer.model.train()
+    for batch in (1, 2):
+        trainer._step, trainer._buffered_inputs = 0, None
+        trainer._prepare_inputs(rows)
+        assert sum(shown) == 2 * batch
+        assert not trainer._images._fields
+    trainer.model.eval()
+
+
 def test_a_prompt_is_read_once_for_all_its_rollouts(trainer: PolicyTrainer) -> None:
     """Eight rollouts of each order of a pair: one image, not sixteen; of tokens not more than both orders have, where the
     orders share what comes before the responses."""

@@ -25,9 +25,9 @@ from trl import GRPOTrainer
 from rewardlab.config import Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
 from rewardlab.models.families import Fields, images_by_prompt
-from rewardlab.models.image_slices import images_in_slices
 from rewardlab.models.padding import PassLimits
 from rewardlab.models.precision import adapters_to_float32
+from rewardlab.models.processed_images import ProcessedImages
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes, return_freed_memory
@@ -127,6 +127,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._draws = (-1, 0)  # the step that drew last, and how often it did
         self._current: list[Rollout] = []  # those that TRL is making a batch of
         self._trajectories: list[Trajectory] = []
+        self._images = ProcessedImages()  # of the prompts that are sampled from and then trained on
         self._rewards_G1 = torch.empty(0, 1)  # of the batch that is being made
         self.rollout_sampler: RolloutSampler | None = None
         self.num_generated_tokens = 0  # by this process, trained on or not
@@ -176,6 +177,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def sample_and_score(self, rows: list[Row]) -> list[Rollout]:
         """Return one scored rollout a row; what every one of them earned is in the metrics, trained on or not."""
+        self._images.clear()  # dynamic sampling comes here many times for one batch
         started = time.perf_counter()
         rows = self._read_rows(self._rollouts.choose_rows(rows))
         self._add_metrics({"data/seconds": time.perf_counter() - started})
@@ -249,7 +251,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             )
 
     def _tokenize_prompts(self, prompts: list[Any]) -> Any:
-        with images_in_slices(self.processing_class):
+        with self._images.used_by(self.processing_class):
             ids, images, fields = super()._tokenize_prompts(prompts)
         if self._engine is None:
             return ids, images, fields
@@ -273,8 +275,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         else:
             self._current = self.sample_and_score(inputs)
         rollouts = self._current
-        with images_in_slices(self.processing_class):
+        with self._images.used_by(self.processing_class):
             padded = super()._generate_and_score_completions([rollout.row for rollout in rollouts])
+        self._images.clear()
         batch = RolloutBatch.from_trl(padded).with_rollouts(rollouts, self._kl_coef_of)
         padded.pop("tool_mask", None)  # a part of the loss mask by now
         if hot := self._sampling.hot_token:  # not of the policy's own drawing: nothing is learnt from it

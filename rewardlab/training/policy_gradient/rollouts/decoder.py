@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from rewardlab.models.families import Fields, prompt_batch, vision_token_ids
+from rewardlab.models.processed_images import image_key
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import HotToken, draw
 from rewardlab.samplers.shared_prefix import group_numbers
@@ -31,13 +31,8 @@ class Prompts:
     def numbers(self) -> tuple[list[int], list[int]]:
         """Return two numbers of each prompt, in the order in which they first occur: one that equals another's where both
         have the same token ids and images, one where they have the same images."""
-        images = group_numbers([tuple(map(_digest, pictures or ())) for pictures in self.images or [()] * len(self.ids)])
+        images = group_numbers([tuple(map(image_key, pictures or ())) for pictures in self.images or [()] * len(self.ids)])
         return group_numbers(list(zip(map(tuple, self.ids), images, strict=True))), images
-
-
-def _digest(image: Any) -> Hashable:
-    """Return what tells the pixels of a PIL image from those of any other."""
-    return image.mode, image.size, hashlib.blake2b(image.convert("RGB").tobytes()).digest()
 
 
 def plan_slices(prompts: Sequence[int], images: Sequence[int], size: int) -> list[list[int]]:
