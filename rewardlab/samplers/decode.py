@@ -31,6 +31,7 @@ R = TypeVar("R")
 _locks: WeakKeyDictionary[Any, threading.Lock] = WeakKeyDictionary()
 _guard = threading.Lock()
 COMPACT_BELOW = 0.75  # drop finished rows from the batch once fewer than this share are alive
+STEPS_PER_WAIT = 8  # on a card, which falls idle whenever the program waits for one of its numbers
 
 
 @dataclass(frozen=True)
@@ -59,11 +60,11 @@ class Draws:
     logprobs: list[list[float]]
 
 
-def next_token_logits(logits_RV: Tensor, temperature: float, top_p: float, suppress: Sequence[int]) -> Tensor:
+def next_token_logits(logits_RV: Tensor, temperature: float, top_p: float, suppress: Tensor | None) -> Tensor:
     """Return logits to sample from: suppressed tokens out, divided by the temperature (unless greedy), top_p's tail out."""
     logits_RV = logits_RV.float()
-    if suppress:
-        logits_RV = logits_RV.index_fill(1, torch.tensor(list(suppress), device=logits_RV.device), -torch.inf)
+    if suppress is not None:
+        logits_RV = logits_RV.index_fill(1, suppress, -torch.inf)
     if temperature > 0:
         logits_RV = logits_RV / temperature
     if top_p < 1:
@@ -74,7 +75,7 @@ def next_token_logits(logits_RV: Tensor, temperature: float, top_p: float, suppr
     return logits_RV
 
 
-def hot_logits(logits_RV: Tensor, hot: HotToken, suppress: Sequence[int]) -> Tensor:
+def hot_logits(logits_RV: Tensor, hot: HotToken, suppress: Tensor | None) -> Tensor:
     """Return the logits of the hot token: the ``top_k`` likeliest, divided by its temperature."""
     logits_RV = next_token_logits(logits_RV, hot.temperature, 1.0, suppress)
     least_R1 = logits_RV.topk(min(hot.top_k, logits_RV.shape[1]), dim=1).values[:, -1:]
@@ -167,6 +168,11 @@ def read_logits(model: Any, inputs: dict[str, Tensor], groups: Sequence[int] | N
     return _read_shared(model, inputs, growing_cache(model), groups)[0].float()
 
 
+def steps_per_wait(device: torch.device) -> int:
+    """Return after how many tokens of each row the decoder looks which rows have ended. On a CPU a look costs nothing."""
+    return 1 if device.type == "cpu" else STEPS_PER_WAIT
+
+
 @_one_at_a_time
 @torch.inference_mode()
 def draw(
@@ -192,6 +198,7 @@ def draw(
 
     ``groups`` numbers the prompts, equally where they show the same images: see :mod:`rewardlab.samplers.shared_prefix`.
     ``logprobs`` are the model's own at ``temperature`` (1 when greedy), before suppression and top_p: what a trainer computes.
+    A card is waited for once in :data:`STEPS_PER_WAIT` tokens.
     """
     cache = growing_cache(model)
     logits, offset, mask = _read_shared(model, inputs, cache, groups)
@@ -201,14 +208,17 @@ def draw(
     offset = None if offset is None else offset[prompt]
     rows = torch.arange(len(mask), device=mask.device)
     stop = torch.tensor(sorted(ends), device=mask.device)
+    suppressed = torch.tensor(list(suppress), device=mask.device) if suppress else None
     alive = torch.ones_like(rows, dtype=torch.bool)
-    draws = Draws([[] for _ in rows], [[] for _ in rows])
+    tokens_RT = torch.zeros(len(rows), max_tokens, dtype=torch.long, device=mask.device)
+    logprobs_RT = torch.zeros(len(rows), max_tokens, device=mask.device)
     with draws_of_prompts(model, cache, prompt_mask, prompt) as needs_mask:
         for step in range(max_tokens):
             heat = hot if hot is not None and step == hot.position else None
-            scores = (
-                next_token_logits(logits, temperature, top_p, suppress) if heat is None else hot_logits(logits, heat, suppress)
-            )
+            if heat is None:
+                scores = next_token_logits(logits, temperature, top_p, suppressed)
+            else:
+                scores = hot_logits(logits, heat, suppressed)
             if temperature > 0 or heat is not None:
                 if uniforms is None:
                     numbers = torch.rand(len(rows), generator=generator, dtype=torch.float64, device=rows.device)
@@ -218,16 +228,20 @@ def draw(
             else:
                 tokens = scores.argmax(-1)
             policy = logits.float() / (temperature or 1.0)
-            logprobs = policy.gather(1, tokens[:, None])[:, 0] - policy.logsumexp(-1)
-            _record(draws, rows[alive], tokens[alive], logprobs[alive])
+            tokens_RT[rows, step] = tokens
+            logprobs_RT[rows, step] = policy.gather(1, tokens[:, None])[:, 0] - policy.logsumexp(-1)
             alive = alive & ~torch.isin(tokens, stop)
-            if not alive.any() or step == max_tokens - 1:
+            if step == max_tokens - 1:
                 break
-            if alive.float().mean() < COMPACT_BELOW:
-                cache.batch_select_indices(alive.nonzero()[:, 0])
-                tokens, mask, rows, lengths = tokens[alive], mask[alive], rows[alive], lengths[alive]
-                offset = None if offset is None else offset[alive]
-                alive = alive[alive]
+            if (step + 1) % steps_per_wait(rows.device) == 0:
+                num_alive = int(alive.sum())  # the one place where the program waits for a card
+                if num_alive == 0:
+                    break
+                if num_alive < COMPACT_BELOW * len(rows):
+                    kept = alive.nonzero()[:, 0]
+                    cache.batch_select_indices(kept)
+                    tokens, mask, rows, lengths, alive = (part[kept] for part in (tokens, mask, rows, lengths, alive))
+                    offset = None if offset is None else offset[kept]
             if needs_mask:
                 mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
             output = model(
@@ -238,10 +252,13 @@ def draw(
                 use_cache=True,
             )
             logits = output.logits[:, -1]
-    return draws
+    return _until_ends(tokens_RT[:, : step + 1], logprobs_RT[:, : step + 1], stop)
 
 
-def _record(draws: Draws, rows: Tensor, tokens: Tensor, logprobs: Tensor) -> None:
-    for row, token, logprob in zip(rows.tolist(), tokens.tolist(), logprobs.tolist(), strict=True):
-        draws.tokens[row].append(token)
-        draws.logprobs[row].append(logprob)
+def _until_ends(tokens_RT: Tensor, logprobs_RT: Tensor, stop: Tensor) -> Draws:
+    """Return each row up to its first end token, or all of it."""
+    ends_RT = torch.isin(tokens_RT, stop)
+    lengths = torch.where(ends_RT.any(1), ends_RT.int().argmax(1) + 1, tokens_RT.shape[1]).tolist()
+    columns = (tokens_RT.tolist(), logprobs_RT.tolist())
+    tokens, logprobs = ([row[:length] for row, length in zip(rows, lengths, strict=True)] for rows in columns)
+    return Draws(tokens, logprobs)

@@ -116,10 +116,17 @@ class _Part:
     largest: Tensor
 
 
-def _part(queries: Tensor, keys: Tensor, values: Tensor, hidden: Tensor | None = None) -> _Part:
-    """``queries`` are float32, scaled. Scores are float32 as in flash attention: of 16 bits they would be off by as much as
-    large keys are rounded."""
-    scores = queries @ keys.float().transpose(-1, -2)
+def _scores(queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
+    """Return float32 scores, as in flash attention: of 16 bits they would be off by as much as large keys are rounded. A card
+    reads keys of 16 bits as they are; a copy in float32, anew for each token and layer, would be five times the traffic."""
+    if keys.is_cuda and keys.dtype != torch.float32:
+        scores: Tensor = torch.bmm(queries.to(keys.dtype).flatten(0, 1), keys.flatten(0, 1).mT, out_dtype=torch.float32)
+        return scores.mul_(scaling).view(*keys.shape[:2], *scores.shape[1:])
+    return (queries.float() * scaling) @ keys.float().mT
+
+
+def _part(queries: Tensor, keys: Tensor, values: Tensor, scaling: float, hidden: Tensor | None = None) -> _Part:
+    scores = _scores(queries, keys, scaling)
     if hidden is not None:
         scores.masked_fill_(hidden, -torch.inf)
     largest = scores.amax(-1, keepdim=True)
@@ -146,11 +153,11 @@ def attend(
     if query.shape[2] != 1:
         raise NotImplementedError("draws of one prompt are decoded a token at a time")
     (r, heads, _, d), h, layout = query.shape, key.shape[1], prompts.layout
-    queries = query.reshape(r, h, heads // h, d).float() * (d**-0.5 if scaling is None else scaling)
+    queries, scaling = query.reshape(r, h, heads // h, d), d**-0.5 if scaling is None else scaling
     hidden = None if prompts.hidden_PT is None else prompts.hidden_PT[:, None, None, :]
     with torch.autocast(query.device.type, enabled=False):  # it would take float32 scores for 16 bits
-        prompt = _part(layout.by_prompt(queries), prompts.keys, prompts.values, hidden)
-        added = _part(queries, key, value)
+        prompt = _part(layout.by_prompt(queries), prompts.keys, prompts.values, scaling, hidden)
+        added = _part(queries, key, value, scaling)
     prompt = _Part(*(layout.by_draw(values) for values in (prompt.mean, prompt.total, prompt.largest)))
     largest = torch.maximum(prompt.largest, added.largest)
     of_prompt, of_added = (part.total * (part.largest - largest).exp() for part in (prompt, added))

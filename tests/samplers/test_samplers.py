@@ -157,14 +157,15 @@ def test_top_p_and_suppression() -> None:
     """Worked by hand: 0.5, 0.3, 0.15, 0.05."""
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
 
-    def kept(top_p: float, suppress: list[int]) -> list[bool]:
-        return next_token_logits(logits, 1.0, top_p, suppress).isfinite()[0].tolist()
+    def kept(top_p: float, *suppress: int) -> list[bool]:
+        suppressed = torch.tensor(suppress) if suppress else None
+        return next_token_logits(logits, 1.0, top_p, suppressed).isfinite()[0].tolist()
 
-    assert kept(1.0, []) == [True] * 4
-    assert kept(0.5, []) == [True, False, False, False]
-    assert kept(0.51, []) == [True, True, False, False]
-    assert kept(0.96, []) == [True] * 4
-    assert kept(1.0, [0, 3]) == [False, True, True, False]
+    assert kept(1.0) == [True] * 4
+    assert kept(0.5) == [True, False, False, False]
+    assert kept(0.51) == [True, True, False, False]
+    assert kept(0.96) == [True] * 4
+    assert kept(1.0, 0, 3) == [False, True, True, False]
 
 
 def hot_draws(sampler: HFSampler, prompts: list[Any], hot: HotToken | None, **changes: Any) -> Draws:

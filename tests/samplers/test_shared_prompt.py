@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rewardlab.errors import CheckpointError
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.samplers import shared_prompt
+from rewardlab.samplers import decode, shared_prompt
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import Draws, draw, draw_uniforms, pick
 from rewardlab.samplers.hf import HFSampler
@@ -115,6 +116,43 @@ def test_any_number_of_draws(counts: tuple[int, ...], checkpoint_of: Callable[[s
         place += [start + n % there for n in range(wanted)]
     whole, some = drawn(sampler), drawn(sampler, num_draws=counts, uniforms=uniforms[place])
     assert some.tokens == [whole.tokens[n] for n in place]
+
+
+aten = torch.ops.aten
+
+
+class Waits(TorchDispatchMode):
+    """Counts the operations for which a program waits for a card: numbers that it reads, sizes that depend on numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func in (aten.item.default, aten.is_nonzero.default, aten.nonzero.default)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("never_ends", [False, True])
+def test_draws_do_not_depend_on_how_often_the_decoder_looks(
+    never_ends: bool, checkpoint_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts are equal, whether it looks after each token or after eight which rows have ended. Rows that leave the batch apart,
+    it waits for a card once in eight tokens."""
+    sampler = HFSampler.load(checkpoint_of("qwen2_5_vl"), device="cpu")
+    changes: dict[str, Any] = {"ends": frozenset()} if never_ends else {}
+    expected = drawn(sampler, **changes)
+    with Waits() as few:
+        drawn(sampler, max_tokens=1, **changes)  # what is waited for before the first token
+    monkeypatch.setattr(decode, "steps_per_wait", lambda device: 8)
+    with Waits() as waits:
+        found = drawn(sampler, **changes)
+    assert found.tokens == expected.tokens
+    for a, b in zip(found.logprobs, expected.logprobs, strict=True):
+        torch.testing.assert_close(torch.tensor(a), torch.tensor(b), atol=2e-5, rtol=1e-5)
+    assert (len({len(tokens) for tokens in found.tokens}) > 3) != never_ends
+    if never_ends:
+        assert waits.count - few.count == 70 // 8
 
 
 def test_nothing_stays_of_what_was_drawn(checkpoint_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
