@@ -37,6 +37,7 @@ from rewardlab.health.lengths import BYTES_PER_TOKEN, DataSample
 from rewardlab.health.memory import GIB
 from rewardlab.health.plan import Plan, needs
 from rewardlab.judging.spec import JudgeSpec
+from rewardlab.models import precision
 from rewardlab.models.loading import check_folder, load_policy
 from rewardlab.prompts import build_messages
 from rewardlab.rewards.judgment import load_terms
@@ -292,7 +293,7 @@ def _judgment(config: TrainConfig, pairs: Sequence[PreferencePair]) -> str:
         prompts = [build_messages(pair, order=pair.order, template=template) for pair in pairs[:NUM_JUDGED]]
         start_time = time.perf_counter()
         longest = config.max_completion_length if isinstance(config, MethodConfig) else 512
-        with torch.autocast("cuda", torch.bfloat16, enabled=torch.cuda.is_available()):  # as training samples
+        with torch.autocast(sampler.model.device.type, torch.bfloat16, enabled=precision.trains_in_bfloat16()):
             completions = sampler.sample(prompts, SamplingParams(1, 1.0, max_tokens=longest))
         seconds = time.perf_counter() - start_time
     texts = [samples[0].text for samples in completions]

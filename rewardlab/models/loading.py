@@ -18,12 +18,12 @@ from transformers.utils import logging
 
 from rewardlab.config import LoraConfig, MethodConfig, PixelConfig, TrainConfig
 from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.models import precision
 from rewardlab.models.attention import choose_attention
 from rewardlab.models.checkpoints import CARD, weights_id
 from rewardlab.models.families import part_pattern
 from rewardlab.models.hub import hub_options, why_absent
 from rewardlab.models.model_card import write_model_card
-from rewardlab.models.precision import config_dtype, write_config_dtype
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import is_main, num_processes
 
@@ -63,7 +63,7 @@ def load_config_of(path: str) -> Any:
 def output_dtype(model: str, dtype: str) -> torch.dtype:
     """Return the type that what is made of checkpoint ``model`` is saved in: ``dtype``, or the checkpoint's own for "auto".
     Raise CheckpointError."""
-    return config_dtype(load_config_of(model)) if dtype == "auto" else _dtype(dtype)
+    return precision.config_dtype(load_config_of(model)) if dtype == "auto" else _dtype(dtype)
 
 
 def _dtype(name: str) -> torch.dtype:
@@ -90,7 +90,7 @@ def load_model(
     processor, config = load_processor(path), load_config_of(path)
     if dtype == "auto" and target == "cpu":
         dtype = "float32"
-    is_half = (config_dtype(config) if dtype == "auto" else _dtype(dtype)) != torch.float32
+    is_half = (precision.config_dtype(config) if dtype == "auto" else _dtype(dtype)) != torch.float32
     kernel = choose_attention(attention, config, in_16_bits=autocast or is_half)
     try:
         model: Any = AutoModelForImageTextToText.from_pretrained(
@@ -125,9 +125,9 @@ def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
     if config.lora and config.lora.quantize:
         model, processor = _quantised(path, config.attn_implementation), load_processor(path)
     else:
-        on_gpu = torch.cuda.is_available()  # where training computes in bfloat16, by autocast
-        model, processor = load_model(path, device="cpu", attention=config.attn_implementation, autocast=on_gpu)
-        if config.lora and on_gpu:
+        half = precision.trains_in_bfloat16()
+        model, processor = load_model(path, device="cpu", attention=config.attn_implementation, autocast=half)
+        if config.lora and half:
             model = model.to(torch.bfloat16)  # below the adapters, whose weights peft keeps in float32
     if config.pixels:
         before = dict(processor.image_processor.size)
@@ -172,7 +172,7 @@ def _engine_reads_checkpoint(config: TrainConfig) -> bool:
 
 def _quantised(path: str, attention: str) -> Any:
     """Return the model with the weights of every linear layer as NF4, 4 bits each (QLoRA, arXiv 2305.14314)."""
-    compute = torch.bfloat16 if torch.cuda.is_available() else torch.float32
+    compute = torch.bfloat16 if precision.trains_in_bfloat16() else torch.float32
     nf4 = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
     )
@@ -211,7 +211,7 @@ def merge_adapter(adapter: Path, out: Path, *, dtype: str = "auto") -> Path:
     partial = out.with_name(f"{out.name}.partial")
     small = output_dtype(name, dtype)
     peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().to(small).save_pretrained(partial)
-    write_config_dtype(partial, small)
+    precision.write_config_dtype(partial, small)
     load_processor(str(adapter)).save_pretrained(partial)
     card = adapter / CARD
     if card.exists():

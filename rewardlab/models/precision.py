@@ -1,4 +1,4 @@
-"""In which type weights are kept: adapters while they learn, a checkpoint that is saved, a model that only reads."""
+"""In which type a run computes, and weights are kept: adapters that learn, a checkpoint, a model that only reads."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from torch import Tensor
 
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import CheckpointError
+
+
+def trains_in_bfloat16() -> bool:
+    """Return whether training computes in bfloat16, by autocast above float32 weights: on a GPU."""
+    return torch.cuda.is_available()
 
 
 def adapters_to_float32(model: Any) -> None:

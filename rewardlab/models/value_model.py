@@ -22,6 +22,7 @@ from transformers import AutoModelForImageTextToText
 
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import CheckpointError
+from rewardlab.models import precision
 from rewardlab.models.attention import choose_attention
 from rewardlab.models.families import TOKEN_FIELDS, image_fields_of_rows
 from rewardlab.models.hub import hub_options
@@ -49,7 +50,7 @@ class ValueModel(nn.Module):
         weights compute under autocast. Raise CheckpointError for a folder whose weights do not fit its config, ConfigError.
         """
         folder, config = Path(model), load_config_of(model)
-        in_16_bits = dtype != torch.float32 or torch.cuda.is_available()
+        in_16_bits = dtype != torch.float32 or precision.trains_in_bfloat16()
         kernel = choose_attention(attention, config, in_16_bits=in_16_bits)
         if not (folder / WEIGHTS).exists():
             language_model = AutoModelForImageTextToText.from_pretrained(

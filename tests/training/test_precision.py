@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rewardlab.cli import app
 from rewardlab.config import RMConfig, SFTConfig
 from rewardlab.errors import ConfigError
 from rewardlab.judging.engines import open_generative_judge
+from rewardlab.models import precision
 from rewardlab.models.loading import load_model, load_policy
 from rewardlab.models.value_model import WEIGHTS, ValueModel
 from rewardlab.prompts import load_template
@@ -166,3 +168,42 @@ def test_a_scalar_head_stays_exact(half_base: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(half, exact, atol=0.05, rtol=0.05)
     assert not torch.equal(half, half.to(HALF).float())
     assert reward(pairs, [pair.responses[0] for pair in pairs], None, 0)[0] == pytest.approx(exact[:, 0].tolist(), abs=1e-5)
+
+
+MIXED: dict[str, dict[str, Any]] = {
+    "sft": {},
+    "lora": {"lora": {"r": 4}},
+    "rl": {},
+    "vc_ppo": {"advantage": "gae", "outliers": "keep", "average": "token", "value_pretrain_steps": 2},
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_precision_as_on_a_gpu(name: str, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training under autocast, on a CPU: matrix products are of bfloat16, what learns is float32, and the first step is that
+    of float32 up to rounding."""
+    stage = "rl" if name in ("rl", "vc_ppo") else "sft"
+    records, products = [], set[torch.dtype]()
+    linear = torch.nn.Linear.forward
+
+    def seen(self: torch.nn.Linear, values: Tensor) -> Tensor:
+        output = linear(self, values)
+        products.add(output.dtype)
+        return output
+
+    monkeypatch.setattr(torch.nn.Linear, "forward", seen)
+    for half in (False, True):
+        products.clear()
+        monkeypatch.setattr(precision, "trains_in_bfloat16", lambda half=half: half)
+        out = tmp_path / f"{half}"
+        scaled_runs.run(stage, tiny_checkpoint, out, **MIXED[name])
+        records.append([json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()])
+        assert products == {HALF if half else torch.float32}
+        saved = load_file(next((out / "checkpoint-4").glob("*.safetensors")))
+        assert {weight.dtype for weight in saved.values()} == {torch.float32}
+    single, mixed = ([row for row in rows if "grad_norm" in row] for rows in records)
+    assert len(mixed) == len(single) > 0
+    assert all(math.isfinite(row["loss"]) and 0 < row["grad_norm"] < math.inf for row in mixed)
+    if stage == "sft":
+        assert mixed[0]["loss"] == pytest.approx(single[0]["loss"], rel=0.01)
+        assert mixed[0]["grad_norm"] == pytest.approx(single[0]["grad_norm"], rel=0.05)

@@ -20,9 +20,9 @@ from rewardlab.config import TrainConfig
 from rewardlab.data.files import lock_folder, read_complete_lines, write_atomic
 from rewardlab.data.pair_table import PairTable
 from rewardlab.errors import ConfigError
+from rewardlab.models import precision
 from rewardlab.models.checkpoints import CARD, commit, versions, write_card
 from rewardlab.models.model_card import write_model_card
-from rewardlab.models.precision import round_checkpoint
 from rewardlab.processes import command_line, is_main, num_cores, num_processes
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import Advance, log_line
@@ -172,7 +172,7 @@ def write_partial(
     partial = folder.with_name(f"{folder.name}.partial")
     trainer.save_model(str(partial))
     if trainer.accelerator.is_main_process:
-        round_checkpoint(partial, dtype)
+        precision.round_checkpoint(partial, dtype)
         processor.save_pretrained(partial)
         write_card(partial, template=template, stage=stage, commit=commit(), command=command_line(), **facts)
         write_model_card(partial)
@@ -275,7 +275,7 @@ def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
         "logging_nan_inf_filter": False,  # a loss that is no number is to be seen
         "seed": config.seed,
         "disable_tqdm": True,
-        "bf16": on_gpu,
+        "bf16": precision.trains_in_bfloat16(),
         "use_cpu": not on_gpu and not deepspeed,
         "ddp_backend": "gloo" if deepspeed and not on_gpu else None,
     }
