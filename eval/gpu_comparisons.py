@@ -1,10 +1,11 @@
-"""Comparisons on one device: the packaged judge in two precisions, and two ways to sample."""
+"""Comparisons on one device: two precisions, two ways to the log-probabilities of tokens, two ways to sample."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,20 @@ import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torch
 
 # isort: split
 import torch
+from torch import Tensor
+from trl.trainer.utils import add_fused_lm_head
 
+from eval.gpu_speed import PLAIN, SHAPES, make_model, never_end, noisy_pairs
 from rewardlab.data.images import decode_image
-from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.pairs import make_pairs
+from rewardlab.models.families import IMAGE_FIELDS, vision_token_ids
 from rewardlab.models.loading import load_model
-from rewardlab.prompts import build_messages, load_template
+from rewardlab.prompts import build_messages
+from rewardlab.samplers import decode
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.types import Order
+from rewardlab.training.policy_gradient.logprobs import completion_logprobs
+from rewardlab.types import Order, PreferencePair
 
 JUDGE = Path(__file__).parents[1] / "rewardlab" / "demo" / "judge"
 
@@ -28,7 +34,7 @@ JUDGE = Path(__file__).parents[1] / "rewardlab" / "demo" / "judge"
 def compare_judges(device: str, num_pairs: int) -> dict[str, Any]:
     """Return how the packaged judge in bfloat16 on ``device`` differs from float32 on the CPU."""
     pairs = make_pairs(num_pairs, seed=0, held_out=True)[0]
-    prompts = [build_messages(pair, order=Order.GIVEN, template=load_template("plain")) for pair in pairs]
+    prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in pairs]
     greedy = SamplingParams(1, 0.0, max_tokens=64)
     drawn, losses, gradients = [], [], []
     for where, dtype in (("cpu", "float32"), (device, "bfloat16")):
@@ -58,21 +64,130 @@ def compare_judges(device: str, num_pairs: int) -> dict[str, Any]:
         "greedy_texts_equal": len(same) / len(pairs),
         "logprob_gap_mean": statistics.fmean(gaps) if gaps else None,
         "logprob_gap_max": max(gaps, default=None),
-        "loss": losses,
+        "loss_ratio": losses[1] / losses[0],
         "gradient_cosine": float(cosine),
         "gradient_norms": [float(gradient.norm()) for gradient in gradients],
     }
 
 
+def _autocast(device: str, dtype: torch.dtype) -> Callable[[], Any]:
+    return partial(torch.autocast, device, torch.bfloat16, enabled=dtype == torch.bfloat16)
+
+
+def _gradients(model: Any, loss: Tensor) -> Tensor:
+    model.zero_grad(set_to_none=True)
+    loss.backward()
+    return torch.cat([p.grad.float().flatten() for p in model.parameters() if p.grad is not None])
+
+
+def _cosine(a: Tensor, b: Tensor) -> float:
+    return float(torch.nn.functional.cosine_similarity(a.double(), b.double(), dim=0))
+
+
+def compare_types(device: str, shape: str) -> dict[str, Any]:
+    """Return how a model of ``shape`` under bfloat16 autocast differs from float32, both on ``device``: log-probabilities of
+    given tokens behind a picture, and the gradient of their mean."""
+    model, processor = make_model(SHAPES[shape], 224, device)
+    sampler = HFSampler(model, processor)
+    prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in noisy_pairs(4, 224, 8)]
+    inputs = {name: value.to(device) for name, value in sampler.encode(prompts).items()}
+    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
+    logprobs, gradients = [], []
+    for dtype in (torch.float32, torch.bfloat16):
+        with _autocast(device, dtype)():
+            logits = model(**inputs).logits
+        values = logits[:, :-1].float().log_softmax(-1)
+        shown = labels[:, 1:] != -100
+        logprobs.append(values.gather(2, labels[:, 1:, None].clamp(min=0))[..., 0][shown])
+        gradients.append(_gradients(model, -logprobs[-1].mean()))
+    gaps = (logprobs[0] - logprobs[1]).detach().abs()
+    return {
+        "weights": sum(weight.numel() for weight in model.parameters()),
+        "logprob_gap_mean": float(gaps.mean()),
+        "logprob_gap_max": float(gaps.max()),
+        "gradient_cosine": _cosine(*gradients),
+    }
+
+
+def fused_head_beside_logits(device: str, shape: str) -> dict[str, Any]:
+    """Return how far the log-probabilities by which RL trains (TRL's fused head, other kernels on a card than on a CPU) are
+    from ``log_softmax`` of plain logits, and their gradients: float32 and bfloat16. One row of four has no completion."""
+    model, _ = make_model(SHAPES[shape], 112, device)
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    generator, width = torch.Generator().manual_seed(0), 16
+    ids = torch.randint(300, 800, (4, 48), generator=generator).to(device)
+    mask = torch.ones_like(ids)
+    mask[1, -5:], mask[3, -width:] = 0, 0
+    shares = torch.rand(4, width, generator=generator).to(device) * mask[:, -width:]
+    found: dict[str, Any] = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        autocast = _autocast(device, dtype)
+        fused_NT, entropies_NT = completion_logprobs(model, ids, mask, {}, width, passes=[[0, 1, 2, 3]], autocast=autocast)
+        by_fused = _gradients(model, (fused_NT * shares).sum())
+        with autocast():
+            logits = model(input_ids=ids, attention_mask=mask).logits
+        plain = logits[:, -width - 1 : -1].float().log_softmax(-1)
+        plain_NT = plain.gather(2, ids[:, -width:, None])[..., 0] * mask[:, -width:]
+        by_logits = _gradients(model, (plain_NT * shares).sum())
+        assert entropies_NT is not None
+        exact_NT = -(plain.exp() * plain).sum(-1) * mask[:, -width:]
+        name = str(dtype).removeprefix("torch.")
+        found[f"{name}_logprob_gap_max"] = float((fused_NT - plain_NT).detach().abs().max())
+        found[f"{name}_entropy_gap_max"] = float((entropies_NT - exact_NT).detach().abs().max())
+        found[f"{name}_gradient_cosine"] = _cosine(by_fused, by_logits)
+    return found
+
+
+def decoder_beside_trainer(device: str, shape: str) -> dict[str, Any]:
+    """Return how far the log-probabilities of sampled tokens are from those that training computes of them, and whether texts
+    depend on how often the decoder waits for the card, in float32 and under bfloat16 autocast: four draws of each prompt."""
+    model, processor = make_model(SHAPES[shape], 224, device)
+    never_end(model)
+    model.eval()
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    sampler = HFSampler(model, processor)
+    prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in noisy_pairs(3, 224, 8)]
+    inputs = {name: value.to(device) for name, value in sampler.encode(prompts).items()}
+    length, draws_each, kept = 24, 4, decode.steps_per_wait
+    uniforms = decode.draw_uniforms((0,), range(len(prompts) * draws_each), length).to(device)
+    options: dict[str, Any] = {"num_draws": draws_each, "max_tokens": length, "temperature": 1.0, "top_p": 1.0}
+    options |= {"ends": frozenset({0}), "suppress": vision_token_ids(model.config), "uniforms": uniforms}
+    found: dict[str, Any] = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        autocast, texts = _autocast(device, dtype), []
+        try:
+            for steps in (1, 8):
+                decode.steps_per_wait = lambda device, steps=steps: steps  # type: ignore[assignment,misc]
+                with autocast():
+                    texts.append(decode.draw(model, inputs, **options))
+        finally:
+            decode.steps_per_wait = kept
+        gaps: list[float] = []
+        for row in range(len(prompts)):
+            fields = sampler.encode([prompts[row]])
+            prompt = fields.pop("input_ids").to(device)
+            fields.pop("attention_mask")
+            drawn = texts[1].tokens[row * draws_each]
+            ids = torch.cat([prompt, torch.tensor([drawn], device=device)], 1)
+            images = {name: fields[name].to(device) for name in IMAGE_FIELDS} | {"num_images": [1]}
+            images["mm_token_type_ids"] = torch.cat([fields["mm_token_type_ids"].to(device), ids.new_zeros(1, len(drawn))], 1)
+            with torch.no_grad():
+                everywhere = torch.ones_like(ids)
+                trained, _ = completion_logprobs(model, ids, everywhere, images, len(drawn), passes=[[0]], autocast=autocast)
+            sampled = torch.tensor(texts[1].logprobs[row * draws_each], device=device)
+            gaps += (trained[0] - sampled).abs().tolist()
+        name = str(dtype).removeprefix("torch.")
+        found[f"{name}_gap_mean"], found[f"{name}_gap_max"] = statistics.fmean(gaps), max(gaps)
+        found[f"{name}_same_texts"] = texts[0].tokens == texts[1].tokens
+    return found
+
+
 def decoder_beside_generate(
-    checkpoint: Path, data: Path, device: str, *, number: int, max_tokens: int, num_pairs: int, turns: int
+    model: Any, processor: Any, pairs: Sequence[PreferencePair], device: str, *, number: int, max_tokens: int, turns: int
 ) -> dict[str, float]:
     """Return tokens a second of the decoder and of ``generate`` for ``number`` draws of each prompt, of the same prompts and
-    pictures in turns, and their ratio: medians, the first turn left out."""
-    model, processor = load_model(str(checkpoint), device=device, dtype="bfloat16" if device == "cuda" else "float32")
-    pairs = read_pairs(data)[:num_pairs]
-    template = load_template("plain")
-    prompts = [build_messages(pair, order=Order.GIVEN, template=template) for pair in pairs]
+    pictures in turns, and their ratio: medians, the first turn left out. Rows end where ``max_tokens`` says."""
+    prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in pairs]
     chats = [[{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": prompt[0].text}]}] for prompt in prompts]
     texts = [processor.apply_chat_template(chat, add_generation_prompt=True) for chat in chats]
     sampler = HFSampler(model, processor, batch_size=len(pairs) * number)
@@ -91,7 +206,7 @@ def decoder_beside_generate(
 
     seconds: dict[str, list[float]] = {"decoder": [], "generate": []}
     calls: dict[str, Callable[[], int]] = {"decoder": by_decoder, "generate": by_generate}
-    for _ in range(turns):
+    for _ in range(turns + 1):
         for name, call in calls.items():
             began = time.perf_counter()
             tokens = call()  # its last tokens are read on the CPU: the card has finished

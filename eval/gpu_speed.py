@@ -1,25 +1,17 @@
-"""Step times, tokens a second, MFU and peak memory of SFT and StableReinforce on one GPU, beside plain TRL GRPO: by hand.
+"""Models of stated shapes with random weights, and what times a trainer on one device: tools of `eval/gpu_truth.py`.
 
-    python eval/gpu_speed.py --model Qwen/Qwen2.5-VL-3B-Instruct --image-px 448 --answer 256
-
-The architecture is the published one, its weights are random, the tokenizer is trained on the spot: speed does not depend on
-what a model knows. Rollouts never end early, so that both trainers sample as many tokens. A step's time is split into sampling,
-scoring and training. MFU is six floating-point operations a weight and token of the forward and backward passes (two more where
-activations are computed again), by the rate of a bfloat16 matrix product measured in the same run. Without a GPU it says so and
-ends; ``--on-cpu`` tries the script itself, with a model of a few layers.
+Speed does not depend on what a model knows: architectures are the published ones, weights are random, the tokenizer is trained
+on the spot. A step's time is split into sampling, scoring and training.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
+import gc
 import random
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,33 +21,82 @@ import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torch
 # isort: split
 import torch
 from PIL import Image
-from step_time import StepTimer, trl_grpo
-from transformers import AutoModelForImageTextToText, GenerationConfig, Qwen2_5_VLProcessor, Qwen2VLImageProcessor
+from transformers import (
+    AutoModelForImageTextToText,
+    GenerationConfig,
+    Qwen2_5_VLProcessor,
+    Qwen2VLImageProcessor,
+    Qwen2VLVideoProcessor,
+)
 from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_utils import SaveStrategy
 from trl import GRPOTrainer
 from trl import SFTConfig as TRLSFTConfig
 
-from rewardlab.config import RLConfig, SFTConfig
+from eval.step_time import StepTimer, trl_grpo
+from rewardlab.config import RLConfig, SFTConfig, TrainConfig
 from rewardlab.data.images import encode_png
-from rewardlab.data.pairs import write_parquet
-from rewardlab.demo.base_model import CHAT_TEMPLATE, save_model, train_tokenizer
+from rewardlab.demo.base_model import CHAT_TEMPLATE, train_tokenizer
 from rewardlab.demo.build import corpus
 from rewardlab.demo.pairs import make_pairs
+from rewardlab.health.memory import peak, setup_of, trainer_lines
 from rewardlab.models.architectures import config_of
-from rewardlab.models.checkpoints import commit
-from rewardlab.prompts import load_template
+from rewardlab.models.families import part_pattern
+from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Scored, Trajectory
+from rewardlab.samplers.hf import encode
 from rewardlab.training.policy_gradient.rollouts.whole import Sampling, WholeRollouts
 from rewardlab.training.rl import build_trainer, judgment_reward_of, rl_rows
 from rewardlab.training.run.folder import common_arguments
+from rewardlab.training.run.launcher import Launch
 from rewardlab.training.run.rows import PromptReader, dialogue_dataset
 from rewardlab.training.sft import ResumableSFTTrainer, sft_dialogues
-from rewardlab.types import PreferencePair
+from rewardlab.types import Order, PreferencePair
 
-ROOT = Path(__file__).parents[1]
 GIB = 2**30
 PLAIN = load_template("plain")
+Row = dict[str, Any]
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A published architecture, or one with ``layers`` text layers of width ``hidden`` and two blocks of vision of width
+    ``vision`` instead of its own."""
+
+    model: str
+    layers: int | None = None
+    hidden: int = 0
+    vision: int = 0
+
+    def config(self) -> Any:
+        """Return the configuration; heads are 128 and 80 wide, as those of the published models."""
+        config = config_of(self.model)
+        if self.layers is None:
+            return config
+        text, sight, heads = config.text_config, config.vision_config, self.hidden // 128
+        text.num_hidden_layers, text.hidden_size, text.intermediate_size = self.layers, self.hidden, 3 * self.hidden
+        text.num_attention_heads, text.num_key_value_heads, text.vocab_size = heads, max(1, heads // 2), 2048
+        text.layer_types = text.layer_types[: self.layers]
+        sight.depth, sight.fullatt_block_indexes, sight.out_hidden_size = 2, [1], self.hidden
+        sight.hidden_size, sight.intermediate_size, sight.num_heads = self.vision, 2 * self.vision, self.vision // 80
+        return config
+
+
+_3B, _7B = "Qwen/Qwen2.5-VL-3B-Instruct", "Qwen/Qwen2.5-VL-7B-Instruct"
+SHAPES = {
+    "tiny": Shape(_3B, layers=2, hidden=128, vision=160),  # 2 million weights
+    "small": Shape(_3B, layers=16, hidden=512, vision=640),  # 70 million,
+    "3b": Shape(_3B),
+    "7b": Shape(_7B),
+}
+
+
+def now(device: str) -> float:
+    """Return seconds, once the device has done what it was told."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def matmul_flops(device: str) -> float:
@@ -70,47 +111,55 @@ def matmul_flops(device: str) -> float:
     return 2 * size**3 / statistics.median(times)
 
 
-def now(device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter()
+def free_memory() -> None:
+    """Let go of what is garbage, on the card too."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
-def make_inputs(options: argparse.Namespace) -> tuple[Any, Any, list[PreferencePair]]:
-    """Return a model with random weights, its processor, and pairs with pictures of ``image_px`` and answers of a real
-    length."""
-    pairs, truths = make_pairs(options.pairs, seed=0, held_out=False)
-    tokenizer = train_tokenizer(corpus(pairs, truths, random.Random(0)), 900)
-    config = config_of(options.model)
+def make_tokenizer() -> Any:
+    """Return a tokenizer trained on the demonstration's texts."""
+    pairs, truths = make_pairs(200, seed=0, held_out=False)
+    return train_tokenizer(corpus(pairs, truths, random.Random(0)), 900)
+
+
+def make_model(shape: Shape, image_px: int, device: str, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
+    """Return a model with random weights and its processor; pictures have at most ``image_px`` squared pixels."""
+    config, tokenizer = shape.config(), make_tokenizer()
     token = tokenizer.convert_tokens_to_ids
-    if options.on_cpu:
-        config.text_config.num_hidden_layers, config.text_config.hidden_size = 2, 512
-        config.text_config.num_attention_heads, config.text_config.num_key_value_heads = 4, 2
-        config.text_config.intermediate_size, config.text_config.vocab_size = 512, 2048
-        config.text_config.layer_types = config.text_config.layer_types[:2]
-        config.vision_config.depth, config.vision_config.out_hidden_size = 2, 512
     names = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>"}
     names |= {"vision_start_token_id": "<|vision_start|>", "vision_end_token_id": "<|vision_end|>"}
     for name, text in names.items():
         setattr(config, name, token(text))
     config.text_config.eos_token_id, config.text_config.pad_token_id = token("<|im_end|>"), token("<|endoftext|>")
     torch.manual_seed(0)
-    with torch.device("cuda" if not options.on_cpu else "cpu"):
-        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
-    never = config.text_config.vocab_size - 1  # not a token of the tokenizer: no rollout ends before its time
-    model.generation_config = GenerationConfig(do_sample=True, eos_token_id=never, pad_token_id=token("<|endoftext|>"))
-    size = {"shortest_edge": 784, "longest_edge": options.image_px**2}
-    from transformers import Qwen2VLVideoProcessor
-
+    with torch.device(device):
+        model = AutoModelForImageTextToText.from_config(config, dtype=dtype)
+    ends = {"eos_token_id": token("<|im_end|>"), "pad_token_id": token("<|endoftext|>")}
+    model.generation_config = GenerationConfig(do_sample=True, **ends)
+    size = {"shortest_edge": 784, "longest_edge": image_px**2}
     processor = Qwen2_5_VLProcessor(
         image_processor=Qwen2VLImageProcessor(size=size),
         tokenizer=tokenizer,
         video_processor=Qwen2VLVideoProcessor(),
         chat_template=CHAT_TEMPLATE,
     )
-    picture = encode_png(Image.effect_noise((options.image_px, options.image_px), 60).convert("RGB"))
-    answer = " ".join(random.Random(0).choices(["the", "red", "circle", "is", "left"], k=options.answer))
-    return model, processor, [replace(pair, images=(picture,), attempts="2", judgment=answer) for pair in pairs]
+    processor.tokenizer.padding_side = "left"
+    return model, processor
+
+
+def never_end(model: Any) -> None:
+    """Have no rollout end before its time: its end token is none of the tokenizer's."""
+    model.generation_config.eos_token_id = model.config.get_text_config().vocab_size - 1
+
+
+def noisy_pairs(number: int, image_px: int, answer: int) -> list[PreferencePair]:
+    """Return pairs with one picture of ``image_px`` and judgments of ``answer`` words."""
+    picture = encode_png(Image.effect_noise((image_px, image_px), 60).convert("RGB"))
+    judgment = " ".join(random.Random(0).choices(["the", "red", "circle", "is", "left"], k=answer))
+    pairs = make_pairs(number, seed=0, held_out=False)[0]
+    return [replace(pair, images=(picture,), attempts="2", judgment=judgment) for pair in pairs]
 
 
 class Stopwatch:
@@ -162,6 +211,46 @@ class TimedReward:
         return self._watch.time(partial(self._reward, rollouts, step))
 
 
+@dataclass(frozen=True)
+class Weights:
+    """How many weights of each part do a product for each token (``language``: layers, no head and no embeddings) or patch."""
+
+    language: int
+    vision: int
+
+    @staticmethod
+    def of(model: Any) -> Weights:
+        vision, language = (part_pattern(part) for part in ("vision", "language"))
+        sizes = {name: weight.numel() for name, weight in model.named_parameters()}
+        outside = ("embed_tokens", "lm_head")
+        layers = [n for name, n in sizes.items() if language.search(name) and not any(part in name for part in outside)]
+        return Weights(sum(layers), sum(n for name, n in sizes.items() if vision.search(name)))
+
+
+class Reads:
+    """Tokens and patches that a model has read in passes with gradient, padding left out; counted without a wait for a card."""
+
+    def __init__(self, model: Any) -> None:
+        self._tokens: list[torch.Tensor] = []
+        self._patches: list[int] = []
+        self._hook = model.register_forward_pre_hook(self._read, with_kwargs=True)
+
+    def _read(self, module: Any, args: Any, inputs: dict[str, Any]) -> None:
+        if torch.is_grad_enabled():
+            self._tokens.append(inputs["attention_mask"].sum())
+            pixels = inputs.get("pixel_values")
+            self._patches.append(0 if pixels is None else len(pixels))
+
+    def operations(self, weights: Weights) -> float:
+        """Return the floating-point operations of these passes: eight a weight and token or patch, as activations are computed
+        again. The head and attention's own products are not counted."""
+        tokens = int(torch.stack(self._tokens).sum())
+        return 8.0 * (weights.language * tokens + weights.vision * sum(self._patches))
+
+    def remove(self) -> None:
+        self._hook.remove()
+
+
 class Timers:
     """What times a training on ``device``: its steps, and sampling and scoring within them."""
 
@@ -170,107 +259,104 @@ class Timers:
         self.sampling, self.scoring = Stopwatch(device), Stopwatch(device)
 
 
-def train(trainer: Any, timers: Timers, *, tokens: int, weights: int, rate: float) -> dict[str, float]:
-    """Train, and return medians over steps, the first left out; ``tokens`` are trained on in one."""
+def train(trainer: Any, timers: Timers, rate: float, config: TrainConfig, prompt: int) -> Row:
+    """Train, and return medians over steps, the first left out. ``rate``: the device's operations a second. Beside the peak of
+    the card's memory stands what the doctor expects for prompts of ``prompt`` tokens."""
     trainer.remove_callback(PrinterCallback)
+    trainer.args.save_strategy = SaveStrategy.NO  # weights and Adam of 3B are 49 GiB
     if timers.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
+    reads, weights = Reads(trainer.model), Weights.of(trainer.model)
     trainer.train()
+    operations = reads.operations(weights) / max(1, len(timers.step.seconds))
+    reads.remove()
     step, sampling, scoring = (
-        statistics.median(seconds[1:]) if seconds else 0.0
+        statistics.median(seconds[1:] or seconds or [0.0])
         for seconds in (timers.step.seconds, timers.sampling.seconds, timers.scoring.seconds)
     )
     training = step - sampling - scoring
-    peak = torch.cuda.max_memory_allocated() / GIB if timers.device == "cuda" else 0.0
-    return {
-        "step_s": step,
-        "sampling_s": sampling,
-        "scoring_s": scoring,
-        "training_s": training,
-        "tokens_per_s": tokens / step,
-        "mfu_of_training": 8 * weights * tokens / training / rate,  # activations are computed again
-        "peak_gib": peak,
-    }
+    row: Row = {"step_s": step, "sampling_s": sampling, "scoring_s": scoring, "training_s": training}
+    row |= {"num_steps": len(timers.step.seconds), "mfu": operations / training / rate}
+    if timers.device == "cuda":
+        row["peak_gib"] = torch.cuda.max_memory_allocated() / GIB
+        row["doctor_gib"] = peak(trainer_lines(setup_of(trainer.model, config, Launch(), prompt_tokens=prompt)))[1] / GIB
+    return row
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="Qwen/Qwen2.5-VL-3B-Instruct")
-    parser.add_argument("--image-px", type=int, default=448)
-    parser.add_argument("--answer", type=int, default=256, help="tokens of a rollout, words of a judgment")
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--micro", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--pairs", type=int, default=64)
-    parser.add_argument("--on-cpu", action="store_true", help="try the script with a small model")
-    parser.add_argument("--save", type=Path, help="write the model, and the pairs that it is timed on, to this folder, and end")
-    parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "gpu_speed.json")
-    options = parser.parse_args()
-    if not torch.cuda.is_available() and not options.on_cpu:
-        sys.exit("not measured: no GPU here (torch.cuda.is_available() is false)")
-    device = "cpu" if options.on_cpu else "cuda"
-    shared: dict[str, Any] = {"model": options.model, "template": "plain", "max_steps": options.steps + 1, "save_steps": 10_000}
-    shared |= {"batch_size": options.batch, "micro_batch_size": options.micro, "learning_rate": 1e-6}
-    model, processor, pairs = make_inputs(options)
-    if options.save:
-        save_model(options.save / "model", model.to(torch.bfloat16), processor)
-        write_parquet(pairs, options.save / "pairs.parquet")
-        return
-    rate, results = matmul_flops(device), {}
-    weights = sum(weight.numel() for weight in model.parameters())
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder)
-        processor.tokenizer.padding_side = "right"
-        rows = dialogue_dataset(PromptReader(pairs, PLAIN), sft_dialogues(pairs, PLAIN))
-        timers = Timers(device)
-        trainer = ResumableSFTTrainer(
-            model=model.train(),
-            args=TRLSFTConfig(max_length=None, **common_arguments(SFTConfig(**shared), out)),
-            train_dataset=rows,
-            processing_class=processor,
-            callbacks=[timers.step],
-        )
-        length = sum(trainer.data_collator([rows[0]])["attention_mask"].sum(1).tolist())
-        results["sft"] = train(trainer, timers, tokens=options.batch * length, weights=weights, rate=rate)
-        del trainer
+@dataclass(frozen=True)
+class Sizes:
+    """What is trained on in one step: rollouts or samples, in micro-batches; tokens of an answer; steps that are timed."""
+
+    batch: int = 16
+    micro: int = 2
+    answer: int = 256
+    steps: int = 3
+    image_px: int = 448
+
+
+def shared_keys(sizes: Sizes) -> dict[str, Any]:
+    keys: dict[str, Any] = {"template": "plain", "max_steps": sizes.steps + 1, "save_steps": 10_000, "learning_rate": 1e-6}
+    return keys | {"batch_size": sizes.batch, "micro_batch_size": sizes.micro}
+
+
+def time_sft(model: Any, processor: Any, sizes: Sizes, device: str, rate: float, out: Path) -> Row:
+    """Return the time of an SFT step, its memory and its MFU."""
+    pairs, timers = noisy_pairs(4 * sizes.batch, sizes.image_px, sizes.answer), Timers(device)
+    config = SFTConfig(model="m", **shared_keys(sizes))
+    processor.tokenizer.padding_side = "right"
+    trainer = ResumableSFTTrainer(
+        model=model.train(),
+        args=TRLSFTConfig(max_length=None, **common_arguments(config, out)),
+        train_dataset=dialogue_dataset(PromptReader(pairs, PLAIN), sft_dialogues(pairs, PLAIN)),
+        processing_class=processor,
+        callbacks=[timers.step],
+    )
+    try:
+        return train(trainer, timers, rate, config, _prompt_tokens(processor, pairs))
+    finally:
         processor.tokenizer.padding_side = "left"
-        rl = RLConfig(
-            **shared,
-            rollout_batch_size=options.batch,
-            group_size=2,
-            advantage="grpo",
-            outliers="keep",
-            max_completion_length=options.answer,
-            consistency={"weight": 0.0},  # type: ignore[arg-type]
+        model.zero_grad(set_to_none=True)
+        del trainer
+        free_memory()  # its Adam would lie beside the next trainer's
+
+
+def _prompt_tokens(processor: Any, pairs: Sequence[PreferencePair]) -> int:
+    prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in pairs[:8]]
+    return int(encode(processor, prompts)["input_ids"].shape[1])
+
+
+def rl_config(sizes: Sizes) -> RLConfig:
+    return RLConfig(
+        model="m",
+        **shared_keys(sizes),
+        rollout_batch_size=sizes.batch,
+        group_size=2,
+        advantage="grpo",
+        outliers="keep",
+        max_completion_length=sizes.answer,
+        consistency={"weight": 0.0},  # type: ignore[arg-type]
+    )
+
+
+def time_rl(name: str, model: Any, processor: Any, sizes: Sizes, device: str, rate: float, out: Path) -> Row:
+    """Return the time of an RL step of our trainer, or of TRL's GRPO ("trl"), of the same shapes, rows and reward."""
+    config, timers = rl_config(sizes), Timers(device)
+    pairs = noisy_pairs(4 * sizes.batch, sizes.image_px, sizes.answer)
+    rows = rl_rows(pairs, PLAIN, both_orders=True)
+    processor.tokenizer.padding_side = "left"
+    never_end(model)
+    reward = TimedReward(judgment_reward_of(config, PLAIN, model, out), timers.scoring)
+    if name == "trl":
+        make = partial(TimedGRPO, watch=timers.sampling)
+        trainer = trl_grpo(rows, config, model, processor, reward, out, make=make, callbacks=[timers.step])
+    else:
+        rollouts = TimedRollouts(timers.sampling)
+        trainer = build_trainer(
+            rows, config, model, processor, PLAIN, out, reward=reward, callbacks=[timers.step], rollouts=rollouts
         )
-        rows = rl_rows(pairs, PLAIN, both_orders=True)
-        for name in ("rewardlab", "trl grpo"):
-            timers = Timers(device)
-            reward = TimedReward(judgment_reward_of(rl, PLAIN, model, out), timers.scoring)
-            callbacks = [timers.step]
-            if name == "trl grpo":
-                make = partial(TimedGRPO, watch=timers.sampling)
-                trainer = trl_grpo(rows, rl, model, processor, reward, out, make=make, callbacks=callbacks)
-            else:
-                rollouts = TimedRollouts(timers.sampling)
-                trainer = build_trainer(
-                    rows, rl, model, processor, PLAIN, out, reward=reward, callbacks=callbacks, rollouts=rollouts
-                )
-            results[name] = train(trainer, timers, tokens=options.batch * length, weights=weights, rate=rate)
-            del trainer
-    result = {
-        "commit": commit(),
-        "command": " ".join(["python", *sys.argv]),
-        "device": torch.cuda.get_device_name(0) if device == "cuda" else "cpu",
-        "weights": weights,
-        "matmul_tflops": rate / 1e12,
-        "ratio_to_trl": results["rewardlab"]["step_s"] / results["trl grpo"]["step_s"],
-        "measured": results,
-    }
-    print(json.dumps(result, indent=1))
-    if device == "cuda":
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    try:
+        return train(trainer, timers, rate, config, _prompt_tokens(processor, pairs))
+    finally:
+        model.zero_grad(set_to_none=True)
+        del trainer
+        free_memory()

@@ -1,265 +1,556 @@
-"""What holds on a GPU? `python -m eval.gpu_truth --out runs/gpu`, by hand, when one is at hand for half an hour.
+"""What holds on a GPU? `python -m eval.gpu_truth --out OUT`: one process, eight minutes, every figure on disk once it is known.
 
-Stages, in order of worth, each a process of its own that is ended after ``--minutes``, and writes OUT/STAGE.json as it goes:
+Stages, in order of worth; `--stage` picks some:
 
-- ``runs``: SFT, adapters, quantized adapters, RL by recipes with and without a critic, judging by votes and by probability, the
-  endpoint and the doctor, each a command on random weights of a published architecture. What fails is recorded, the rest goes
-  on. Of RL it has how far the sampler's log-probabilities are from the trainer's.
-- ``equal``: the packaged judge in bfloat16 on the card beside float32 on the CPU: greedy texts, log-probabilities, loss and
-  gradients.
-- ``speed``: `eval/gpu_speed.py`, beside TRL's GRPO in the same run; and the decoder beside transformers' ``generate``.
-- ``learns``: the hard demonstration with a judge of more weights, as far as the minutes go.
+- ``runs``: SFT, every recipe of ``configs/rl``, adapters, a reward model, judging by votes and by probability, the endpoint and
+  the doctor, each a command of `rewardlab`, on a model of 70 million weights that is made here and learns the form of a
+  judgment first. RL has how far the sampler's log-probabilities are from the trainer's.
+- ``equal``: bfloat16 beside float32 (the packaged judge, and 70 million weights), the fused head that training uses beside
+  ``log_softmax`` of plain logits, the decoder beside the trainer.
+- ``fast``: shapes of 3B with random weights: time, memory and MFU of an SFT step, of an RL step beside TRL's GRPO, and the
+  decoder beside transformers' ``generate``. MFU is of tokens without padding, eight operations a weight of the layers (the
+  head and attention's products are left out), by the rate of a bfloat16 matrix product measured in the same run.
+- ``learns`` and ``large``, for a second call: the hard demonstration with a judge of more weights, as far as the minutes go;
+  adapters of 7B, once.
 
-A stage that has its file is not run again. ``--on-cpu`` tries all of it with small shapes. It needs what `pip install
-rewardlab[train,serve]` brings; no weights and no network.
+OUT/gpu_truth.json and OUT/gpu_truth.md grow case by case. A case that is there and worked is not run again; one that failed,
+hung or was not reached is. The exit status is 0 if every case of the call worked, 1 if one did not. Large files are kept
+in ``--work`` while a case runs. The package need not be installed: run it in the root of the source tree, with the packages
+of ``eval/gpu_requirements.txt``. ``--on-cpu`` rehearses all of it with small shapes, under the same mixed precision.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
 import importlib.util
+import io
 import json
+import math
 import os
+import platform
 import shlex
 import shutil
 import subprocess
 import sys
+import threading
 import time
+import traceback
 import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-Record = dict[str, Any]
-RECIPES = ("stable_reinforce", "grpo", "vc_ppo", "dapo", "t_ppo", "vapo", "ppo", "rloo", "reinforce_pp")
-TAIL = 4000  # characters of a failed command's output that are kept
-DONE = (0, 1)  # exit statuses of a command that ran; 1 is that of a judge without a verdict, as one of random weights is
+Row = dict[str, Any]
+NAME, TAIL = "gpu_truth", 3000  # of the files; characters of a failed command's output that are kept
+FIRST_CALL = ("runs", "equal", "fast")
+BEGAN, STICKY = "GPU_TRUTH_BEGAN", "the card no longer answers"
+GROUPED = ("grpo", "dr_grpo", "dapo", "rloo", "rlcs", "reinforce_pp_baseline", "vapo", "pag")
+FITTED = ("vc_ppo", "vapo", "ppo", "t_ppo", "pag")
+OTHER_HARDWARE = {  # recipes of configs/rl that need what one card does not have
+    "stable_reinforce_multi_node": "a server of vLLM",
+    "stable_reinforce_qwen2_5_vl_7b": "vLLM",
+    "stable_reinforce_qwen3_vl_8b": "vLLM",
+}
 
 
 @dataclass(frozen=True)
 class Options:
-    """Sizes of a try: the architecture, pictures in pixels, tokens of an answer."""
+    """What a call is given: the folder that is kept and that of large files, the shapes that are timed."""
 
     out: Path
+    work: Path
     on_cpu: bool
     minutes: float
     model: str
-    image_px: int
-    answer: int
+    commit: str
+
+    @property
+    def device(self) -> str:
+        return "cpu" if self.on_cpu else "cuda"
+
+    @property
+    def small(self) -> str:
+        """The shapes that are run."""
+        return "tiny" if self.on_cpu else "small"
+
+    @property
+    def image_px(self) -> int:
+        return 112 if self.on_cpu else 448
+
+    @property
+    def data(self) -> Path:
+        return self.work / "pairs.parquet"
+
+    @property
+    def start(self) -> Path:
+        """The model that all runs but the first begin from."""
+        return self.work / "runs" / "sft" / "final"
 
 
-def write(options: Options, stage: str, rows: Record) -> None:
-    """Write what a stage has so far."""
-    part_of(stage, options).write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+@dataclass(frozen=True)
+class Case:
+    """``call`` returns figures; it raises, or ends the interpreter with another status than 0, where something is wrong.
+
+    ``seconds`` it takes on a card: with less time left it is not begun. ``partial`` returns what is known where it is cut off.
+    ``bounds`` are the least and the most of figures: beyond them the case has failed. ``needs_gib``: memory of the card.
+    ``folder`` is deleted after it; ``makes`` is what later cases need of it.
+    """
+
+    call: Callable[[], Row]
+    seconds: float = 15
+    folder: Path | None = None
+    partial: Callable[[], Row] = dict
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    needs_gib: float = 0
+    makes: Path | None = None
 
 
-def part_of(stage: str, options: Options) -> Path:
-    return options.out / f"{stage}.json.part"
+class Record:
+    """The rows that are known, by stage and case, on disk after each."""
+
+    def __init__(self, options: Options) -> None:
+        self._options, self.began = options, time.monotonic()
+        self.path = options.out / f"{NAME}.json"
+        self.facts: Row = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        self._lock = threading.Lock()
+
+    def rows(self, stage: str) -> dict[str, Row]:
+        rows: dict[str, Row] = self.facts.setdefault(stage, {})
+        return rows
+
+    def add(self, stage: str, name: str, row: Row) -> None:
+        from rewardlab.data.files import write_atomic
+
+        with self._lock:
+            row = {key: str(value) if value != value or value in (math.inf, -math.inf) else value for key, value in row.items()}
+            self.rows(stage)[name] = row
+            write_atomic(self.path, json.dumps(self.facts, indent=1) + "\n")
+            write_atomic(self.path.with_suffix(".md"), markdown(self.facts))
+        seconds = time.time() - float(os.environ[BEGAN])
+        print(f"[{seconds:4.0f} s] {stage}: {name}: {json.dumps(row)[:300]}", flush=True)
 
 
-def read(options: Options, stage: str) -> Record:
-    """Return what an earlier call of a stage has found to work; the rest is tried again."""
-    part = part_of(stage, options)
-    rows: Record = json.loads(part.read_text(encoding="utf-8")) if part.exists() else {}
-    return {name: row for name, row in rows.items() if row.get("ok", True)}
+# Running cases.
 
 
-def run_command(words: list[str], *, allowed: tuple[int, ...] = (0,)) -> Record:
-    """Run a command; return whether it did its work, its seconds, and the end of its output where it did not."""
+def run_case(case: Case, device: str) -> Row:
+    """Run a case; return its figures, its seconds and its peak of the card's memory, or why it failed."""
+    import torch
+
     began = time.monotonic()
-    done = subprocess.run(
-        words, cwd=ROOT, env={**os.environ, "HF_HUB_OFFLINE": "1"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        row = {"ok": True, **case.call()}
+        beyond = [
+            f"{name} is {row.get(name, 'missing')}, expected {bounds[0]} to {bounds[1]}"
+            for name, bounds in case.bounds.items()
+            if not is_within(row.get(name), *bounds)
+        ]
+        if beyond:
+            row |= {"ok": False, "error": "; ".join(beyond)}
+    except SystemExit as end:
+        row = {"ok": end.code in (0, None), **({} if end.code in (0, None) else {"error": f"exit status {end.code}"})}
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # the boundary: it is recorded
+        row = {"ok": False, "error": f"{type(error).__name__}: {error}"[:TAIL], "output": traceback.format_exc()[-TAIL:]}
+    row["seconds"] = round(time.monotonic() - began, 1)
+    if device == "cuda":
+        row.setdefault("peak_gib", round(torch.cuda.max_memory_allocated() / 2**30, 2))
+    return row
+
+
+def is_within(value: float | None, least: float, most: float) -> bool:
+    return value is not None and least <= value <= most
+
+
+def clean_up(case: Case, device: str) -> None:
+    """Delete what a case has left on disk and on the card. Raise RuntimeError where the card no longer answers."""
+    import torch
+    from accelerate.state import AcceleratorState
+
+    from eval.gpu_speed import free_memory
+
+    if case.folder is not None:
+        shutil.rmtree(case.folder, ignore_errors=True)
+    AcceleratorState._reset_state(reset_partial_state=True)
+    free_memory()
+    if device == "cuda":
+        torch.zeros(1, device="cuda").item()
+
+
+def run_stage(stage: str, cases: dict[str, Case], options: Options, record: Record, *, deadline: float) -> None:
+    """Run the cases of a stage that are not known yet; go on in a new process where one has left the card in a bad state."""
+    import torch
+
+    memory = 0.0 if options.on_cpu else torch.cuda.get_device_properties(0).total_memory / 2**30
+    for name, case in cases.items():
+        row = record.rows(stage).get(name, {})
+        is_there = case.makes is None or case.makes.exists()
+        if (row.get("ok") and is_there) or row.get("at", 0) >= float(os.environ[BEGAN]):  # tried in this call
+            continue
+        left = deadline - time.time()
+        if not options.on_cpu and left < case.seconds:
+            record.add(
+                stage, name, {"ok": False, "error": f"not tried: {left:.0f} s were left, it takes some {case.seconds:.0f}"}
+            )
+            continue
+        if not options.on_cpu and case.needs_gib > memory:
+            error = f"not tried: needs {case.needs_gib:.0f} GiB of the card's {memory:.0f}"
+            record.add(stage, name, {"ok": False, "error": error})
+            continue
+        at = {"at": round(time.time(), 1)}
+        guard = threading.Timer(max(0.1, left), _cut_off, (stage, name, case, at, record))
+        guard.daemon = True
+        guard.start()
+        row = run_case(case, options.device)
+        guard.cancel()
+        try:
+            clean_up(case, options.device)
+        except RuntimeError as error:
+            record.add(stage, name, {**row, **at, "ok": False, "error": row.get("error") or f"{STICKY}: {error}"[:500]})
+            os.execv(sys.executable, [sys.executable, "-m", "eval.gpu_truth", *sys.argv[1:]])
+        record.add(stage, name, {**row, **at})
+
+
+def _cut_off(stage: str, name: str, case: Case, at: Row, record: Record) -> None:
+    """End the process: the minutes are over, and nothing else ends a call that hangs."""
+    record.add(stage, name, {"ok": False, "error": "the minutes were over", **case.partial(), **at})
+    os._exit(1)
+
+
+class _Tee(io.StringIO):
+    """Keeps what is written, and writes it to the program's own output."""
+
+    def write(self, text: str) -> int:
+        sys.__stdout__.write(text)
+        return super().write(text)
+
+
+def cli(*words: Any) -> str:
+    """Run a command of `rewardlab` in this process; return what it printed. Raise RuntimeError for any exit status but 0."""
+    from rewardlab.cli import main
+    from rewardlab.cli.exit_codes import ExitCode
+
+    said, before, sys.argv = _Tee(), sys.argv, ["rewardlab", *map(str, words)]
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            main()
+    except SystemExit as end:
+        if end.code in (ExitCode.INTERRUPTED, ExitCode.TERMINATED):
+            raise KeyboardInterrupt from end
+        if end.code not in (0, None):
+            raise RuntimeError(f"exit status {end.code}: {said.getvalue()[-TAIL:]} ({shlex.join(sys.argv)})") from end
+    finally:
+        sys.argv = before
+    return said.getvalue()
+
+
+def command(*words: Any) -> Row:
+    cli(*words)
+    return {}
+
+
+# Stage runs.
+
+
+def write_inputs(options: Options) -> Row:
+    """Write a model with random weights and labelled pairs, whose judgments have the form of the plain template."""
+    from eval.gpu_speed import SHAPES, make_model
+    from rewardlab.data.images import decode_image, encode_png
+    from rewardlab.data.pairs import write_parquet
+    from rewardlab.demo.base_model import save_model
+    from rewardlab.demo.pairs import make_pairs
+    from rewardlab.types import choice_of
+    from rewardlab.verdicts.parse import format_verdict
+
+    model, processor = make_model(SHAPES[options.small], options.image_px, "cpu")
+    save_model(options.work / "model", model, processor)
+    px = options.image_px // 2
+    pairs = [
+        replace(
+            pair,
+            images=(encode_png(decode_image(pair.images[0]).resize((px, px))),),
+            attempts="2",
+            judgment=format_verdict(choice_of(pair.preferred or 0, pair.order), "One of them is right."),
+        )
+        for pair in make_pairs(64, seed=0, held_out=False)[0]
+    ]
+    write_parquet(pairs, options.data)
+    return {"weights": sum(weight.numel() for weight in model.parameters())}
+
+
+def training_words(
+    options: Options, stage: str, config: str, name: str, *more: str, model: Path | None = None, steps: int = 2, batch: int = 4
+) -> list[Any]:
+    """Return the words of a training of few steps in small batches."""
+    words = [stage, "--data", options.data, "--out", options.work / "runs" / name, *(["--config", config] if config else [])]
+    words += ["--model", model or options.start, f"max_steps={steps}", "save_steps=100", f"batch_size={batch}"]
+    words += [f"micro_batch_size={batch // 2}", "max_tokens=null", "pixels=null"]
+    return [*words, *([] if stage == "rm" else ["template=plain"]), *more]
+
+
+def rl_words(options: Options, recipe: str, *more: str) -> list[Any]:
+    """Return the command of a recipe of ``configs/rl``, its batches small."""
+    words = ["rollout_batch_size=8", "max_completion_length=32", "consistency.weight=0", "importance_cap=2"]
+    words += ['attempts=["2"]', f"group_size={2 if recipe in GROUPED else 1}", "learning_rate=1e-5"]
+    words += ["value_pretrain_steps=2", "health.policy=warn"] if recipe in FITTED else []
+    words += ["window=16", "window_tail=1"] if recipe == "t_ppo" else []
+    words += ["overlong_margin=8"] if recipe == "dapo" else []
+    words += ["sampling_batch_size=null"] if recipe.startswith("stable_reinforce_q") else []
+    return training_words(options, "rl", f"rl/{recipe}", recipe, *words, *more)
+
+
+def train_rl(options: Options, recipe: str, *more: str) -> Row:
+    """Train a recipe; return how far the sampler's log-probabilities were from the trainer's."""
+    words = rl_words(options, recipe, *more)
+    cli(*words)
+    path = Path(words[words.index("--out") + 1]) / "metrics.jsonl"
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    values = [row["importance/gap"] for row in rows if "importance/gap" in row]
+    return {"importance_gap": values[-1] if values else None}
+
+
+def examine(*words: Any) -> Row:
+    """Have the doctor take its step. Raise RuntimeError where it left it out."""
+    if "taken and saved" not in (said := cli(*words)):
+        raise RuntimeError(f"the doctor took no step: {said[-TAIL:]}")
+    return {}
+
+
+def recipes() -> list[str]:
+    """Return every recipe that a single card can run, the plainest first."""
+    names = sorted(path.stem for path in (ROOT / "configs" / "rl").glob("*.yaml"))
+    return sorted(set(names) - OTHER_HARDWARE.keys(), key=lambda name: (name != "stable_reinforce", name != "grpo", name))
+
+
+def runs(options: Options) -> dict[str, Case]:
+    work = options.work / "runs"
+
+    def sft(name: str, *more: str) -> Case:
+        words = training_words(options, "sft", "sft/qwen2_5_vl_7b", name, "learning_rate=1e-5", *more)
+        return Case(partial(command, *words), folder=work / name)
+
+    form = ["learning_rate=2e-3", "lr_scheduler=constant", "warmup_ratio=0", "min_lr_ratio=0"]
+    first = partial(training_words, model=options.work / "model", steps=40, batch=8)(
+        options, "sft", "sft/qwen2_5_vl_7b", "sft", *form
     )
-    row: Record = {"ok": done.returncode in allowed, "status": done.returncode, "seconds": round(time.monotonic() - began, 1)}
-    return row if row["ok"] else {**row, "command": shlex.join(words), "output": done.stdout[-TAIL:]}
-
-
-def cli(*words: Any) -> list[str]:
-    return [sys.executable, "-m", "rewardlab.cli", *map(str, words)]
-
-
-def make_checkpoint(options: Options) -> tuple[Path, Path]:
-    """Return a checkpoint of random weights and pairs to train on, made by the first stage that needs them."""
-    folder = options.out / "inputs"
-    if not (folder / "pairs.parquet").exists():
-        words = [sys.executable, ROOT / "eval" / "gpu_speed.py", "--model", options.model, "--image-px", options.image_px]
-        words += ["--answer", options.answer, "--save", folder, *(["--on-cpu"] if options.on_cpu else [])]
-        row = run_command(list(map(str, words)))
-        if not row["ok"]:
-            raise RuntimeError(row["output"])
-    return folder / "model", folder / "pairs.parquet"
-
-
-def cases_of(options: Options, model: Path, pairs: Path) -> dict[str, tuple[list[str], tuple[int, ...]]]:
-    """Return the commands of the stage ``runs``, in order of worth, and the exit statuses that count as done."""
-    out, given = options.out / "tries", ["--data", pairs, "--model", model]
-    size = ["max_steps=2", "save_steps=100", "batch_size=4", "micro_batch_size=2", "learning_rate=1e-6", "template=plain"]
-    rl_size = [*size[:1], "save_steps=4", *size[2:], "rollout_batch_size=8", f"max_completion_length={options.answer}"]
-    rl_size += ["consistency.weight=0", "importance_cap=2", 'attempts=["2"]']
-    fit = ["value_pretrain_steps=2", "health.policy=warn"]
-    cases: dict[str, tuple[list[str], tuple[int, ...]]] = {
-        "sft": (cli("sft", *given, "--config", "sft/qwen2_5_vl_7b", "--out", out / "sft", *size), (0,)),
+    cases = {
+        "inputs": Case(partial(write_inputs, options), makes=options.data),
+        "sft": Case(partial(command, *first), seconds=40, makes=options.start),
     }
-    for recipe in RECIPES:
-        more = fit if recipe in ("vc_ppo", "vapo", "ppo", "t_ppo") else []
-        more = [*more, f"window={options.answer // 2}", "window_tail=1"] if recipe == "t_ppo" else more
-        more = [*more, f"overlong_margin={options.answer // 4}"] if recipe == "dapo" else more
-        grouped = ["group_size=2"] if recipe in ("grpo", "dapo", "rloo", "vapo") else []
-        words = ["rl", *given, "--config", f"rl/{recipe}", "--out", out / recipe, *rl_size, *grouped, *more]
-        cases[f"rl {recipe}"] = (cli(*words), (0, 4))  # 4: it learnt nothing, as random weights may
-    adapters = ["lora.r=8", "lora.alpha=16"]
-    cases["sft lora"] = (cli("sft", *given, "--config", "sft/qwen2_5_vl_7b", "--out", out / "lora", *size, *adapters), (0,))
-    words = ["rl", *given, "--config", "rl/stable_reinforce", "--out", out / "rl_lora", *rl_size, *adapters]
-    cases["rl lora"] = (cli(*words), (0, 4))
-    if importlib.util.find_spec("bitsandbytes"):
-        quantized = [*adapters, "lora.quantize=nf4"]
-        words = ["sft", *given, "--config", "sft/qwen2_5_vl_7b", "--out", out / "qlora", *size, *quantized]
-        cases["sft qlora"] = (cli(*words), (0,))
-    words = ["sft", *given, "--config", "sft/qwen2_5_vl_7b", "--out", out / "whole", *size, "gradient_checkpointing=false"]
-    cases["sft without checkpointing"] = (cli(*words), (0,))
-    for name in ("sdpa", "flash_attention_2"):
-        if name == "sdpa" or importlib.util.find_spec("flash_attn"):
-            words = ["sft", *given, "--config", "sft/qwen2_5_vl_7b", "--out", out / name, *size, f"attn_implementation={name}"]
-            cases[f"sft {name}"] = (cli(*words), (0,))
+    gap = {"importance_gap": (0.0, 0.05)}
+    for recipe in recipes():
+        if not recipe.endswith("qlora_24gb") or importlib.util.find_spec("bitsandbytes"):
+            cases[f"rl {recipe}"] = Case(partial(train_rl, options, recipe), folder=work / recipe, bounds=gap)
+    adapters = "lora={r: 8, alpha: 16}"
+    cases["sft lora"] = sft("lora", adapters)
+    lora = partial(train_rl, options, "stable_reinforce", adapters)
+    cases["rl lora"] = Case(lora, folder=work / "stable_reinforce", bounds=gap)
+    cases["rm"] = Case(partial(command, *training_words(options, "rm", "", "rm")), folder=work / "rm")
+    cases["sft without checkpointing"] = sft("whole", "gradient_checkpointing=false")
+    if importlib.util.find_spec("flash_attn"):
+        cases["sft flash_attention_2"] = sft("flash", "attn_implementation=flash_attention_2")
     for engine in ("hf", "prob"):
-        words = ["bench", "run", "pairs", "--data", pairs, "--judge", f"{engine}:{model}", "--template", "plain", "--votes", 2]
-        words += ["--limit", 4, "--max-tokens", options.answer, "--controls", "", "--out", out / f"bench_{engine}"]
-        cases[f"bench {engine}"] = (cli(*words), DONE)
-    words = ["doctor", "rl/stable_reinforce", "--data", pairs, "--model", model, "template=plain", "consistency.weight=0"]
-    cases["doctor"] = (cli(*words, 'attempts=["2"]', f"max_completion_length={options.answer}"), DONE)
+        words = ["bench", "run", "pairs", "--data", options.data, "--judge", f"{engine}:{options.start}", "--template", "plain"]
+        words += ["--limit", 8, "--max-tokens", 32, "--controls", "", "--out", work / engine]
+        words += ["--votes", 3] if engine == "hf" else []
+        cases[f"bench {engine}"] = Case(partial(command, *words), folder=work / engine)
+    cases["serve"] = Case(partial(try_server, options), seconds=60)
+    words = ["doctor", "rl/stable_reinforce", "--data", options.data, "--model", options.start, "template=plain"]
+    words += ["batch_size=4", "micro_batch_size=2", "rollout_batch_size=8", "max_completion_length=32"]
+    cases["doctor"] = Case(partial(examine, *words, "consistency.weight=0", 'attempts=["2"]'), seconds=20)
     return cases
 
 
-def stage_runs(options: Options) -> None:
-    """Run every case, and the endpoint."""
-    model, pairs = make_checkpoint(options)
-    rows = read(options, "runs")
-    for name, (words, allowed) in cases_of(options, model, pairs).items():
-        if name in rows:
-            continue
-        folder = Path(words[words.index("--out") + 1]) if "--out" in words else None
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)  # of a try that was ended
-        rows[name] = run_command(words, allowed=allowed)
-        if name.startswith("rl ") and rows[name]["ok"] and folder is not None:
-            rows[name]["importance_gap"] = last_metric(folder)
-        write(options, "runs", rows)
-    rows["serve"] = try_server(model, options)
-    write(options, "runs", rows)
-
-
-def last_metric(folder: Path, name: str = "importance/gap") -> float | None:
-    """Return the last value of a metric of a run; None where it has none."""
-    path = folder / "metrics.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    values = [row[name] for row in map(json.loads, lines) if row.get(name) is not None]
-    return float(values[-1]) if values else None
-
-
-def try_server(model: Path, options: Options) -> Record:
-    """Start the endpoint and ask it; an answer without a verdict is one of random weights."""
+def try_server(options: Options) -> Row:
+    """Start the endpoint in a process of its own and have it judge a pair, three votes in each order."""
     from rewardlab.demo.pipeline import free_port
 
-    port, began = free_port(), time.monotonic()
-    words = cli("serve", "--judge", f"hf:{model}", "--template", "plain", "--max-tokens", options.answer, "--port", port)
-    log = options.out / "serve.log"
+    port, began, log = free_port(), time.monotonic(), options.work / "serve.log"
+    words = ["serve", "--judge", f"hf:{options.start}", "--template", "plain", "--max-tokens", "32", "--port", str(port)]
     with log.open("wb") as sink:
-        process = subprocess.Popen(words, cwd=ROOT, stdout=sink, stderr=sink, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        process = subprocess.Popen([sys.executable, "-m", "rewardlab.cli", *words], cwd=ROOT, stdout=sink, stderr=sink)
     try:
-        while time.monotonic() - began < 240 and process.poll() is None:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=2):
-                    break
-            except OSError:
-                time.sleep(1)
-        body = json.dumps({"question": "Which color?", "responses": ["Red.", "Blue."], "votes": 2}).encode()
+        while not _answers(f"http://127.0.0.1:{port}/ready"):
+            if process.poll() is not None or time.monotonic() - began > 240:
+                raise RuntimeError(f"no endpoint (status {process.poll()}): {log.read_text(errors='replace')[-TAIL:]}")
+            time.sleep(0.5)
+        ready = time.monotonic() - began
+        body = json.dumps({"question": "Which color?", "responses": ["Red.", "Blue."], "votes": 3}).encode()
         request = urllib.request.Request(
             f"http://127.0.0.1:{port}/v1/judge", body, headers={"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(request, timeout=240) as answer:
-            told = json.load(answer)
-        return {"ok": len(told["votes"]) == 4, "seconds": round(time.monotonic() - began, 1)}
-    except Exception as error:  # the boundary: it is recorded
-        return {"ok": False, "error": repr(error), "output": log.read_text(encoding="utf-8", errors="replace")[-TAIL:]}
+        with urllib.request.urlopen(request, timeout=120) as response:
+            votes = json.load(response)["votes"]
+        if len(votes) != 6:
+            raise RuntimeError(f"{len(votes)} votes came back, expected 6")
+        return {"ready_s": round(ready, 1)}
     finally:
         process.terminate()
         process.wait(timeout=60)
 
 
-def stage_equal(options: Options) -> None:
-    """Compare the packaged judge in float32 on the CPU with bfloat16 on the card."""
-    from eval.gpu_comparisons import compare_judges
-
-    write(options, "equal", compare_judges(device_of(options), 2 if options.on_cpu else 100))
-
-
-def device_of(options: Options) -> str:
-    return "cpu" if options.on_cpu else "cuda"
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except OSError:
+        return False
 
 
-def stage_speed(options: Options) -> None:
-    """Time training beside TRL's, and the decoder beside ``generate``."""
-    from eval.gpu_comparisons import decoder_beside_generate
-
-    rows = read(options, "speed")
-    sizes = ["--pairs", 8, "--batch", 4, "--steps", 1] if options.on_cpu else []
-    words = [sys.executable, ROOT / "eval" / "gpu_speed.py", "--model", options.model, "--image-px", options.image_px]
-    words += [
-        "--answer",
-        options.answer,
-        "--out",
-        options.out / "gpu_speed.json",
-        *sizes,
-        *(["--on-cpu"] if options.on_cpu else []),
-    ]
-    if "training" not in rows:
-        rows["training"] = run_command(list(map(str, words)))
-        write(options, "speed", rows)
-    model, pairs = make_checkpoint(options)
-    sizes_of = {"num_pairs": 2, "turns": 2} if options.on_cpu else {"num_pairs": 16, "turns": 4}
-    for number in [number for number in (1, 4, 16) if f"decoder, {number} draws" not in rows]:
-        row = decoder_beside_generate(model, pairs, device_of(options), number=number, max_tokens=options.answer, **sizes_of)
-        rows[f"decoder, {number} draws"] = row
-        write(options, "speed", rows)
+# Stages equal, fast, large, learns.
 
 
-def stage_learns(options: Options) -> None:
-    """Train a judge of more weights on the hard demonstration, until the minutes are over; keep its curves."""
-    configs = options.out / "configs"
-    configs.mkdir(parents=True, exist_ok=True)
-    changes = {"demo": {"hidden": 32, "layers": 2, "base_steps": 3, "num_train": 150, "num_test": 24, "num_validation": 8}}
-    changes |= {
-        "sft": {"max_steps": 2},
-        "rl": {"max_steps": 2, "rollout_batch_size": 8, "batch_size": 4, "micro_batch_size": 4},
+def equal(options: Options) -> dict[str, Case]:
+    from eval.gpu_comparisons import compare_judges, compare_types, decoder_beside_trainer, fused_head_beside_logits
+
+    device, small = options.device, options.small
+    judge = {
+        "greedy_texts_equal": (0.8, 1),
+        "logprob_gap_mean": (0, 0.05),
+        "gradient_cosine": (0.99, 1.01),
+        "loss_ratio": (0.98, 1.02),
     }
-    if not options.on_cpu:
-        changes = {"demo": {"hidden": 768, "layers": 8}, "sft": {}, "rl": {}}
-    else:
-        changes["rl"] |= {"save_steps": 2}
-        changes["demo"] |= {"num_unlike": 16}
+    head = {f"{dtype}_gradient_cosine": (0.999, 1.001) for dtype in ("float32", "bfloat16")}
+    head |= {f"float32_{name}_gap_max": (0, 1e-3) for name in ("logprob", "entropy")}
+    head |= {f"bfloat16_{name}_gap_max": (0, 0.1) for name in ("logprob", "entropy")}
+    decoder = {"float32_gap_mean": (0, 1e-4), "bfloat16_gap_mean": (0, 0.03), "float32_same_texts": (1, 1)}
+    types = {"logprob_gap_mean": (0, 0.03), "gradient_cosine": (0.99, 1.01)}
+    return {
+        "fused head beside logits": Case(partial(fused_head_beside_logits, device, small), bounds=head),
+        "decoder beside trainer": Case(partial(decoder_beside_trainer, device, small), bounds=decoder),
+        f"{small} model, bfloat16 beside float32": Case(partial(compare_types, device, small), bounds=types),
+        "packaged judge, bfloat16 beside float32 on a CPU": Case(
+            partial(compare_judges, device, 4 if options.on_cpu else 100), seconds=30, bounds=judge
+        ),
+    }
+
+
+@dataclass
+class Held:
+    """A model that several cases use, one after the other; made by the first, in the type that the case asks for."""
+
+    options: Options
+    shape: str
+    model: Any = None
+    processor: Any = None
+    rate: float = 0.0
+
+    def get(self, dtype: str) -> tuple[Any, Any]:
+        import torch
+
+        from eval.gpu_speed import SHAPES, free_memory, make_model, matmul_flops
+
+        kind = getattr(torch, dtype)
+        if self.model is None:
+            self.rate = matmul_flops(self.options.device)
+            self.model, self.processor = make_model(SHAPES[self.shape], self.options.image_px, self.options.device, kind)
+        elif self.model.dtype != kind:
+            self.model.to(kind)
+            free_memory()
+        return self.model, self.processor
+
+    def drop(self) -> None:
+        self.model = self.processor = None
+
+
+def fast(options: Options) -> dict[str, Case]:
+    from eval.gpu_comparisons import decoder_beside_generate
+    from eval.gpu_speed import Sizes, never_end, noisy_pairs, time_rl, time_sft
+
+    sizes = Sizes(batch=4, micro=2, answer=12, steps=1, image_px=112) if options.on_cpu else Sizes(image_px=options.image_px)
+    held = Held(options, options.model)
+    folder = options.work / "fast"
+
+    def timed(call: Callable[..., Row]) -> Row:
+        model, processor = held.get("float32")
+        row = call(model, processor, sizes, options.device, held.rate, folder)
+        return row | {"matmul_tflops": round(held.rate / 1e12, 1), **dataclasses.asdict(sizes)}
+
+    def decoder(number: int) -> Row:
+        model, processor = held.get("float32" if options.on_cpu else "bfloat16")
+        model.eval()
+        never_end(model)
+        pairs = noisy_pairs(2 if options.on_cpu else 16, sizes.image_px, 8)
+        more = {"number": number, "max_tokens": 12 if options.on_cpu else 128, "turns": 1}
+        return {**decoder_beside_generate(model, processor, pairs, options.device, **more), **more, "prompts": len(pairs)}
+
+    gib = {"3b": 90.0, "7b": 1e9}.get(options.model, 0.0)  # 16 bytes a weight and activations; 7B is the stage `large`'s
+    cases = {
+        "sft": Case(partial(timed, time_sft), seconds=60, folder=folder, needs_gib=gib),
+        "rl": Case(partial(timed, partial(time_rl, "rewardlab")), seconds=70, folder=folder, needs_gib=gib),
+        "rl, TRL's GRPO": Case(partial(timed, partial(time_rl, "trl")), seconds=70, folder=folder, needs_gib=gib),
+    }
+    for number in (4, 1, 16):
+        cases[f"decoder beside generate, {number} draws"] = Case(partial(decoder, number), seconds=30)
+    return cases
+
+
+def large(options: Options) -> dict[str, Case]:
+    """Adapters of 7B, one step of SFT and of RL beside the doctor's estimate, by the commands."""
+    shape = "tiny" if options.on_cpu else "7b"
+    work, model = options.work / "large", options.work / "large_model"
+
+    def write_model() -> Row:
+        import torch
+
+        from eval.gpu_speed import SHAPES, make_model
+        from rewardlab.demo.base_model import save_model
+
+        made, processor = make_model(SHAPES[shape], options.image_px, options.device, torch.bfloat16)
+        save_model(model, made, processor)
+        return {"weights": sum(weight.numel() for weight in made.parameters())}
+
+    def trained(stage: str) -> Row:
+        words = ["max_steps=2", "save_steps=100", "batch_size=4", "micro_batch_size=1", "template=plain", "pixels=null"]
+        words += ["max_tokens=null", "lora={r: 16, alpha: 32}", "learning_rate=1e-5"]
+        if stage == "rl":
+            words += ["rollout_batch_size=8", "max_completion_length=128", "consistency.weight=0", 'attempts=["2"]']
+            words += ["importance_cap=2"]
+        config = "sft/qwen2_5_vl_7b" if stage == "sft" else "rl/stable_reinforce"
+        return command(stage, "--data", options.data, "--model", model, "--config", config, "--out", work / stage, *words)
+
+    return {
+        "inputs": Case(partial(write_inputs, options), makes=options.data),
+        "model": Case(write_model, seconds=60, makes=model),
+        "sft lora": Case(partial(trained, "sft"), seconds=60, folder=work, needs_gib=30),
+        "rl lora": Case(partial(trained, "rl"), seconds=60, folder=work, needs_gib=30),
+    }
+
+
+def learns(options: Options) -> dict[str, Case]:
+    """Train a judge of more weights on the hard demonstration, until the minutes are over."""
     import yaml
 
-    for path in (ROOT / "configs" / "tiny_hard").glob("*.yaml"):
-        text = {**yaml.safe_load(path.read_text(encoding="utf-8")), **changes.get(path.stem, {})}
-        (configs / path.name).write_text(yaml.safe_dump(text), encoding="utf-8")
-    run, log = options.out / "learns", options.out / "quickstart.log"
-    with log.open("ab") as sink:
-        process = subprocess.Popen(cli("quickstart", "--configs", configs, "--out", run), cwd=ROOT, stdout=sink, stderr=sink)
-        while process.poll() is None:
-            write(options, "learns", {"curves": curves_of(run)})  # this stage is ended at some time
-            time.sleep(2 if options.on_cpu else 15)
-    row: Record = {"ok": process.returncode == 0, "status": process.returncode}
-    if not row["ok"]:
-        row["output"] = log.read_text(encoding="utf-8", errors="replace")[-TAIL:]
-    write(options, "learns", {"run": row, "curves": curves_of(run)})
+    configs, run = options.work / "configs", options.work / "learns"
+    changes: dict[str, Row] = {"demo": {"hidden": 768, "layers": 8}}
+    if options.on_cpu:
+        sizes = {"num_train": 150, "num_test": 24, "num_validation": 8, "num_unlike": 16}
+        changes = {"demo": {"hidden": 32, "layers": 2, "base_steps": 3, **sizes}, "sft": {"max_steps": 2}}
+        changes["rl"] = {"max_steps": 2, "save_steps": 2, "rollout_batch_size": 8, "batch_size": 4, "micro_batch_size": 4}
+
+    def quickstart() -> Row:
+        configs.mkdir(parents=True, exist_ok=True)
+        for path in (ROOT / "configs" / "tiny_hard").glob("*.yaml"):
+            text = {**yaml.safe_load(path.read_text(encoding="utf-8")), **changes.get(path.stem, {})}
+            (configs / path.name).write_text(yaml.safe_dump(text), encoding="utf-8")
+        cli("quickstart", "--configs", configs, "--out", run)
+        return {"curves": curves_of(run)}
+
+    return {"hard demonstration": Case(quickstart, seconds=120, partial=lambda: {"curves": curves_of(run)}, folder=run)}
 
 
-def curves_of(run: Path) -> Record:
-    """Return what each stage of a quickstart has logged so far."""
+def curves_of(run: Path) -> Row:
+    """Return what each stage of a quickstart has logged so far: [[step, value], ...] by stage and metric."""
     names = ("loss", "reward/accuracy", "completions/mean_length")
-    curves: Record = {}
+    curves: Row = {}
     for stage in ("sft", "rl"):
         path = run / stage / "metrics.jsonl"
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -268,69 +559,128 @@ def curves_of(run: Path) -> Record:
     return curves
 
 
-STAGES: dict[str, Callable[[Options], None]] = {
-    "runs": stage_runs,
-    "equal": stage_equal,
-    "speed": stage_speed,
-    "learns": stage_learns,
+STAGES: dict[str, Callable[[Options], dict[str, Case]]] = {
+    "runs": runs,
+    "equal": equal,
+    "fast": fast,
+    "learns": learns,
+    "large": large,
 }
 
 
-def main() -> None:
+# The page.
+
+
+def machine_facts(options: Options) -> Row:
+    """Return what figures depend on: the card and its driver, versions, the command, the commit."""
+    import torch
+
+    from rewardlab.models.checkpoints import commit, versions
+
+    facts: Row = {
+        "commit": options.commit or commit(),
+        "command": shlex.join(["python", "-m", "eval.gpu_truth", *sys.argv[1:]]),
+    }
+    facts |= {"python": platform.python_version(), **versions()}
+    if options.on_cpu:
+        return {"device": "cpu", **facts}
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        driver = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        driver = f"not known ({type(error).__name__})"
+    card = torch.cuda.get_device_properties(0)
+    return {
+        "device": card.name,
+        "memory_gib": round(card.total_memory / 2**30, 1),
+        "driver": driver,
+        "cuda": torch.version.cuda,
+        **facts,
+    }
+
+
+def markdown(facts: Row) -> str:
+    """Return the page of all rows."""
+    from rewardlab.reporting.tables import markdown_table
+
+    about = facts.get("machine", {})
+    lines = [f"# What holds on {about.get('device', 'a GPU')}", "", "Written by `python -m eval.gpu_truth`.", ""]
+    lines += markdown_table(("", ""), [(name, str(value)) for name, value in about.items()])
+    for stage in STAGES:
+        if rows := facts.get(stage):
+            table = [
+                (name, "yes" if row["ok"] else "**no**", str(row.get("seconds", "")), _figures(row))
+                for name, row in rows.items()
+            ]
+            lines += ["", f"## {stage}", "", *markdown_table(("case", "works", "s", "figures"), table)]
+    if ratio := _step_ratio(facts.get("fast", {})):
+        lines += ["", ratio]
+    return "\n".join(lines) + "\n"
+
+
+def _figures(row: Row) -> str:
+    left_out = {"ok", "seconds", "output", "at", "curves"}
+    shown = {name: f"{value:.4g}" if isinstance(value, float) else str(value) for name, value in row.items()}
+    return ", ".join(f"{name} {text[:300]}" for name, text in shown.items() if name not in left_out).replace("|", "/")
+
+
+def _step_ratio(rows: dict[str, Row]) -> str:
+    ours, theirs = rows.get("rl", {}), rows.get("rl, TRL's GRPO", {})
+    if not (ours.get("ok") and theirs.get("ok")):
+        return ""
+    memory = f", {ours['peak_gib'] / theirs['peak_gib']:.2f} times its memory" if "peak_gib" in ours else ""
+    return f"An RL step takes {ours['step_s'] / theirs['step_s']:.2f} times as long as TRL's{memory}, in the same run."
+
+
+def rehearse() -> None:
+    """Have trainings on this CPU compute in bfloat16, as on a card."""
+    from rewardlab.models import precision
+
+    precision.trains_in_bfloat16 = lambda: True
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[Options, Sequence[str]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stage", action="append", choices=STAGES, help="repeat for several (default: all)")
-    parser.add_argument("--minutes", type=float, default=8.0, help="of a stage, at most")
-    parser.add_argument("--out", type=Path, default=Path("runs/gpu"))
-    parser.add_argument("--model", default="Qwen/Qwen2.5-VL-3B-Instruct", help="published architecture; its weights are random")
-    parser.add_argument("--image-px", type=int, default=448)
-    parser.add_argument("--answer", type=int, default=256, help="tokens of an answer")
-    parser.add_argument("--on-cpu", action="store_true", help="try the script with small shapes")
-    parser.add_argument("--within", choices=STAGES, help=argparse.SUPPRESS)  # this process is that stage
-    given = parser.parse_args()
-    small = {"image_px": 56, "answer": 12} if given.on_cpu else {"image_px": given.image_px, "answer": given.answer}
-    options = Options(given.out.resolve(), given.on_cpu, given.minutes, given.model, **small)
-    options.out.mkdir(parents=True, exist_ok=True)
-    if given.within:
-        import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torchvision_cpu.py)
-
-        STAGES[given.within](options)
-        return
-    if not given.on_cpu:
-        import torch
-
-        if not torch.cuda.is_available():
-            sys.exit("not measured: no GPU here (torch.cuda.is_available() is false); --on-cpu tries the script")
-    failed = [stage for stage in given.stage or STAGES if not run_stage(stage, options)]
-    sys.exit(f"not done: {', '.join(failed)}; see the files in {options.out}" if failed else 0)
+    parser.add_argument("--out", type=Path, required=True, help="folder of the figures")
+    parser.add_argument("--minutes", type=float, default=8.0, help="of the whole call (default: 8)")
+    parser.add_argument(
+        "--stage", action="append", choices=STAGES, help=f"repeat for several (default: {', '.join(FIRST_CALL)})"
+    )
+    parser.add_argument("--model", choices=("small", "3b", "7b"), help="shapes that are timed (default: 3b; small on a CPU)")
+    parser.add_argument("--work", type=Path, help="folder of large files (default: runs/gpu_work below the current one)")
+    parser.add_argument("--commit", default="", help="of the source tree, if it is no checkout")
+    parser.add_argument("--on-cpu", action="store_true", help="rehearse with small shapes, ")
+    given = parser.parse_args(arguments)
+    work = (given.work or Path("runs") / "gpu_work").resolve()
+    model = given.model or ("tiny" if given.on_cpu else "3b")
+    return Options(given.out.resolve(), work, given.on_cpu, given.minutes, model, given.commit), given.stage or FIRST_CALL
 
 
-def run_stage(stage: str, options: Options) -> bool:
-    """Run a stage in a process of its own; return whether all of it came to its end and worked. What it had by then is kept,
-    and the next call goes on with what did not work."""
-    path, part = options.out / f"{stage}.json", part_of(stage, options)
-    if path.exists():
-        print(f"{stage}: done before", flush=True)
-        return True
-    words = [sys.executable, "-m", "eval.gpu_truth", "--within", stage, "--out", options.out, "--model", options.model]
-    words += ["--image-px", options.image_px, "--answer", options.answer, *(["--on-cpu"] if options.on_cpu else [])]
-    began, log = time.monotonic(), options.out / f"{stage}.log"
-    with log.open("ab") as sink:
-        process = subprocess.Popen(list(map(str, words)), cwd=ROOT, stdout=sink, stderr=sink, start_new_session=True)
-        try:
-            status = process.wait(timeout=60 * options.minutes)
-        except subprocess.TimeoutExpired:
-            status = None
-            os.killpg(process.pid, 9)  # and whatever it has started
-            process.wait()
-    seconds = time.monotonic() - began
-    print(f"{stage}: {'ended after its minutes' if status is None else f'status {status}'}, {seconds:.0f} s", flush=True)
-    rows = json.loads(part.read_text(encoding="utf-8")) if part.exists() else {}
-    failed = [name for name, row in rows.items() if isinstance(row, dict) and not row.get("ok", True)]
-    if failed:
-        print(f"{stage}: did not work: {', '.join(failed)}; their output is in {part}", flush=True)
-    if status == 0 and not failed:
-        part.rename(path)
-    return status == 0 and not failed
+def main() -> None:
+    options, stages = parse()
+    os.environ.setdefault(BEGAN, str(time.time()))
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torchvision_cpu.py)
+
+    # isort: split
+    import torch
+
+    if not options.on_cpu and not torch.cuda.is_available():
+        sys.exit("not measured: no GPU here (torch.cuda.is_available() is false); --on-cpu rehearses")
+    if options.on_cpu:
+        rehearse()
+    for folder in (options.out, options.work):
+        folder.mkdir(parents=True, exist_ok=True)
+    record = Record(options)
+    record.facts["machine"] = machine_facts(options)
+    deadline = float(os.environ[BEGAN]) + 60 * options.minutes
+    known: list[tuple[str, str]] = []
+    for stage in stages:
+        cases = STAGES[stage](options)
+        run_stage(stage, cases, options, record, deadline=deadline)
+        known += [(stage, name) for name in cases]
+    failed = [f"{stage}: {name}" for stage, name in known if not record.rows(stage).get(name, {}).get("ok")]
+    sys.exit(f"did not work: {'; '.join(failed)}; see {record.path}" if failed else 0)
 
 
 if __name__ == "__main__":
