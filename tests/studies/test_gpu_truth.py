@@ -1,4 +1,4 @@
-"""What is tried on a GPU, rehearsed without one: commands that the configs take, failures that are seen, a run that is killed."""
+"""What is tried on a GPU, rehearsed without one: its commands, failures that are seen, a call that is killed."""
 
 from __future__ import annotations
 
