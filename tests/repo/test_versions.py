@@ -1,12 +1,16 @@
-"""The versions of packages that the project admits, and what tests them."""
+"""The versions of Python and of packages that the project admits, and what tests them."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
@@ -22,6 +26,29 @@ REQUIREMENTS = [
 
 def output_of(*command: str) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_every_python_that_is_promised_is_tested() -> None:
+    """The classifiers begin at the lowest Python that pip admits, and the workflow runs each of them."""
+    promised = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    assert PROJECT["requires-python"] == f">={promised[0]}"
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"]
+    assert [promised[0], *jobs["pythons"]["strategy"]["matrix"]["python"]] == promised
+
+
+@pytest.mark.parametrize(("version", "is_admitted"), [((3, 10, 13), False), ((3, 11, 0), True), ((3, 13, 0), True)])
+def test_make_refuses_an_old_python_before_it_installs(tmp_path: Path, version: tuple[int, ...], is_admitted: bool) -> None:
+    """A stand-in for the interpreter tells its version, and writes down what else it is asked to do."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "python").write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] || {{ echo "$@" >> asked; exit 1; }}\n'
+        f"exec {sys.executable} -c 'import sys; sys.version_info = {version}; exec(sys.argv[1])' \"$2\"\n"
+    )
+    (tmp_path / "python").chmod(0o755)
+    done = subprocess.run(["make", "PYTHON=./python", "wheel"], cwd=tmp_path, capture_output=True, text=True)
+    said = "rewardlab needs Python 3.11 or later; ./python is Python 3.10: make PYTHON=python3.11"
+    assert (tmp_path / "asked").exists() == is_admitted
+    assert done.stderr.splitlines()[0] == said or is_admitted
 
 
 def test_make_takes_the_lower_bounds_of_pyproject() -> None:
