@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,10 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from tests.repo.test_house_rules import tracked_files
+
 ROOT = Path(__file__).parents[2]
+GPU_WHEELS = ROOT / "eval" / "gpu_requirements.txt"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 REQUIREMENTS = [
     Requirement(line)
@@ -60,3 +64,37 @@ def test_make_takes_the_lower_bounds_of_pyproject() -> None:
         [bound] = [Version(part.version) for part in requirement.specifier if part.operator == ">="]
         lowest[requirement.name] = max(bound, lowest.get(requirement.name, bound))
     assert {name: Version(version) for name, version in (line.split("==") for line in printed.splitlines())} == lowest
+
+
+def versions_in(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^([\w.-]+)==(\S+)$", text.replace("_", "-"), re.MULTILINE))
+
+
+def test_the_wheels_for_a_gpu_machine_are_enough() -> None:
+    """The tested versions, within all bounds; what they and the project require is among them or is on the machine."""
+    text = GPU_WHEELS.read_text(encoding="utf-8")
+    pins = versions_in(text)
+    assert [line for line in text.splitlines() if not line.startswith("#")] == [f"{name}=={pin}" for name, pin in pins.items()]
+    assert pins.items() <= versions_in((ROOT / "constraints.txt").read_text(encoding="utf-8")).items()
+    header = text[: text.index("# Fetch")]
+    versions = pins | dict(re.findall(r"([a-z][\w-]+) (\d+\.\d+\.\d+)", header))
+    known = {*versions, *header[header.index("and any:") :].split()}
+    extras = PROJECT["optional-dependencies"]
+    needed = [*PROJECT["dependencies"], *(line for name in ("hf", "train", "bench", "serve") for line in extras[name])]
+    needed += [line for name, pin in pins.items() if metadata.version(name) == pin for line in metadata.requires(name) or []]
+    there = {"extra": "", "python_version": "3.12"}
+    required = [found for found in map(Requirement, needed) if found.marker is None or found.marker.evaluate(there)]
+    assert {found.name.replace("_", "-") for found in required} - {"rewardlab"} <= known
+    for requirement in [*REQUIREMENTS, *required]:
+        version = versions.get(requirement.name.replace("_", "-"))
+        assert version is None or version in requirement.specifier, f"{requirement}: {version}"
+
+
+def test_the_wheels_for_a_gpu_machine_fit_beside_the_tree() -> None:
+    """Below 60 MiB together, by the size that the file states, and by the wheels themselves if they were fetched."""
+    [(number, stated)] = re.findall(r"(\d+) wheels, ([\d.]+) MiB", GPU_WHEELS.read_text(encoding="utf-8"))
+    assert int(number) == len(versions_in(GPU_WHEELS.read_text(encoding="utf-8")))
+    wheels = sum(path.stat().st_size for path in (ROOT / "wheels").glob("*.whl")) / 2**20
+    assert wheels < float(stated) + 0.05
+    tree = sum(path.stat().st_size for path in tracked_files()) / 2**20
+    assert tree + float(stated) < 60
