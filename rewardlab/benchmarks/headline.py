@@ -45,8 +45,9 @@ def headline(report: Report) -> Headline:
     if scores.decision:
         meaning += f"; {decision_name(report)}: {percent(scores.decision.accuracy)} %"
     if has_majorities(report) and (blank := report.controls.get("blank")):
-        sees = report.controls["greedy"].accuracy.micro if "greedy" in report.controls else scores.one_vote.accuracy
-        meaning += f"; one vote: {percent(sees)} %, with a blank image {percent(blank.accuracy.micro)} %"
+        greedy = report.controls.get("greedy")
+        name, sees = ("one greedy vote", greedy.accuracy.micro) if greedy else ("one vote", scores.one_vote.accuracy)
+        meaning += f"; {name}: {percent(sees)} %, with a blank image {percent(blank.accuracy.micro)} %"
     if scores.invalid_rate == 1:
         meaning = f"for {NOT_ONE_VERDICT.format(scores.num_votes_total)}, and each counts as wrong; {meaning}"
     return Headline(number, interval, meaning)

@@ -159,6 +159,7 @@ def summary_line(report: Report) -> str:
     parts = [
         f"{report.benchmark}: {with_interval(scores.accuracy.micro, scores.interval)} % of {scores.num_pairs:,} pairs",
         f"invalid {percent(scores.invalid_rate)} %",
+        *([f"undecided {percent(scores.undecided_rate)} %"] if has_majorities(report) else []),
         *([] if scores.swap_consistency is None else [f"swap consistency {percent(scores.swap_consistency)} %"]),
         *([NO_IMAGE.lower()] if any(finding.startswith(NO_IMAGE) for finding in report.findings) else []),
         *([] if cost is None or cost.usd is None else [f"cost ${cost.usd:,.2f}"]),

@@ -70,6 +70,7 @@ def test_a_judge_that_refuses_four_times_of_five(folder: Path, demo_pairs: Any) 
         how = ["--data", folder / "pairs.parquet", "--judge", judge, "--votes", NUM_VOTES, "--out", folder / name]
         done = run_main(main, "bench", "run", "pairs", *how, "--require", "accuracy>=0.9")
         assert done.returncode == int(name != "sure"), done.stdout
+        assert ("undecided 0.0 %" if name == "sure" else "undecided 100.0 %") in done.stdout or name == "wrong"
     report, values = read_run(folder / "refuses").report, json.loads((folder / "refuses" / "report.json").read_text())
     assert (values["accuracy"]["micro"], values["undecided_rate"], values["invalid_rate"]) == (0.0, 1.0, 0.8)
     assert (values["valid_majority"]["accuracy"], values["valid_majority"]["decided"]) == (1.0, 1.0)
