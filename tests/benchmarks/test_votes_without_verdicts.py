@@ -125,17 +125,22 @@ def test_with_one_vote_nothing_is_undecided_but_what_has_no_verdict(folder: Path
     texts = [f"<answer>{place}</answer>" for place in (1, 2)]
     replay = record(folder, pairs, "one", lambda right, vote: dice.choice([*texts, texts[right - 1], REFUSAL]), 1)
     report, _ = run_bench(BenchSettings("pairs", folder / "pairs.parquet", f"replay:{replay}"), folder / "one")
-    right = 0
+    right_orders = [0] * len(pairs)
     for line in map(json.loads, replay.read_text().splitlines()):
         better = 1 + ((pairs[line["row"]].preferred == 1) != (line["order"] == "swapped"))
-        right += line["text"] == texts[better - 1]
+        right_orders[line["row"]] += line["text"] == texts[better - 1]
     scores = report.scores
-    assert scores.accuracy.micro == scores.valid_majority.accuracy == scores.one_vote.accuracy == pytest.approx(right / 240)
+    assert (
+        scores.accuracy.micro
+        == scores.valid_majority.accuracy
+        == scores.one_vote.accuracy
+        == pytest.approx(sum(right_orders) / 240)
+    )
     assert scores.undecided_rate == pytest.approx(scores.invalid_rate)
     assert scores.invalid_rate == pytest.approx(1 - scores.valid_majority.decided)
     assert scores.decision is not None
-    items = scores.decision.accuracy
-    assert f"right in both orders: {100 * items:.1f} %" in headline_sentence(report)
+    assert scores.decision.accuracy == pytest.approx(right_orders.count(2) / 120)
+    assert f"right in both orders: {100 * scores.decision.accuracy:.1f} %" in headline_sentence(report)
     text = report_markdown(report)
     assert "undecided" not in text
     assert "valid votes" not in text
