@@ -186,7 +186,7 @@ def rank_command(
         raise typer.Exit(ExitCode.ENDPOINT)
     end_without_votes({VerdictStatus(status) for status in report["statuses"]})
     if report["unjudged_rate"] == 1:
-        typer.echo("no match has valid votes enough in both orders", err=True)
+        typer.echo("no match has enough valid votes", err=True)
         raise typer.Exit(ExitCode.ENDPOINT if failed else ExitCode.FINDING)
 
 
