@@ -224,11 +224,15 @@ class Vote:
 
 
 class Outcome(StrEnum):
-    """What the votes on a pair come to."""
+    """What the votes asked on a pair come to (:func:`rewardlab.verdicts.votes.majority`).
+
+    NO_MAJORITY: neither response has more than half of the votes asked, and they are not even.
+    """
 
     RESPONSE_0 = "response_0"
     RESPONSE_1 = "response_1"
     TIE = "tie"
+    NO_MAJORITY = "no_majority"
     NO_VALID_VOTE = "no_valid_vote"
 
     def swap(self) -> Outcome:
@@ -237,7 +241,7 @@ class Outcome(StrEnum):
 
     @property
     def winner(self) -> int | None:
-        """Return the index of the winning response; None for a tie or if nothing could be read."""
+        """Return the index of the winning response; None if there is none."""
         return {Outcome.RESPONSE_0: 0, Outcome.RESPONSE_1: 1}.get(self)
 
 
@@ -245,8 +249,8 @@ class Outcome(StrEnum):
 class Judgment:
     """All votes on one pair and what they come to.
 
-    ``share_0`` is the share of valid votes for response 0, averaged over the orders asked (0..1; None without valid vote); of a
-    judge that weighs probabilities, the probability of response 0.
+    ``share_0`` is the share of valid votes for response 0, averaged over the orders asked (0..1; None if fewer than half of the
+    votes are valid); of a judge that weighs probabilities, the probability of response 0.
     """
 
     pair_id: str

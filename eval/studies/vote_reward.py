@@ -12,8 +12,8 @@ from rewardlab.rewards.rollout import RewardFunction, Rollout, Scored
 class VoteReward:
     """Adds ``weight`` to the reward of each rollout whose group, those of one pair in one order, has a right majority.
 
-    As in :func:`rewardlab.verdicts.votes.majority`, rollouts without a verdict have no vote, and a tie is not right. The
-    expected gradient is that of the majority's accuracy, since all whose votes decide it are paid alike: the baseline must
+    As in :func:`rewardlab.verdicts.votes.majority_of_valid`, rollouts without a verdict have no vote, and a tie is not right.
+    The expected gradient is that of the majority's accuracy, since all whose votes decide it are paid alike: the baseline must
     be one of the whole batch, for within a group the bonus is the same and would cancel. One process alone.
     """
 

@@ -21,14 +21,14 @@ from rewardlab.benchmarks.replay import MISSING, Replay, Sampling
 from rewardlab.benchmarks.report_model import Cost, Report, RowScore
 from rewardlab.benchmarks.revision import revision_of
 from rewardlab.benchmarks.run_files import OFFICIAL
-from rewardlab.benchmarks.scores import baseline_scores, control_scores, score_rows
+from rewardlab.benchmarks.scores import baseline_scores, control_scores, one_vote_scores, score_rows
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.votes import num_failed
 from rewardlab.judging.judge import GenerativeJudge, ModelJudge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.served import ServedJudge
-from rewardlab.metrics.accuracy import Labeled, pair_score, pair_swaps
+from rewardlab.metrics.accuracy import Labeled, invalid_rate, pair_score, pair_swaps
 from rewardlab.metrics.intervals import FEWEST_CLUSTERS
 from rewardlab.models.checkpoints import commit, versions
 from rewardlab.samplers.failures import errors_in_words
@@ -77,6 +77,7 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
     if settings.orders == "both" and not stopped:
         official = write_official(benchmark, rows, judgments, verdict_format, settings.seed, out / OFFICIAL)
     clusters = [row.cluster for row in rows]
+    one_vote = one_vote_scores(labeled, stopped=stopped)
     scores = score_rows(rows, labeled, num_votes, whole_prompts=benchmark.whole_prompts, stopped=stopped)
     all_notes += _prompt_notes(scores.num_clusters)
     other_format = format_note(judge, judgments, out)
@@ -101,7 +102,7 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
         seed=settings.seed,
         seconds_per_vote=result.seconds_per_vote,
         scores=scores,
-        controls=control_scores(rows, labeled, result.controls),
+        controls=control_scores(rows, one_vote, result.controls),
         baselines=baseline_scores(rows, orders, settings.seed, whole_prompts=benchmark.whole_prompts),
         official=tuple(official),
         panel=panel_scores(judge, labeled, clusters) if isinstance(judge, PanelJudge) else None,
@@ -118,7 +119,7 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
         labeled,
         result.controls,
         sees=judge.sees,
-        stopped=stopped,
+        one_vote=one_vote,
         greedy=report.temperature == 0,
         num_missing=_num_missing(judgments),
         other_format=other_format,
@@ -169,7 +170,9 @@ def row_score(row: Row, item: Labeled) -> RowScore:
     cluster = hashlib.sha256(row.cluster.encode(errors="replace")).hexdigest()[:16]
     kinds = tuple(kinds_of(item.judgment, item.preferred))
     alike = pair_swaps([item])[0]
-    return RowScore(row.row, row.group, cluster, pair_score(item), kinds, row.pair.pair_id, item.preferred, alike)
+    return RowScore(
+        row.row, row.group, cluster, pair_score(item), invalid_rate([item]), kinds, row.pair.pair_id, item.preferred, alike
+    )
 
 
 def label_rows(rows: Sequence[Row], judgments: Sequence[Judgment]) -> list[Labeled]:

@@ -129,7 +129,7 @@ def judgment_view(row: Row, votes: list[Vote], kinds: list[str], judge: str) -> 
         response_images=[_urls(images) for images in pair.response_images],
         num_votes=len(votes),
         num_right=sum(vote.winner == pair.preferred for vote in votes),
-        outcome={Outcome.TIE: "even", Outcome.NO_VALID_VOTE: "no verdict"}.get(outcome, ""),
+        outcome={Outcome.TIE: "even", Outcome.NO_MAJORITY: "no majority", Outcome.NO_VALID_VOTE: "no verdict"}.get(outcome, ""),
         orders=[_order_view(order, there, pair.preferred) for order in Order if (there := in_order(votes, order))],
     )
 

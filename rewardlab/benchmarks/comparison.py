@@ -10,6 +10,7 @@ from pathlib import Path
 
 from rewardlab.benchmarks.differences import FigureDifferences, figure_differences
 from rewardlab.benchmarks.findings import key_phrase
+from rewardlab.benchmarks.headline import has_majorities
 from rewardlab.benchmarks.report import macro_text
 from rewardlab.benchmarks.report_model import Report, RowScore
 from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
@@ -49,19 +50,22 @@ class Difference:
 
 def _row_score(line: str) -> RowScore:
     row = json.loads(line)
-    if not {"row", "group", "cluster", "score"} <= row.keys():
-        raise ValueError(f"a line of {SCORES} lacks row, group, cluster or score")
+    if not {"row", "group", "cluster", "score", "invalid"} <= row.keys():
+        raise ValueError(f"a line of {SCORES} lacks row, group, cluster, score or invalid")
     kinds = row.get("kinds", [])
     texts = isinstance(kinds, list) and all(isinstance(text, str) for text in (row["group"], row["cluster"], *kinds))
-    if not texts or type(row["row"]) is not int or type(row["score"]) not in (int, float):
-        raise ValueError(f"a line of {SCORES} has another type of row, group, cluster, score or kinds: {line:.120}")
-    if not 0 <= row["score"] <= 1:
-        raise ValueError(f"row {row['row']} of {SCORES} has the score {row['score']}; expected 0 to 1")
+    shares = {name: row[name] for name in ("score", "invalid")}
+    if not texts or type(row["row"]) is not int or not all(type(share) in (int, float) for share in shares.values()):
+        raise ValueError(f"a line of {SCORES} has another type of row, group, cluster, score, invalid or kinds: {line:.120}")
+    for name, share in shares.items():
+        if not 0 <= share <= 1:
+            raise ValueError(f"row {row['row']} of {SCORES} has {name} {share}; expected 0 to 1")
     pair_id, preferred = row.get("pair_id", ""), row.get("preferred")
     alike = row.get("alike")
     if not isinstance(pair_id, str) or preferred not in (0, 1, None) or alike not in (True, False, None):
         raise ValueError(f"a line of {SCORES} has another type of pair_id, preferred or alike: {line:.120}")
-    return RowScore(row["row"], row["group"], row["cluster"], row["score"], tuple(kinds), pair_id, preferred, alike)
+    place = (row["row"], row["group"], row["cluster"])
+    return RowScore(*place, row["score"], row["invalid"], tuple(kinds), pair_id, preferred, alike)
 
 
 def _twice(rows: Sequence[RowScore]) -> int | None:
@@ -176,7 +180,11 @@ def leaderboard(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
         cells = {"judge": f"baseline: {name}", "accuracy": with_interval(baseline.micro, baseline.interval)}
         cells |= {"macro": percent(baseline.macro)}
         table.append(cells | {"Acc+": with_interval(prompts.accuracy, prompts.interval) if prompts else ""})
-    columns = [name for name in table[0] if name != "Acc+" or any(run.report.scores.all_right for run in runs)]
+    wanted = {
+        "Acc+": any(run.report.scores.all_right for run in runs),
+        ONE_VOTE: any(has_majorities(run.report) for run in runs),
+    }
+    columns = [name for name in table[0] if wanted.get(name, True)]
     return columns, [[row.get(name, "") for name in columns] for row in table]
 
 
@@ -218,6 +226,7 @@ def _other_cells(report: Report) -> dict[str, str]:
         "both orders": with_interval(decided.accuracy, decided.interval) if decided else "–",
         "Acc+": with_interval(prompts.accuracy, prompts.interval) if prompts else "–",
         "macro": macro_text(scores),
+        ONE_VOTE: with_interval(scores.one_vote.accuracy, scores.one_vote.interval),
         "text-only": "–" if blank is None else with_interval(blank.accuracy.micro, blank.interval),
         "invalid, %": f"{100 * scores.invalid_rate:.2f}",
         "swap consistency": percent(scores.swap_consistency),
@@ -228,7 +237,7 @@ def _other_cells(report: Report) -> dict[str, str]:
     }
 
 
-FAILED_RUN, HOLM, VOTE_PLAN, FAULTS = "failed", "p (Holm)", "votes", "what is wrong"  # the last column
+FAILED_RUN, HOLM, VOTE_PLAN, ONE_VOTE, FAULTS = "failed", "p (Holm)", "votes", "one vote", "what is wrong"  # the last column
 OTHER_FIGURES = "Paired differences of the other figures, in points"
 
 
@@ -242,10 +251,11 @@ def p_text(value: float) -> str:
 
 
 NOTES = (
-    "Accuracies and differences are of the rewardlab protocol (each order a trial, failures count as wrong), intervals 95 %, "
-    "over prompts. Both orders: each pair decided once, by all its votes, or by their probabilities. "
+    "Accuracies and differences are of the rewardlab protocol (each order a trial, decided by more than half of the votes "
+    "asked; failures count as wrong), intervals 95 %, over prompts. Both orders: each pair decided once, by all its votes, or "
+    "by their probabilities. "
     "Macro: mean over the groups. Acc+: prompts whose every pair is right in both orders. "
-    "Text-only: the same judge with blank images, one greedy vote. "
+    "Text-only: the same judge with blank images, one greedy vote; compare it with the accuracy of one vote. "
     "p: two-sided sign-flip test over prompts; p (Holm): adjusted for the number of judges compared with the first."
 )
 

@@ -22,15 +22,21 @@ from rewardlab.metrics.intervals import mean_interval
 from rewardlab.types import BOTH_ORDERS
 from rewardlab.verdicts.votes import in_order, probability_of_0, share_for_0
 
+LEAST_VOTES = 3  # of each order: the share of fewer is 0, a half or 1 for most pairs
 MOST_POINTS = 60  # of a risk-coverage curve
 
 
 def confidence_report(items: Sequence[Labeled], clusters: Sequence[str]) -> dict[str, Confidence]:
-    """Return, by name, ``vote_share`` and, where votes carry margins, ``verdict_probability``. Empty unless all pairs are shown
-    in both orders: in one order alone a confidence is the position's as much as the answer's."""
-    if not items or any(not in_order(item.judgment.votes, order) for item in items for order in BOTH_ORDERS):
+    """Return, by name, ``vote_share``, from three votes in each order on, and, where votes carry margins,
+    ``verdict_probability``. Empty unless all pairs are shown in both orders: in one order alone a confidence is the position's
+    as much as the answer's.
+    """
+    num_votes = min((len(in_order(item.judgment.votes, order)) for item in items for order in BOTH_ORDERS), default=0)
+    if not num_votes:
         return {}
-    table = {"vote_share": calibrate(items, [share_for_0(item.judgment.votes) for item in items], clusters)}
+    table = {}
+    if num_votes >= LEAST_VOTES:
+        table["vote_share"] = calibrate(items, [share_for_0(item.judgment.votes) for item in items], clusters)
     probabilities = [probability_of_0(item.judgment.votes) for item in items]
     if any(p is not None for p in probabilities):
         table["verdict_probability"] = calibrate(items, probabilities, clusters)

@@ -55,8 +55,8 @@ class Evidence:
     """What the sentences need beside a report, of its rows and votes.
 
     ``blank`` is the accuracy with blank images, ``sighted`` that of as many votes with the pair's own, ``gain`` the second less
-    the first, pair by pair; None without that control. All three are of the ``num_with_image`` pairs that have an image, and
-    ``single``: of one vote in each order; ``is_alike``: both were asked at one temperature.
+    the first, pair by pair; None without that control. All three are of the ``num_with_image`` pairs that have an image, and of
+    one vote in each order; ``is_alike``: both were asked at one temperature.
     ``position``: share of verdicts for the first less one half, ``length``: as ``length_bias``, ``flipped``: share of pairs
     whose orders name different responses; None where no pair can say. ``sees``: the judge is shown images. ``other_format``
     says how answers without a verdict can be read, "" where no format reads them.
@@ -70,7 +70,6 @@ class Evidence:
     sighted: float | None = None
     blank: float | None = None
     gain: Estimate | None = None
-    single: bool = True
     is_alike: bool = True
     position: Estimate | None = None
     length: Estimate | None = None
@@ -83,20 +82,19 @@ def gather_evidence(
     controls: Mapping[str, Sequence[Labeled]],
     *,
     sees: bool,
-    stopped: bool,
+    one_vote: Sequence[float],
     greedy: bool,
     num_missing: int = 0,
     other_format: str = "",
 ) -> Evidence:
-    """Return the evidence of a run. ``stopped``: votes were asked until settled, so that one of them is no sample; ``greedy``:
-    they were asked at temperature 0, as controls are."""
+    """Return the evidence of a run. ``one_vote``: scores of one vote in each order (:func:`scores.one_vote_scores`);
+    ``greedy``: they were asked at temperature 0, as controls are."""
     clusters = [row.cluster for row in rows]
     seen = [n for n, row in enumerate(rows) if row.pair.images or any(row.pair.response_images)]
     sighted = blank = gain = None
     if "blank" in controls and seen:
-        like = controls.get("greedy", items)  # a control has one vote in each order
-        k = None if "greedy" in controls or stopped else 1
-        with_image = [pair_score(like[n], k) for n in seen]
+        greedy_votes = controls.get("greedy")  # a control has one vote in each order
+        with_image = [pair_score(greedy_votes[n]) if greedy_votes else one_vote[n] for n in seen]
         without = [pair_score(controls["blank"][n]) for n in seen]
         sighted, blank = sum(with_image) / len(seen), sum(without) / len(seen)
         gain = _difference([a - b for a, b in zip(with_image, without, strict=True)], [clusters[n] for n in seen])
@@ -109,7 +107,6 @@ def gather_evidence(
         sighted=sighted,
         blank=blank,
         gain=gain,
-        single="greedy" in controls or not stopped,
         is_alike=greedy or "greedy" in controls,
         position=_over_pairs([_first_share(item) for item in items], clusters),
         length=_length_preference(rows, items, clusters),
@@ -165,8 +162,8 @@ def _length_preference(rows: Sequence[Row], items: Sequence[Labeled], clusters: 
 
 def _flipped(item: Labeled) -> float | None:
     """1 where the majorities of both orders name different responses; None of a pair shown in one order."""
-    leads = [right - wrong for right, wrong, _ in item.tallies]
-    return float(leads[0] * leads[1] < 0) if len(leads) == 2 else None
+    winners = [0 if 2 * right > total else 1 if 2 * wrong > total else None for right, wrong, total in item.tallies]
+    return float({0, 1} == set(winners)) if len(winners) == 2 else None
 
 
 def find_faults(report: Report, evidence: Evidence) -> tuple[str, ...]:
@@ -205,17 +202,15 @@ def _of_answers(report: Report, evidence: Evidence) -> list[str]:
 def _of_sight(report: Report, evidence: Evidence) -> list[str]:
     if report.benchmark == "pairs" and evidence.sees and not evidence.num_with_image:
         return [f"{NO_IMAGE}: none of the {report.scores.num_pairs:,} pairs has one"]
-    if evidence.gain is None or evidence.sighted is None or evidence.blank is None:
+    if evidence.gain is None or evidence.sighted is None or evidence.blank is None or report.scores.invalid_rate == 1:
         return []
-    if report.scores.invalid_rate > 0.5:
-        return []  # a judge that says nothing either way may look or not
     low, high = evidence.gain.interval
     some = evidence.num_with_image < report.scores.num_pairs
     of_pairs = f", of the {evidence.num_with_image:,} pairs with an image" if some else ""
-    how, gain = "by single votes, " if evidence.single else "", _points(evidence.gain.value)
+    gain = _points(evidence.gain.value)
     numbers = (
         f"{percent(evidence.sighted)} % right with it, {percent(evidence.blank)} % with a blank one{of_pairs} "
-        f"({how}difference {gain} points [{_points(low)}, {_points(high)}])"
+        f"(by single votes, difference {gain} points [{_points(low)}, {_points(high)}])"
     )
     if high < LOOKS and evidence.is_alike:
         return [f"Does not look at the image: {numbers}"]
@@ -234,8 +229,8 @@ def chance_of(votes: int) -> float:
 
 def _of_accuracy(report: Report) -> list[str]:
     scores = report.scores
-    if scores.invalid_rate > 0.5:
-        return []  # answers that are not read are no guesses
+    if scores.invalid_rate == 1:
+        return []  # without one verdict there is no accuracy to compare
     number, (low, high) = f"{with_interval(scores.accuracy.micro, scores.interval)} % of trials are right", scores.interval
     is_majority = report.panel is None and "verdict_probability" not in scores.confidence
     coin = chance_of(report.votes) if is_majority else 0.5

@@ -14,12 +14,14 @@ from rewardlab.errors import ConfigError
 from rewardlab.types import VerdictStatus
 
 FAULTS = ("flipped", "invalid", "split")  # kinds of pairs of which fewer is better
+INVALID_RATE = "invalid_rate"
 _FORM = re.compile(r"([^\[\]]+)(?:\[(.+)\])?")
 
 
 @dataclass(frozen=True)
 class GateFigure:
-    """What two runs are compared by: accuracy, or the share of pairs of a kind; ``group`` is "" for all pairs."""
+    """What two runs are compared by: accuracy, the share of answers without a verdict, or that of pairs of a kind; ``group`` is
+    "" for all pairs."""
 
     name: str
     group: str = ""
@@ -30,7 +32,9 @@ class GateFigure:
 
     def value(self, row: RowScore) -> float:
         """Return what a row adds to the figure; more is better."""
-        return score_of(row) if self.name == "accuracy" else -float(self.name in row.kinds)
+        if self.name == "accuracy":
+            return score_of(row)
+        return -row.invalid if self.name == INVALID_RATE else -float(self.name in row.kinds)
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class GateVerdict:
 
 def parse_figure(text: str) -> GateFigure:
     """Return the figure that a text names: ``accuracy``, ``flipped[GROUP]``. Raise ConfigError with the nearest known one."""
-    parts, known = _FORM.fullmatch(text.strip()), ("accuracy", *FAULTS)
+    parts, known = _FORM.fullmatch(text.strip()), ("accuracy", INVALID_RATE, *FAULTS)
     if parts is None or parts[1] not in known:
         near = get_close_matches(parts[1] if parts else text, known, n=1)
         hint = (

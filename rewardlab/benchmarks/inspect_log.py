@@ -17,11 +17,10 @@ from rewardlab.benchmarks.run_files import REPORT, VOTES
 from rewardlab.data.images import thumbnail, to_data_url
 from rewardlab.data.judged import reduce_logged_votes
 from rewardlab.errors import ConfigError, DataError, MissingPackageError
-from rewardlab.metrics.accuracy import VALID
 from rewardlab.metrics.intervals import Interval
 from rewardlab.reporting.tables import RESPONSE_LETTERS
 from rewardlab.types import IMAGE_MARK, Choice, FinishReason, Order, Vote, response_at
-from rewardlab.verdicts.votes import in_order, majority
+from rewardlab.verdicts.votes import VALID, in_order, majority
 
 SUFFIXES = (".eval", ".json")
 SIDE_PX = 1024  # of images in the log; larger ones are made to fit

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from rewardlab.metrics.accuracy import VALID
 from rewardlab.types import Judgment, Order
-from rewardlab.verdicts.votes import in_order, majority
+from rewardlab.verdicts.votes import VALID, in_order, majority
 
 KINDS = {
     "wrong": "not decided for the better response",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from rewardlab.benchmarks.confidence import calibrate
+from rewardlab.benchmarks.confidence import LEAST_VOTES, calibrate
 from rewardlab.benchmarks.report_model import Confidence, MemberScores, PanelScores
 from rewardlab.data.votes import num_failed
 from rewardlab.judging.panel import PanelJudge
-from rewardlab.metrics.accuracy import Labeled
+from rewardlab.metrics.accuracy import Labeled, pair_score
 from rewardlab.metrics.intervals import mean_estimate
-from rewardlab.types import BOTH_ORDERS, Judgment, Outcome
+from rewardlab.types import BOTH_ORDERS, Judgment
 from rewardlab.verdicts.panel import member_judgments
 from rewardlab.verdicts.votes import in_order
 
@@ -29,7 +30,7 @@ def panel_scores(panel: PanelJudge, items: Sequence[Labeled], clusters: Sequence
 
 def panel_confidence(items: Sequence[Labeled], clusters: Sequence[str]) -> dict[str, Confidence]:
     """Return the calibration of the panel's share for the response that it names; see ``confidence.calibrate``."""
-    if any(not in_order(item.judgment.votes, order) for item in items for order in BOTH_ORDERS):
+    if any(len(in_order(item.judgment.votes, order)) < LEAST_VOTES for item in items for order in BOTH_ORDERS):
         return {}
     return {"vote_share": calibrate(items, [item.judgment.share_0 for item in items], clusters)}
 
@@ -40,11 +41,13 @@ def _member_scores(name: str, judged: Sequence[Judgment], items: Sequence[Labele
         for voice, item in zip(judged, items, strict=True)
         if voice.outcome.winner is not None and item.judgment.outcome.winner is not None
     ]
+    trials = [pair_score(replace(item, judgment=voice)) for voice, item in zip(judged, items, strict=True)]
     right = [float(voice.outcome.winner == item.preferred) for voice, item in zip(judged, items, strict=True)]
     return MemberScores(
         judge=name,
+        trials=mean_estimate(trials, clusters),
         accuracy=mean_estimate(right, clusters),
         agreement=sum(mine == panels for mine, panels in decided) / len(decided) if decided else None,
-        abstained=sum(voice.outcome is Outcome.NO_VALID_VOTE for voice in judged),
+        abstained=sum(voice.share_0 is None for voice in judged),
         failed_votes=sum(num_failed(voice.votes) for voice in judged),
     )

@@ -10,7 +10,14 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judgments_to_show
 from rewardlab.benchmarks.figures import CONFIDENCE_NAMES, report_figures
 from rewardlab.benchmarks.findings import NO_IMAGE, key_phrase, numbers_of
-from rewardlab.benchmarks.headline import NOT_ONE_VERDICT, headline, headline_sentence, judge_name
+from rewardlab.benchmarks.headline import (
+    NOT_ONE_VERDICT,
+    decision_name,
+    has_majorities,
+    headline,
+    headline_sentence,
+    judge_name,
+)
 from rewardlab.benchmarks.judgment_pages import FOLDER, write_judgment_pages
 from rewardlab.benchmarks.kinds import KINDS
 from rewardlab.benchmarks.report_model import (
@@ -49,10 +56,12 @@ def judge_rows(report: Report) -> list[tuple[str, str, str]]:
     rows = [(name, with_interval(cell.accuracy, cell.interval), f"{cell.n:,}") for name, cell in groups.items()]
     rows.append(("micro average", with_interval(scores.accuracy.micro, scores.interval), n))
     rows.append(("macro average", macro_text(scores), n))
+    if has_majorities(report):
+        valid = scores.valid_majority
+        name = f"majority of the valid votes alone (decides {percent(valid.decided)} % of trials)"
+        rows.append((name, with_interval(valid.accuracy, valid.interval), n))
     if decided := scores.decision:
-        by_probability = "verdict_probability" in scores.confidence
-        how = f"panel by {report.panel.rule}," if report.panel else "by probability" if by_probability else "one majority"
-        rows.append((f"{how} over both orders", with_interval(decided.accuracy, decided.interval), n))
+        rows.append((decision_name(report), with_interval(decided.accuracy, decided.interval), n))
     if prompts := scores.all_right:
         accuracy = with_interval(prompts.accuracy, prompts.interval)
         rows.append(("prompts with all pairs right (Acc+)", accuracy, f"{prompts.n:,}"))
@@ -66,8 +75,13 @@ def macro_text(scores: Scores) -> str:
 
 
 def reference_rows(report: Report) -> list[tuple[str, str, str]]:
-    """Return the rows of :func:`accuracy_rows` that the judge is held against: its controls, and judges that do not look."""
+    """Return the rows of :func:`accuracy_rows` that the judge is held against: its controls, and judges that do not look.
+
+    Controls have one vote in each order, so that the judge's accuracy of one vote stands above them.
+    """
     rows, n = list[tuple[str, str, str]](), f"{report.scores.num_pairs:,}"
+    if has_majorities(report) and report.controls:
+        rows.append(("the judge, one vote", with_interval(report.scores.one_vote.accuracy, report.scores.one_vote.interval), n))
     for name, control in report.controls.items():
         rows.append((CONTROL_NAMES[name], with_interval(control.accuracy.micro, control.interval), n))
     for name, baseline in report.baselines.items():
@@ -88,6 +102,7 @@ def answer_facts(report: Report) -> list[tuple[str, str]]:
     scores, seconds = report.scores, report.seconds_per_vote
     return [
         ("invalid rate", f"{percent(scores.invalid_rate, 2)} %{_ends(scores.invalid_interval)}"),
+        *([("undecided trials", f"{percent(scores.undecided_rate)} %")] if has_majorities(report) else []),
         (
             "swap consistency",
             "–" if scores.swap_consistency is None else f"{percent(scores.swap_consistency)} %{_ends(scores.swap_interval)}",
@@ -144,6 +159,7 @@ def summary_line(report: Report) -> str:
     parts = [
         f"{report.benchmark}: {with_interval(scores.accuracy.micro, scores.interval)} % of {scores.num_pairs:,} pairs",
         f"invalid {percent(scores.invalid_rate)} %",
+        *([f"undecided {percent(scores.undecided_rate)} %"] if has_majorities(report) else []),
         *([] if scores.swap_consistency is None else [f"swap consistency {percent(scores.swap_consistency)} %"]),
         *([NO_IMAGE.lower()] if any(finding.startswith(NO_IMAGE) for finding in report.findings) else []),
         *([] if cost is None or cost.usd is None else [f"cost ${cost.usd:,.2f}"]),
@@ -166,8 +182,11 @@ def report_markdown(report: Report) -> str:
     lines += markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
     lines += [] if report.robustness else ["", f"The groups add up to the overall: {addition(scores)}."]
     if len(scores.k_curve) > 1:
-        lines += ["", "What more votes buy. One order: the majority of K votes, each order a trial. Both: one majority (or one"]
-        lines += ["probability) of K votes of each. An even vote is not right, so that 2K votes, and even K, can score lower."]
+        lines += [
+            "",
+            "What more votes buy. One order: more than half of K votes, each order a trial. Both: more than half of 2K (or",
+        ]
+        lines += ["one probability), K of each. An even vote is not right, so that 2K votes, and even K, can score lower."]
         lines += ["", *markdown_table(CURVE, curve_rows(scores))]
     if scores.sequential:
         lines += [
@@ -181,7 +200,7 @@ def report_markdown(report: Report) -> str:
         lines += ["", "Confidence in the response named, both orders together; undecided pairs name none:", ""]
         lines += markdown_table(CONFIDENCE, confidence_rows(scores))
     if report.panel:
-        lines += ["", panel_sentence(report.panel), "", *markdown_table(PANEL, panel_rows(report.panel))]
+        lines += ["", panel_sentence(report.panel), "", *markdown_table(PANEL, panel_rows(report.panel, scores))]
     if report.revision:
         lines += ["", revision_sentence(report.revision), "", *markdown_table(REVISION, revision_rows(report.revision))]
     if report.official:
@@ -241,27 +260,26 @@ def confidence_rows(scores: Scores) -> list[tuple[str, ...]]:
     return rows
 
 
-PANEL = ("member", "accuracy over both orders", "agrees with the panel", "pairs abstained", "votes failed")
+PANEL = ("judge", "accuracy", "accuracy over both orders", "agrees with the panel", "pairs abstained", "votes failed")
 
 
 def panel_sentence(panel: PanelScores) -> str:
     """Return how a panel came to its outcomes, and how often its members differ."""
-    differ = "–" if panel.disagreement is None else f"{percent(panel.disagreement)} %"
-    return f"A panel of {len(panel.members)} by {panel.rule}; members name different winners in {differ} of pairs."
+    differ = "no pair has two members that name a winner"
+    if panel.disagreement is not None:
+        differ = f"members name different winners in {percent(panel.disagreement)} % of the pairs on which two or more name one"
+    return f"A panel of {len(panel.members)} by {panel.rule}; {differ}."
 
 
-def panel_rows(panel: PanelScores) -> list[tuple[str, ...]]:
-    """Return a row for each member, in percent."""
-    return [
-        (
-            member.judge,
-            with_interval(member.accuracy.accuracy, member.accuracy.interval),
-            "–" if member.agreement is None else percent(member.agreement),
-            f"{member.abstained:,}",
-            f"{member.failed_votes:,}",
-        )
-        for member in panel.members
-    ]
+def panel_rows(panel: PanelScores, scores: Scores) -> list[tuple[str, ...]]:
+    """Return a row for the panel and one for each member, by the same rules, in percent."""
+    decided = with_interval(scores.decision.accuracy, scores.decision.interval) if scores.decision else "–"
+    rows: list[tuple[str, ...]] = [("the panel", with_interval(scores.accuracy.micro, scores.interval), decided, "", "", "")]
+    for member in panel.members:
+        accuracies = (with_interval(cell.accuracy, cell.interval) for cell in (member.trials, member.accuracy))
+        agreement = "–" if member.agreement is None else percent(member.agreement)
+        rows.append((member.judge, *accuracies, agreement, f"{member.abstained:,}", f"{member.failed_votes:,}"))
+    return rows
 
 
 STOPPING = ("stopping error", "samples per pair", "tokens", "accuracy of the pair's majority", "against all samples")
@@ -305,7 +323,7 @@ def report_html(report: Report, rows: Sequence[Row], out: Path, pages: Sequence[
             confidence=confidence_rows(report.scores),
             confidence_columns=CONFIDENCE,
             panel=panel_sentence(report.panel) if report.panel else "",
-            members=panel_rows(report.panel) if report.panel else [],
+            members=panel_rows(report.panel, report.scores) if report.panel else [],
             member_columns=PANEL,
             revision=revision_sentence(report.revision) if report.revision else "",
             revisions=revision_rows(report.revision) if report.revision else [],

@@ -64,6 +64,16 @@ class CurvePoint:
 
 
 @dataclass(frozen=True)
+class ValidMajority:
+    """Accuracy of the same trials if the majority of the *valid* votes decided, however few they are: the rule of most papers.
+    ``decided`` is the fraction of trials (0..1) that it decides, right or wrong; the others are not right here either."""
+
+    accuracy: float
+    interval: Interval
+    decided: float
+
+
+@dataclass(frozen=True)
 class StoppingPoint:
     """Samples and tokens per pair where votes stop at an ``error`` (None: all are asked), and what that does to accuracy.
     ``tokens`` is None where they are not known."""
@@ -114,9 +124,9 @@ class Confidence:
 
 @dataclass(frozen=True)
 class JudgeScores:
-    """What stands beside every accuracy, of a judge as of a control. ``difference``: the judge's accuracy of one vote (of the
-    control ``greedy`` where that was run) less this control's, pair by pair; an interval around 0 says that the control, a
-    judge that does not see the image, does as well."""
+    """What stands beside every accuracy, of a judge as of a control. ``difference``: the judge's accuracy of one vote in each
+    order (of the control ``greedy`` where that was run) less this control's, pair by pair; an interval around 0 says that the
+    control, a judge that does not see the image, does as well."""
 
     accuracy: Accuracy
     interval: Interval
@@ -142,7 +152,11 @@ class BaselineScores:
 class Scores:
     """Everything that is computed of one judge's votes. Intervals are over ``num_clusters`` prompts; one is None where its
     figure is, and in reports of older versions. ``tokens_per_vote`` is None where no vote says how long it is: of recordings of
-    texts, and of judges that write none."""
+    texts, and of judges that write none.
+
+    ``accuracy`` is of trials decided by more than half of the votes asked; ``undecided_rate`` of the trials (0..1) have no such
+    winner and are not right. ``one_vote``: the accuracy of one vote in each order, what controls are compared with.
+    """
 
     num_pairs: int
     num_votes_total: int
@@ -150,6 +164,9 @@ class Scores:
     interval: Interval
     slices: Mapping[str, Mapping[str, CountedEstimate]]
     invalid_rate: float
+    undecided_rate: float
+    valid_majority: ValidMajority
+    one_vote: AccuracyEstimate
     swap_consistency: float | None
     position_bias: float | None
     groups: Mapping[str, GroupScores]
@@ -159,6 +176,7 @@ class Scores:
     sequential: tuple[StoppingPoint, ...]
     statuses: Mapping[str, int]
     pairs_tied_over_both_orders: int
+    pairs_without_majority: int
     pairs_without_valid_vote: int
     length_bias: float | None
     by_length: tuple[LengthFifth, ...]
@@ -174,13 +192,15 @@ class Scores:
 
 @dataclass(frozen=True)
 class MemberScores:
-    """A member of a panel by itself: its own outcome of each pair, over both orders.
+    """A member of a panel by itself. ``trials`` is its accuracy as the panel's headline is counted, each order a trial;
+    ``accuracy`` that of its own outcome of each pair, over both orders.
 
     ``agreement`` is the share of pairs, of those where both name a winner, on which it names the panel's (None: there are
-    none). It ``abstained`` from as many pairs, for want of a valid vote in an order; ``failed_votes`` had no answer.
+    none). It ``abstained`` from as many pairs, for want of valid votes; ``failed_votes`` had no answer.
     """
 
     judge: str
+    trials: AccuracyEstimate
     accuracy: AccuracyEstimate
     agreement: float | None
     abstained: int
@@ -311,14 +331,16 @@ _REPORT = TypeAdapter(Report)
 
 @dataclass(frozen=True)
 class RowScore:
-    """A line of ``scores.jsonl``: the score (0..1) of a row, the hash of its cluster, its kinds (see ``kinds``), the pair's own
-    id and the index of its better response ("" and None in files of older versions); ``alike`` is whether both orders name one
-    response, None of a pair in one order, and in files of older versions."""
+    """A line of ``scores.jsonl``: the score (0..1) of a row, the hash of its cluster, the fraction of its votes without a
+    verdict (``invalid``), its kinds (see ``kinds``), the pair's own id and the index of its better response ("" and None in
+    files of older versions); ``alike`` is whether both orders name one response, None of a pair in one order, and in files of
+    older versions."""
 
     row: int
     group: str
     cluster: str
     score: float
+    invalid: float
     kinds: tuple[str, ...] = ()
     pair_id: str = ""
     preferred: int | None = None

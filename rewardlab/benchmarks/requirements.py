@@ -119,6 +119,9 @@ FIGURES: Mapping[str, Figure] = {
     "invalid_rate": Figure(
         "answers without a verdict", lambda r: Reading(r.scores.invalid_rate, r.scores.invalid_interval), has_interval=True
     ),
+    "undecided_rate": Figure(
+        "trials without more than half of the votes asked for a response", lambda r: Reading(r.scores.undecided_rate)
+    ),
     "swap_consistency": Figure(
         "pairs of which both orders name one winner",
         lambda r: Reading(r.scores.swap_consistency, r.scores.swap_interval),

@@ -66,6 +66,8 @@ def numbers(report: Report) -> Iterator[Line]:
     scores, n = report.scores, report.scores.num_pairs
     yield "accuracy", "", scores.accuracy.micro, scores.interval, n
     yield "accuracy, macro", "", scores.accuracy.macro, None, n
+    yield "accuracy, majority of the valid votes", "", scores.valid_majority.accuracy, scores.valid_majority.interval, n
+    yield "accuracy, one vote", "", scores.one_vote.accuracy, scores.one_vote.interval, n
     if scores.decision:
         yield "accuracy over both orders", "", scores.decision.accuracy, scores.decision.interval, n
     if scores.all_right:
@@ -83,6 +85,8 @@ def numbers(report: Report) -> Iterator[Line]:
         yield "accuracy", f"baseline: {name}", baseline.micro, baseline.interval, n
     habits = {
         "invalid rate": scores.invalid_rate,
+        "undecided trials": scores.undecided_rate,
+        "trials that the valid votes decide": scores.valid_majority.decided,
         "swap consistency": scores.swap_consistency,
         "position bias": scores.position_bias,
         "length bias": scores.length_bias,
@@ -136,7 +140,7 @@ def latex_text(runs: Sequence[Run]) -> str:
     comments = [" ".join(comment.split()) for comment in comments]
     return "\n".join(
         [
-            "% Percent; each pair in the orders shown, each a trial; invalid and tied votes are not right.",
+            "% Percent; each order shown is a trial, decided by more than half of the votes asked; an undecided one is wrong.",
             *comments,
             f"\\begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
             r"\toprule",

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from rewardlab.benchmarks.spending import Spending
 from rewardlab.config.data import NO_PRICES, Prices
-from rewardlab.metrics.accuracy import VALID
 from rewardlab.types import Vote
+from rewardlab.verdicts.votes import VALID
 
 
 @dataclass

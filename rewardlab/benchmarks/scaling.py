@@ -45,7 +45,7 @@ def k_curve(items: Sequence[Labeled], clusters: Sequence[str], num_votes: int) -
     for k in curve_ks(min(num_votes, smallest_pool(items))):
         one_order = mean_estimate(np.array([score_of(tallies, k) for tallies in places])[place_of], names)
         any_correct = float(np.array([any_correct_score(tallies, k) for tallies in places])[place_of].mean())
-        balanced = np.array([balanced_accuracy(one[0], one[1], k) for one in places])[place_of] if both else None
+        balanced = np.array([_balanced_score(one, k) for one in places])[place_of] if both else None
         weighted = [weighted_score(item, k) for item in items] if has_margins else []
         curve.append(
             CurvePoint(
@@ -58,6 +58,11 @@ def k_curve(items: Sequence[Labeled], clusters: Sequence[str], num_votes: int) -
             )
         )
     return tuple(curve)
+
+
+def _balanced_score(tallies: Sequence[tuple[int, int, int]], k: int) -> float:
+    (right, _, total), (other_right, _, other_total) = tallies
+    return balanced_accuracy((right, total), (other_right, other_total), k)
 
 
 def weighted_score(item: Labeled, k: int) -> float:

@@ -19,6 +19,7 @@ from rewardlab.benchmarks.report_model import (
     JudgeScores,
     LengthFifth,
     Scores,
+    ValidMajority,
 )
 from rewardlab.benchmarks.scaling import decision, k_curve, sequential
 from rewardlab.metrics.accuracy import (
@@ -34,6 +35,8 @@ from rewardlab.metrics.accuracy import (
     position_bias,
     status_counts,
     swap_consistency,
+    undecided_score,
+    valid_majority_scores,
     vote_counts,
 )
 from rewardlab.metrics.intervals import (
@@ -122,17 +125,31 @@ def judge_scores(rows: Sequence[Row], items: Sequence[Labeled]) -> JudgeScores:
     )
 
 
+def one_vote_scores(items: Sequence[Labeled], *, stopped: bool) -> list[float]:
+    """Return [pairs] accuracies (0..1) of one vote in each order, what a control is compared with: the mean over a trial's
+    votes.
+
+    Of votes that were ``stopped`` when settled, and of a panel, the first of each order and member.
+    """
+    return [pair_score(_first_votes(item)) if stopped else pair_score(item, 1) for item in items]
+
+
+def _first_votes(item: Labeled) -> Labeled:
+    firsts = {(vote.order, vote.member): vote for vote in reversed(item.judgment.votes)}
+    return replace(item, judgment=replace(item.judgment, votes=tuple(firsts.values())))
+
+
 def control_scores(
-    rows: Sequence[Row], items: Sequence[Labeled], controls: Mapping[str, Sequence[Labeled]]
+    rows: Sequence[Row], one_vote: Sequence[float], controls: Mapping[str, Sequence[Labeled]]
 ) -> dict[str, JudgeScores]:
     """Return the scores of each control, and what the judge is ahead of it.
 
     A control is one greedy vote of each order. It is compared with the control ``greedy``, the same votes with the image, where
-    that was run; else with the judge's accuracy of one vote, of all the votes it has in an order.
+    that was run; else with ``one_vote``, the judge's scores of as many votes (:func:`one_vote_scores`).
     """
     clusters = [row.cluster for row in rows]
     greedy = controls.get("greedy")
-    seeing = [pair_score(item) for item in greedy] if greedy else [pair_score(item, 1) for item in items]
+    seeing = [pair_score(item) for item in greedy] if greedy else one_vote
     table = {}
     for name, control in controls.items():
         gaps = [sees - pair_score(item) for sees, item in zip(seeing, control, strict=True)]
@@ -144,7 +161,7 @@ def control_scores(
 def score_rows(
     rows: Sequence[Row], items: Sequence[Labeled], num_votes: int, *, whole_prompts: bool = False, stopped: bool = False
 ) -> Scores:
-    """Return everything a report says of one judge: accuracy is of the majority of all votes of each trial.
+    """Return everything a report says of one judge: a trial is decided by more than half of all votes asked in it.
 
     ``stopped``: votes were asked until settled. Pools that ended when they were clear say nothing about smaller ones, so that
     there is no curve over K.
@@ -164,6 +181,9 @@ def score_rows(
         interval=judge.interval,
         slices=judge.slices,
         invalid_rate=judge.invalid_rate,
+        undecided_rate=sum(map(undecided_score, items)) / len(items),
+        valid_majority=_valid_majority(items, clusters),
+        one_vote=mean_estimate(one_vote_scores(items, stopped=stopped), clusters),
         swap_consistency=judge.swap_consistency,
         position_bias=judge.position_bias,
         groups={
@@ -176,6 +196,7 @@ def score_rows(
         sequential=() if stopped else sequential(rows, items),
         statuses=status_counts(items),
         pairs_tied_over_both_orders=outcomes.count(Outcome.TIE),
+        pairs_without_majority=outcomes.count(Outcome.NO_MAJORITY),
         pairs_without_valid_vote=outcomes.count(Outcome.NO_VALID_VOTE),
         length_bias=length_bias(items, [longer(row.pair) for row in rows]),
         by_length=by_length(rows, items),
@@ -188,6 +209,12 @@ def score_rows(
         invalid_interval=_defined(ratio_interval(unread, totals, clusters)),
         num_clusters=len(set(clusters)),
     )
+
+
+def _valid_majority(items: Sequence[Labeled], clusters: Sequence[str]) -> ValidMajority:
+    scores = [valid_majority_scores(item) for item in items]
+    estimate = mean_estimate([right for right, _ in scores], clusters)
+    return ValidMajority(estimate.accuracy, estimate.interval, sum(decided for _, decided in scores) / len(scores))
 
 
 def _defined(interval: Interval) -> Interval | None:

@@ -32,6 +32,7 @@ COLUMNS = (
     "what is wrong",
     "macro",
     "both orders",
+    "one vote",
     "text-only",
     "best baseline",
     "invalid, %",
@@ -131,7 +132,7 @@ def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
         rule, best = best_baseline(report.baselines)
         baseline = f"{rule} {percent(best)}"
         if report.failure:
-            rows.append((f"[{name}]({name}/report.md)", FAILED, *("–",) * 4, baseline, *("–",) * 3))
+            rows.append((f"[{name}]({name}/report.md)", FAILED, *("–",) * 5, baseline, *("–",) * 3))
             continue
         accuracy = with_interval(scores.accuracy.micro, scores.interval)
         has_figures = not is_unread(report)
@@ -142,6 +143,7 @@ def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
             "; ".join(map(key_phrase, report.findings)) or "–",
             macro_text(scores) if has_figures else "–",
             with_interval(decided.accuracy, decided.interval) if has_figures and decided else "–",
+            with_interval(scores.one_vote.accuracy, scores.one_vote.interval) if has_figures else "–",
             "–" if blank is None else with_interval(blank.accuracy.micro, blank.interval),
             baseline,
             percent(scores.invalid_rate, 2),

@@ -13,7 +13,7 @@ from typing import Any
 from rewardlab.benchmarks.report_model import Report, RowScore
 from rewardlab.data.votes import vote_of
 from rewardlab.errors import DataError
-from rewardlab.metrics.accuracy import LEAST_BOTH, OUTCOME, Labeled, pair_score, pair_swaps, vote_counts
+from rewardlab.metrics.accuracy import LEAST_BOTH, OUTCOME, Labeled, invalid_rate, pair_score, pair_swaps, vote_counts
 from rewardlab.types import Verdict, Vote
 from rewardlab.verdicts.formats import READERS
 from rewardlab.verdicts.parse import verdict_of
@@ -27,12 +27,14 @@ NO_TEXT = (OUTCOME, "scores", "probability", "low_coverage")  # rules of verdict
 
 @dataclass(frozen=True)
 class CountedRow:
-    """What a row's votes come to: ``score`` in 0..1, None where the row's label is not known; ``statuses`` of its votes;
+    """What a row's votes come to: ``score`` in 0..1, None where the row's label is not known; ``invalid``, the fraction of its
+    votes without a verdict; ``statuses`` of its votes;
     ``chosen`` of them are verdicts, ``lead`` half the excess of those for the response shown first; ``alike`` is whether both
     orders name one winner, None of a row in one order. ``misread``: the first vote whose text reads otherwise, "" without one;
     None where a verdict is not of a text alone."""
 
     score: float | None
+    invalid: float
     statuses: Mapping[str, int]
     chosen: float
     lead: float
@@ -85,7 +87,9 @@ def _count(votes: Sequence[Vote], row: RowScore | None, verdict_format: str | No
     chosen, lead, _, _ = vote_counts(item)
     statuses = Counter(vote.verdict.status.value for vote in item.judgment.votes)
     score = None if label is None else pair_score(item)
-    return CountedRow(score, statuses, chosen, lead, pair_swaps([item])[0], _misread(votes, verdict_format))
+    return CountedRow(
+        score, invalid_rate([item]), statuses, chosen, lead, pair_swaps([item])[0], _misread(votes, verdict_format)
+    )
 
 
 def _misread(votes: Sequence[Vote], verdict_format: str | None) -> str | None:
@@ -135,6 +139,11 @@ def vote_problems(votes: CountedVotes, report: Report, rows: Sequence[RowScore])
         row, score = other[0]
         more = f", and {len(other) - 1:,} rows more" if len(other) > 1 else ""
         sentences.append(f"row {row.row} is said to score {100 * row.score:.2f} %, its votes give {100 * score:.2f} %{more}")
+    silent = [(row, count.invalid) for row, count in pairs if not isclose(count.invalid, row.invalid, abs_tol=1e-9)]
+    if silent:
+        row, invalid = silent[0]
+        said = f"{100 * row.invalid:.2f} % votes without a verdict"
+        sentences.append(f"row {row.row} is said to have {said}, its votes give {100 * invalid:.2f} %")
     misread = [(number, count.misread) for number, count in sorted(counted.items()) if count.misread]
     if misread and votes.are_read_anew:
         more = f", and {len(misread) - 1:,} rows more" if len(misread) > 1 else ""

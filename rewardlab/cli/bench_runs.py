@@ -18,8 +18,8 @@ def bench_gate(
         list[str],
         typer.Option(
             "--figure",
-            help="accuracy, flipped, invalid or split (shares of pairs; fewer is better), or of a group: accuracy[GROUP]. "
-            "Repeatable; all must pass.",
+            help="accuracy, invalid_rate, or flipped, invalid or split (shares of pairs; fewer is better), or of a group: "
+            "accuracy[GROUP]. Repeatable; all must pass.",
         ),
     ] = ["accuracy"],  # noqa: B006  (typer's way to say a default)
     margin: Annotated[float, typer.Option("--margin", min=0.0, max=1.0, help="Loss to put up with: 0.01 is a point.")] = 0.0,
@@ -29,19 +29,25 @@ def bench_gate(
             "--prove", help="Pass only where NEW is shown to lose no more than --margin; without: unless it is shown."
         ),
     ] = False,
+    allow_more_invalid: Annotated[
+        bool, typer.Option("--allow-more-invalid", help="Let NEW have more answers without a verdict than OLD.")
+    ] = False,
 ) -> None:
     """Is NEW worse than OLD beyond noise? By the paired interval of `bench compare`, for a gate in continuous integration.
 
-    **Exit status 1** where it is, and where either run is no evidence: votes that failed at the endpoint, not one verdict, sums
-    that do not add up. Runs of other pairs, or that were asked otherwise, are refused. With few pairs the interval is wide and
-    much passes: the sentence says what loss could not be told, and `--prove` turns the burden round.
+    **Exit status 1** where it is, where its invalid rate rises beyond noise, whatever the other figures are, and where either
+    run is no evidence: votes that failed at the endpoint, not one verdict, sums that do not add up. Runs of other pairs, or
+    that were asked otherwise, are refused. With few pairs the interval is wide and much passes: the sentence says what loss
+    could not be told, and `--prove` turns the burden round.
     """
     from rewardlab.benchmarks.comparison import read_run
-    from rewardlab.benchmarks.gate import faults_of, gate_runs, parse_figure
+    from rewardlab.benchmarks.gate import INVALID_RATE, GateFigure, faults_of, gate_runs, parse_figure
 
     wanted = [parse_figure(figure) for figure in figures]
     before, after = read_run(old), read_run(new)
     verdicts = [gate_runs(before, after, figure, margin=margin, proves=proves) for figure in wanted]
+    if not allow_more_invalid and GateFigure(INVALID_RATE) not in wanted:
+        verdicts.append(gate_runs(before, after, GateFigure(INVALID_RATE)))
     faults = [*faults_of(before), *faults_of(after)]
     for sentence in [*faults, *(verdict.sentence for verdict in verdicts)]:
         typer.echo(sentence)

@@ -68,8 +68,9 @@ def judge_command(
 
     `rewardlab judge --judge hf:runs/rl/final --image a.png --question "How many?" --first "Two." --second "Three."`
 
-    Exit status 1 if an order has no valid vote, for the other one alone would carry its position bias; 3 if every vote of an
-    order failed at the endpoint.
+    A response is better if more than half of the votes asked name it. Exit status 1 if votes without a verdict leave neither
+    with so many, or an order has no valid vote (the other one alone would carry its position bias); 3 if every vote of an order
+    failed at the endpoint.
     """
     from rewardlab.data.images import read_image
     from rewardlab.data.rows import validate
@@ -185,13 +186,13 @@ def rank_command(
         raise typer.Exit(ExitCode.ENDPOINT)
     end_without_votes({VerdictStatus(status) for status in report["statuses"]})
     if report["unjudged_rate"] == 1:
-        typer.echo("no match has a valid vote in both orders", err=True)
+        typer.echo("no match has enough valid votes", err=True)
         raise typer.Exit(ExitCode.ENDPOINT if failed else ExitCode.FINDING)
 
 
 def end_without_outcome(judgment: Judgment) -> None:
     """Raise typer.Exit, after a sentence, where a judgment in both orders has no outcome."""
-    if judgment.outcome is not Outcome.NO_VALID_VOTE:
+    if judgment.outcome not in (Outcome.NO_VALID_VOTE, Outcome.NO_MAJORITY):
         return
     statuses = [{vote.verdict.status for vote in in_order(judgment.votes, order)} for order in BOTH_ORDERS]
     if any(of_order <= set(FAILED) for of_order in statuses):
@@ -201,7 +202,10 @@ def end_without_outcome(judgment: Judgment) -> None:
     if (other := other_format(unread_texts(judgment.votes), least=1)) is not None:
         typer.echo(other.sentence(f"--template {other.name} asks for that form, and reads it"), err=True)
     end_without_votes(set().union(*statuses))
-    typer.echo("an order has no valid vote; more --votes may give it one", err=True)
+    if judgment.outcome is Outcome.NO_MAJORITY:
+        typer.echo("neither response has more than half of the votes asked; more --votes may decide", err=True)
+    else:
+        typer.echo("an order has no valid vote; more --votes may give it one", err=True)
     raise typer.Exit(ExitCode.FINDING)
 
 

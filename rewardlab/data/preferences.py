@@ -49,8 +49,8 @@ class PreferenceRules:
         if not judged.consistent and not self.keep_inconsistent:
             one_order = judged.consistent is None
             return "judged in one order only" if one_order else "the two orders do not name the same winner"
-        if judged.judgment.outcome is Outcome.TIE:
-            return "a tie"
+        if judged.judgment.outcome.winner is None:
+            return "a tie" if judged.judgment.outcome is Outcome.TIE else "no majority of the votes asked"
         if margin_of(judged) < self.min_margin:
             return f"a margin below {self.min_margin:g}"
         return "a response holds an image" if any(judged.pair.response_images) else None

@@ -23,7 +23,7 @@ from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.checkpoints import commit
 from rewardlab.reporting.progress import bar
 from rewardlab.samplers.failures import MAX_FAILED, failure_sentence
-from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Outcome, Vote
+from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Vote
 from rewardlab.verdicts.other_formats import other_format, unread_texts
 from rewardlab.verdicts.votes import both_orders_or_none
 
@@ -53,7 +53,8 @@ def play_many(
     ask: AskRound | None = None,
 ) -> list[Game]:
     """Play out a plan on the responses of each prompt. Every match is judged in both orders by ``num_votes`` votes each; one
-    without a majority, or without a valid vote in an order, names no winner. Matches that can be judged at the same time are.
+    without a majority of the votes asked, or without a valid vote in an order, names no winner. Matches that can be judged at
+    the same time are.
 
     ``ask`` judges the matches of a round, by default in one call of the judge. A greedy judge is asked about no match twice.
     Raise ConfigError for a plan or a budget that cannot be.
@@ -120,11 +121,11 @@ def run_ranking(
     """Rank all prompts to ``out/rankings.jsonl`` and ``out/report.json``; return the report.
 
     Every vote is kept when it comes, in ``out/matches.jsonl`` where its match has all: the same command continues a killed run,
-    and asks again for the votes that failed. ``unjudged_rate`` of the report is the share of matches of which an
-    order has no valid vote. Where best responses are known the report has the share of prompts whose single first place is one
-    of them; first places that are shared are not right. ``failure`` of the report is not empty where more than the share
-    ``max_failed`` (0..1) of the votes failed: it then has no figures, only counts of prompts and votes. Raise ConfigError, and
-    EndpointError where nothing answers.
+    and asks again for the votes that failed. ``unjudged_rate`` of the report is the share of matches of which an order has no
+    valid vote, or fewer than half of the votes are valid. Where best responses are known the report has the share of prompts
+    whose single first place is one of them; first places that are shared are not right. ``failure`` of the report is not empty
+    where more than the share ``max_failed`` (0..1) of the votes failed: it then has no figures, only counts of prompts and
+    votes. Raise ConfigError, and EndpointError where nothing answers.
     """
     for prompt in prompts:
         _start(plan, len(prompt.responses), budget, True)
@@ -164,7 +165,7 @@ def run_ranking(
         "other_format": _other_format(judge, votes),
     }
     if not failure:
-        report["unjudged_rate"] = sum(judged.outcome is Outcome.NO_VALID_VOTE for judged in judgments) / len(judgments)
+        report["unjudged_rate"] = sum(judged.share_0 is None for judged in judgments) / len(judgments)
         report |= _score(prompts, rankings)
     write_atomic(out / "report.json", json.dumps(report, indent=1) + "\n")
     return report

@@ -11,9 +11,8 @@ from functools import cached_property
 from rewardlab.errors import EndpointError
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, PreferencePair, VerdictStatus, Vote
 from rewardlab.verdicts.panel import votes_with_voice
-from rewardlab.verdicts.votes import both_orders_or_none, in_order, majority
+from rewardlab.verdicts.votes import VALID, both_orders_or_none, in_order, majority
 
-VALID = (VerdictStatus.OK, VerdictStatus.TIE)
 FAILED = (VerdictStatus.ERROR, VerdictStatus.TIMEOUT)
 
 
@@ -84,7 +83,8 @@ class ComparisonResult:
 
     @property
     def winner(self) -> int | None:
-        """Return the index of the better response; None for a tie and without valid votes: ``outcome`` says which."""
+        """Return the index of the better response; None if neither has more than half of the votes asked: ``outcome`` says
+        why."""
         return self.judgment.outcome.winner
 
     @property
@@ -94,7 +94,8 @@ class ComparisonResult:
     @property
     def share_0(self) -> float | None:
         """Return the share of valid votes for response 0 (0..1), either order weighing the same; of a judge that tells
-        probabilities the probability of response 0. None where there is no outcome."""
+        probabilities the probability of response 0. None if an order has no valid vote, or fewer than half of the votes are
+        valid."""
         return self.judgment.share_0
 
     @property

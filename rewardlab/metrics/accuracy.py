@@ -1,24 +1,23 @@
 """What a benchmark reports. Pure functions of votes and labels.
 
 The unit is the *trial*: one pair shown in one order, judged by the majority of K votes. A pair shown in both orders gives
-two trials. Every trial stays in the denominator: an invalid or tied one is not right.
+two trials. A trial is decided by more than half of the votes asked; an undecided one stays in the denominator and is not right.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 import numpy as np
 
 from rewardlab.types import BOTH_ORDERS, Choice, Judgment, VerdictStatus, Vote
-from rewardlab.verdicts.votes import in_order, majority
+from rewardlab.verdicts.votes import VALID, in_order, majority, majority_of_valid
 
 MOST_IN_INTEGERS = 48  # votes of a pool: of larger ones probabilities are floats, the integers have too many digits
-VALID = (VerdictStatus.OK, VerdictStatus.TIE)
 OUTCOME = "outcome"  # rule of a verdict of which only right or wrong is known, not where the response was shown
 LEAST_BOTH = 0.95  # share of pairs shown in both orders from which a figure of both orders is one of all pairs
 
@@ -38,63 +37,51 @@ class Labeled:
 
 
 @lru_cache(maxsize=65536)
-def vote_accuracy(num_right: int, num_wrong: int, num_votes: int, k: int) -> float:
-    """Probability that the majority of ``k`` votes, drawn without replacement from a pool of ``num_votes``, is right.
+def vote_accuracy(num_right: int, num_votes: int, k: int) -> float:
+    """Probability that more than half of ``k`` votes, drawn without replacement from a pool of ``num_votes``, are right.
 
-    ``num_votes - num_right - num_wrong`` votes are invalid or tied and count for neither side. Exact (multivariate
-    hypergeometric), so accuracy@K has no shuffling noise. Raises ValueError unless 1 <= k <= num_votes.
+    Exact (hypergeometric), so accuracy@K has no shuffling noise. Raises ValueError unless 1 <= k <= num_votes.
     """
     if not 1 <= k <= num_votes:
         raise ValueError(f"k must be between 1 and the {num_votes} votes of the pool, got {k}")
     if num_votes > MOST_IN_INTEGERS:
-        return float(lead_probabilities(num_right, num_wrong, num_votes, k)[k + 1 :].sum())
-    return sum(n for lead, n in lead_counts(num_right, num_wrong, num_votes, k).items() if lead > 0) / math.comb(num_votes, k)
+        return float(right_probabilities(num_right, num_votes, k)[k // 2 + 1 :].sum())
+    return sum(right_counts(num_right, num_votes, k)[k // 2 + 1 :]) / math.comb(num_votes, k)
 
 
 @lru_cache(maxsize=65536)
-def lead_counts(num_right: int, num_wrong: int, num_votes: int, k: int) -> Mapping[int, int]:
-    """Return by lead (right less wrong votes) how many of the C(num_votes, k) draws of ``k`` votes have it."""
-    neither = num_votes - num_right - num_wrong
-    leads: dict[int, int] = {}
-    for right in range(min(num_right, k) + 1):
-        for wrong in range(min(num_wrong, k - right) + 1):
-            ways = math.comb(num_right, right) * math.comb(num_wrong, wrong) * math.comb(neither, k - right - wrong)
-            leads[right - wrong] = leads.get(right - wrong, 0) + ways
-    return leads
+def right_counts(num_right: int, num_votes: int, k: int) -> tuple[int, ...]:
+    """Return [k + 1] numbers of draws of ``k`` votes, of the C(num_votes, k), that have 0..k right ones."""
+    return tuple(math.comb(num_right, right) * math.comb(num_votes - num_right, k - right) for right in range(k + 1))
 
 
 @lru_cache(maxsize=65536)
-def balanced_accuracy(first: tuple[int, int, int], second: tuple[int, int, int], k: int) -> float:
-    """Probability that the majority of ``k`` votes of each order, together, is right, from the (right, wrong, all) of each.
+def balanced_accuracy(first: tuple[int, int], second: tuple[int, int], k: int) -> float:
+    """Probability that more than half of 2 ``k`` votes, ``k`` of each order, are right, from the (right, all) of each.
 
     Exact over all draws of ``k`` from either order's pool. An even one is not right.
     """
-    if max(first[2], second[2]) > MOST_IN_INTEGERS:
-        other = np.cumsum(lead_probabilities(*second, k)[::-1])  # [lead + k]: that the other order's is at least -lead
-        return float(lead_probabilities(*first, k)[1:] @ other[:-1])
-    leads, others = lead_counts(*first, k), lead_counts(*second, k)
-    ahead = sum(n * m for a, n in leads.items() for b, m in others.items() if a + b > 0)
-    return ahead / (math.comb(first[2], k) * math.comb(second[2], k))
+    if max(first[1], second[1]) > MOST_IN_INTEGERS:
+        more = np.cumsum(right_probabilities(*second, k)[::-1])  # [n]: that at least k - n are right
+        return float(right_probabilities(*first, k)[1:] @ more[:-1])
+    ways, others = right_counts(*first, k), right_counts(*second, k)
+    ahead = sum(n * sum(others[k - right + 1 :]) for right, n in enumerate(ways) if right)
+    return ahead / (math.comb(first[1], k) * math.comb(second[1], k))
 
 
 @lru_cache(maxsize=4096)  # of one K at a time, by either curve
-def lead_probabilities(num_right: int, num_wrong: int, num_votes: int, k: int) -> np.ndarray:
-    """Return the probability of each lead, -k..k, of a draw of ``k`` votes: [2k + 1], :func:`lead_counts` in floats.
+def right_probabilities(num_right: int, num_votes: int, k: int) -> np.ndarray:
+    """Return the probability of 0..k right votes in a draw of ``k``: [k + 1], :func:`right_counts` in floats.
 
     By logarithms of factorials in extended precision: within 1e-12 of the integers for pools of thousands, in a fraction of
     their time.
     """
-    neither, logs = num_votes - num_right - num_wrong, _log_factorials(num_votes)
-    of_right = logs[num_right] - logs[: num_right + 1] - logs[num_right::-1]  # ways to draw so many of the right votes
-    of_wrong = logs[num_wrong] - logs[: num_wrong + 1] - logs[num_wrong::-1]  # of the wrong ones, read from its end
-    every = logs[num_votes] - logs[k] - logs[num_votes - k]
-    table = np.zeros(2 * k + 1)
-    for blank in range(max(0, k - num_right - num_wrong), min(neither, k) + 1):
-        least, most = max(0, k - blank - num_wrong), min(num_right, k - blank)  # of the right ones
-        begin = num_wrong - (k - blank - least)
-        other = logs[neither] - logs[blank] - logs[neither - blank] - every
-        ways = of_right[least : most + 1] + of_wrong[begin : begin + most - least + 1] + other
-        table[2 * least + blank : 2 * most + blank + 1 : 2] += np.exp(ways.astype(float))
+    logs, num_other = _log_factorials(num_votes), num_votes - num_right
+    right = np.arange(max(0, k - num_other), min(num_right, k) + 1)
+    ways = logs[num_right] - logs[right] - logs[num_right - right]
+    ways += logs[num_other] - logs[k - right] - logs[num_other - k + right]
+    table = np.zeros(k + 1)
+    table[right] = np.exp((ways - (logs[num_votes] - logs[k] - logs[num_votes - k])).astype(float))
     return table
 
 
@@ -130,7 +117,7 @@ def _tally(votes: Sequence[Vote], preferred: int) -> tuple[int, int, int]:
 
 def score_of(tallies: Sequence[tuple[int, int, int]], k: int | None = None) -> float:
     """:func:`pair_score` of a pair's tallies."""
-    scores = [vote_accuracy(right, wrong, total, total if k is None else k) for right, wrong, total in tallies]
+    scores = [vote_accuracy(right, total, total if k is None else k) for right, _, total in tallies]
     return sum(scores) / len(scores) if scores else 0.0
 
 
@@ -140,6 +127,19 @@ def pair_score(item: Labeled, k: int | None = None) -> float:
     ``k=None`` uses all votes of each trial. A pair without any vote scores 0.
     """
     return score_of(item.tallies, k)
+
+
+def undecided_score(item: Labeled) -> float:
+    """Return the share of a pair's trials (0..1) in which neither response has more than half of the votes asked."""
+    winners = [majority(votes).winner for votes in _trials(item)]
+    return winners.count(None) / len(winners) if winners else 1.0
+
+
+def valid_majority_scores(item: Labeled) -> tuple[float, float]:
+    """Return the shares of a pair's trials (0..1) that the majority of the *valid* votes has right, and that it decides."""
+    winners = [majority_of_valid(votes).winner for votes in _trials(item)]
+    number = max(1, len(winners))
+    return winners.count(item.preferred) / number, 1 - winners.count(None) / number if winners else 0.0
 
 
 def any_correct_score(tallies: Sequence[tuple[int, int, int]], k: int) -> float:
@@ -230,7 +230,8 @@ def vote_counts(item: Labeled) -> tuple[float, float, float, float]:
 
 
 def pair_swaps(items: Sequence[Labeled]) -> list[bool | None]:
-    """Whether the two majorities of each pair name the same response; None of a pair that was shown in one order alone."""
+    """Whether the two majorities (of the votes asked) of each pair name the same response; None of a pair that was shown in one
+    order alone."""
     swaps: list[bool | None] = []
     for item in items:
         outcomes = [majority(votes).winner for votes in _trials(item)]
@@ -241,7 +242,7 @@ def pair_swaps(items: Sequence[Labeled]) -> list[bool | None]:
 def swap_consistency(items: Sequence[Labeled]) -> float | None:
     """Share of pairs, of those shown in both orders, whose two majorities name the same response.
 
-    A tie or an invalid majority in either order is not consistent. None where less than 95 % of the pairs were shown in both.
+    An order without a majority of the votes asked is not consistent. None where less than 95 % of the pairs were shown in both.
     """
     swaps = [alike for alike in pair_swaps(items) if alike is not None]
     return sum(swaps) / len(swaps) if swaps and len(swaps) >= LEAST_BOTH * len(items) else None

@@ -1,8 +1,8 @@
 """What a policy is paid under a judge: the probability that its response beats another (Pairwise-RL, arXiv 2504.04950).
 
 Both orders are asked: a judge that gives probabilities combines them by log-odds, one that votes by the mean of its shares. A
-comparison that cannot be read in both orders pays nothing and costs nothing: its rollout is left out of the update, and
-counted. The pointwise reward it is compared with is in ``scalar.py``.
+comparison that cannot be read in both orders, or of which fewer than half of the votes are valid, pays nothing and costs
+nothing: its rollout is left out of the update, and counted. The pointwise reward it is compared with is in ``scalar.py``.
 
 Shapes: ``N`` responses.
 """

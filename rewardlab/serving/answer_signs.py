@@ -27,7 +27,7 @@ from rewardlab.errors import DataError, InputError
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch
 from rewardlab.rewards.pairwise import without_thinking
 from rewardlab.rewards.policy_signs.answers import KnownWordPairs, answer_metrics, known_answers
-from rewardlab.rewards.policy_signs.checks import READABLE, drawn_canaries, orders_agree, share_in_both_orders
+from rewardlab.rewards.policy_signs.checks import drawn_canaries, orders_agree, share_in_both_orders
 from rewardlab.rewards.policy_signs.trends import BEGINNING, TRENDS, PolicySigns
 from rewardlab.serving.errors import DeadlineExceededError, OverloadedError
 from rewardlab.serving.judge_versions import JudgeVersion, JudgeVersions
@@ -35,6 +35,7 @@ from rewardlab.serving.request_context import CHECKS, TENANT
 from rewardlab.serving.request_log import record_signs
 from rewardlab.serving.voting import VoteCollector, VotingOptions
 from rewardlab.types import Candidates, Judgment, PreferencePair
+from rewardlab.verdicts.votes import VALID
 
 LOG = logging.getLogger(__name__)
 WINDOW = 512  # answers that are read at a time
@@ -346,7 +347,7 @@ class AnswerSigns:
         watched.next_canary += 1
         if share_in_both_orders(answer) is None:
             return None
-        votes = [vote.winner == canary.preferred for vote in answer.votes if vote.verdict.status in READABLE]
+        votes = [vote.winner == canary.preferred for vote in answer.votes if vote.verdict.status in VALID]
         watched.canaries += votes
         return votes
 

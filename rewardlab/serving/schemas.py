@@ -27,8 +27,8 @@ class RequestBase(_Schema):
     votes: int = Field(1, ge=1, le=MAX_VOTES, description="samples in each order; with the policy sequential, at most")
     policy: Literal["majority", "weighted", "sequential"] | None = Field(
         None,
-        description="majority of the votes; weighted: by the probability of the verdict after each; sequential: vote by vote "
-        "until the majority is settled; default: as the judge was opened",
+        description="majority: more than half of the votes asked; weighted: by the probability of the verdict after each; "
+        "sequential: vote by vote until the majority is settled; default: as the judge was opened",
     )
     error: float = Field(0.05, ge=0, lt=1, description="with the policy sequential: probability of stopping too early")
     seed: int = Field(
@@ -83,10 +83,11 @@ class VoteResult(_Schema):
 
 
 class JudgeResponse(_Schema):
-    """``p_first_better``: share of valid votes for response 0, with equal weight of both orders; null where an order
-    has no valid vote: the votes of the other one alone would carry its position bias.
+    """``p_first_better``: share of valid votes for response 0, with equal weight of both orders; null if fewer than half of the
+    votes asked are valid, or if an order has no valid vote: the votes of the other one alone would carry its position bias.
 
-    ``outcome`` is the majority of all valid votes: response_0, response_1, tie; without a p_first_better no_valid_vote.
+    ``outcome``: response_0 or response_1, named by more than half of the votes asked; tie; no_majority; or no_valid_vote, also
+    if an order has none.
     """
 
     p_first_better: float | None
@@ -139,8 +140,9 @@ class RewardsRequest(RequestBase):
 
 
 class MatchResult(_Schema):
-    """One comparison: ``share_first`` is the share of votes, or the probability, for ``first``; null where none was
-    valid, as the ``statuses`` of its votes say. With the strategy anchor, ``second`` is null: the anchor."""
+    """One comparison: ``share_first`` is the share of votes, or the probability, for ``first``; null if fewer than half of the
+    votes were valid, or none of an order, as their ``statuses`` say. With the strategy anchor, ``second`` is null: the anchor.
+    """
 
     first: int
     second: int | None

@@ -33,8 +33,8 @@ class VotingOptions:
 
 
 class VoteCollector:
-    """Collect the votes on pairs from a queue. A pair with an order without a valid vote has no outcome: the votes of the other
-    order alone would carry its position bias.
+    """Collect the votes on pairs from a queue. A winner needs more than half of the votes asked. A pair with an order without a
+    valid vote has no outcome: the votes of the other order alone would carry its position bias.
 
     Raises what :meth:`JudgeQueue.submit` raises, and ConfigError for the policy weighted where the judge has no probabilities.
     """
@@ -61,8 +61,8 @@ class VoteCollector:
             judgment_so_far = self._reduce(pair, votes, options)
             yield judgment_so_far
             left = len(options.orders) * (options.votes - turn - 1)
-            both_orders_valid = judgment_so_far.share_0 is not None
-            if options.policy == "sequential" and both_orders_valid and votes_settled(votes, left, options.error):
+            has_share = judgment_so_far.share_0 is not None
+            if options.policy == "sequential" and has_share and votes_settled(votes, left, options.error):
                 return
 
     async def _vote(self, pair: PreferencePair, options: VotingOptions, num_votes: int, seed: int) -> Judgment:

@@ -1,8 +1,9 @@
 """Votes one after another until the outcome is settled: the easy pairs cost two samples, the hard ones all of them.
 
 What is settled is the majority of a fixed number of votes, not the truth: with a budget of 16 the pair is judged as by a
-majority of 16, but for a chosen probability of stopping too early. The two orders take turns, so that a position bias adds
-to both sides; a pair never stops after an odd number of votes.
+majority of 16, but for a chosen probability of stopping too early. A vote that was asked and has no verdict counts for neither
+response; one that is not asked any more, because the outcome is settled, is no failure and does not count. The two orders take
+turns, so that a position bias adds to both sides; a pair never stops after an odd number of votes.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ MOST_IN_INTEGERS = 64  # votes in all: of more, a sum of floats, for integers ha
 
 @lru_cache(maxsize=131072)
 def overturn_probability(lead: int, trail: int, left: int) -> float:
-    """Return the probability (0..1) that ``left`` more votes take away a lead of ``lead`` to ``trail``; an even end counts as
-    taken away.
+    """Return the probability (0..1) that ``left`` more votes take away a lead of ``lead`` to ``trail``, all votes that are not
+    for the leader; an even end counts as taken away.
 
     The share of votes for the leader is unknown, uniform before any vote, so that what comes is beta-binomial (Laplace's rule
     of succession and its extension). Raise ValueError unless lead >= trail >= 0 and left >= 0.
@@ -56,15 +57,16 @@ def _log_comb(num: int, drawn: int) -> float:
     return lgamma(num + 1) - lgamma(drawn + 1) - lgamma(num - drawn + 1)
 
 
-def is_settled(for_0: int, for_1: int, left: int, error: float) -> bool:
+def is_settled(for_0: int, for_1: int, neither: int, left: int, error: float) -> bool:
     """Return whether the majority of these votes and ``left`` more is known but for a probability of ``error`` (0..1).
 
-    Votes without a verdict count for neither side, and the votes to come are taken to be valid. An even stand is settled only
-    when nothing is left.
+    A winner needs more than half of all of them; ``neither`` votes name no response. If neither response has more than half of
+    the votes so far, it is settled only once neither can win.
     """
-    if left <= 0:
-        return True
-    return for_0 != for_1 and overturn_probability(max(for_0, for_1), min(for_0, for_1), left) <= error
+    taken, lead = for_0 + for_1 + neither, max(for_0, for_1)
+    if 2 * lead > taken:
+        return overturn_probability(lead, taken - lead, left) <= error
+    return 2 * (lead + left) <= taken + left
 
 
 def stopping_error(num_votes: int, error: float, share: float = 0.5) -> float:
@@ -77,7 +79,7 @@ def stopping_error(num_votes: int, error: float, share: float = 0.5) -> float:
     for taken in range(0, num_votes, 2):
         left, stays = num_votes - taken, dict[int, float]()
         for for_0, chance in reached.items():
-            if is_settled(for_0, taken - for_0, left, error):
+            if is_settled(for_0, taken - for_0, 0, left, error):
                 side, lead = (share, for_0) if 2 * for_0 > taken else (1 - share, taken - for_0)
                 most = num_votes // 2 - lead  # of the votes left, for the leader, that take its lead away
                 lost = sum(comb(left, more) * side**more * (1 - side) ** (left - more) for more in range(most + 1))
@@ -93,7 +95,8 @@ def stopping_error(num_votes: int, error: float, share: float = 0.5) -> float:
 
 def votes_settled(votes: Sequence[Vote], left: int, error: float) -> bool:
     """Return :func:`is_settled` of votes and ``left`` more."""
-    return is_settled(sum(vote.winner == 0 for vote in votes), sum(vote.winner == 1 for vote in votes), left, error)
+    winners = [vote.winner for vote in votes]
+    return is_settled(winners.count(0), winners.count(1), winners.count(None), left, error)
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,6 @@ def stop_early(votes: Sequence[Vote], error: float) -> EarlyStop:
     for taken, vote in enumerate(sequence, start=1):
         if (winner := vote.winner) is not None:
             counts[winner] += 1
-        if taken % 2 == 0 and is_settled(counts[0], counts[1], len(sequence) - taken, error):
+        if taken % 2 == 0 and is_settled(counts[0], counts[1], taken - sum(counts), len(sequence) - taken, error):
             return EarlyStop(majority(sequence[:taken]), tuple(sequence[:taken]))
     return EarlyStop(majority(sequence), tuple(sequence))

@@ -1,24 +1,25 @@
 """From the votes of several judges on a pair to the judgment of all of them, one voice each. Pure.
 
-A member's voice is what its own votes of both orders come to. One that has no valid vote in an order that was asked abstains:
-the other order alone would carry its position bias. Abstentions are counted, and nobody's place is taken by a coin.
+A member's voice is what its own votes of both orders come to. One that has no valid vote in an order that was asked abstains,
+since the other order alone would carry its position bias, and so does one with fewer than half valid votes. A member that
+abstains stays in the count of members: a winner needs more than half of those asked.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rewardlab.types import Judgment, Outcome, Vote
-from rewardlab.verdicts.votes import both_orders_or_none, reduce_votes
+from rewardlab.verdicts.votes import both_orders_or_none, outcome_of, reduce_votes
 
 ROUNDING = 1e-12  # a mean of log-odds nearer to 0 is 0 but for the order of its sums
 LOG_ODDS_LIMIT = math.log((1 - 1e-4) / 1e-4)  # of a member that tells probabilities, as of verdicts.margins
 
 
 def member_judgments(votes: Sequence[Vote]) -> dict[str, Judgment]:
-    """Return the judgment of each member's own votes; NO_VALID_VOTE of one that abstains."""
+    """Return the judgment of each member's own votes; one that abstains has no ``share_0``."""
     by_member: dict[str, list[Vote]] = {}
     for vote in votes:
         by_member.setdefault(vote.member, []).append(vote)
@@ -35,32 +36,35 @@ def votes_with_voice(votes: Sequence[Vote]) -> list[Vote]:
 
 
 def panel_judgment(pair_id: str, votes: Sequence[Vote], *, by_log_odds: bool = False) -> Judgment:
-    """Return the panel's judgment of votes that name their ``member``.
+    """Return the panel's judgment of votes that name their ``member``; members are counted as votes are.
 
-    By majority: more members name the winner than name the other; equal numbers, and members that all found a tie, are a TIE.
-    ``share_0`` is the mean of the members' shares. By log-odds, a logarithmic opinion pool of equal weights (Genest and Zidek
-    1986): ``share_0`` is sigmoid of the mean of the members' log-odds, of a member that counts votes those of
-    (n + 1/2) / (N + 1). Without any voice NO_VALID_VOTE.
+    By majority: more than half of the members name the winner, those that abstain or find a tie included; ``share_0`` is the
+    mean of the members' shares. By log-odds, a logarithmic opinion pool of equal weights (Genest and Zidek 1986): ``share_0``
+    is sigmoid of the mean of the members' log-odds, of a member that counts votes those of (n + 1/2) / (N + 1), and a member
+    that abstains adds to neither response. ``share_0`` is None if fewer than half of the members have a voice; NO_VALID_VOTE
+    without any valid vote.
     """
-    voices = [judged for judged in member_judgments(votes).values() if judged.share_0 is not None]
-    if not voices:
+    judged = list(member_judgments(votes).values())
+    voices = [member for member in judged if member.share_0 is not None]
+    if all(member.outcome is Outcome.NO_VALID_VOTE for member in judged):
         return Judgment(pair_id, tuple(votes), Outcome.NO_VALID_VOTE, None)
+    share = _pooled(voices) if by_log_odds else _mean(voices)
     if by_log_odds:
-        odds = math.fsum(map(log_odds_of, voices)) / len(voices)
-        if abs(odds) < ROUNDING:
-            return Judgment(pair_id, tuple(votes), Outcome.TIE, 0.5)
-        outcome = Outcome.RESPONSE_0 if odds > 0 else Outcome.RESPONSE_1
-        return Judgment(pair_id, tuple(votes), outcome, 0.5 + math.tanh(odds / 2) / 2)
-    share = math.fsum(judged.share_0 for judged in voices if judged.share_0 is not None) / len(voices)
-    return Judgment(pair_id, tuple(votes), _majority(voices), share)
+        answered = len(voices) / len(judged)
+        outcome = outcome_of(share * answered, (1 - share) * answered, 1)
+    else:
+        counts = Counter(member.outcome for member in judged)
+        outcome = outcome_of(counts[Outcome.RESPONSE_0], counts[Outcome.RESPONSE_1], len(judged), counts[Outcome.TIE])
+    return Judgment(pair_id, tuple(votes), outcome, share if 2 * len(voices) >= len(judged) else None)
 
 
-def _majority(voices: Sequence[Judgment]) -> Outcome:
-    counts: Mapping[Outcome, int] = Counter(judged.outcome for judged in voices)
-    for_0, for_1 = counts.get(Outcome.RESPONSE_0, 0), counts.get(Outcome.RESPONSE_1, 0)
-    if for_0 == for_1:
-        return Outcome.TIE
-    return Outcome.RESPONSE_0 if for_0 > for_1 else Outcome.RESPONSE_1
+def _mean(voices: Sequence[Judgment]) -> float:
+    return math.fsum(member.share_0 for member in voices if member.share_0 is not None) / max(1, len(voices))
+
+
+def _pooled(voices: Sequence[Judgment]) -> float:
+    odds = math.fsum(map(log_odds_of, voices)) / max(1, len(voices))
+    return 0.5 if abs(odds) < ROUNDING else 0.5 + math.tanh(odds / 2) / 2
 
 
 def log_odds_of(judged: Judgment) -> float:

@@ -14,6 +14,7 @@ import pytest
 from rewardlab.benchmarks import runner
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.comparison import leaderboard_markdown, read_run
+from rewardlab.benchmarks.confidence import confidence_report
 from rewardlab.benchmarks.findings import Estimate, Evidence, chance_of, find_faults, gather_evidence, key_phrase
 from rewardlab.benchmarks.headline import headline_sentence
 from rewardlab.benchmarks.report import confidence_rows, report_html, report_markdown, summary_line
@@ -24,7 +25,7 @@ from rewardlab.benchmarks.suite import suite_markdown
 from rewardlab.benchmarks.words import explain_words
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.metrics.accuracy import Labeled
+from rewardlab.metrics.accuracy import Labeled, pair_score
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import (
@@ -41,6 +42,7 @@ from rewardlab.types import (
 )
 from rewardlab.verdicts.parse import format_verdict
 from rewardlab.verdicts.votes import reduce_votes
+from tests.support.labeled import labeled
 
 PLAIN, STOP = load_template("plain"), FinishReason.STOP
 BLIND, UNSURE, GUESSES = "Does not look at the image", "Not shown to look at the image", "Cannot be told from guessing"
@@ -257,7 +259,8 @@ def test_tables_and_words_of_the_page(reports: dict[str, tuple[Report, Path, Any
     assert "98.8 [90.0, 100.0]" in page
     assert page.count("87.7 [80.0, 90.0]") == 2
     words = explain_words(report)
-    assert {"macro average", "swap consistency", "text-only (blank image)", "ECE"} <= words.keys()
+    assert {"macro average", "swap consistency", "text-only (blank image)"} <= words.keys()
+    assert "ECE" not in words  # of one vote there is no confidence
     assert "another pair&#39;s image" not in page
     assert all(f"<dt>{word}</dt>" in page for word in words)
 
@@ -265,11 +268,13 @@ def test_tables_and_words_of_the_page(reports: dict[str, tuple[Report, Path, Any
 def test_an_ece_within_noise_has_no_interval(reports: dict[str, tuple[Report, Path, Any]]) -> None:
     """Its interval would hold the truth too seldom there."""
     scores = reports["blind"][0].scores
-    calibration = scores.confidence["vote_share"].calibration
+    votes = [labeled("111", "221")] * 8 + [labeled("222", "111")] * 4
+    told = confidence_report(votes, [str(n) for n in range(12)])["vote_share"]
+    calibration = told.calibration
     assert calibration is not None
     for ece, cell in ((0.03, "3.0 (2.0): no sign of miscalibration"), (0.0301, "3.0 [1.0, 5.0] (2.0)")):
         known = replace(calibration, ece=ece, ece_if_exact=0.02, ece_interval=(0.01, 0.05))
-        confidence = {"vote_share": replace(scores.confidence["vote_share"], calibration=known)}
+        confidence = {"vote_share": replace(told, calibration=known)}
         assert confidence_rows(replace(scores, confidence=confidence))[0][3] == cell
 
 
@@ -297,6 +302,6 @@ def test_errors_are_no_preference_for_a_length(accuracy: float, longer: float, d
         )
         rows.append(Row(number, pair, "g", str(number), {}))
         items.append(Labeled(reduce_votes(str(number), votes), 0, "g"))
-    evidence = gather_evidence(rows, items, {}, sees=True, stopped=False, greedy=True)
+    evidence = gather_evidence(rows, items, {}, sees=True, one_vote=[pair_score(item) for item in items], greedy=True)
     assert evidence.length is not None
     assert abs(evidence.length.value) < 0.05

@@ -170,8 +170,8 @@ def test_the_command(runs: Callable[..., Path], old: Run, tmp_path: Path) -> Non
         ({"score": "1.0"}, "another type"),
         ({"row": [1]}, "another type"),
         ({"kinds": "right"}, "another type"),
-        ({"score": float("nan")}, "the score nan"),
-        ({"score": 7}, "the score 7"),
+        ({"score": float("nan")}, "has score nan"),
+        ({"score": 7}, "has score 7"),
         (None, "is empty"),
     ],
 )

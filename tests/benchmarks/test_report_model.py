@@ -18,7 +18,7 @@ from rewardlab.data.pairs import write_parquet
 def test_there_and_back(text: str, demo_pairs: Any, tmp_path: Path) -> None:
     """Reports of a judge with confidences, and of one without any verdict, whose confidences have no calibration."""
     write_parquet(demo_pairs[0][:12], tmp_path / "pairs.parquet")
-    lines = [{"row": row, "order": order, "text": text} for row in range(12) for order in ("given", "swapped", "swapped")]
+    lines = [{"row": row, "order": order, "text": text} for row in range(12) for order in ("given",) * 3 + ("swapped",) * 4]
     lines += [{"row": row, "order": "given", "text": "<answer>2</answer>"} for row in range(6)] if "answer" in text else []
     (tmp_path / "votes.jsonl").write_text("\n".join(map(json.dumps, lines)))
     settings = BenchSettings("pairs", tmp_path / "pairs.parquet", f"replay:{tmp_path / 'votes.jsonl'}")
@@ -28,5 +28,9 @@ def test_there_and_back(text: str, demo_pairs: Any, tmp_path: Path) -> None:
     assert Report.from_json(written) == report
     assert list(Report.from_json(written).to_json()) == list(written)
     assert ("ece" in written["confidence"]["vote_share"]) == ("answer" in text)
+    with pytest.raises(ValueError, match="lacks undecided_rate, valid_majority, one_vote: run the same command again"):
+        Report.from_json(
+            {name: v for name, v in written.items() if name not in ("undecided_rate", "valid_majority", "one_vote")}
+        )
     with pytest.raises(ValueError, match="lacks decision, k_curve: run the same command again"):
         Report.from_json({name: value for name, value in written.items() if name not in ("decision", "k_curve")})

@@ -169,9 +169,14 @@ def test_replay_scores_as_by_hand(pairs_file: Path, demo_pairs: Any, tmp_path: P
             mark = 1 if (first == (line["order"] == "given")) == (pairs[line["row"]].preferred == 0) else -1
         trials.setdefault((line["row"], line["order"]), []).append(mark)
         singles.append(mark == 1)
-    majorities = {key: sum(marks) for key, marks in trials.items()}
+    majorities = {key: (marks.count(1) > 2.5) - (marks.count(-1) > 2.5) for key, marks in trials.items()}
     assert report["accuracy"]["micro"] == pytest.approx(sum(m > 0 for m in majorities.values()) / 260)
+    assert report["undecided_rate"] == pytest.approx(sum(m == 0 for m in majorities.values()) / 260)
+    leads = [sum(marks) for marks in trials.values()]
+    assert report["valid_majority"]["accuracy"] == pytest.approx(sum(lead > 0 for lead in leads) / 260)
+    assert report["valid_majority"]["decided"] == pytest.approx(sum(lead != 0 for lead in leads) / 260)
     assert report["k_curve"][0]["accuracy"] == pytest.approx(sum(singles) / len(singles))
+    assert report["one_vote"]["accuracy"] == report["k_curve"][0]["accuracy"]
     consistent = sum(
         (majorities[n, "given"] > 0 and majorities[n, "swapped"] > 0)
         or (majorities[n, "given"] < 0 and majorities[n, "swapped"] < 0)
@@ -195,10 +200,10 @@ def test_replay_of_scores(pairs_file: Path, demo_pairs: Any, tmp_path: Path) -> 
 
 def test_missing_samples_count(pairs_file: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """A row without samples stays in the denominator; rows that do not exist are refused."""
-    lines = [line for line in replay_lines(demo_pairs[0][:130], 1.0, 2) if line["row"] != 7]
+    lines = [line for line in replay_lines(demo_pairs[0][:130], 1.0, 3) if line["row"] != 7]
     report = bench(tmp_path / "r", pairs_file, f"replay:{write_lines(tmp_path / 'a.jsonl', lines)}")
     assert report["accuracy"]["micro"] == pytest.approx(129 / 130)
-    assert report["statuses"]["error"] == 4
+    assert report["statuses"]["error"] == 6
     with pytest.raises(DataError, match="row 130"):
         bench(tmp_path / "s", pairs_file, f"replay:{write_lines(tmp_path / 'b.jsonl', [{'row': 130, 'text': 'x'}])}")
 

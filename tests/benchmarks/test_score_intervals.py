@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.scores import control_scores, score_rows
+from rewardlab.benchmarks.scores import control_scores, one_vote_scores, score_rows
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, length_bias, macro, position_bias, swap_consistency
 from rewardlab.types import PreferencePair
 from tests.support.labeled import labeled
@@ -69,16 +70,27 @@ def test_a_figure_without_a_value_has_no_interval() -> None:
 
 
 def test_what_the_image_is_worth_by_hand() -> None:
-    """Of eight pairs six are right with the image and two without: half a point of the sampled judge's first vote each."""
+    """Of eight pairs six are right with the image and two without: one vote against one vote, however many there are."""
     rows = [Row(n, PreferencePair(f"p{n}", "q", ("a", "b"), 0), "all", str(n), {}) for n in range(8)]
     seeing = [labeled("112", "221")] * 6 + [labeled("222", "111")] * 2
     blind = [labeled("1", "2")] * 2 + [labeled("2", "1")] * 6
     greedy = [labeled("1", "2")] * 8
-    sampled = control_scores(rows, seeing, {"blank": blind})["blank"].difference
+    single = one_vote_scores(seeing, stopped=False)
+    sampled = control_scores(rows, single, {"blank": blind})["blank"].difference
     assert sampled is not None
     assert sampled.difference == pytest.approx(6 * (2 / 3) / 8 - 2 / 8)  # one vote is right in 2 of 3 draws
     assert sampled.interval[0] < sampled.difference < sampled.interval[1]
-    table = control_scores(rows, seeing, {"greedy": greedy, "blank": blind})
+    table = control_scores(rows, single, {"greedy": greedy, "blank": blind})
     assert table["greedy"].difference is None
     assert table["blank"].difference is not None
     assert table["blank"].difference.difference == pytest.approx(6 / 8)
+
+
+def test_one_vote_of_stopped_votes_and_of_a_panel() -> None:
+    """Votes that ended when settled lean to whoever led: of them, and of a panel's members, the first of each order."""
+    item = labeled("211", "212")  # the first vote is wrong in the order given, and right in the other one
+    assert one_vote_scores([item], stopped=True) == [0.5]
+    assert one_vote_scores([item], stopped=False) == [pytest.approx((2 / 3 + 2 / 3) / 2)]
+    votes = [replace(vote, member=f"m{n % 3}") for n, vote in enumerate(item.judgment.votes)]
+    panel = replace(item, judgment=replace(item.judgment, votes=(*votes, *votes)))
+    assert one_vote_scores([panel], stopped=True) == [1.0]  # two of three members are right in either order

@@ -78,6 +78,10 @@ def _flip(lines: Lines) -> None:
             _vote(5, 0, status="ok", choice="first"),
             r"the position bias is said to be -?\d+\.\d\d %, the votes give -?\d+\.\d\d %",
         ),
+        (
+            _vote(5, 0, status="ok", choice="first"),
+            r"row 5 is said to have 16\.67 % votes without a verdict, its votes give 0\.00 %",
+        ),
         (lambda lines: lines[1]["votes"].pop(), "72 votes are said, votes.jsonl has 71"),
         (lambda lines: lines.pop(), "votes are of 11 rows, scores of 12; row 11 is in one of them alone"),
     ],

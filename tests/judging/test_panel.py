@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ from tests.support.servers import running
 from tests.support.shell import run_main
 
 PAIRS = [PreferencePair(f"p{n}", QUESTION, (f"I say {n}.", f"I say {9 - n}."), int(n < 9 - n), (png(),)) for n in range(8)]
+PLAIN_WORDS = ("--template", "plain")
 NAMES = ("greater", "first", "smaller", "mute", "down")
 
 
@@ -44,15 +46,16 @@ def urls() -> Iterator[dict[str, str]]:
         yield dict(zip(NAMES, addresses, strict=True))
 
 
-def test_who_looks_decides(urls: dict[str, str]) -> None:
-    """One member that looks beside two of no voice: a judge of one place, and one that gives no verdict. By either rule."""
-    members = [f"openai:judge@{urls['greater']}/v1", urls["first"], urls["mute"]]
+@pytest.mark.parametrize("other", ["first", "mute"])
+def test_who_looks_decides(other: str, urls: dict[str, str]) -> None:
+    """Two members that look beside one that names a place, or gives no verdict. By either rule."""
+    members = [f"openai:judge@{urls['greater']}/v1", urls["greater"], urls[other]]
     for rule in ("panel", "pool"):
         judge = rewardlab.open_judge(f"{rule}:{','.join(members)}", template="plain")
         judge.check()
         results = judge.compare_many(PAIRS, votes=3)
         assert [result.winner for result in results] == [pair.preferred for pair in PAIRS]
-        assert results[0].invalid == {"no_verdict": 6}
+        assert results[0].invalid == ({"no_verdict": 6} if other == "mute" else {})
         assert [vote.member for vote in results[0].votes] == [name for name in members for _ in range(6)]
         assert members[0] in results[0]._repr_html_()
         assert judge.rank(QUESTION, ["1", "3", "2"]).best == 1
@@ -70,9 +73,11 @@ def test_one_member_is_that_member(urls: dict[str, str]) -> None:
 
 
 def test_a_failing_member_is_counted_and_no_coin(urls: dict[str, str]) -> None:
-    """It abstains; where all fail the call raises, in a server's words; a refused member ends everything."""
+    """It abstains, and one of two members is no majority; where all fail the call raises, in a server's words; a refused member
+    ends everything."""
     result = rewardlab.open_judge(f"panel:{urls['greater']},{urls['down']}").compare(QUESTION, ["1", "2"])
-    assert (result.winner, result.invalid, result.failed) == (1, {"error": 2}, False)
+    assert (result.outcome, result.share_0, result.winner) == (Outcome.NO_MAJORITY, 0.0, None)
+    assert (result.invalid, result.failed) == ({"error": 2}, False)
     assert "too small" in result.votes[-1].error
     even = rewardlab.open_judge(f"panel:{urls['greater']},{urls['smaller']}").compare(QUESTION, ["1", "2"])
     assert (even.outcome, even.share_0) == (Outcome.TIE, 0.5)
@@ -152,7 +157,10 @@ def test_report_tells_of_the_members(urls: dict[str, str], tmp_path: Path) -> No
     assert report.scores.k_curve == ()
     assert Report.from_json(json.loads((tmp_path / "run" / "report.json").read_text())) == report
     text = report_markdown(report)
-    assert "A panel of 4 by majority; members name different winners in 100.0 % of pairs." in text
+    assert "A panel of 4 by majority; members name different winners in 100.0 % of the pairs on which two or more" in text
+    # The panel's row and its members' are by one rule: of four votes in an order two are no majority.
+    assert re.search(r"\| the panel \| 0\.0 \[[^|]*\| 0\.0 \[", text)
+    assert re.search(rf"\| {urls['first']} \| 50\.0 \[[^|]*\| 0\.0 \[", text)
     assert f"| {urls['greater']} | 100.0 [" in text
     assert any("16 votes failed" in note for note in report.notes)
     again = rewardlab.benchmark("pairs", **how, out=tmp_path / "run", votes=1)
@@ -174,7 +182,7 @@ def test_consistency_is_of_members_with_a_voice() -> None:
     samplers = [ScriptedSampler(ANSWERS["greater"], "looks"), ScriptedSampler(once, "b"), ScriptedSampler(once, "c")]
     panel = SyncJudge(PanelJudge([GenerativeJudge(sampler, PLAIN) for sampler in samplers]))
     result = panel.compare(QUESTION, ["1", "2"])
-    assert (result.winner, result.swap_consistent) == (1, True)
+    assert (result.winner, result.share_0, result.swap_consistent) == (None, None, True)  # one of three has a voice
     assert SyncJudge(PanelJudge(panel.engine.members[1:])).compare(QUESTION, ["1", "2"]).swap_consistent is None  # type: ignore[attr-defined]
 
 
@@ -182,14 +190,16 @@ def test_consistency_is_of_members_with_a_voice() -> None:
 def test_commands_take_panels(urls: dict[str, str], tmp_path: Path) -> None:
     """bench run with its pages, and judge, which says who cast each vote."""
     write_parquet(PAIRS, tmp_path / "pairs.parquet")
-    spec = f"pool:{urls['greater']},{urls['mute']}"
+    spec = f"pool:openai:judge@{urls['greater']}/v1,{urls['greater']},{urls['mute']}"
     out = tmp_path / "run"
-    done = run_main(main, "bench", "run", "pairs", "--data", tmp_path / "pairs.parquet", "--judge", spec, "--out", out)
+    done = run_main(
+        main, "bench", "run", "pairs", "--data", tmp_path / "pairs.parquet", "--judge", spec, "--out", out, *PLAIN_WORDS
+    )
     assert done.returncode == 0, done.stderr
     assert "panel by log-odds, over both orders | 100.0 [" in done.stdout
     assert f"| {urls['mute']} | 0.0 [" in done.stdout
     assert "<h2>Panel</h2>" in (out / "report.html").read_text()
-    done = run_main(main, "judge", "--judge", spec, "--question", QUESTION, "--first", "1", "--second", "2")
+    done = run_main(main, "judge", "--judge", spec, "--question", QUESTION, "--first", "1", "--second", "2", *PLAIN_WORDS)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"{urls['greater']}: <think>") == 2
     assert "the second response is better" in done.stdout

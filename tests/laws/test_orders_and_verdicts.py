@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rewardlab.metrics.accuracy import any_correct, vote_accuracy
+from rewardlab.metrics.accuracy import (
+    Labeled,
+    any_correct,
+    pair_score,
+    undecided_score,
+    valid_majority_scores,
+    vote_accuracy,
+)
 from rewardlab.prompts import TEMPLATE_FORMATS, build_messages, load_template, render
 from rewardlab.types import (
     Choice,
@@ -26,7 +34,7 @@ from rewardlab.types import (
     response_at,
 )
 from rewardlab.verdicts.parse import format_verdict, parse_verdict, verdict_of
-from rewardlab.verdicts.votes import judgment, majority, share_for_0
+from rewardlab.verdicts.votes import VALID, judgment, majority, majority_of_valid, share_for_0
 
 orders = st.sampled_from(Order)
 choices = st.sampled_from(Choice)
@@ -145,22 +153,51 @@ def test_votes_commute(cast: list[Vote], rng: object) -> None:
 
 @given(st.lists(votes, max_size=12))
 def test_exchanging_the_responses_exchanges_the_judgment(cast: list[Vote]) -> None:
-    """Outcome and share turn over; a tie stays one; and invalid votes never decide."""
+    """Outcome and share turn over; a tie stays one; more than half of the votes asked decide, and nothing else does."""
     judged = judgment("p", cast)
     assert judgment("p", [vote.swap() for vote in cast]).outcome is judged.swap().outcome
     if judged.share_0 is not None:
         assert judged.swap().share_0 == pytest.approx(share_for_0([vote.swap() for vote in cast]))
     counts = Counter(vote.winner for vote in cast)
-    expected = (
-        Outcome.NO_VALID_VOTE
-        if not counts[0] + counts[1]
-        else Outcome.TIE
-        if counts[0] == counts[1]
-        else Outcome.RESPONSE_0
-        if counts[0] > counts[1]
-        else Outcome.RESPONSE_1
-    )
-    assert judged.outcome is expected
+    expected = [n for n in (0, 1) if counts[n] > len(cast) / 2]
+    assert judged.outcome.winner == (expected[0] if expected else None)
+
+
+@given(st.lists(votes, max_size=12), st.lists(votes, max_size=4))
+def test_votes_without_a_verdict_never_help(cast: list[Vote], more: list[Vote]) -> None:
+    """A winner by the votes asked is that of the valid ones, and has a share; more votes without a verdict make no winner; and
+    failures are no tie."""
+    outcome = majority(cast)
+    if outcome.winner is not None:
+        assert outcome is majority_of_valid(cast)
+        assert share_for_0(cast) is not None
+    unread = [vote for vote in more if vote.winner is None]
+    assert majority([*cast, *unread]).winner in (None, outcome.winner)
+    failed = [vote for vote in cast if vote.verdict.status not in VALID]
+    if 2 * len(failed) > len(cast):
+        assert outcome in (Outcome.NO_MAJORITY, Outcome.NO_VALID_VOTE)
+        assert share_for_0(cast) is None
+
+
+@given(st.lists(votes, min_size=1, max_size=12), st.sampled_from([0, 1]))
+def test_a_vote_without_a_verdict_counts_as_a_wrong_one(cast: list[Vote], preferred: int) -> None:
+    """To the digit, for every number of votes: in the place of each stands a vote for the worse response."""
+    wrong = [
+        replace(vote, verdict=Verdict(choice_of(1 - preferred, vote.order), VerdictStatus.OK)) if vote.winner is None else vote
+        for vote in cast
+    ]
+    before, after = (Labeled(judgment("p", each), preferred, "") for each in (cast, wrong))
+    for k in (None, *range(1, min(total for _, _, total in before.tallies) + 1)):
+        assert pair_score(before, k) == pair_score(after, k)
+
+
+@given(st.lists(votes, min_size=1, max_size=2), st.sampled_from([0, 1]))
+def test_of_one_vote_both_rules_are_one(cast: list[Vote], preferred: int) -> None:
+    """Of one vote in each order both majorities are the same, and what is undecided has no verdict."""
+    one_each = list({vote.order: vote for vote in cast}.values())
+    item = Labeled(judgment("p", one_each), preferred, "")
+    right, decided = valid_majority_scores(item)
+    assert (pair_score(item), undecided_score(item)) == (right, 1 - decided)
 
 
 @given(st.integers(0, 4), st.integers(0, 4), st.integers(0, 3), st.data())
@@ -169,9 +206,10 @@ def test_vote_accuracy_is_the_mean_over_all_subsets(right: int, wrong: int, neit
     pool = [1] * right + [-1] * wrong + [0] * neither
     if not pool:
         with pytest.raises(ValueError, match="between 1 and the 0"):
-            vote_accuracy(0, 0, 0, 1)
+            vote_accuracy(0, 0, 1)
         return
     k = data.draw(st.integers(1, len(pool)))
     subsets = list(combinations(pool, k))
-    assert vote_accuracy(right, wrong, len(pool), k) == pytest.approx(sum(sum(s) > 0 for s in subsets) / len(subsets))
+    ahead = sum(s.count(1) > k / 2 for s in subsets)
+    assert vote_accuracy(right, len(pool), k) == pytest.approx(ahead / len(subsets))
     assert any_correct(right, len(pool), k) == pytest.approx(sum(1 in s for s in subsets) / len(subsets))

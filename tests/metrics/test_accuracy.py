@@ -17,14 +17,14 @@ from rewardlab.metrics.accuracy import (
     balanced_accuracy,
     by_group,
     invalid_rate,
-    lead_counts,
-    lead_probabilities,
     length_bias,
     macro,
     micro,
     pair_length_biases,
     pair_score,
     position_bias,
+    right_counts,
+    right_probabilities,
     smallest_pool,
     status_counts,
     swap_consistency,
@@ -45,7 +45,9 @@ from tests.support.labeled import labeled
         (labeled("2", "1"), 0.0),
         (labeled("112", "221"), 1.0),
         (labeled("12", "22"), 0.5),  # a tie in one order is not right
-        (labeled("1-", "--"), 0.5),  # invalid votes do not decide; without any valid vote it is not right
+        (labeled("1-", "--"), 0.0),  # one of two votes asked is not more than half
+        (labeled("1----", "2----"), 0.0),
+        (labeled("11-", "22="), 1.0),
         (labeled("=", "2"), 0.5),
         (labeled("1", preferred=1), 0.0),
         (labeled("2", "1", preferred=1), 1.0),
@@ -62,7 +64,8 @@ def test_rates() -> None:
     assert status_counts(items) | {} == {**dict.fromkeys(map(str, VerdictStatus), 0), "ok": 6, "no_verdict": 1, "tie": 1}
     assert invalid_rate(items) == 1 / 8
     assert position_bias(items) == pytest.approx(4 / 6 - 0.5)
-    assert swap_consistency(items) == 0.5  # the second pair ties in one order
+    assert swap_consistency(items) == 0.0  # either has an order without more than half of its two votes
+    assert swap_consistency([*items, labeled("112", "22-")]) == pytest.approx(1 / 3)
     assert swap_consistency([labeled("1")]) is None
     assert position_bias([labeled("-")]) is None
 
@@ -89,27 +92,25 @@ def test_paired_difference() -> None:
         paired_difference({"a": 1.0}, {"b": 1.0})
 
 
-def every_draw(num_right: int, num_wrong: int, num_votes: int, k: int) -> Counter[int]:
-    """Leads (right less wrong) of every draw of ``k`` votes of a pool, one by one."""
-    pool = [1] * num_right + [-1] * num_wrong + [0] * (num_votes - num_right - num_wrong)
+def every_draw(num_right: int, num_votes: int, k: int) -> Counter[int]:
+    """Numbers of right votes in every draw of ``k`` votes of a pool, one by one."""
+    pool = [1] * num_right + [0] * (num_votes - num_right)
     return Counter(sum(pool[n] for n in draw) for draw in combinations(range(num_votes), k))
 
 
 def test_fewer_votes_are_every_draw_of_them() -> None:
-    """All pools of up to six votes, of which some name nobody: the leads, the majority, and at least one right vote."""
+    """All pools of up to six votes: how many of a draw are right, and how often more than half of it."""
     for num_votes in range(1, 7):
-        for num_right, num_wrong in product(range(num_votes + 1), repeat=2):
-            if num_right + num_wrong > num_votes:
-                continue
-            for k in range(1, num_votes + 1):
-                draws = every_draw(num_right, num_wrong, num_votes, k)
-                assert {lead: n for lead, n in lead_counts(num_right, num_wrong, num_votes, k).items() if n} == draws
-                ahead = sum(n for lead, n in draws.items() if lead > 0) / draws.total()
-                assert vote_accuracy(num_right, num_wrong, num_votes, k) == pytest.approx(ahead)
-                assert float(lead_probabilities(num_right, num_wrong, num_votes, k)[k + 1 :].sum()) == pytest.approx(ahead)
+        for num_right, k in product(range(num_votes + 1), range(1, num_votes + 1)):
+            draws = every_draw(num_right, num_votes, k)
+            assert {right: n for right, n in enumerate(right_counts(num_right, num_votes, k)) if n} == draws
+            ahead = sum(n for right, n in draws.items() if right > k / 2) / draws.total()
+            assert vote_accuracy(num_right, num_votes, k) == pytest.approx(ahead)
+            shares = [draws[right] / draws.total() for right in range(k + 1)]
+            assert right_probabilities(num_right, num_votes, k) == pytest.approx(shares)
     for k in (0, 4):
         with pytest.raises(ValueError, match=f"^k must be between 1 and the 3 votes of the pool, got {k}$"):
-            vote_accuracy(1, 1, 3, k)
+            vote_accuracy(1, 3, k)
 
 
 def test_fewer_votes_of_pairs_and_groups() -> None:
@@ -149,10 +150,7 @@ def test_balanced_majority_by_enumeration(given: str, swapped: str, preferred: i
     first, second = ([v for v in item.judgment.votes if v.order is order] for order in Order)
     for k in range(1, min(len(first), len(second)) + 1):
         outcomes = [majority((*a, *b)).winner == preferred for a in combinations(first, k) for b in combinations(second, k)]
-        tallied = [
-            (sum(v.winner == preferred for v in own), sum(v.winner == 1 - preferred for v in own), len(own))
-            for own in (first, second)
-        ]
+        tallied = [(sum(v.winner == preferred for v in own), len(own)) for own in (first, second)]
         assert balanced_accuracy(tallied[0], tallied[1], k) == pytest.approx(sum(outcomes) / len(outcomes))
 
 
@@ -204,10 +202,10 @@ def test_at_least_one_right_vote() -> None:
 
 def test_up_to_forty_eight_votes_are_exact() -> None:
     """To the last digit: numbers of draws, divided."""
-    draws, counts = math.comb(48, 11), (lead_counts(9, 14, 48, 11), lead_counts(14, 9, 48, 11))
-    assert vote_accuracy(9, 14, 48, 11) == sum(n for lead, n in counts[0].items() if lead > 0) / draws
-    both = sum(n * m for a, n in counts[0].items() for b, m in counts[1].items() if a + b > 0)
-    assert balanced_accuracy((9, 14, 48), (14, 9, 48), 11) == both / draws**2
+    draws, counts = math.comb(48, 11), (right_counts(19, 48, 11), right_counts(24, 48, 11))
+    assert vote_accuracy(19, 48, 11) == sum(counts[0][6:]) / draws
+    both = sum(n * m for a, n in enumerate(counts[0]) for b, m in enumerate(counts[1]) if a + b > 11)
+    assert balanced_accuracy((19, 48), (24, 48), 11) == both / draws**2
     assert any_correct(5, 48, 30) == 1 - math.comb(43, 30) / math.comb(48, 30)
 
 

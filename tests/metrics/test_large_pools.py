@@ -10,16 +10,16 @@ import pytest
 
 from rewardlab.benchmarks.scaling import curve_ks
 from rewardlab.metrics import accuracy
-from rewardlab.metrics.accuracy import any_correct, balanced_accuracy, lead_counts, lead_probabilities, vote_accuracy
+from rewardlab.metrics.accuracy import any_correct, balanced_accuracy, right_counts, right_probabilities, vote_accuracy
 from rewardlab.verdicts import early_stopping
 from rewardlab.verdicts.early_stopping import overturn_probability
 
 
-def tallies(seed: int) -> tuple[tuple[int, int, int], tuple[int, int, int], int]:
+def tallies(seed: int) -> tuple[tuple[int, int], tuple[int, int], int]:
+    """(Right, all) votes of two pools, and a number of draws."""
     dice = random.Random(seed)
     sizes = [dice.randint(49, 400) for _ in range(2)]
-    cuts = [sorted((dice.randint(0, size), dice.randint(0, size))) for size in sizes]
-    first, second = ((low, high - low, size) for (low, high), size in zip(cuts, sizes, strict=True))
+    first, second = ((dice.randint(0, size), size) for size in sizes)
     return first, second, dice.randint(1, min(sizes))
 
 
@@ -27,27 +27,27 @@ def tallies(seed: int) -> tuple[tuple[int, int, int], tuple[int, int, int], int]
 def test_floats_are_the_integers(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """To 1e-12, of pools to 400: the curve of floats and of counts of draws."""
     first, second, k = tallies(seed)
-    counts, every = lead_counts(*first, k), math.comb(first[2], k)
-    leads = lead_probabilities(*first, k)
-    assert leads.sum() == pytest.approx(1, abs=1e-12)
-    assert [counts.get(lead, 0) / every for lead in range(-k, k + 1)] == pytest.approx(leads, abs=1e-12)
-    floats = vote_accuracy(*first, k), balanced_accuracy(first, second, k), any_correct(first[0], first[2], k)
+    counts, every = right_counts(*first, k), math.comb(first[1], k)
+    shares = right_probabilities(*first, k)
+    assert shares.sum() == pytest.approx(1, abs=1e-12)
+    assert [count / every for count in counts] == pytest.approx(shares, abs=1e-12)
+    floats = vote_accuracy(*first, k), balanced_accuracy(first, second, k), any_correct(*first, k)
     monkeypatch.setattr(accuracy, "MOST_IN_INTEGERS", 10**9)
     integers = (
         vote_accuracy.__wrapped__(*first, k),
         balanced_accuracy.__wrapped__(first, second, k),
-        any_correct(first[0], first[2], k),
+        any_correct(*first, k),
     )
     assert floats == pytest.approx(integers, abs=1e-12)
 
 
 def test_a_pool_of_thousands() -> None:
-    """Half right of 5,000: the lead of 1,001 draws is even, and sums to 1; one draw is right as often as the pool."""
-    leads = lead_probabilities(2500, 2500, 5000, 1001)
-    assert leads.sum() == pytest.approx(1, abs=1e-12)
-    assert leads == pytest.approx(leads[::-1], abs=1e-15)
-    assert vote_accuracy(1234, 3000, 5000, 1) == pytest.approx(1234 / 5000, abs=1e-14)
-    assert vote_accuracy(2501, 2499, 5000, 5000) == pytest.approx(1, abs=1e-12)
+    """Half right of 5,000: of 1,001 draws as many are right as wrong, and it sums to 1; one draw is right as the pool is."""
+    shares = right_probabilities(2500, 5000, 1001)
+    assert shares.sum() == pytest.approx(1, abs=1e-12)
+    assert shares == pytest.approx(shares[::-1], abs=1e-15)
+    assert vote_accuracy(1234, 5000, 1) == pytest.approx(1234 / 5000, abs=1e-14)
+    assert vote_accuracy(2501, 5000, 5000) == pytest.approx(1, abs=1e-12)
 
 
 def test_which_k_are_shown() -> None:

@@ -51,7 +51,8 @@ def test_curve_of_both_orders() -> None:
 
 def test_confidence_by_hand() -> None:
     """Three named pairs: two at share 1 (one right), one at 3/4 (right); an even pair and one without votes are undecided."""
-    items = [labeled("11", "22"), labeled("11", "22", preferred=1), labeled("11", "21"), labeled("1", "1"), labeled("-", "-")]
+    sure, even, unread = labeled("1111", "2222"), labeled("111", "111"), labeled("---", "---")
+    items = [sure, labeled("1111", "2222", preferred=1), labeled("1111", "2121"), even, unread]
     confidence = confidence_report(items, list("abcde"))["vote_share"]
     assert confidence.calibration is not None
     calibration = confidence.calibration
@@ -62,7 +63,8 @@ def test_confidence_by_hand() -> None:
     assert calibration.brier == pytest.approx((0 + 1 + 1 / 16) / 3)
     assert calibration.risk_coverage == (RiskPoint(1.0, 0.4, 0.5), RiskPoint(0.75, 0.6, pytest.approx(1 / 3)))
     assert confidence_report([labeled("11")], ["a"]) == {}
-    assert confidence_report([labeled("-", "-")], ["a"])["vote_share"] == Confidence(1, 1, None)
+    assert confidence_report([unread], ["a"])["vote_share"] == Confidence(1, 1, None)
+    assert confidence_report([labeled("111", "22")], ["a"]) == {}  # a share of fewer than three votes is no confidence
 
 
 @pytest.fixture

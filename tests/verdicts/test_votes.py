@@ -14,6 +14,7 @@ from rewardlab.verdicts.votes import (
     judgment,
     judgment_by_probability,
     majority,
+    majority_of_valid,
     probability_of_0,
     reduce_votes,
     share_for_0,
@@ -46,16 +47,40 @@ def chance(log_odds: float) -> float:
         ("122", "", Outcome.RESPONSE_1),
         ("112", "112", Outcome.TIE),
         ("1", "2", Outcome.RESPONSE_0),
-        ("2---", "1===", Outcome.RESPONSE_1),
-        ("1----", "", Outcome.RESPONSE_0),
+        ("1", "-", Outcome.NO_MAJORITY),  # one of two is not more than half
+        ("222", "1--", Outcome.RESPONSE_1),  # four of six
+        ("222", "---", Outcome.NO_MAJORITY),  # three of six
+        ("2---", "1===", Outcome.NO_MAJORITY),
+        ("1----", "", Outcome.NO_MAJORITY),
+        ("11---", "", Outcome.NO_MAJORITY),
+        ("111--", "", Outcome.RESPONSE_0),
+        ("11===", "", Outcome.NO_MAJORITY),
+        ("12----", "", Outcome.NO_MAJORITY),  # failures are no tie
+        ("12===", "", Outcome.TIE),
+        ("12-", "", Outcome.TIE),
         ("-=", "--", Outcome.NO_VALID_VOTE),
         ("", "", Outcome.NO_VALID_VOTE),
     ],
 )
 def test_majority(given: str, swapped: str, outcome: Outcome) -> None:
-    """Of the valid votes, whatever the orders; equal numbers are a tie."""
+    """More than half of the votes asked, whatever the orders; equal numbers are a tie if half of them or more are valid."""
     assert majority(votes(given, swapped)) is outcome
     assert judgment("p", votes(given, swapped)).outcome is outcome
+
+
+@pytest.mark.parametrize(
+    ("given", "swapped", "outcome"),
+    [
+        ("1----", "", Outcome.RESPONSE_0),
+        ("1", "-", Outcome.RESPONSE_0),
+        ("2---", "1===", Outcome.RESPONSE_1),
+        ("12---", "", Outcome.TIE),
+        ("--", "==", Outcome.NO_VALID_VOTE),
+    ],
+)
+def test_majority_of_valid(given: str, swapped: str, outcome: Outcome) -> None:
+    """The rule of papers: votes without a verdict are left out of the count, however many they are."""
+    assert majority_of_valid(votes(given, swapped)) is outcome
 
 
 @pytest.mark.parametrize(
@@ -65,12 +90,15 @@ def test_majority(given: str, swapped: str, outcome: Outcome) -> None:
         ("1112", "2", 0.875),
         ("112", "", 2 / 3),
         ("--", "12", 0.5),
+        ("11--", "", 1.0),  # half of them are valid
+        ("11---", "", None),  # fewer
+        ("11===", "", 1.0),  # a tie that is stated is valid
         ("-=", "--", None),
         ("", "", None),
     ],
 )
 def test_each_order_weighs_the_same(given: str, swapped: str, share: float | None) -> None:
-    """However many of its votes are valid; an order without any leaves the other's share."""
+    """However many of its votes are valid; an order without any leaves the other's share. Of fewer than half there is none."""
     assert share_for_0(votes(given, swapped)) == (None if share is None else pytest.approx(share))
     assert judgment("p", votes(given, swapped)).share_0 == share_for_0(votes(given, swapped))
 
@@ -96,6 +124,7 @@ def test_probability_of_one_order() -> None:
     assert probability_of_0([weighed(GIVEN, 2.0), weighed(GIVEN, 0.5)]) == pytest.approx((chance(2.0) + chance(0.5)) / 2)
     assert probability_of_0([weighed(SWAPPED, 2.0)]) == pytest.approx(chance(-2.0))
     assert probability_of_0([weighed(GIVEN, 2.0), weighed(GIVEN, None)]) == pytest.approx(chance(2.0))
+    assert probability_of_0([weighed(GIVEN, 2.0), weighed(GIVEN, None), weighed(GIVEN, None)]) is None
     assert probability_of_0([weighed(GIVEN, 2.0), weighed(SWAPPED, None)]) is None
     assert probability_of_0([]) is None
 
@@ -119,12 +148,31 @@ def test_judgment_by_probability(given: float | None, swapped: float, outcome: O
     assert reduce_votes("p", cast) == judged
 
 
+def test_a_missing_probability_weighs_for_neither() -> None:
+    """Three rationales in each order, one without a verdict: six of the nine terms are there. The winner's probabilities must
+    come to 4.5 of nine, so that each needs .75 and not .5."""
+
+    def judged(p: float) -> Outcome:
+        margin = math.log(p / (1 - p))
+        cast = [weighed(GIVEN, margin), weighed(GIVEN, margin), weighed(GIVEN, None), *[weighed(SWAPPED, -margin)] * 3]
+        judged = judgment_by_probability("p", cast)
+        assert judged.share_0 == pytest.approx(p)
+        return judged.outcome
+
+    assert [judged(p) for p in (0.76, 0.74, 0.26, 0.24)] == [
+        Outcome.RESPONSE_0,
+        Outcome.NO_MAJORITY,
+        Outcome.NO_MAJORITY,
+        Outcome.RESPONSE_1,
+    ]
+
+
 def test_votes_without_probabilities_are_counted() -> None:
     """Where one vote carries a probability, the judge weighs; where none does, the majority decides."""
     counted = votes("112", "2")
     assert reduce_votes("p", counted) == judgment("p", counted) == Judgment("p", counted, Outcome.RESPONSE_0, (2 / 3 + 1) / 2)
-    mixed = (*votes("2"), weighed(GIVEN, 0.1))
-    assert reduce_votes("p", mixed).outcome is Outcome.RESPONSE_0
+    mixed = (*votes("2"), weighed(GIVEN, 3.0), weighed(GIVEN, 3.0))  # two of three terms
+    assert reduce_votes("p", mixed) == Judgment("p", mixed, Outcome.RESPONSE_0, pytest.approx(chance(3.0)))
 
 
 def test_both_orders_or_none() -> None:

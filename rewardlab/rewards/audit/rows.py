@@ -24,6 +24,7 @@ from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
 from rewardlab.rewards.verifiable.rules import Compare
 from rewardlab.types import Choice, Completion, FinishReason, Order, PreferencePair, VerdictStatus
 from rewardlab.verdicts.parse import parse_verdict
+from rewardlab.verdicts.votes import both_orders_or_none
 
 VERDICT = "verdict"  # the domain of a judge's own judgments: truth "1" or "2", the better answer as presented
 FIELDS = "domain, question, response, truth (or best), and optionally reward, images, id"
@@ -176,14 +177,15 @@ class Rewarder:
 def pair_judge(judge: ModelJudge, *, num_votes: int, seed: int) -> PairJudge:
     """Return a generative judge as a reward: the share of its valid votes for the response, over both orders.
 
-    A response equal to the reference is at parity without a call of the judge. No valid vote is UNREADABLE.
+    A response equal to the reference is at parity without a call of the judge. UNREADABLE if an order has no valid vote, or if
+    fewer than half of the votes are valid.
     """
 
     def score(prompt: Prompt, solution: str, reference: str) -> JudgeScore:
         if solution.strip() == reference.strip():
             return JudgeScore(0.5)
         pair = PreferencePair(prompt.prompt_id, prompt.question, (solution, reference), None, prompt.images)
-        share = judge.compare(pair, num_votes=num_votes, seed=seed).share_0
+        share = both_orders_or_none(judge.compare(pair, num_votes=num_votes, seed=seed)).share_0
         return JudgeScore(0.0, AnswerStatus.UNREADABLE) if share is None else JudgeScore(share)
 
     return score

@@ -10,9 +10,8 @@ from rewardlab.data.other_images import with_blank_images
 from rewardlab.data.pair_table import pair_facts
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.running import Metric, Metrics
-from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, VerdictStatus, Vote
-
-READABLE = (VerdictStatus.OK, VerdictStatus.TIE)
+from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, Vote
+from rewardlab.verdicts.votes import VALID, enough_valid
 
 
 @dataclass(frozen=True)
@@ -24,10 +23,10 @@ class AnswerComparison:
 
 
 def share_in_both_orders(judgment: Judgment) -> float | None:
-    """Return the share for response 0, where either order had a vote that could be read: one order alone holds its bias. A vote
-    that calls it a tie is half a one for either."""
-    read = [vote for vote in judgment.votes if vote.verdict.status in READABLE]
-    if {vote.order for vote in read} != set(BOTH_ORDERS):
+    """Return the share for response 0; None if an order has no valid vote, as the other one alone holds its position bias, or
+    if fewer than half of the votes asked are valid. A vote that calls it a tie is half a one for either."""
+    read = [vote for vote in judgment.votes if vote.verdict.status in VALID]
+    if {vote.order for vote in read} != set(BOTH_ORDERS) or not enough_valid(judgment.votes):
         return None
     if any(vote.margin is not None for vote in read):
         return judgment.share_0
@@ -43,7 +42,7 @@ def orders_agree(judgment: Judgment) -> bool | None:
     """Return whether all votes of both orders name one response; None where an order has no vote that can be read."""
     if share_in_both_orders(judgment) is None:
         return None
-    winners = {vote.winner for vote in judgment.votes if vote.verdict.status in READABLE}
+    winners = {vote.winner for vote in judgment.votes if vote.verdict.status in VALID}
     return len(winners) == 1 and None not in winners
 
 
@@ -104,7 +103,7 @@ class JudgeChecks:
             for pair, judgment in zip(self._canaries, self._ask(self._judge, self._canaries, step), strict=True)
             if share_in_both_orders(judgment) is not None
         ]
-        votes = [(vote, pair) for pair, judgment in read for vote in judgment.votes if vote.verdict.status in READABLE]
+        votes = [(vote, pair) for pair, judgment in read for vote in judgment.votes if vote.verdict.status in VALID]
         return [vote.winner == pair.preferred for vote, pair in votes], len(read)
 
     def _ask(self, judge: GenerativeJudge, pairs: Sequence[PreferencePair], step: int) -> list[Judgment]:
