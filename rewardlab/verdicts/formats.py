@@ -122,7 +122,7 @@ def double_brackets(text: str) -> Verdict:
 _BETTER = re.compile(
     r"[\s:.,\-]{0,20}(?:Answer|Response)\s{0,3}(\w{1,4})\s+is\s+(?:the\s+)?"
     r"(?:(?:slightly|marginally|significantly|clearly|much)\s+)?better(?:\s(?:answer|response|one))?"
-    r"(?=[^\S\n]{0,20}(?:\n|\Z|[.,;:!?)–—]|-(?!\w))|\s(?:than|because|since|due|overall)\b)",
+    r"(?=[^\S\n]{0,20}(?:\n|\Z|[^\w\s'’/-]|-(?!\w))|\s(?:than|because|since|due|overall)\b)",
     re.IGNORECASE,
 )
 _JUDGMENT = re.compile(r"^[\d.)\s]{0,8}Overall\s{1,3}Judge?ment\b", re.IGNORECASE | re.MULTILINE)

@@ -69,6 +69,7 @@ READ = [
     ("overall_judgment", "Overall Judgment: Answer 1 is better than Answer 2.", FIRST),
     ("overall_judgment", "Overall Judgment: Answer 2 is the better answer overall", SECOND),
     ("overall_judgment", "Overall Judgment: Answer 2 is better - it names the dog.", SECOND),
+    ("overall_judgment", "Overall Judgment: Answer 1 is better (see 2).", FIRST),
     ("think_answer", "<thinking>I lean to <answer>1</answer></thinking><answer>2</answer>", SECOND),
     ("double_brackets", "<reasoning>[[A]]</reasoning>\n[[B]]", SECOND),
     ("double_brackets", "<|channel|>analysis<|message|>[[A]]<|end|><|start|>assistant<|channel|>final<|message|>[[B]]", SECOND),
