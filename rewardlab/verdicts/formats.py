@@ -225,12 +225,13 @@ def boxed(text: str) -> Verdict:
     """``\\boxed{A}`` or ``\\boxed{1}``, also ``\\boxed{\\text{A}}``: the last box."""
     text = _TEXT.sub(r"\1", text)
     begin = text.rfind("\\boxed{")
-    end = text.find("}", begin, begin + 207) + 1
+    inside = begin + len("\\boxed{")
+    end = text.find("}", begin, inside + 200) + 1
     if begin < 0 or is_quoted(text, begin, end):
         return no_verdict("no_box")
     if not end:
         return choice_verdict(None, "boxed")
-    return verdict_at(place_in(text, begin, text[begin + len("\\boxed{") : end - 1], end, _BOX), EITHER.get, "boxed")
+    return verdict_at(place_in(text, begin, text[inside : end - 1], end, _BOX), EITHER.get, "boxed")
 
 
 @reads_rest

@@ -77,7 +77,7 @@ READ = [
     ("think_answer", "<answer>1</answer> or\n<answer>2</answer>", SECOND),
     ("think_answer", 'It wrote "<answer>2</answer>", so <answer>1</answer>', FIRST),
     ("think_answer", "<answer>2</answer> Response 2 is better than Response 1.", SECOND),
-    ("think_answer", "<answer>2</answer>\nResponse 1 is worse.", SECOND),
+    ("think_answer", "<answer>2</answer>\nActually, Response 1 is longer.", SECOND),
     ("think_answer", "<answer>2</answer>, for Response 1 is no description.", SECOND),
     ("boxed", "\\boxed{7} images, so \\boxed{A}", FIRST),
     ("boxed", "\\boxed{A} and }", FIRST),
