@@ -196,11 +196,11 @@ def json_better_response(text: str) -> Verdict:
         return no_verdict("no_json_object")
     if len(keys := [key for key in ("better_response", "better_answer") if key in fields]) != 1:
         return no_verdict("no_better_response")
-    label = fields[keys[0]]
-    if str(label).strip() in _TIES:
+    value = fields[keys[0]]
+    label = str(value) if isinstance(value, str | int) else ""
+    if label.strip() in _TIES:
         return Verdict(None, VerdictStatus.TIE, "better_response")
-    verdict = label_verdict(str(label), "better_response") if isinstance(label, str | int) else None
-    return verdict or choice_verdict(None, "better_response")
+    return label_verdict(label, "better_response") or choice_verdict(None, "better_response")
 
 
 _RESULT = re.compile(r"\[RESULT\]\s{0,3}\(?([12AB])\b")
