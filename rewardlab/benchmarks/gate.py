@@ -107,4 +107,4 @@ def _sentence(figure: GateFigure, change: Difference, margin: float, *, passes: 
     least = change.interval[0]
     if least > 0:
         return f"{change_text}: better, beyond noise"
-    return f"{change_text}: not {by} beyond noise; a loss of up to {-100 * least:.1f} points is not ruled out"
+    return f"{change_text}: not {by} beyond noise; a loss of up to {max(0.0, -100 * least):.1f} points is not ruled out"
