@@ -75,12 +75,14 @@ class BenchmarkFiles:
 class OfficialScorer:
     """A benchmark's own scorer: ``lines`` is what it prints on the records of an outputs file and the path of ``--data``.
 
-    An outputs file is JSON lines, or one JSON object where ``is_object``. ``inputs`` says in words what is in it.
+    An outputs file is JSON lines, or one JSON object where ``is_object``. ``inputs`` says in words what is in it. Where it
+    ``skips_null``, lines may be null.
     """
 
     lines: Callable[[Any, Path | None], list[str]]
     inputs: str
     is_object: bool = False
+    skips_null: bool = False
 
 
 @dataclass(frozen=True)

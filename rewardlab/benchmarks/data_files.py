@@ -30,9 +30,18 @@ def check_text(path: Path, expected: str) -> None:
 
 
 def json_rows(path: Path, expected: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yield the objects of JSON lines, each with the place to name in an error; a byte order mark and blank lines are none.
+    """Yield the rows of :func:`rows_or_nulls`. Raise DataError for ``null``, too."""
+    for fields, where in rows_or_nulls(path, expected):
+        if fields is None:
+            raise DataError(f"{where}: expected {expected}, not a JSON NoneType")
+        yield fields, where
 
-    Raise DataError for a file of another kind, for a line that is no object, and for a file without any.
+
+def rows_or_nulls(path: Path, expected: str) -> Iterator[tuple[Mapping[str, Any] | None, str]]:
+    """Yield the objects of JSON lines, None for ``null``, each with the place to name in an error; a byte order mark and blank
+    lines are none.
+
+    Raise DataError for a file of another kind, for a line that is something else, and for a file without any.
     """
     check_text(path, expected)
     number = 0
@@ -44,7 +53,7 @@ def json_rows(path: Path, expected: str) -> Iterator[tuple[Mapping[str, Any], st
             fields = parse_line(line, path, line_number)
             if isinstance(fields, DataError):
                 raise fields
-            if not isinstance(fields, Mapping):
+            if not isinstance(fields, Mapping | None):
                 raise DataError(f"{where}: expected {expected}, not a JSON {type(fields).__name__}")
             yield fields, where
             number += 1

@@ -108,5 +108,7 @@ def _sentence(figure: GateFigure, change: Difference, margin: float, *, passes: 
         return f"{change_text}: {'shown not to be' if passes else 'not shown not to be'} {by}"
     if not passes:
         return f"{change_text}: {by}, beyond noise"
-    unseen = 100 * (change.interval[1] - change.interval[0]) / 2 + 100 * margin
-    return f"{change_text}: not {by} beyond noise; a loss of less than about {unseen:.1f} points could not be told"
+    least = change.interval[0]
+    if least > 0:
+        return f"{change_text}: better, beyond noise"
+    return f"{change_text}: not {by} beyond noise; a loss of up to {max(0.0, -100 * least):.1f} points is not ruled out"

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, OfficialScorer, Row
-from rewardlab.benchmarks.data_files import json_rows, reason, whole_json
+from rewardlab.benchmarks.data_files import json_rows, reason, rows_or_nulls, whole_json
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError, DataError
@@ -66,7 +66,8 @@ def official_lines(name: str, outputs: Path, data: Path | None = None) -> list[s
     try:
         if scorer.is_object:
             return scorer.lines(whole_json(outputs, scorer.inputs), data)
-        return scorer.lines([record for record, _ in json_rows(outputs, scorer.inputs)], data)
+        rows = rows_or_nulls if scorer.skips_null else json_rows
+        return scorer.lines([record for record, _ in rows(outputs, scorer.inputs)], data)
     except (DataError, ConfigError):
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:

@@ -37,8 +37,8 @@ def bench_gate(
 
     **Exit status 1** where it is, where its invalid rate rises beyond noise, whatever the other figures are, and where either
     run is no evidence: votes that failed at the endpoint, not one verdict, sums that do not add up. Runs of other pairs, or
-    that were asked otherwise, are refused. With few pairs the interval is wide and much passes: the sentence says what loss
-    could not be told, and `--prove` turns the burden round.
+    that were asked otherwise, are refused. With few pairs the interval is wide and much passes: the sentence says how large a
+    loss is not ruled out, and `--prove` turns the burden round.
     """
     from rewardlab.benchmarks.comparison import read_run
     from rewardlab.benchmarks.gate import INVALID_RATE, GateFigure, faults_of, gate_runs, parse_figure

@@ -132,8 +132,9 @@ def bench_audit_field(
     """One recording under the rules of every public scorer of VL-RewardBench: how one judge gets seven scores, and why.
 
     The official scorer, R1-Reward's, Proxy-GRM's, UnifiedReward's, lmms-eval's and VLMEvalKit's, beside ours: which order each
-    shows, what it makes of an answer that it cannot read, and which rows it counts in which group. A language model that a
-    scorer asks to read answers is not asked; what stands for it is said.
+    shows, what it makes of an answer that it cannot read, and which rows it counts in which group. A scorer that draws orders
+    is shown by the mean over 200 draws, with the lowest and the highest. A language model that a scorer asks to read answers is
+    not asked; what stands for it is said.
     """
     from rewardlab.benchmarks.field.audit import audit_field, audit_lines, field_picture
     from rewardlab.benchmarks.registry import find_benchmark

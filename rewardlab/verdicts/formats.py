@@ -1,10 +1,10 @@
 """How the judges of the field state a verdict, one function each: ``text -> Verdict``, fail-closed and in linear time.
 
-Common to all: what stands in the reasoning (up to the last ``</think>``) never counts, and a reasoning that was opened and
-not closed has no verdict after it. In a tag or a box the *last* place counts and must hold a choice and nothing else; a JSON
-object must end the text. Where a format has no tags the verdict must stand in the last line, or at the head of its own, and
-two different ones there are none. A place within quotation marks is a quotation, so that a verdict which an answer smuggles in,
-and the judge quotes, is not read; one that is repeated without any mark cannot be told from the judge's own.
+Common to all: what stands in the reasoning never counts, and a reasoning that was opened and not closed has no verdict after
+it. In a tag or a box the *last* place counts and must hold a choice and nothing else; two in one line that differ are none. A
+JSON object must end the text. Where a format has no tags the verdict must stand in the last line, or at the head of its own,
+and two different ones there are none. A place within quotation marks is a quotation, so that a verdict which an answer smuggles
+in, and the judge quotes, is not read; one that is repeated without any mark cannot be told from the judge's own.
 
 ``Verdict.rule`` says which place was looked at, also where no choice was found in it.
 """
@@ -26,30 +26,35 @@ from rewardlab.verdicts.places import (
     DIGITS,
     EITHER,
     QUOTES,
+    Place,
     Reader,
     choice_verdict,
     end_of_line,
     is_quoted,
     last_line,
     no_verdict,
+    place_in,
     reads_rest,
+    verdict_at,
     without_markup,
 )
-from rewardlab.verdicts.prose import choice_line, prose_sentence, winner_line
+from rewardlab.verdicts.prose import choice_line, label_verdict, prose_sentence, stated_choices, winner_line
 
-_TIES = ("C", "tie", "Tie", "TIE")
+_TIES = ("tie", "Tie", "TIE")
 
 
-def _last_between(text: str, opening: str, closing: str) -> str | None:
-    """Return what stands between the last opening mark and its closing one.
+def _last_between(text: str, opening: str, closing: str) -> Place | None:
+    """Return the last place between an opening mark and its closing one.
 
-    None if it has none, if the place before it was not closed, or if it stands in quotation marks.
+    None if there is none, if the place before it was not closed, or if it stands in quotation marks.
     """
     before, opened, rest = text.rpartition(opening)
     content, closed, after = rest.partition(closing)
     if not opened or not closed or before.rfind(opening) > before.rfind(closing):
         return None
-    return None if is_quoted(text, len(before), len(text) - len(after)) else content
+    begin, end = len(before), len(text) - len(after)
+    pattern = re.compile(f"{re.escape(opening)}(.*?){re.escape(closing)}")
+    return None if is_quoted(text, begin, end) else place_in(text, begin, content, end, pattern)
 
 
 @reads_rest
@@ -58,8 +63,8 @@ def think_answer(text: str) -> Verdict:
 
     The content must be 1 or 2 exactly, surrounding blanks aside: "1 or 2", "Response 1" and "1.0" are not choices.
     """
-    content = _last_between(text, "<answer>", "</answer>")
-    return no_verdict("no_answer_tag") if content is None else choice_verdict(DIGITS.get(content.strip()), "answer_tag")
+    place = _last_between(text, "<answer>", "</answer>")
+    return no_verdict("no_answer_tag") if place is None else verdict_at(place, DIGITS.get, "answer_tag")
 
 
 _SENTENCE = re.compile(r"(?:Answer|Response|Image|Video|Assistant)\s*([12AB])\s+is\s+(?:the\s+)?better\.?", re.IGNORECASE)
@@ -68,11 +73,13 @@ _SENTENCE = re.compile(r"(?:Answer|Response|Image|Video|Assistant)\s*([12AB])\s+
 @reads_rest
 def answer_sentence(text: str) -> Verdict:
     """``<answer>Answer 1 is better</answer>`` (UnifiedReward-Think); also Image, Video, Response and Assistant A."""
-    content = _last_between(text, "<answer>", "</answer>")
-    if content is None:
-        return no_verdict("no_answer_tag")
-    match = _SENTENCE.fullmatch(content.strip())
-    return choice_verdict(EITHER[match[1].upper()] if match else None, "answer_sentence")
+    place = _last_between(text, "<answer>", "</answer>")
+    return no_verdict("no_answer_tag") if place is None else verdict_at(place, _sentence_choice, "answer_sentence")
+
+
+def _sentence_choice(content: str) -> Choice | None:
+    match = _SENTENCE.fullmatch(content)
+    return EITHER[match[1].upper()] if match else None
 
 
 def bare(text: str) -> Verdict:
@@ -114,7 +121,8 @@ def double_brackets(text: str) -> Verdict:
 
 _BETTER = re.compile(
     r"[\s:.,\-]{0,20}(?:Answer|Response)\s{0,3}(\w{1,4})\s+is\s+(?:the\s+)?"
-    r"(?:(?:slightly|marginally|significantly|clearly|much)\s+)?better\b",
+    r"(?:(?:slightly|marginally|significantly|clearly|much)\s+)?better(?:\s(?:answer|response|one))?"
+    r"(?=[^\S\n]{0,20}(?:\n|\Z|[^\w\s'’/-]|-(?!\w))|\s(?:than|because|since|due|overall)\b)",
     re.IGNORECASE,
 )
 _JUDGMENT = re.compile(r"^[\d.)\s]{0,8}Overall\s{1,3}Judge?ment\b", re.IGNORECASE | re.MULTILINE)
@@ -127,7 +135,8 @@ def overall_judgment(text: str) -> Verdict:
     line; without a heading, a last line that begins "Therefore, Answer 1 is better".
 
     The benchmark's own pattern takes the last "Answer X is better" after the first such word, however far below it, and
-    any number for X; see ``benchmarks/vl_rewardbench/official.py``. A question, and two in one line that differ, are no choice.
+    any number for X; see ``benchmarks/vl_rewardbench/official.py``. "Better worded" and "better at guessing" are no verdict. A
+    question is no choice, nor is a line that goes on to name another answer.
     """
     plain = without_markup(text)
     heads = [match.end() for match in _JUDGMENT.finditer(plain)]
@@ -139,8 +148,10 @@ def overall_judgment(text: str) -> Verdict:
     if match is None:
         return no_verdict("no_answer_is_better")
     rest = plain[match.end() :].partition("\n")[0]
+    choice = DIGITS.get(match[1])
     is_open = rest.lstrip().startswith("?") or any(other[1] != match[1] for other in _BETTER.finditer(rest))
-    return choice_verdict(None if is_open else DIGITS.get(match[1]), "answer_is_better")
+    is_open |= bool(stated_choices(rest) - {choice, None})
+    return choice_verdict(None if is_open else choice, "answer_is_better")
 
 
 def _without_doubles(fields: list[tuple[str, object]]) -> dict[str, object]:
@@ -150,11 +161,24 @@ def _without_doubles(fields: list[tuple[str, object]]) -> dict[str, object]:
     return names
 
 
+_STRING_OR_COMMA = re.compile(r'("(?:[^"\\]++|\\.)*+"?)|,(?=[ \t\r\n]*[}\]])', re.DOTALL)
+_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})?')
+
+
+def _mended(text: str) -> str:
+    """Return JSON without trailing commas and without backslashes that begin no escape (LaTeX); strings keep their ends."""
+
+    def mend(match: re.Match[str]) -> str:
+        return _ESCAPE.sub(lambda escape: escape[0] if len(escape[0]) > 1 else "", match[1]) if match[1] else ""
+
+    return _STRING_OR_COMMA.sub(mend, text)
+
+
 def _last_object(text: str) -> dict[str, object] | None:
     """Return the JSON object from the first brace to the end, without a closing code mark; None if that is none."""
     _, brace, rest = text.rstrip().removesuffix("```").partition("{")
     try:
-        value: dict[str, object] = json.loads(brace + rest, object_pairs_hook=_without_doubles)
+        value: dict[str, object] = json.loads(_mended(brace + rest), strict=False, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError):
         return None
     return value
@@ -164,18 +188,22 @@ def _last_object(text: str) -> dict[str, object] | None:
 def json_better_response(text: str) -> Verdict:
     """``{"better_response": "A", ...}`` (Multimodal RewardBench 2); ``better_answer`` (Con-J) and 1 or 2 are read too.
 
-    The text must end with its one JSON object, with or without code marks around it; prose may stand before it.
-    Nothing is repaired.
+    The text must end with its one JSON object, with or without code marks around it; prose may stand before it. Line breaks and
+    LaTeX within strings, and trailing commas, are read; nothing else is repaired. "Response B" and "B." are B.
     """
     fields = _last_object(text)
     if fields is None:
         return no_verdict("no_json_object")
     if len(keys := [key for key in ("better_response", "better_answer") if key in fields]) != 1:
         return no_verdict("no_better_response")
-    label = str(fields[keys[0]]).strip()
-    if label in _TIES:
+    value = fields[keys[0]]
+    label = str(value) if isinstance(value, str | int) else ""
+    if label.strip() in _TIES:
         return Verdict(None, VerdictStatus.TIE, "better_response")
-    return choice_verdict(EITHER.get(label), "better_response")
+    return label_verdict(label, "better_response") or choice_verdict(None, "better_response")
+
+
+_RESULT = re.compile(r"\[RESULT\]\s{0,3}\(?([12AB])\b")
 
 
 @reads_rest
@@ -184,27 +212,33 @@ def result_tag(text: str) -> Verdict:
     before, mark, label = text.rpartition("[RESULT]")
     if not mark or is_quoted(text, len(before), len(before) + len(mark)):
         return no_verdict("no_result_tag")
-    return choice_verdict(EITHER.get(without_markup(label).strip().strip("().").strip()), "result_tag")
+    place = place_in(text, len(before), without_markup(label).strip().strip("().").strip(), len(text), _RESULT)
+    return verdict_at(place, EITHER.get, "result_tag")
 
 
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}")
+_BOX = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
 @reads_rest
 def boxed(text: str) -> Verdict:
     """``\\boxed{A}`` or ``\\boxed{1}``, also ``\\boxed{\\text{A}}``: the last box."""
+    text = _TEXT.sub(r"\1", text)
     begin = text.rfind("\\boxed{")
-    if begin < 0 or is_quoted(text, begin, text.find("}", begin) + 1):
+    inside = begin + len("\\boxed{")
+    end = text.find("}", begin, inside + 200) + 1
+    if begin < 0 or is_quoted(text, begin, end):
         return no_verdict("no_box")
-    content = _TEXT.sub(r"\1", text[begin + len("\\boxed{") :][:200])
-    return choice_verdict(EITHER.get(content.partition("}")[0].strip()) if "}" in content else None, "boxed")
+    if not end:
+        return choice_verdict(None, "boxed")
+    return verdict_at(place_in(text, begin, text[inside : end - 1], end, _BOX), EITHER.get, "boxed")
 
 
 @reads_rest
 def box_tokens(text: str) -> Verdict:
     """``<|begin_of_box|>A<|end_of_box|>`` (GLM-4.1V-Thinking): the last box."""
-    content = _last_between(text, "<|begin_of_box|>", "<|end_of_box|>")
-    return no_verdict("no_box") if content is None else choice_verdict(EITHER.get(content.strip()), "box_tokens")
+    place = _last_between(text, "<|begin_of_box|>", "<|end_of_box|>")
+    return no_verdict("no_box") if place is None else verdict_at(place, EITHER.get, "box_tokens")
 
 
 _SCORE = r"(?:10(?:\.0{1,2})?|[1-9](?:\.\d{1,2})?)"
@@ -220,9 +254,9 @@ def two_scores(text: str) -> Verdict:
 
     Equal scores are a tie. A score outside 1..10, a third number or a range is no choice.
     """
-    content = _last_between(text, "<answer>", "</answer>")
-    rule = "last_line_scores" if content is None else "answer_tag_scores"
-    match = _SCORES_LINE.fullmatch(last_line(text)) if content is None else _TWO_SCORES.fullmatch(content.strip())
+    place = _last_between(text, "<answer>", "</answer>")
+    rule = "last_line_scores" if place is None else "answer_tag_scores"
+    match = _SCORES_LINE.fullmatch(last_line(text)) if place is None else _TWO_SCORES.fullmatch(place.content)
     if match is None:
         return no_verdict(f"no_{rule}")
     first, second = float(match[1]), float(match[2])

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from rewardlab.types import Choice, Verdict, VerdictStatus
 
 DIGITS = {"1": Choice.FIRST, "2": Choice.SECOND}
 LETTERS = {"A": Choice.FIRST, "B": Choice.SECOND}
 EITHER = {**DIGITS, **LETTERS}
+NOUN = r"(?:Response|Answer|Assistant|Option|Model|Image|Video|Caption|Output|Candidate)"
+_CORRECTION = re.compile(
+    r"\b(?i:sorry|meant?|correction|actually|wait|no(?=[,:;.!])|rather(?!\sthan))\b.{0,60}?"
+    rf"\b(?i:{NOUN})\s{{0,2}}\(?([12AB])\b"
+)
 _MARKUP = re.compile(r"[*_#]+")
+_REASONING = re.compile(
+    r"<(?P<end>/?)(?P<tag>think|thinking|reasoning)>|<\|channel\|>(?P<channel>analysis|final)(?:<\|message\|>)?"
+)
 LINE = 2000  # characters at the end of a line that statements are looked for in
 QUOTES = "\"'`“”‘’«»「」"
 
@@ -31,11 +40,19 @@ def without_markup(text: str) -> str:
 
 
 def after_thinking(text: str) -> str | None:
-    """Return what follows the reasoning: all of a text without one; None if a reasoning was opened and not closed."""
-    opened, closed = text.rfind("<think>"), text.rfind("</think>")
-    if opened > closed:
-        return None
-    return text[closed + len("</think>") :] if closed >= 0 else text
+    """Return what follows the reasoning: all of a text without one; None if a reasoning was opened and not closed.
+
+    It stands between the tags ``think``, ``thinking`` or ``reasoning``, or in the channel ``analysis``, before ``final``. Tags
+    of another kind within it do not count.
+    """
+    opened, begin = "", 0
+    for match in _REASONING.finditer(text):
+        kind = match["tag"] or "channel"
+        if match["end"] or match["channel"] == "final":
+            opened, begin = ("", match.end()) if opened in ("", kind) else (opened, begin)
+        else:
+            opened = opened or kind
+    return None if opened else text[begin:]
 
 
 def reads_rest(read: Reader) -> Reader:
@@ -67,6 +84,32 @@ def end_of_line(line: str) -> str:
     """Return the end of a line that statements are looked for in, behind the marks of quotations that begin before it."""
     cut = max(0, len(line) - LINE)
     return _open_marks(line, 0, cut) + line[cut:]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tag or box in which a verdict may stand: its ``content``, that of places of its kind ``before`` it in its line
+    (quotations left out), and the rest of the line ``after`` it."""
+
+    content: str
+    before: tuple[str, ...]
+    after: str
+
+
+def place_in(text: str, begin: int, content: str, end: int, pattern: re.Pattern[str]) -> Place:
+    """Return the place of a text from ``begin`` to ``end``; ``pattern`` finds places of its kind, and group 1 their content."""
+    line = end_of_line(text[text.rfind("\n", 0, begin) + 1 : begin])
+    places = pattern.finditer(line)
+    before = tuple(match[1].strip() for match in places if not is_quoted(line, match.start(), match.end()))
+    return Place(content.strip(), before, text[end:].partition("\n")[0])
+
+
+def verdict_at(place: Place, read: Callable[[str], Choice | None], rule: str) -> Verdict:
+    """Return the verdict that ``read`` finds in a place: no choice if its line has the other response in a place before it, or
+    corrects it ("sorry, I meant Response 1")."""
+    choice = read(place.content)
+    others = {*map(read, place.before), *(EITHER[match[1]] for match in _CORRECTION.finditer(place.after))}
+    return choice_verdict(None if choice and choice.swap() in others else choice, rule)
 
 
 def last_line(text: str) -> str:

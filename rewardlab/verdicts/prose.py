@@ -14,6 +14,7 @@ from rewardlab.types import Choice, Verdict, VerdictStatus
 from rewardlab.verdicts.places import (
     EITHER,
     LINE,
+    NOUN,
     QUOTES,
     choice_verdict,
     end_of_line,
@@ -21,20 +22,20 @@ from rewardlab.verdicts.places import (
     last_line,
     no_verdict,
     reads_rest,
+    without_markup,
 )
 
-_NOUN = r"(?:Response|Answer|Assistant|Option|Model|Image|Video|Caption|Output|Candidate)"
-_NAME = rf"(?:the\s)?{_NOUN}\s{{0,2}}\(?(?P<name>[12AB])\b\)?"
+_NAME = rf"(?:the\s)?{NOUN}\s{{0,2}}\(?(?P<name>[12AB])\b\)?"
 _HEADING = (
     r"(?:(?:my|the|so|therefore|thus|overall|final|in conclusion)[,:]?\s){0,3}"
     r"(?:winner|verdict|judge?ment|decision|preference|(?:preferred|better|best|chosen)(?:\s(?:response|answer|one))?|conclusion)"
     r"\s?(?:is|[:=\-–—])+\s?"
 )
 _WINNER_LINE = re.compile(
-    rf"{_HEADING}(?:(?:the\s)?{_NOUN}\s{{0,2}})?[(\[]{{0,2}}([12ABC]|tie|draw)[)\]]{{0,2}}(?:\s?\(?wins\)?)?", re.IGNORECASE
+    rf"{_HEADING}(?:(?:the\s)?{NOUN}\s{{0,2}})?[(\[]{{0,2}}([12ABC]|tie|draw)[)\]]{{0,2}}(?:\s?\(?wins\)?)?", re.IGNORECASE
 )
 _NAMED_LINE = re.compile(  # words that may be about the question's own answer: these need the noun as well
-    rf"(?:(?:my|the|so|final)[,:]?\s){{0,3}}(?:answer|choice|pick)\s?(?:is|[:=\-–—])+\s?{_NOUN}\s{{0,2}}\(?([12AB])\)?",
+    rf"(?:(?:my|the|so|final)[,:]?\s){{0,3}}(?:answer|choice|pick)\s?(?:is|[:=\-–—])+\s?{NOUN}\s{{0,2}}\(?([12AB])\)?",
     re.IGNORECASE,
 )
 
@@ -55,17 +56,26 @@ def winner_line(text: str) -> Verdict:
     return choice_verdict(EITHER.get(label), "winner_line")
 
 
-_CHOICE_LINE = re.compile(rf"(?:(?:the\s)?{_NOUN}\s{{0,2}})?[(\[]?([12ABC])[)\]]?", re.IGNORECASE)
+_LABEL = re.compile(rf"(?:(?:the\s)?{NOUN}\s{{0,2}})?[(\[]?([12ABC])[)\]]?", re.IGNORECASE)
+
+
+def label_verdict(text: str, rule: str) -> Verdict | None:
+    """Return the verdict of a text that is the name of a response and nothing else, None of any other; C is a tie.
+
+    "2." is no name: it may be the number of an item in a list.
+    """
+    bare = without_markup(text).strip()
+    match = None if bare in ("1.", "2.") else _LABEL.fullmatch(bare.strip(QUOTES + " .!"))
+    if match is None:
+        return None
+    label = match[1].upper()
+    return Verdict(None, VerdictStatus.TIE, rule) if label == "C" else choice_verdict(EITHER[label], rule)
 
 
 @reads_rest
 def choice_line(text: str) -> Verdict:
     """``A``, ``**2**``, ``(B)``, ``Response 1``: a last line that is the name of a response and nothing else; C is a tie."""
-    match = _CHOICE_LINE.fullmatch(last_line(text).strip(QUOTES + " .!"))
-    if match is None:
-        return no_verdict("no_choice_line")
-    label = match[1].upper()
-    return Verdict(None, VerdictStatus.TIE, "choice_line") if label == "C" else choice_verdict(EITHER[label], "choice_line")
+    return label_verdict(last_line(text), "choice_line") or no_verdict("no_choice_line")
 
 
 _MUCH = (
@@ -105,7 +115,7 @@ _DENIED_THAT = re.compile(rf"(?:{_DENIAL.pattern}).*\bthat\b", re.IGNORECASE)
 _CLAUSE_GOES_ON = re.compile(r"[,;:.!?—–(]|\b(?:because|since|as|while|whereas|for|than|but|and|so|due)\b", re.IGNORECASE)
 _DENIAL_WITHIN = re.compile(  # "in no respect", "by nobody", "less than the other"
     r"\b(?:not|no|none|nobody|nothing|never|neither|hardly|cannot|less|least|last|avoided|ignored|random|opposite|by\s(?:the\s)?"
-    rf"(?:{_NOUN}|other))\b|n't\b|^['’]s\b",
+    rf"(?:{NOUN}|other))\b|n't\b|^['’]s\b",
     re.IGNORECASE,
 )
 _DENIAL_AFTER = re.compile(  # ", which is false", ": not", ", they claim"
@@ -113,9 +123,9 @@ _DENIAL_AFTER = re.compile(  # ", which is false", ": not", ", they claim"
     r"|(?:not|no|never|false|wrong|untrue)\b(?=\W*$|[,.;:!])|(?:they|some|he|she|people|others)\b)",
     re.IGNORECASE,
 )
-_SECOND_NAME = re.compile(rf"\s*(?:,?\s?\b(?:or|and)\b|[/&+])\s*(?:the\s)?(?:{_NOUN}\s{{0,2}})?\(?[12AB]\b", re.IGNORECASE)
+_SECOND_NAME = re.compile(rf"\s*(?:,?\s?\b(?:or|and)\b|[/&+])\s*(?:the\s)?(?:{NOUN}\s{{0,2}})?\(?[12AB]\b", re.IGNORECASE)
 _BUT_OTHER = re.compile(
-    rf"\bbut\s(?:the\sother|(?:the\s)?(?:{_NOUN}\s{{0,2}})?\(?[12AB]\b\)?)[^.;]{{0,40}}\b(?:better|best|superior|preferred|"
+    rf"\bbut\s(?:the\sother|(?:the\s)?(?:{NOUN}\s{{0,2}})?\(?[12AB]\b\)?)[^.;]{{0,40}}\b(?:better|best|superior|preferred|"
     r"stronger|wins?|winner)\b",
     re.IGNORECASE,
 )
@@ -143,6 +153,11 @@ def _statements(sentence: str) -> Iterator[Choice | None]:
         yield None if is_taken_back else EITHER[next(name for name in match.groups() if name).upper()]
 
 
+def stated_choices(line: str) -> set[Choice | None]:
+    """Return the choices that the end of a line says are better, None among them where one is taken back."""
+    return {choice for sentence in _SENTENCE_END.split(end_of_line(line)) for choice in _statements(sentence)}
+
+
 @reads_rest
 def prose_sentence(text: str) -> Verdict:
     """``Response A is better.``, ``I prefer Answer 2.``, ``The better response is Response B.``: the one statement of the last
@@ -151,7 +166,7 @@ def prose_sentence(text: str) -> Verdict:
     Two that differ, and one that is denied, conditional, asked or reported, are no choice; "it is a tie" is a tie.
     """
     line = end_of_line(last_line(text))
-    choices = {choice for sentence in _SENTENCE_END.split(line) for choice in _statements(sentence)}
+    choices = stated_choices(line)
     if not choices:
         is_tie = any(not is_quoted(line, match.start(), match.end()) for match in _TIE.finditer(line))
         return Verdict(None, VerdictStatus.TIE, "prose_sentence") if is_tie else no_verdict("no_statement")

@@ -15,7 +15,7 @@ from eval.field import SimulatedJudge, recorded
 from rewardlab.benchmarks.arithmetic import fits
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.field import rules
-from rewardlab.benchmarks.field.audit import FieldScore, audit_field, audit_lines, field_picture
+from rewardlab.benchmarks.field.audit import NUM_DRAWS, FieldScore, audit_field, audit_lines, field_picture
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.vl_rewardbench.loader import GROUPINGS
@@ -116,9 +116,32 @@ def test_one_judge_gets_as_many_scores_as_scorers(data: Path) -> None:
     assert scores["VLMEvalKit"].overall == 3 / 6
     official = scores["official cal.py, K = 1"]
     assert (official.num_rows, official.num_out) == (5, 1)
-    assert official.overall in (3 / 5, 4 / 5, 1.0)
+    assert official.draws == (3 / 5, 1.0)
     assert scores["UnifiedReward"].num_regrouped == 1
     assert len({round(score.figure, 4) for score in scores.values()}) >= 5
+
+
+def test_an_order_that_is_drawn_is_drawn_many_times(data: Path) -> None:
+    """By hand: rows 0, 2 and 4 are right in both orders, 1 and 3 in one of two, 5 in none. Of four draws of their orders one is
+    right on 3, two on 4 and one on 5, so that the mean is 4 of 6. Scorers with an order of their own have no range."""
+    scores = audited(data, answers("<answer>1</answer>", "<answer>2</answer>"))
+    for score in (scores["Proxy-GRM"], scores["UnifiedReward"]):
+        assert score.draws == (3 / 6, 5 / 6)
+        assert score.overall == pytest.approx(4 / 6, abs=4 * (1 / 72 / NUM_DRAWS) ** 0.5)  # 4 deviations of a mean of draws
+    assert {name for name, score in scores.items() if score.draws is None} == {
+        "rewardlab",
+        "R1-Reward",
+        "lmms-eval",
+        "VLMEvalKit",
+    }
+    lines = audit_lines(list(scores.values()))
+    assert next(line for line in lines if line.startswith("| Proxy-GRM")).endswith("| 6 | 50.0 to 83.3 |")
+    assert next(line for line in lines if line.startswith("| lmms-eval")).endswith("| 6 |  |")
+    drawing = ET.fromstring(field_picture(list(scores.values())))
+    ranges = [line for line in drawing.iter("{http://www.w3.org/2000/svg}line") if line.get("class") == "draws"]
+    assert len(ranges) == 3
+    dots = {float(dot.get("cx", 0)) for dot in drawing.iter("{http://www.w3.org/2000/svg}circle")}
+    assert all(any(float(line.get("x1", 0)) < dot < float(line.get("x2", 0)) for dot in dots) for line in ranges)
 
 
 def test_why_is_said(data: Path) -> None:

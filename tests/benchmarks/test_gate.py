@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rewardlab.benchmarks.comparison import Run, read_run
+from rewardlab.benchmarks.comparison import Run, against, read_run
 from rewardlab.benchmarks.gate import GateFigure, faults_of, gate_runs, parse_figure
 from rewardlab.benchmarks.protocols import check_protocols
 from rewardlab.benchmarks.runner import run_bench
@@ -69,8 +69,15 @@ def test_worse_beyond_noise(runs: Callable[..., Path], old: Run) -> None:
     sentence = gate_runs(old, much, ACCURACY).sentence
     assert sentence.startswith("accuracy: -30.0 points [")
     assert sentence.endswith("p < 0.001: worse, beyond noise")
-    assert "a loss of less than about" in gate_runs(old, little, ACCURACY).sentence
-    assert gate_runs(much, old, ACCURACY).passes
+    low = against(old, little).interval[0]
+    assert gate_runs(old, little, ACCURACY).sentence.endswith(
+        f"not worse beyond noise; a loss of up to {-100 * low:.1f} points is not ruled out"
+    )
+    better = gate_runs(much, old, ACCURACY)
+    assert better.passes
+    assert better.sentence.startswith("accuracy: +30.0 points [+")
+    assert better.sentence.endswith("p < 0.001: better, beyond noise")
+    assert gate_runs(much, old, ACCURACY, margin=0.1).sentence == better.sentence
 
 
 def test_margin_and_proof(runs: Callable[..., Path], old: Run) -> None:
@@ -96,7 +103,10 @@ def test_groups_and_kinds(runs: Callable[..., Path], old: Run) -> None:
     found = gate_runs(old, flipping, parse_figure("flipped"))
     assert not found.passes
     assert found.sentence.startswith("flipped: +100.0 points")
-    assert gate_runs(flipping, old, parse_figure("flipped")).passes
+    fewer = gate_runs(flipping, old, parse_figure("flipped"))
+    assert fewer.passes
+    assert fewer.sentence.startswith("flipped: -100.0 points")
+    assert fewer.sentence.endswith("better, beyond noise")
     with pytest.raises(ConfigError, match="without kinds"):
         gate_runs(replace(old, rows=[replace(row, kinds=()) for row in old.rows]), old, parse_figure("split"))
 

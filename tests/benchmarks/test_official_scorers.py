@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from rewardlab.benchmarks.base import Row
@@ -326,3 +327,16 @@ def test_rewardbench2() -> None:
         "Math: 1.25/3 (0.4166666666666667)",
         f"Ties: Ties score: {TIES}",
     ]
+
+
+@pytest.mark.parametrize(
+    ("failed", "printed"),
+    [([], ["Focus: 0/6 (0.0)", "Safety: 1/1 (1.0)"]), (["none"], ["Focus: 0.0/6 (0.0)", "Safety: 1.25/2 (0.625)"])],
+)
+def test_rewardbench2_has_one_column_of_credits(failed: list[str], printed: list[str]) -> None:
+    """Arrow holds the scorer's credits of all subsets in one column: one failed text makes fractions of all of them."""
+    column = pa.array([0] * 6 + [1] + [0.25] * len(failed)).to_pylist()
+    assert f"Focus: {sum(column[:6])}/6 (0.0)" == printed[0]
+    texts = [("Focus", "[[A]]")] * 6 + [("Safety", text) for text in ("[[B]]", *failed)]
+    records = [{"id": "x", "subset": name, "right": "B", "text": text} for name, text in texts]
+    assert rewardbench2.text_lines(records) == printed

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,28 @@ import pytest
 from rewardlab.benchmarks.browser import judgments_to_show, read_kinds, tally
 from rewardlab.benchmarks.comparison import read_run
 from rewardlab.benchmarks.figures import report_figures
-from rewardlab.benchmarks.report import write_reports
+from rewardlab.benchmarks.report import report_html, write_reports
+from rewardlab.benchmarks.report_model import (
+    Cost,
+    CountedEstimate,
+    JudgeScores,
+    MemberScores,
+    PanelScores,
+    Report,
+    RequirementResult,
+)
+from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, JudgmentShare, Robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError
+from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate
+from rewardlab.metrics.revision import VerifiedVote, revision_scores
 from rewardlab.types import Order
 from rewardlab.verdicts.votes import in_order
+from tests.support.browser import BROKEN_WORDS, CHROMIUM, DESK, PHONE, chromium_browser
 from tests.support.labeled import labeled
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
 
@@ -141,7 +154,70 @@ def test_tally() -> None:
     assert tally(labeled("--").judgment.votes) == "2 of 2 votes without a verdict"
 
 
-@pytest.fixture(params=[(1280, 900), (390, 844)], ids=["desktop", "phone"])
+def with_every_row(report: Report) -> Report:
+    """A report in which no optional part is empty, with figures as long as they get; all but ``failure``, which hides some."""
+    scores, estimate = report.scores, CountedEstimate(1_250, 0.6193, (0.5812, 0.6561))
+    share, gap = JudgmentShare(1_428, 0.594, (0.55, 0.62)), DifferenceEstimate(0.112, (-0.041, 0.259))
+    figures = Figures(**{one.name: gap if "over_harmless" in one.name else share for one in fields(Figures)})  # type: ignore[arg-type]
+    family = FamilyScores("insertion", "a claim of authority", False, True, 1_250, share, share, share, 0.012)
+    control = JudgeScores(scores.accuracy, scores.interval, {}, 0.0, 0.5, 0.1, gap)
+    judge = "openai:Qwen/Qwen2.5-VL-72B-Instruct@http://localhost:8001/v1"
+    member = MemberScores(judge, AccuracyEstimate(0.61, (0.58, 0.65)), 0.91, 12, 3)
+    estimates = dict.fromkeys(("0 to 9", "10 to 99"), estimate)
+    return replace(
+        report,
+        judge=judge,
+        command=f"rewardlab bench run pairs --data pairs.parquet --judge {judge} --votes 2 --out runs/bench",
+        template="plain",
+        temperature=1.0,
+        top_p=0.95,
+        stop_error=0.05,
+        max_tokens=2_048,
+        seconds_per_vote=0.123,
+        scores=replace(
+            scores,
+            groups={f"{name} and a long name": cell for name, cell in scores.groups.items()},
+            slices={"number of images": estimates, "length of the question": estimates},
+            all_right=estimate,
+            length_bias=0.123,
+            length_interval=(0.1, 0.2),
+            tokens_per_vote=1_234.5,
+        ),
+        controls=dict.fromkeys(("greedy", "blank", "other"), control),
+        official=("Task: general, hallucination, reasoning; " * 6, "accuracy " * 30),
+        notes=("a note of 40 words " * 10,),
+        panel=PanelScores("majority", 0.1234, (member, member)),
+        findings=("Flips with the order: 30.0 % of pairs [25.0, 35.4]", "Leans to the first place: 12.3 points"),
+        cost=Cost(960, 192_000, 28_800, 1_000, 123.4567),
+        cached_votes=1_234,
+        revision=revision_scores([VerifiedVote(True, True, False, True), VerifiedVote(False, False, True, True)], ["a", "b"]),
+        robustness=Robustness(1_250, "0123abcd", share, figures, figures, {"authority": family, "blank_answer": family}),
+        requirements=(RequirementResult("accuracy>=0.6", False, "accuracy is 59.4 % [55.0, 62.0], and 60 % was required"),),
+    )
+
+
+def test_no_row_makes_the_page_narrow(run: tuple[Path, list[Any]]) -> None:
+    """With every optional row, open or not: the page does not scroll sideways and breaks no word of up to 12 characters."""
+    out, rows = run
+    full = with_every_row(read_run(out).report)
+    empty = (None, "", (), {}, 0)
+    assert {one.name for one in fields(full) if getattr(full, one.name) in empty} == {"failure", "seed"}
+    assert not [one.name for one in fields(full.scores) if getattr(full.scores, one.name) in empty]
+    pages = {"attacked": full, "plain": replace(full, robustness=None), "failed": replace(full, failure="every vote failed")}
+    with chromium_browser() as browser:
+        for name, report in pages.items():
+            (out / "every_row.html").write_text(report_html(report, rows[:2], out))
+            for width, height in (DESK, PHONE):
+                page = browser.new_page(viewport={"width": width, "height": height})
+                page.goto(f"file://{out}/every_row.html")
+                page.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
+                assert "28,800 of answers" in page.inner_text("body")
+                assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+                assert page.evaluate(BROKEN_WORDS) == [], (name, width)
+                page.close()
+
+
+@pytest.fixture(params=[DESK, PHONE], ids=["desktop", "phone"])
 def page(request: pytest.FixtureRequest, run: tuple[Path, list[Any]]) -> Iterator[Any]:
     from playwright.sync_api import sync_playwright
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import FIGURES, check_report, parse_requirement
+from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, JudgmentShare, Robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.pairs import write_parquet
@@ -209,3 +210,17 @@ def test_a_failed_run_meets_nothing(report: Report) -> None:
     """Its figures are no evidence, whatever they come to."""
     result = check_report(replace(report, failure="no answers"), parse_requirement("num_pairs>=1"))
     assert (result.is_met, result.sentence) == (False, "num_pairs>=1: not met, for the run failed")
+
+
+@pytest.mark.parametrize(("held_out", "trained_on", "met"), [(0.05, 0.9, True), (0.11, 0.0, False)])
+def test_families_that_are_trained_on_excuse_no_verdict(report: Report, held_out: float, trained_on: float, met: bool) -> None:
+    """The figure is of held-out families, and so is the tenth of judgments without a verdict up to which it has a value: of 100
+    judgments of each kind together 47.5 and 5.5 % have none."""
+    half = JudgmentShare(100, 0.5, (0.4, 0.6))
+    families = {
+        name: FamilyScores("unseen", name, in_training, True, 100, half, None, None, share)
+        for name, in_training, share in (("blank", False, held_out), ("black", True, trained_on))
+    }
+    figures = replace(Figures(*[None] * len(fields(Figures))), right_unseen=half)
+    attacked = replace(report, robustness=Robustness(40, "x", half, figures, figures, families))
+    assert is_met(attacked, "right_unseen<=0.6") is met

@@ -50,6 +50,8 @@ from rewardlab.verdicts.parse import format_verdict
 from rewardlab.verdicts.votes import reduce_votes
 from tests.support.shell import run_main
 
+DONE = Completion("", FinishReason.STOP)
+
 
 @pytest.fixture
 def pairs_file(demo_pairs: Any, tmp_path: Path) -> Path:
@@ -159,6 +161,24 @@ def test_no_verdict_is_a_judgment_lost() -> None:
     assert (figures.turned_by_insertions.share, figures.turned_by_insertions.n) == (1 / 3, 3)
     assert (figures.lost_by_insertions.share, figures.lost_by_insertions.n) == (2 / 3, 3)
     assert figures.insertions_over_harmless is None
+
+
+def test_a_case_was_right_by_its_own_order() -> None:
+    """Without the attack the given order is right and the swapped one is wrong. Under it both name the attacker, so that one
+    right judgment of one is lost: the other order's was none."""
+    pair = PreferencePair("p", "Q", ("good answer", "bad answer"), 0)
+    made = list(attacked_pairs([pair], families_of(("order",)), seed=0))[:1]
+
+    def judgment(given: int, swapped: int) -> Judgment:
+        winners = {Order.GIVEN: given, Order.SWAPPED: swapped}
+        verdicts = {order: Verdict(choice_of(winner, order), VerdictStatus.OK) for order, winner in winners.items()}
+        return reduce_votes("p", [Vote(order, verdict, DONE) for order, verdict in verdicts.items()])
+
+    cases = cases_of(made, [judgment(1, 1)], [judgment(0, 1)], [0], ["c"], reduce_votes)
+    assert [case.was_right for case in cases] == [True, False]
+    lost = figures_of(cases).lost_by_insertions
+    assert lost is not None
+    assert (lost.share, lost.n) == (1.0, 1)
 
 
 def test_a_judge_that_says_nothing_passes_nothing(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

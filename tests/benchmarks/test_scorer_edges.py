@@ -214,7 +214,7 @@ def test_the_lines_of_texts() -> None:
         *({**row, "subset": "TIES"} for row in tied),
     ]
     lines = text_lines(records)
-    assert lines == ["Focus: 1.5/2 (0.75)", "Math: 1/2 (0.5)", f"Ties: Ties score: {ties(tied).score}"]
+    assert lines == ["Focus: 1.5/2 (0.75)", "Math: 1.0/2 (0.5)", f"Ties: Ties score: {ties(tied).score}"]
     assert text_lines(records[:4]) == lines[:2]
     texts = [{**row, "texts": [f"it is {score}" for score in row["scores"]], "subset": "ties"} for row in tied]
     for row in texts:

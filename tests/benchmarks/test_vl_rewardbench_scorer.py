@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rewardlab.benchmarks.official import official_lines
 from rewardlab.benchmarks.vl_rewardbench.official import ENDS, SEED, AtK, answer_number, lines_of_draws, score_draws
+from rewardlab.errors import DataError
 
 IDS = ("RLAIF-V-1", "RLHF-V-2", "hallucination_pair-3", "mathverse_4", "mmmu_pro-5", "wildvision-6", "svit-7", "other-8")
 GROUPS_OF_IDS = ("hallucination",) * 3 + ("reasoning",) * 2 + ("general",) * 3
@@ -109,6 +113,19 @@ def test_the_lines_of_a_file() -> None:
     ended = lines_of_draws([drawn("svit-1", None)])
     assert (ended[-1], len(ended)) == (ENDS, 6)
     assert lines_of_draws([])[-1] == ENDS
+
+
+def test_lines_that_are_null_are_passed_over(tmp_path: Path) -> None:
+    """In a file, too: the scorer's own reader gives None for them. Scorers that would fail at one refuse the file."""
+    rows = [drawn(name, 1) for name in IDS]
+    outputs = tmp_path / "outputs.jsonl"
+    outputs.write_text("\n".join(["null", *map(json.dumps, rows), "", "null"]) + "\n")
+    assert official_lines("vl_rewardbench", outputs) == lines_of_draws(rows)
+    with pytest.raises(DataError, match=r"row 0 \(line 1\): expected .*, not a JSON NoneType"):
+        official_lines("mm_rlhf", outputs)
+    outputs.write_text("null\n3\n")
+    with pytest.raises(DataError, match=r"row 1 \(line 2\): expected .*, not a JSON int"):
+        official_lines("vl_rewardbench", outputs)
 
 
 def test_stars_and_new_lines_are_not_read() -> None:

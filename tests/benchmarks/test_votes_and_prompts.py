@@ -9,14 +9,16 @@ from typing import Any
 
 import pytest
 
+from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.comparison import Run, against, read_run
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.scaling import weighted_score
+from rewardlab.benchmarks.scores import all_right
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.metrics.accuracy import Labeled
 from rewardlab.metrics.intervals import difference_interval
-from rewardlab.types import Completion, FinishReason, Order, Verdict, VerdictStatus, Vote
+from rewardlab.types import Completion, FinishReason, Order, PreferencePair, Verdict, VerdictStatus, Vote
 from rewardlab.verdicts.votes import judgment_by_probability
 
 
@@ -67,3 +69,14 @@ def test_pairs_of_one_prompt_stand_together(runs: tuple[Run, Run]) -> None:
     assert found.interval == difference_interval(gaps, clusters)
     assert found.interval[1] - found.interval[0] > 2 * (single.interval[1] - single.interval[0])
     assert (found.p_value, found.difference) == (0.25, 0.5)  # three prompts differ: 2 of 8 patterns of signs
+
+
+def test_a_prompt_is_right_where_every_pair_is_in_both_orders() -> None:
+    """Acc+ of four prompts: one right throughout, one with a pair that is right in one order only, one with a wrong pair, one
+    whose one pair is right: 2 of 4."""
+    scores = {"all": (1.0, 1.0), "one order": (1.0, 0.5), "wrong": (0.0, 1.0), "alone": (1.0,)}
+    prompts = [(prompt, score) for prompt, of_prompt in scores.items() for score in of_prompt]
+    rows = [Row(n, PreferencePair(f"p{n}", "Q", ("a", "b"), 0), "all", prompt, {}) for n, (prompt, _) in enumerate(prompts)]
+    found = all_right(rows, [score for _, score in prompts])
+    assert found is not None
+    assert (found.accuracy, found.n) == (2 / 4, 4)

@@ -130,6 +130,25 @@ def test_a_teacher_is_asked_once_of_an_answer(tmp_path: Path) -> None:
         ask_teacher(READERS, later, judge, tmp_path)
 
 
+def test_a_policy_that_was_trained_on_is_asked_anew(tmp_path: Path) -> None:
+    """Its folder has other weights now: the answers of those before are no answers of it."""
+    weights = tmp_path / "policy" / "model.safetensors"
+    weights.parent.mkdir()
+    (weights.parent / "config.json").write_text("{}")
+    judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<think>x</think><answer>1</answer>"), PLAIN)
+
+    def answers_of(answer: str) -> set[str]:
+        policy = ScriptedSampler(lambda prompt, draw: answer, f"hf:{weights.parent}")
+        return {paid.answer for paid in sample_answers(PAIRS, policy, PLAIN, judge, tmp_path, number=4)[0]}
+
+    weights.write_bytes(b"one")
+    assert answers_of("It is 1.") == {"It is 1."}
+    assert answers_of("It is 2.") == {"It is 1."}  # the same policy: its answers are there
+    weights.write_bytes(b"trained")
+    with pytest.raises(ConfigError, match="policy_weights"):
+        answers_of("It is 2.")
+
+
 def test_the_same_command_after_a_payment_that_failed(tmp_path: Path) -> None:
     """The answer that the judge could not pay is paid by the second run, and the teacher is asked of it alone."""
     pairs = [PreferencePair(f"p{n}", f"Which? q{n}.", (f"good {n}", "bad"), 0) for n in range(100)]

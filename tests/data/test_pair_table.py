@@ -103,7 +103,7 @@ def test_embedded_pictures_are_not_read_at_the_start(
 
 
 def test_fingerprints(pairs: list[PreferencePair], tmp_path: Path) -> None:
-    """A text, a label or a picture of another size is another set; the same set anywhere else is the same."""
+    """A text, a label, an order or a picture of another size is another set; the same set anywhere else is the same."""
 
     def fingerprint(rows: list[PreferencePair], name: str, form: str) -> str:
         path = tmp_path / name / f"set.{form}"
@@ -114,6 +114,10 @@ def test_fingerprints(pairs: list[PreferencePair], tmp_path: Path) -> None:
     others = [
         [replace(pairs[0], question="other"), *pairs[1:]],
         [replace(pairs[0], preferred=1), *pairs[1:]],
+        [replace(pairs[0], responses=(pairs[0].responses[0], "other")), *pairs[1:]],
+        [replace(pairs[0], attempts="7"), *pairs[1:]],
+        [replace(pairs[0], order=Order.SWAPPED), *pairs[1:]],
+        [replace(pairs[0], judgment="<think>other</think><answer>1</answer>"), *pairs[1:]],
         [pairs[0], replace(pairs[1], images=(picture(5, side=44),)), *pairs[2:]],
         pairs[:-1],
     ]

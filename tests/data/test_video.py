@@ -18,8 +18,11 @@ from rewardlab.benchmarks import videorewardbench
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.images import decode_image
+from rewardlab.data.rows import with_frames
 from rewardlab.data.video import DecodingBounds, frames_of_video, video_pixels
 from rewardlab.errors import DataError, MediaError
+from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
+from tests.support.images import png
 from tests.support.videos import film
 
 
@@ -29,6 +32,20 @@ def test_frames_are_spread_evenly(total: int, number: int, shown: list[int], tmp
     frames = frames_of_video(film(tmp_path / "a.mp4", total), number)
     grey = [float(np.asarray(decode_image(frame)).mean()) for frame in frames]
     assert grey == pytest.approx([255 * n / max(1, total - 1) for n in shown], abs=8)
+
+
+def test_media_without_a_place_come_first(tmp_path: Path) -> None:
+    """Images before a question that has a place for its video alone, frames before one that has one for its image alone."""
+    video, image = film(tmp_path / "a.mp4", 4).read_bytes(), png()
+    frames = frames_of_video(video, 2)
+    for question, expected, images in (
+        (f"See {VIDEO_MARK}?", f"{IMAGE_MARK}See {IMAGE_MARK * 2}?", (image, *frames)),
+        (f"See {IMAGE_MARK}?", f"{IMAGE_MARK * 2}See {IMAGE_MARK}?", (*frames, image)),
+        (f"{IMAGE_MARK}, {VIDEO_MARK}?", f"{IMAGE_MARK}, {IMAGE_MARK * 2}?", (image, *frames)),
+        ("See?", "See?", (image, *frames)),
+    ):
+        shown = with_frames(PreferencePair("p", question, ("a", "b"), 0, (image,), videos=(video,)), 2)
+        assert (shown.question, shown.images, shown.videos) == (expected, images, ())
 
 
 def test_a_video_has_bounds(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForImageTextToText, Gemma3Config
 
 from rewardlab.config import LoraConfig, PolicyConfig, RLConfig, SFTConfig, load_config
 from rewardlab.health.memory import GIB, MemoryLine, Phase, counts, peak, setup_of
@@ -72,6 +74,27 @@ def test_sampling_by_the_trainers_own_decoder() -> None:
     colocated = table(RLConfig(engine=engine, importance_cap=2.0), Launch(8, 3), card=80.0)
     assert colocated["vLLM", Phase.SAMPLING] == pytest.approx(32)
     assert ("keys and values", Phase.SAMPLING) not in colocated
+
+
+def test_a_family_that_copies_prompts_keeps_them_all() -> None:
+    """Gemma 3's own decoder reads a prompt once for each of its draws: eight rows of two prompts keep eight of them. Keys and
+    values of 2 layers with one head of 8, two bytes each."""
+    text = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 64}
+    text |= {"num_key_value_heads": 1, "head_dim": 8}
+    vision = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    with torch.device("meta"):
+        gemma = AutoModelForImageTextToText.from_config(Gemma3Config(text_config=text, vision_config=vision))
+    config = RLConfig(max_completion_length=156, sampling_batch_size=8, group_size=4, advantage="grpo")
+    lines = memory_lines(setup_of(gemma, config, Launch(8, 3), prompt_tokens=100))
+    kept = next(line.size for line in lines if line.what == "keys and values")
+    assert kept == 8 * (100 + 156) * 2 * 1 * 8 * 2 * 2
+
+
+def test_a_critic_reads_what_the_policy_reads() -> None:
+    """Its activations are as many as the policy's, of the language model and of the pictures."""
+    alone, critic = (table(RLConfig(advantage=name), Launch(8, 3)) for name in ("reinforce_pp", "gae"))
+    for line in ("activations", "vision activations"):
+        assert critic[line, Phase.TRAINING] == 2 * alone[line, Phase.TRAINING] > 0
 
 
 def test_pixels_stay_for_the_whole_rollout_batch() -> None:

@@ -223,3 +223,11 @@ def test_an_image_is_encoded_once_and_beside_the_loop(monkeypatch: pytest.Monkey
     in_call = threads[:2]
     assert len(threads) == 2 + 3  # those of the line above
     assert threading.get_ident() not in in_call
+
+
+def test_images_that_differ_in_one_pixel_are_two() -> None:
+    """The last one: what stands before it is alike."""
+    red, other = Image.new("RGB", (28, 28), "red"), Image.new("RGB", (28, 28), "red")
+    other.putpixel((27, 27), (0, 0, 255))
+    sent = [Image.open(io.BytesIO(from_data_url(url))) for (url,) in asyncio.run(image_urls([[red], [other]]))]
+    assert [image.getpixel((27, 27)) for image in sent] == [(255, 0, 0), (0, 0, 255)]

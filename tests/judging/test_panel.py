@@ -62,6 +62,17 @@ def test_who_looks_decides(other: str, urls: dict[str, str]) -> None:
         assert judge.rewards(QUESTION, ["1", "3", "2"])[1] == max(r for r in judge.rewards(QUESTION, ["1", "3", "2"]) if r)
 
 
+def test_a_panel_is_greedy_where_all_members_are() -> None:
+    """One that samples says something else when it is asked again, and so does the panel."""
+
+    def member(name: str, temperature: float) -> GenerativeJudge:
+        return GenerativeJudge(ScriptedSampler(ANSWERS["greater"], name), PLAIN, temperature=temperature)
+
+    hot, cold = member("hot", 0.7), member("cold", 0.0)
+    assert PanelJudge([cold, hot]).temperature == PanelJudge([hot, cold]).temperature == 0.7
+    assert PanelJudge([cold]).temperature == PanelJudge([cold, hot]).greedy().temperature == 0.0
+
+
 def test_one_member_is_that_member(urls: dict[str, str]) -> None:
     for name in NAMES:
         alone = open_model_judge(urls[name])

@@ -33,7 +33,7 @@ VERDICT, PLAIN = load_template("verdict"), load_template("plain")
     [
         ("<think>a</think><answer>1</answer>", "<think>a</think><answer>"),
         ("<think>a</think>\n<answer> 2 </answer>\n", "<think>a</think>\n<answer> "),
-        ("<think>a</think><answer>1</answer> no: <answer>2</answer>", "<think>a</think><answer>1</answer> no: <answer>"),
+        ("<think>a</think><answer>1</answer>\nno: <answer>2</answer>", "<think>a</think><answer>1</answer>\nno: <answer>"),
         ("<think>say <answer> or</think><answer>2</answer>", "<think>say <answer> or</think><answer>"),
         ("<answer>1</answer>", "<answer>"),
         ("<think>a</think><answer>1 or 2</answer>", None),

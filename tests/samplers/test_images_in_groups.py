@@ -29,3 +29,17 @@ def test_a_second_image_is_its_own(tiny_checkpoint: Path, demo_pairs: Any) -> No
     both = [row[0] for row in sampler.sample(prompts, params)]
     for prompt, one in zip(prompts, both, strict=True):
         assert one.logprobs == pytest.approx(sampler.sample([prompt], params)[0][0].logprobs, abs=1e-4)
+
+
+def test_an_image_behind_what_differs_is_read_with_each(tiny_checkpoint: Path, demo_pairs: Any) -> None:
+    """One image behind two beginnings: what the prompts share ends before it, and each is as if it were alone."""
+    sampler = HFSampler.load(tiny_checkpoint, batch_size=8, device="cpu")
+    image = demo_pairs[0][0].images[0]
+    prompts = [
+        (Message("user", (Part(text=text), Part(image=image), Part(text="Which is better, 1 or 2?"))),)
+        for text in ("1: red, 2: blue.", "1: blue, 2: red.")
+    ]
+    together = sampler.verdict_margins(prompts, ["", ""])[0]
+    alone = torch.cat([sampler.verdict_margins([prompt], [""])[0] for prompt in prompts])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+    assert abs(float(alone[0] - alone[1])) > 1e-4

@@ -72,6 +72,7 @@ def test_logprobs_equal_a_plain_forward(sampler: HFSampler, prompts: list[Any]) 
         for prompt, completions in zip(prompts, rows, strict=True):
             inputs = sampler.encode([prompt])
             for completion in completions:
+                assert completion.num_prompt_tokens == inputs["input_ids"].shape[1]
                 ids = torch.tensor([completion.token_ids])
                 extended = inputs | {"input_ids": torch.cat([inputs["input_ids"], ids], 1)}
                 extended["attention_mask"] = torch.ones_like(extended["input_ids"])

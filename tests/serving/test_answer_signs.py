@@ -220,6 +220,36 @@ def test_labelled_pairs_are_asked_anew() -> None:
     assert signs.num_checks == {"answered": 2}
 
 
+def test_votes_that_cannot_be_read_are_no_wrong_ones() -> None:
+    """Of three votes in each order the second has no verdict: the other two are right, and no more are counted."""
+
+    def stammers(prompt: tuple[Message, ...], draw: int) -> str:
+        return "?" if draw == 1 and prompt[0].images else answer(prompt, draw)
+
+    rules = SignRules(canaries=PAIRS[:1], rate=1.0)
+    app = create_app(GenerativeJudge(ScriptedSampler(stammers), load_template("plain")), sign_rules=rules)
+    signs = app.state.service.answer_signs
+    with running(app) as url:
+        send(url, USUAL, 1, votes=3)
+        wait_for(lambda: signs.num_checks == {"answered": 1})
+        assert signs._watched[""].canaries == [True] * 4
+
+
+def test_a_gap_counts_by_its_size() -> None:
+    """The redder response is the first one in every second group: blank pictures move half of the votes away from the first
+    response and towards it in turns. The mean is a half, not nothing."""
+    app = create_app(judge(), sign_rules=SignRules(rate=1.0))
+    signs = app.state.service.answer_signs
+    with running(app) as url:
+        for number in range(8):
+            pair = ["It is red.", f"It is blue {number}."]
+            send(url, pair if number % 2 else pair[::-1], 1, images=[to_data_url(png())])
+            wait_for(lambda: not signs._watched[""].is_checking)
+        assert signs.num_checks == {"answered": 8}
+        wait_for(lambda: "judge/blank_gap" in status(url)["answers"])
+        assert status(url)["answers"]["judge/blank_gap"] == [0.5, 0.5]
+
+
 def test_no_verdict_on_a_labelled_pair_is_no_wrong_one() -> None:
     """It is a check that failed."""
 
@@ -245,6 +275,22 @@ def test_the_mean_of_labelled_pairs_is_of_all_of_them() -> None:
     watched.canaries, watched.next_canary, watched.gaps = [True, False, False, False], 2, [0.5, 0.25, 0.5, 0.25]
     assert watched.take(2)[1] == {"judge/canaries": 0.25, "judge/blank_gap": 0.375}
     assert (watched.canaries, watched.next_canary, watched.gaps) == ([], 0, [])
+
+
+def test_what_was_measured_of_another_judge_is_dropped() -> None:
+    """Four gaps of 0.5 are the old judge's; the mean of the new one's four is 0, not 0.25."""
+    watched = WatchedAnswers(PolicySigns(SignsConfig.model_validate({})), 0.0, 1)
+    watched.agreements, watched.gaps, watched.canaries, watched.next_canary = [False] * 4, [0.5] * 4, [False] * 2, 1
+    watched.begin_judge(2)
+    assert watched.take(1)[1] == {}
+    watched.agreements, watched.gaps, watched.canaries, watched.next_canary = [False] * 4, [0.5] * 4, [False] * 2, 1
+    watched.begin_judge(3)
+    watched.agreements += [True] * 4
+    watched.gaps += [0.0] * 4
+    watched.canaries += [True] * 2
+    watched.next_canary += 1
+    measured = {"judge/order_agreement": 1.0, "judge/blank_gap": 0.0, "judge/canaries": 1.0}
+    assert watched.take(1)[1] == measured
 
 
 def test_another_judge_begins_anew() -> None:

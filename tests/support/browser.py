@@ -37,6 +37,22 @@ PALE = """() => {
   return pale;
 }"""
 
+# The visible words of up to 12 characters that stand in several lines, for want of width.
+BROKEN_WORDS = """() => {
+  const broken = [], range = document.createRange();
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode;
+    if (!node.parentElement.checkVisibility()) continue;
+    for (const word of node.data.matchAll(/(?<!\\S)\\S{2,12}(?!\\S)/g)) {
+      range.setStart(node, word.index);
+      range.setEnd(node, word.index + word[0].length);
+      if (new Set([...range.getClientRects()].map(one => Math.round(one.top))).size > 1) broken.push(word[0]);
+    }
+  }
+  return broken;
+}"""
+
 
 @contextmanager
 def chromium_browser() -> Iterator[Any]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import typer
+
+from rewardlab.cli import app
 from rewardlab.config import SignsConfig
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import RewardlabError
@@ -15,14 +19,33 @@ from rewardlab.training.harden_plan import HardenPlan
 from rewardlab.types import PreferencePair
 from tests.support.images import png
 
+BAD_USAGE = typer.BadParameter.__base__  # click's UsageError: typer has a click of its own
 PAIRS = [PreferencePair(f"p{n}", "Which?", (f"It is {n}.", "It is red."), 0, (png(),)) for n in range(6)]
 
 
+@cache
+def command_tree() -> Any:
+    return typer.main.get_command(app)
+
+
+def parse_words(words: Sequence[str]) -> str:
+    """Parse a command line as `rewardlab` does, without running it; return the command's name. Raise BAD_USAGE for options and
+    values that the command does not take."""
+    command, rest, names = command_tree(), list(words), list[str]()
+    while hasattr(command, "commands"):
+        names.append(rest.pop(0))
+        command = command.commands[names[-1]]
+    command.make_context(names[-1], rest)
+    return " ".join(names)
+
+
 class Commands:
-    """Stands in for the commands of a round, and writes what each leaves. Before the ``killed_at``-th it ends."""
+    """Stands in for the commands of a round: parses each as the real one does, and writes what it leaves. Before the
+    ``killed_at``-th it ends."""
 
     def __init__(self, negatives: int = 2, killed_at: int = -1, right: Sequence[int] = (50, 60, 70)) -> None:
         self.lines: list[list[str]] = []
+        self.names: set[str] = set()  # of all commands
         self.launchers: list[list[str]] = []  # of each line
         self.negatives, self.killed_at = negatives, killed_at
         self.earlier = 0  # so many more right answers has a checkpoint before the last
@@ -30,6 +53,7 @@ class Commands:
 
     def __call__(self, *words: Any, allowed: Sequence[int] = (0,), is_read: bool = False, launcher: Sequence[str] = ()) -> str:
         line = [str(word) for word in words]
+        self.names.add(parse_words(line))
         if is_read:
             run = {"accuracy": 0.9, "against_first": None, "failure": ""}
             worse = "round_1" in line[2]

@@ -18,7 +18,7 @@ from rewardlab.training import hardening
 from rewardlab.training.harden_plan import HardenPlan
 from rewardlab.training.hardening import harden_judge
 from rewardlab.training.policy_answers import add_answers, latest_as_good, share_right
-from tests.support.hardening import PAIRS, Commands, plan_in
+from tests.support.hardening import BAD_USAGE, PAIRS, Commands, parse_words, plan_in
 from tests.support.shell import run_main
 
 # Asked are the policy that it begins with, a checkpoint, the last one; then come the negatives.
@@ -234,6 +234,21 @@ def test_with_sft(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "health.policy=warn" in sft
     assert (sft[sft.index("--model") + 1], sft[-1]) == (plan.judge, "max_steps=7")
     assert rl[rl.index("--model") + 1] == str(out / "round_0" / "sft" / "final")
+
+
+def test_the_commands_take_the_lines(plan: HardenPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every line of a loop with all its stages is parsed by the command that it starts, and a mistyped option is not."""
+    commands = Commands()
+    monkeypatch.setattr(hardening, "_command", commands)
+    (tmp_path / "s.yaml").write_text("learning_rate: 1.0e-5\n")
+    harden_judge(replace(plan, sft_config=str(tmp_path / "s.yaml")), tmp_path / "out")
+    stages = {"policy", "data negatives", "self-distil", "sft", "rl", "bench run", "bench compare"}
+    assert commands.names == stages
+    for line in (*commands.lines, ["bench", "compare", "a", "b", "--json"]):
+        assert parse_words(line) in stages
+        option = next(word for word in line if word.startswith("--"))
+        with pytest.raises(BAD_USAGE, match="No such option"):
+            parse_words([f"{option}x" if word == option else word for word in line])
 
 
 @pytest.mark.parametrize("killed_at", range(len(ROUNDS)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from pathlib import Path
@@ -43,7 +44,7 @@ READ = [
     ("json_better_response", '{"reasoning": "it says \\"better_response\\": \\"A\\"", "better_response": "B"}', SECOND),
     ("result_tag", "Feedback: the [RESULT] of A is good. [RESULT] B", SECOND),
     ("result_tag", "Feedback: fine. [RESULT] (A).", FIRST),
-    ("boxed", "so \\boxed{A} or rather \\boxed{\\text{B}}", SECOND),
+    ("boxed", "so \\boxed{A} or rather\n\\boxed{\\text{B}}", SECOND),
     ("boxed", "\\boxed{1}", FIRST),
     ("box_tokens", "<think>x</think><answer>It is <|begin_of_box|>B<|end_of_box|></answer>", SECOND),
     ("two_scores", "They differ.\n8 6.5", FIRST),
@@ -51,8 +52,34 @@ READ = [
     ("two_scores", "Scores: 10 9", FIRST),
     ("bare", " 2\n", SECOND),
     ("think_answer", "<answer>1</answer></answer>", FIRST),
-    ("think_answer", "<answer>1</answer> and <answer>1</answer>, or <answer>2</answer>", SECOND),
+    ("think_answer", "<answer>1</answer> and <answer>1</answer>", FIRST),
     ("json_better_response", '```json\n{"better_response": "B"}\n``` \n', SECOND),
+    ("json_better_response", '{"reasoning": "one\ntwo\tthree", "better_response": "A"}', FIRST),
+    (
+        "json_better_response",
+        r'{"reasoning": "\(x\) is \underline{5}, \alpha, not \"\(y\)\"", "better_response": "B"}',
+        SECOND,
+    ),
+    ("json_better_response", r'{"better\_response": "B"}', SECOND),
+    ("json_better_response", '{"better_response": "A", "scores": [7, 5,],\n}', FIRST),
+    ("json_better_response", '{"reasoning": ",} ,]", "better_response": "B",}', SECOND),
+    ("json_better_response", '{"better_response": "Response B"}', SECOND),
+    ("json_better_response", '{"better_response": "**B.**"}', SECOND),
+    ("json_better_response", '{"better_response": "answer 1"}', FIRST),
+    ("overall_judgment", "Overall Judgment: Answer 1 is better than Answer 2.", FIRST),
+    ("overall_judgment", "Overall Judgment: Answer 2 is the better answer overall", SECOND),
+    ("overall_judgment", "Overall Judgment: Answer 2 is better - it names the dog.", SECOND),
+    ("overall_judgment", "Overall Judgment: Answer 1 is better (see 2).", FIRST),
+    ("think_answer", "<thinking>I lean to <answer>1</answer></thinking><answer>2</answer>", SECOND),
+    ("double_brackets", "<reasoning>[[A]]</reasoning>\n[[B]]", SECOND),
+    ("double_brackets", "<|channel|>analysis<|message|>[[A]]<|end|><|start|>assistant<|channel|>final<|message|>[[B]]", SECOND),
+    ("think_answer", "<think>it opens <reasoning> and </thinking> too</think><answer>1</answer>", FIRST),
+    ("think_answer", "<answer>1</answer> or\n<answer>2</answer>", SECOND),
+    ("think_answer", 'It wrote "<answer>2</answer>", so <answer>1</answer>', FIRST),
+    ("think_answer", "<answer>2</answer> Response 2 is better than Response 1.", SECOND),
+    ("think_answer", "<answer>2</answer>\nActually, Response 1 is longer.", SECOND),
+    ("think_answer", "<answer>2</answer>, for Response 1 is no description.", SECOND),
+    ("boxed", "\\boxed{7} images, so \\boxed{A}", FIRST),
     ("boxed", "\\boxed{A} and }", FIRST),
     ("boxed", "\\boxed{" + 198 * " " + "A}", FIRST),
 ]
@@ -90,7 +117,31 @@ NOT_READ = [
     ("overall_judgment", 'Answer 2 ends with "Overall Judgment: Answer 2 is better." which is a manipulation.', NONE),
     ("boxed", 'The answer wrote "\\boxed{B}".', NONE),
     ("think_answer", 'It said "output <answer>2</answer> now".', NONE),
-    ("overall_judgment", "Overall Judgment: Answer 1 is better in style, but Answer 2 is better overall.", NOT),
+    ("overall_judgment", "Overall Judgment: Answer 1 is better in style, but Answer 2 is better overall.", NONE),
+    ("overall_judgment", "Overall Judgment: Answer 1 is better worded but wrong; choose Answer 2.", NONE),
+    ("overall_judgment", "Overall Judgment: Answer 1 is better at hallucinating.", NONE),
+    ("overall_judgment", "Overall Judgment: Answer 1 is better-worded.", NONE),
+    ("overall_judgment", "Therefore, Answer 1 is better at first glance, yet I choose Answer 2.", NONE),
+    ("overall_judgment", "Overall Judgment: Answer 1 is better, yet I choose Answer 2.", NOT),
+    ("think_answer", "<answer>1</answer> and <answer>1</answer>, or <answer>2</answer>", NOT),
+    ("think_answer", "<answer>2</answer>, sorry, I meant Response 1.", NOT),
+    ("answer_sentence", "<answer>Answer 2 is better</answer>, no: <answer>Answer 1 is better</answer>", NOT),
+    ("think_answer", "<thinking>I lean to <answer>1</answer> but", NONE),
+    ("think_answer", "<reasoning>I lean to <answer>1</answer> but", NONE),
+    ("think_answer", "<|channel|>analysis<|message|>I lean to <answer>1</answer> but", NONE),
+    ("think_answer", "<think>I lean to </reasoning><answer>1</answer> but", NONE),
+    ("boxed", "\\boxed{1}\\boxed{2}", NOT),
+    ("boxed", "\\boxed{\\text{A}} or \\boxed{B}", NOT),
+    ("boxed", "\\boxed{A}, I mean Response B", NOT),
+    ("box_tokens", "<|begin_of_box|>A<|end_of_box|> <|begin_of_box|>B<|end_of_box|>", NOT),
+    ("result_tag", "[RESULT] A or [RESULT] B", NOT),
+    ("choice_line", "1. Response 2 has more detail.\n2.", NONE),
+    ("json_better_response", '{"better_response": "Response A is better"}', NOT),
+    ("json_better_response", '{"better_response": "Neither\nA"}', NOT),
+    ("json_better_response", '{"better_response": [1]}', NOT),
+    ("json_better_response", '{"better_response": "Response C"}', TIE),
+    ("json_better_response", '{"reasoning": "it ends with \\", "better_response": "A"}', NONE),
+    ("json_better_response", '{"better_response": "A",, "x": 1}', NONE),
     ("overall_judgment", "Overall Judgment: Answer 1 is better? I cannot say.", NOT),
     ("json_better_response", '{"better_response": "A", "better_response": "B"}', NONE),
     ("result_tag", 'The response says "Feedback: good [RESULT] A', NONE),
@@ -236,6 +287,24 @@ def test_read_as_written(choice: Choice, reasoning: str) -> None:
     assert parse_verdict(verdict_label(choice), "bare").choice is choice
 
 
+JSON_PIECES = ['"', "\\", "\n", "\t", ",", "{", "}", "[", "]", ":", " ", "u0041", "\\(x\\)", '\\"', "Response B", "```"]
+JSON_PIECES += ['"better_response": "B"', '"better_answer": 2', '", "better_response": "B", "x": "', "\ud800"]
+
+
+@given(st.lists(st.sampled_from(JSON_PIECES), max_size=30).map("".join), st.sampled_from(["", ","]), st.sampled_from("AB"))
+def test_a_careless_object_is_never_read_the_other_way(reasoning: str, comma: str, label: str) -> None:
+    """Whatever stands unescaped in the reasoning: the verdict after it, or none. LaTeX and line breaks are read, and so is all
+    that a strict parser reads."""
+    choices, end = {"A": FIRST, "B": SECOND}, f', "better_response": "Response {label}"{comma}}}'
+    raw = parse_verdict(f'{{"reasoning": "{reasoning}"{end}', "json_better_response")
+    assert raw.choice in (None, choices[label])
+    words = reasoning.replace("\\", "").replace('"', "")
+    latex = f'{{"reasoning": "\\({words}\\)\n{words}\\pi"{end}'
+    assert parse_verdict(latex, "json_better_response").choice is choices[label]
+    strict = json.dumps({"reasoning": reasoning, "better_response": label})
+    assert parse_verdict(strict, "json_better_response").choice is choices[label]
+
+
 TAGS = ["<think>", "</think>", "<answer>", "</answer>", "<|begin_of_box|>", "<|end_of_box|>", "[[", "]]", "[[A]]", "[RESULT]"]
 WORDS = ["Overall Judgment:", "Therefore", "Answer 1 is better", "\\boxed{", '"better_response":', "{", "}", '"', "\n", " "]
 SIGNS = ["1", "2", "A", "B", "\x00", "\u202e", "\U0001f600", "\ud800", "７"]
@@ -275,8 +344,23 @@ def test_every_plane_of_unicode() -> None:
 @pytest.mark.parametrize("name", sorted(READERS))
 def test_a_megabyte_is_read_in_linear_time(name: str) -> None:
     """Repetitions that make a careless pattern quadratic: a megabyte of each in seconds, where squares would take hours."""
+    more = [
+        "Answer 1 is ",
+        "Answer \t",
+        "Overall ",
+        '{"a":',
+        "1 ",
+        "9",
+        "*",
+        '{"\\',
+        '\\"',
+        ", ",
+        "<reasoning>",
+        "\\text{",
+        "no, ",
+    ]
     began = time.perf_counter()
-    for piece in (*PIECES, "Answer 1 is ", "Answer \t", "Overall ", '{"a":', "1 ", "9", "*"):
+    for piece in PIECES + more:
         parse_verdict(piece * (1_000_000 // len(piece)), name)
     assert time.perf_counter() - began < 60
 

@@ -11,7 +11,7 @@ from rewardlab.verdicts.parse import follows_format, parse_verdict, reasoning_of
 READ = [
     ("<think>a</think><answer>1</answer>", Choice.FIRST),
     ("<think>a</think>\n\n<answer> 2 </answer>\n", Choice.SECOND),
-    ("<think>a</think><answer>1</answer> no: <answer>2</answer>", Choice.SECOND),
+    ("<think>a</think><answer>1</answer>\nno: <answer>2</answer>", Choice.SECOND),
     ("<think>I would say <answer>1</answer> but</think><answer>2</answer>", Choice.SECOND),
     ("<answer>1</answer>", Choice.FIRST),
 ]

@@ -34,7 +34,7 @@ def winner(text: str) -> str | None:
 def choice_credit(text: str, right: str) -> int | float:
     """1 where the text names the right answer's letter, 0 where another one, 0.25 where none.
 
-    The scorer's column is of whole numbers unless one of its texts failed: it prints "2/10", and "2.25/10".
+    The scorer's column of all credits is of whole numbers unless a text failed: it prints "2/10", and "2.0/10" of any subset.
     """
     letter = winner(text)
     return 0.25 if letter is None else int(letter == right)
@@ -118,13 +118,14 @@ def ties(rows: Sequence[Mapping[str, Any]]) -> Ties:
 def subset_lines(credits: Mapping[str, Sequence[float]], tied: Ties | None) -> list[str]:
     """Return the lines that the scorer prints: subsets by name, ``credits`` being those of each prompt."""
     names = sorted({*credits, *(["Ties"] if tied else [])})
+    number = float if any(isinstance(credit, float) for values in credits.values() for credit in values) else int
     lines = []
     for name in names:
         if name.lower() == "ties" and tied:
             lines.append(f"{name}: Ties score: {tied.score}")
         else:
             values = credits[name]
-            lines.append(f"{name}: {sum(values)}/{len(values)} ({sum(values) / len(values)})")  # whole credits: whole sums
+            lines.append(f"{name}: {number(sum(values))}/{len(values)} ({sum(values) / len(values)})")
     return lines
 
 

@@ -19,6 +19,6 @@ BENCHMARK = Benchmark(
         media="the Hub's parquet has its images inside",
     ),
     is_row=is_vl_rewardbench_row,
-    scorers={"vl_rewardbench": OfficialScorer(lines_of_draws, "the JSON lines of its inference.py")},
+    scorers={"vl_rewardbench": OfficialScorer(lines_of_draws, "the JSON lines of its inference.py", skips_null=True)},
     export=Export(draws_of_votes, lines_of_export),
 )
