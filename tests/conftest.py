@@ -41,6 +41,7 @@ SLOW_FILES = (
     "tests/distill/test_ray_transport.py",
     "tests/models/test_families.py",
     "tests/parity/",
+    "tests/repo/test_contributing.py",
     "tests/repo/test_image_steps.py",
     "tests/repo/test_notebooks.py",
     "tests/repo/test_wheel.py",

@@ -100,7 +100,7 @@ def consistency_judge(config: RLConfig) -> EndpointConsistencyJudge | None:
 def judgment_reward_of(config: RLConfig, template: Template, model: Any, out: Path) -> JudgmentReward:
     """Return the reward function that a config describes."""
     judge = consistency_judge(config)
-    weights = RewardWeights(
+    weights = RewardWeights.complete(
         format=config.format_weight,
         consistency=config.consistency.weight if judge else 0.0,
         swap=config.swap_weight,
