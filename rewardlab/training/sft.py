@@ -33,7 +33,7 @@ from rewardlab.training.run.inputs import config_of, pairs_of
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import numbers_that_fit
 from rewardlab.training.run.resume import StrictResumeMixin
-from rewardlab.training.run.rows import PromptReader, SFTDialogue, dialogue_dataset
+from rewardlab.training.run.rows import PromptReader, SFTDialogue, dialogue_dataset, learnt_answers, log_special_tokens
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.training.run.verification_rows import short_dialogues, verification_dialogues
 from rewardlab.types import BOTH_ORDERS, PreferencePair, choice_of
@@ -161,7 +161,10 @@ def train_sft(
         log_line(
             f"{config.model} was trained on template {trained}, and is taught {template.name} now; template={trained} keeps it"
         )
-    reader = PromptReader(pairs, template, special_tokens(load_processor(config.model).tokenizer))
+    specials = special_tokens(load_processor(config.model).tokenizer)
+    if is_main():
+        log_special_tokens(learnt_answers(pairs, dialogues), specials)
+    reader = PromptReader(pairs, template, specials)
     rows = dialogue_dataset(reader, dialogues)
     data = fingerprint_of(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
 

@@ -170,7 +170,7 @@ def _candidates(
             continue
         num_images = len(media_of(pair))
         of_images = math.inf if pair.videos or (most is None and num_images) else (most or 0) * num_images
-        text = counter.render(build_messages(pair, order=Order.GIVEN, template=template)) + answer(pair)
+        text = counter.render(build_messages(pair, order=Order.GIVEN, template=template)) + counter.learnt(answer(pair))
         if len(text.encode()) + room + of_images > limit:
             yield _Candidate(number, pair, text, limit - NEAR - room - of_images)
         advance(num_processes())
