@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
 from rewardlab.config import PRMConfig
-from rewardlab.data.pair_table import fingerprint_of, pair_facts
+from rewardlab.data.pair_table import pair_facts
 from rewardlab.errors import DataError
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.loading import freeze, load_processor
@@ -35,6 +35,7 @@ from rewardlab.training.run.preflight import TOO_LONG, processor_of
 from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
 from rewardlab.training.run.rows import SFTDialogue, log_special_tokens
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
+from rewardlab.training.run.unreadable import leave_out_unreadable, pairs_named
 from rewardlab.types import Order, PreferencePair
 
 NO_LABEL = -100.0  # what transformers leaves out when it counts labels
@@ -97,7 +98,8 @@ class StepCollator:
         prompts = [build_messages(row["pair"], order=Order(row["step"]["order"]), template=self.template) for row in rows]
         texts = [completion_to_learn(row["step"]["text"], self._specials) for row in rows]
         answers = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
-        inputs = append_answers(dict(encode(self.processor, prompts)), answers, tokenizer.pad_token_id)
+        with pairs_named([row["pair"] for row in rows]):
+            inputs = append_answers(dict(encode(self.processor, prompts)), answers, tokenizer.pad_token_id)
         width = inputs["input_ids"].shape[1]
         ends = [
             [width - len(ids) + token for token in token_ends(_moved(row["step"], text), token_texts(tokenizer, ids))]
@@ -155,7 +157,10 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
     template = load_template_for(config.model, config.template)
     refuse_finished(out)
     refuse_repeated_ids(pairs)
-    rows = prm_rows(pairs, short_judgments(pairs, steps, config, template, out))
+    readable = leave_out_unreadable(pairs, out)
+    away = {pair_facts(pairs)[number].pair_id for number in readable.left_out}
+    kept = [row for row in steps if row["pair_id"] not in away]
+    rows = prm_rows(readable.pairs, short_judgments(readable.pairs, kept, config, template, out))
     if is_main():
         log_special_tokens((row["text"] for row in rows.steps), special_tokens(load_processor(config.model).tokenizer))
     labels = hashlib.sha256(json.dumps(list(steps), sort_keys=True).encode()).hexdigest()[:16]
@@ -177,5 +182,5 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
         )
         return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="prm", config=config))
 
-    data = fingerprint_of(pairs) + labels
-    return run_stage(Stage("prm", config, out, data, len(rows), build))
+    data = readable.known_as(readable.fingerprint + labels)
+    return run_stage(Stage("prm", config, out, data, len(rows), build, readable=readable))
