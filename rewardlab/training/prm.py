@@ -158,8 +158,7 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
     refuse_finished(out)
     refuse_repeated_ids(pairs)
     readable = leave_out_unreadable(pairs, out)
-    away = {pair_facts(pairs)[number].pair_id for number in readable.left_out}
-    kept = [row for row in steps if row["pair_id"] not in away]
+    kept = [row for row in steps if row["pair_id"] not in readable.names_left_out]
     rows = prm_rows(readable.pairs, short_judgments(readable.pairs, kept, config, template, out))
     if is_main():
         log_special_tokens((row["text"] for row in rows.steps), special_tokens(load_processor(config.model).tokenizer))

@@ -200,12 +200,18 @@ def test_two_processes_look_at_a_half_each(tmp_path: Path, monkeypatch: pytest.M
 def test_labels_of_steps_on_them(
     tiny_checkpoint: Path, demo_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """Are left out with them."""
-    some = list(demo_pairs[0][:16])
-    some[3] = cut(some[3])
-    settings = {"model": str(tiny_checkpoint), "template": "plain", "max_steps": 1, "batch_size": 4, "micro_batch_size": 4}
-    train_prm(some, labelled, PRMConfig(**settings, gradient_checkpointing=False), tmp_path / "run")
-    assert [row["pair_id"] for row in listed(tmp_path / "run")] == [some[3].pair_id]
+    """Are left out with them, also once the pairs themselves are gone."""
+    some, out, late = list(demo_pairs[0][:16]), tmp_path / "run", 9  # which is read after a checkpoint
+    some[3], some[late] = cut(some[3]), broken(some[late])
+    settings = scaled_runs.SHARED | {"model": str(tiny_checkpoint), "batch_size": 4, "data_workers": 0, "save_steps": 1}
+    config = PRMConfig(**settings)
+    with pytest.raises(MediaError, match=f"{some[late].pair_id}: not a readable image"):
+        train_prm(some, labelled, config, out)
+    names = [some[3].pair_id, some[late].pair_id]
+    assert [row["pair_id"] for row in listed(out)] == names
+    assert list(out.glob("checkpoint-*"))
+    train_prm([pair for pair in some if pair.pair_id not in names], labelled, config, out)
+    assert (out / "final").exists()
 
 
 def test_videos_and_paths(tmp_path: Path) -> None:

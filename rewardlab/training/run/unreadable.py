@@ -35,12 +35,13 @@ THREADS = 8  # each has a row group in memory
 @dataclass(frozen=True)
 class ReadablePairs:
     """The pairs of a run in ``out``: of those ``given`` the numbers ``left_out`` cannot be read, for the reasons given there.
-    ``digests`` tell each pair from any other."""
+    ``digests`` tell each pair from any other; ``names_left_out``: also of pairs that the set no longer has."""
 
     given: Sequence[PreferencePair]
     digests: Sequence[str]
     left_out: Mapping[int, str]
     out: Path
+    names_left_out: frozenset[str] = frozenset()
 
     @cached_property
     def numbers(self) -> list[int]:
@@ -104,15 +105,15 @@ def leave_out_unreadable(pairs: Sequence[PreferencePair], out: Path) -> Readable
             left_out[n] = listed[pair.pair_id]
     if len(left_out) == len(pairs):
         raise DataError(f"no pair can be read; of the first: {left_out[0]}. `rewardlab data validate` lists them all")
+    errors = {**(listed if begun else {}), **{facts[n].pair_id: error for n, error in sorted(left_out.items())}}
     if is_main():
-        of_run = listed if begun else {}
-        _write_list(out, {**of_run, **{facts[n].pair_id: error for n, error in sorted(left_out.items())}})
+        _write_list(out, errors)
         if left_out:
             log_line(
                 f"{len(left_out):,} of {len(pairs):,} pairs have pictures that cannot be read, such as: "
                 f"{next(iter(left_out.values()))}. They are left out, see {out / UNREADABLE}"
             )
-    return ReadablePairs(pairs, digests, left_out, out)
+    return ReadablePairs(pairs, digests, left_out, out, frozenset(errors))
 
 
 def unreadable_rows(pairs: Sequence[PreferencePair]) -> dict[int, str]:
@@ -189,8 +190,8 @@ def _listed(out: Path) -> dict[str, str]:
 def _write_list(out: Path, errors: Mapping[str, str]) -> None:
     if errors:
         write_atomic(out / UNREADABLE, "".join(json.dumps({"pair_id": name, "error": e}) + "\n" for name, e in errors.items()))
-    else:
-        (out / UNREADABLE).unlink(missing_ok=True)  # of a start that failed
+    elif (out / UNREADABLE).exists():
+        (out / UNREADABLE).unlink()  # of a start that failed
 
 
 def _record(path: Path) -> dict[str, Any]:
