@@ -41,6 +41,7 @@ SLOW_FILES = (
     "tests/distill/test_ray_transport.py",
     "tests/models/test_families.py",
     "tests/parity/",
+    "tests/repo/test_contributing.py",
     "tests/repo/test_image_steps.py",
     "tests/repo/test_notebooks.py",
     "tests/repo/test_wheel.py",
@@ -147,7 +148,7 @@ def finished_run(tiny_checkpoint: Path, demo_pairs: Any, tmp_path_factory: pytes
 
 @pytest.fixture(scope="session")
 def checkpoint_of(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a tiny checkpoint of each family: qwen2_vl, qwen2_5_vl, qwen3_vl, gemma3."""
+    """Return a tiny checkpoint of each family: qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_5, gemma3."""
     from transformers import AutoTokenizer
 
     from tests.support import families

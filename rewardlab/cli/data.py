@@ -202,9 +202,10 @@ def data_convert(
     """The same pairs in another form: JSON lines with a media folder beside them, one Parquet file, or a folder of shards."""
     from rewardlab.data.pairs import stream_pairs, write_jsonl, write_parquet, write_shards
 
+    columns = columns_of(allow_columns)
     if out.suffix not in (".jsonl", ".parquet") and out.suffix.lower() in FILE_SUFFIXES:
         raise OutputError(f"{out}: {out.suffix} is not written; name a .jsonl or .parquet file, or a folder for shards")
-    pairs = _some_pairs(stream_pairs(data, images=images, frames=None, allow_columns=columns_of(allow_columns)), data)
+    pairs = _some_pairs(stream_pairs(data, images=images, frames=None, allow_columns=columns, decode=True), data)
     if out.suffix == ".jsonl":
         number = write_jsonl(pairs, out)
     elif out.suffix == ".parquet":

@@ -48,7 +48,7 @@ def data_validate(
 
     def checked() -> Iterator[PreferencePair]:
         nonlocal bad, unlabelled
-        with closing(validate_rows(data, images=images, allow_columns=columns_of(allow_columns))) as rows:
+        with closing(validate_rows(data, images=images, allow_columns=columns_of(allow_columns), decode=True)) as rows:
             for index, row in enumerate(rows):
                 reason = row.reason if isinstance(row, BadRow) else ""
                 if not isinstance(row, BadRow) and row.pair_id in names:

@@ -1,7 +1,7 @@
 """The declaration of a policy-gradient method: its keys in YAML, what the trainer computes and what ``rl/reference.py`` checks.
 
 Adding an estimator of advantages: its name here, its function in ``rl/groups.py`` and its line in
-``training/policy_gradient/algorithm.py``.
+``training/policy_gradient/algorithm.py``. Its KL divergence stands in the loss, unless it is one of :data:`KL_IN_REWARD`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from pydantic import Field, field_validator, model_validator
 from rewardlab.config.base import Schema
 
 Advantage = Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "gae"]
+KL_IN_REWARD = frozenset({"reinforce_pp", "reinforce_pp_baseline", "rloo", "gae"})
+"""Estimators that take the KL divergence off the reward; any other has it in the loss alone."""
 
 
 class Method(Schema):
@@ -98,6 +100,6 @@ class Method(Schema):
     def _has_a_group(self) -> Self:
         if self.advantage not in ("reinforce_pp", "gae") and self.group_size < 2:
             raise ValueError(f"advantage {self.advantage} compares a group's rollouts; set group_size to 2 or more")
-        if self.kl == "k1_reward" and self.kl_coef and self.advantage in ("grpo", "dr_grpo"):
+        if self.kl == "k1_reward" and self.kl_coef and self.advantage not in KL_IN_REWARD:
             raise ValueError(f"advantage {self.advantage} has no KL divergence in its reward; use kl: k2_loss or k3_loss")
         return self

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rewardlab.data.images import from_data_url, plain_image, read_image
+from PIL.Image import Image
+
+from rewardlab.data.images import from_data_url, plain_image, plain_png, read_image
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES, Files, from_row, validate, with_frames
 from rewardlab.data.urls import MAX_IMAGE_BYTES, AllowedUrls, fetch_media
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import Candidates, PreferencePair
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 PairInput = PreferencePair | Mapping[str, Any]
 
@@ -37,8 +35,8 @@ def load_image(image: Any, urls: AllowedUrls, *, where: str) -> bytes:
         return plain_image(fetch_media(image, where, MAX_IMAGE_BYTES), where=where)
     if isinstance(image, str | Path):
         return read_image(Path(image))
-    if hasattr(image, "getexif"):  # a PIL image; any other object has none
-        return _of_pil(image, where)
+    if isinstance(image, Image):
+        return plain_png(image, where=where)
     raise MediaError(
         f"{where}: expected a path, encoded bytes, a PIL image, a data URL or an allowed URL, got {type(image).__name__}"
     )
@@ -46,19 +44,6 @@ def load_image(image: Any, urls: AllowedUrls, *, where: str) -> bytes:
 
 def _beginning(url: str) -> str:
     return url[: url.rfind("/") + 1] if url.count("/") > 2 else f"{url}/"
-
-
-def _of_pil(image: Image, where: str) -> bytes:
-    from PIL import ImageOps
-
-    if min(image.size) < 1:
-        raise MediaError(f"{where}: an image of {image.size[0]}x{image.size[1]} px has nothing to see")
-    upright = ImageOps.exif_transpose(image)
-    if upright.mode not in ("RGB", "RGBA", "L", "LA", "P"):
-        upright = upright.convert("RGB")
-    buffer = io.BytesIO()
-    upright.save(buffer, format="PNG", compress_level=1)
-    return plain_image(buffer.getvalue(), where=where)
 
 
 def candidates_of_texts(

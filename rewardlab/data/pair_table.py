@@ -9,9 +9,10 @@ list or of a saved dataset are in memory (:mod:`rewardlab.data.row_files`).
 from __future__ import annotations
 
 import hashlib
+import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any, overload
@@ -168,10 +169,20 @@ class PairTable(Sequence[PreferencePair]):
     def __getitem__(self, number: int | slice) -> PreferencePair | PairTable:
         if isinstance(number, slice):
             return self.select(range(*number.indices(len(self))))
+        pair, index = self._read(number), int(self._rows[number])
+        return with_frames(pair, self._frames, where=f"{self.path}, row {index}", policy=self._policy)
+
+    def look_at(self, number: int, *, decode: bool = False) -> PreferencePair:
+        """Return a pair, its videos as they are, with marks in place of images that were looked at as :func:`check_image` does;
+        with ``decode`` these are decoded. Raise DataError or MediaError."""
+        return self._read(number, Files() if decode else MediaMarks(look=True))
+
+    def _read(self, number: int, files: Files | None = None) -> PreferencePair:
+        """Return a pair, its videos as they are; ``files`` says how media are read (None: as when its turn comes)."""
         index = int(self._rows[number])
         number_of_file = bisect_right(self._starts, index) - 1
         file = self._files[number_of_file]
-        files = Files(self.images or file.path.parent, checked=file.checked)
+        files = replace(files or Files(checked=file.checked), folder=self.images or file.path.parent)
         stored = file.row(index - int(self._starts[number_of_file]))
         place = place_in_file(self.path, file.path, stored.line)
         pair = read_row(stored.row, index=index, files=files, path=self.path, columns=self._columns, place=place)
@@ -179,7 +190,13 @@ class PairTable(Sequence[PreferencePair]):
             raise pair.error
         if PairFacts.of(pair) != self._all_facts[index]:
             raise DataError(f"{self.path}, row {index}: is another pair than at the start; leave a set alone while it is read")
-        return with_frames(pair, self._frames, where=f"{self.path}, row {index}", policy=self._policy)
+        return pair
+
+    def number_of_row(self, message: str) -> int | None:
+        """Return the number of the pair whose row of the file a message begins with."""
+        begin = re.match(rf"{re.escape(str(self.path))}, row (\d+)\b", message)
+        numbers = np.flatnonzero(np.asarray(self._rows) == int(begin[1])).tolist() if begin else []
+        return numbers[0] if numbers else None
 
     def select(self, numbers: Sequence[int]) -> PairTable:
         """Return the pairs of these numbers, in their order; nothing is read."""

@@ -311,16 +311,18 @@ def validate_rows(
     images: Path | None = None,
     allow_columns: Collection[str] = (),
     undecodable: dict[bytes, str] | None = None,
+    decode: bool = False,
 ) -> Generator[PreferencePair | BadRow, None, None]:
     """Yield every row of a set as a pair, or the reason why it is none; also of CSV, JSON, a saved dataset and other columns,
     where :mod:`rewardlab.data.guessed_mapping` finds one way to read them. ``allow_columns``: that are not read and may be
     there, by name, or "all" without media. ``undecodable``: where nobody looks at images, takes those that cannot be decoded,
-    with the reason; None: such a row is bad. Raises DataError for a file that cannot be read."""
+    with the reason; None: such a row is bad. ``decode``: embedded images are decoded also in a file that says that they were
+    checked when it was written. Raises DataError for a file that cannot be read."""
     from rewardlab.data.guessed_mapping import data_files_of, rows_in_pair_form  # which reads by way of this module
 
     index, columns = 0, AllowedColumns.of(allow_columns)
     for file in data_files_of(path):
-        folder, checked = images or file.parent, is_checked(file)
+        folder, checked = images or file.parent, is_checked(file) and not decode
         files = Files(folder, checked) if undecodable is None else UndecodedFiles(folder, checked, undecodable=undecodable)
         with closing(rows_in_pair_form(file)) as rows:  # a bad row leaves the file at once, not when memory is swept
             for stored in rows:
@@ -337,12 +339,14 @@ def stream_pairs(
     policy: VideoPolicy | None = None,
     allow_columns: Collection[str] = (),
     undecodable: dict[bytes, str] | None = None,
+    decode: bool = False,
 ) -> Generator[PreferencePair, None, None]:
     """Yield the pairs of a set, one at a time, of videos ``frames`` (None: videos as they are), by ``policy`` as a judge's
-    family samples them; relative media paths start at ``images`` or else beside the file; ``allow_columns`` and ``undecodable``
-    as :func:`validate_rows` takes them. Raises DataError (or MediaError) at the first bad row.
+    family samples them; relative media paths start at ``images`` or else beside the file; ``allow_columns``, ``undecodable``
+    and ``decode`` as :func:`validate_rows` takes them. Raises DataError (or MediaError) at the first bad row.
     """
-    for index, item in enumerate(validate_rows(path, images=images, allow_columns=allow_columns, undecodable=undecodable)):
+    rows = validate_rows(path, images=images, allow_columns=allow_columns, undecodable=undecodable, decode=decode)
+    for index, item in enumerate(rows):
         if isinstance(item, BadRow):
             raise item.error
         yield item if frames is None else with_frames(item, frames, where=f"{path}, row {index}", policy=policy)

@@ -48,6 +48,7 @@ from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.rl import consistency_judge, train_rl
 from rewardlab.training.run.folder import micro_batch_size, micro_batches, trackers
 from rewardlab.training.run.inputs import pairs_of
+from rewardlab.training.run.unreadable import unreadable_rows
 from rewardlab.training.sft import train_sft
 from rewardlab.types import FinishReason, PreferencePair, VerdictStatus
 from rewardlab.verdicts.parse import parse_verdict
@@ -116,6 +117,7 @@ def examine_plan(
                 yield Finding("data", "failed", f"{len(given.pairs):,} pairs; {what}")
                 return
             yield from _try_all("data", lambda: _data(config, given))
+            yield from _try_all("pictures", lambda: _pictures(given.pairs))
     yield from _try_all("memory", lambda: needs(config, plan, given.facts))
     if plan.launch.zero and not dry and find_spec("deepspeed") is None:
         yield Finding(
@@ -205,6 +207,13 @@ def _data(config: TrainConfig, given: GivenData) -> Iterator[Finding]:
     yield Finding("data", "ok", f"{message}; {1000 * (time.perf_counter() - start_time) / max(1, number):.0f} ms to read one")
     if given.sample is not None:
         yield _tokens(config, given.sample)
+
+
+def _pictures(pairs: Sequence[PreferencePair]) -> Iterator[Finding]:
+    """Yield a finding where pictures cannot be decoded."""
+    if errors := unreadable_rows(pairs):
+        message = f"{len(errors):,} of {len(pairs):,} pairs cannot be read, such as: {next(iter(errors.values()))}"
+        yield Finding("pictures", "failed", f"{message}. `rewardlab data validate` lists them all")
 
 
 def _tokens(config: TrainConfig, sample: DataSample) -> Finding:

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 from PIL import Image
 
-from rewardlab.data.images import encode_png, to_data_url
+from rewardlab.data.images import encode_png, plain_pixels, to_data_url
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.samplers.concurrency import retry_after_s
 from rewardlab.serving.schemas import MAX_CHARS
@@ -38,8 +38,9 @@ _TOLD = set[tuple[str, str]]()  # servers and signs that this process has warned
 
 def image_url(image: Any) -> str:
     """Return a reference that the server understands, for an image as datasets have it: a URL, upload id or ``media:NAME``
-    (unchanged), a path or encoded bytes (sent as they are), ``{"bytes", "path"}``, or a PIL image. Raises OSError for a file
-    that cannot be read, DataError for what is no image."""
+    (unchanged), a path or encoded bytes (sent as they are), ``{"bytes", "path"}``, or a PIL image (sent as
+    :func:`rewardlab.data.images.plain_pixels` shows it). Raises OSError for a file that cannot be read, DataError for what is
+    no image, MediaError for a PIL image that cannot be shown."""
     if isinstance(image, Mapping):
         image = image.get("bytes") or image.get("path")
     if isinstance(image, str) and image.startswith(("data:", "upload:", "media:", "http://", "https://")):
@@ -48,19 +49,19 @@ def image_url(image: Any) -> str:
         image = Path(str(image).removeprefix("file://")).read_bytes()
     if not isinstance(image, bytes | Image.Image):
         raise DataError(f"an image is {image!r:.80}; expected a PIL image, encoded bytes, a path, a URL or upload:ID")
-    return to_data_url(image if isinstance(image, bytes) else _encode(image))
+    return to_data_url(image if isinstance(image, bytes) else _encode(plain_pixels(image)))
 
 
-def _encode(image: Image.Image) -> bytes:
-    """Return a PNG up to :data:`LOSSLESS_PIXELS`, else a JPEG: of a photo that was opened from one with the tables of that
+def _encode(plain: Image.Image) -> bytes:
+    """Return a PNG up to :data:`LOSSLESS_PIXELS`, else a JPEG: of a photo that is as its file has it with the tables of that
     file, by which pixels that did not change stay as they are, of any other of :data:`PHOTO_QUALITY`."""
-    if image.width * image.height <= LOSSLESS_PIXELS or max(image.size) > LONGEST_JPEG_PX:
-        return encode_png(image.convert("RGB"))
+    if plain.width * plain.height <= LOSSLESS_PIXELS or max(plain.size) > LONGEST_JPEG_PX:
+        return encode_png(plain)
     file = io.BytesIO()
-    if image.mode == "RGB" and image.format == "JPEG" and getattr(image, "quantization", None):  # a pickled one has no tables
-        image.save(file, "JPEG", quality="keep")
+    if plain.format == "JPEG" and getattr(plain, "quantization", None):  # a pickled one has no tables
+        plain.save(file, "JPEG", quality="keep")
     else:
-        image.convert("RGB").save(file, "JPEG", quality=PHOTO_QUALITY, subsampling=0)
+        plain.save(file, "JPEG", quality=PHOTO_QUALITY, subsampling=0)
     return file.getvalue()
 
 
@@ -77,9 +78,10 @@ def _image_urls(rows: list[list[Any]]) -> list[tuple[str, ...]]:
         if id(image) in by_object:
             continue
         if isinstance(image, Image.Image):
-            pixels = (image.size, hashlib.blake2b(image.convert("RGB").tobytes()).digest())
+            plain = plain_pixels(image)
+            pixels = (plain.size, hashlib.blake2b(plain.tobytes()).digest())
             if pixels not in by_pixels:
-                by_pixels[pixels] = image_url(image)
+                by_pixels[pixels] = to_data_url(_encode(plain))
             by_object[id(image)] = by_pixels[pixels]
         else:
             by_object[id(image)] = image_url(image)

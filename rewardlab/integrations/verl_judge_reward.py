@@ -68,11 +68,12 @@ class JudgeReward(RewardManagerBase):
             raise ConfigError(f"overlong_margin is {margin:g}; expected whole tokens from 0 to response_length {longest}")
         self._rewards = JudgeRewards(
             judge,
-            RewardWeights(
+            RewardWeights.complete(
                 format=weights["format_weight"],
                 consistency=weights["consistency_weight"] if judge else 0.0,
                 swap=weights["swap_weight"],
                 overlong=(longest, int(margin)) if margin else None,
+                terms=(),
             ),
             num_samples=int(rollout.n),
             deadline_s=weights["pair_deadline_s"],

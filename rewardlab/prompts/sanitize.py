@@ -48,6 +48,11 @@ def without_tokens(text: str, tokens: Sequence[str]) -> str:
     return text
 
 
+def completion_to_learn(text: str, tokens: Sequence[str]) -> str:
+    """Return a completion that a model is trained on: :func:`without_tokens`, but the tags that a judge writes stay whole."""
+    return without_tokens(text, [token for token in tokens if not _TAGS.match(token)])
+
+
 def break_control_tokens(text: str) -> str:
     """Return ``text`` in which no control token of a chat template is left whole; its tags stay."""
     has_one = "<" in text or "[" in text  # else nothing to look for, many times faster

@@ -5,7 +5,8 @@ them come the agreement with the other order's rollouts (:mod:`rewardlab.rewards
 2503.14476, eq. 13). The trainer, the verl plug-in and the audit all pay by :func:`compose`.
 
 Adding a term: a :class:`RewardTerm` in a Python file of one's own, named in ``reward_terms`` of the config; or, inside the
-package, a field of :class:`RewardWeights`, its line in :func:`compose` and its key in ``config/rl.py``.
+package, a field of :class:`RewardWeights`, its line in :func:`compose`, its key in ``config/rl.py`` and its weight in
+``training/rl.py`` (``judgment_reward_of``) and in the verl plug-in.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 import torch
 
@@ -60,6 +62,16 @@ class RewardWeights:
     swap: float = 0.0
     overlong: tuple[int, int] | None = None
     terms: tuple[RewardTerm, ...] = ()
+
+    @staticmethod
+    def complete(**weights: Any) -> RewardWeights:
+        """Return the weights of a run. Raise ConfigError if one is not named: its term would pay 0."""
+        if missing := [term.name for term in fields(RewardWeights) if term.name not in weights]:
+            raise ConfigError(
+                f"RewardWeights.{missing[0]}: nothing of the config is given to it, so its term would pay 0; name it where "
+                "the weights of a run are made (training/rl.py, integrations/verl_judge_reward.py)"
+            )
+        return RewardWeights(**weights)
 
 
 @dataclass(frozen=True)

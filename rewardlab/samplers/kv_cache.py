@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
-from transformers.cache_utils import DynamicLayer
+from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
 ROOM = 64  # tokens allocated ahead
 
@@ -73,6 +73,12 @@ class ComputeTypeCache(DynamicCache):
             key_states, value_states = key_states.to(dtype), value_states.to(dtype)
         keys, values = super().update(key_states, value_states, layer_idx, *args, **kwargs)
         return keys, values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep some rows, or repeat some; of the states of linear attention, too, which transformers' own method leaves out."""
+        for layer in self.layers:
+            has_states = isinstance(layer, LinearAttentionCacheLayerMixin)
+            (layer.reorder_cache if has_states else layer.batch_select_indices)(indices)
 
 
 def growing_cache(model: PreTrainedModel) -> DynamicCache:

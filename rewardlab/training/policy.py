@@ -10,7 +10,6 @@ from typing import Any
 from accelerate.utils import gather_object
 
 from rewardlab.config import PolicyConfig
-from rewardlab.data.pair_table import fingerprint_of
 from rewardlab.errors import ConfigError
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
@@ -39,6 +38,7 @@ from rewardlab.training.run.folder import SAMPLES, data_workers
 from rewardlab.training.run.inputs import refuse_repeated_ids
 from rewardlab.training.run.preflight import drop_too_long
 from rewardlab.training.run.rows import PromptReader, PromptRows
+from rewardlab.training.run.unreadable import leave_out_unreadable
 from rewardlab.types import Order, PreferencePair
 
 
@@ -166,6 +166,8 @@ def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Pat
     for a finished or different run in ``out``.
     """
     refuse_repeated_ids(pairs)
+    readable = leave_out_unreadable(pairs, out)
+    pairs = readable.pairs
     template, reward = load_template(config.template), open_reward(config, pairs)
     questions = drop_too_long(pairs, config, template, out, room=config.max_completion_length)
     specials = special_tokens(load_processor(config.model).tokenizer)
@@ -176,8 +178,8 @@ def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Pat
 
     # Another temperature of a judge's verdicts is another judge, though the config names it alike.
     taus = _verdict_temperatures(reward)
-    data = fingerprint_of(pairs) + ("".join(f" {VERDICT_TEMPERATURE} {tau!r}" for tau in taus) if set(taus) - {1.0} else "")
-    return run_method(build, config, out, data, template, name="policy", num_rows=len(rows), pairs=pairs)
+    data = readable.fingerprint + ("".join(f" {VERDICT_TEMPERATURE} {tau!r}" for tau in taus) if set(taus) - {1.0} else "")
+    return run_method(build, config, out, data, template, name="policy", num_rows=len(rows), readable=readable)
 
 
 def _verdict_temperatures(reward: PolicyReward | None) -> list[float]:

@@ -16,24 +16,26 @@ from torch import Tensor
 from transformers import Trainer, TrainingArguments
 
 from rewardlab.config import PRMConfig
-from rewardlab.data.pair_table import fingerprint_of, pair_facts
+from rewardlab.data.pair_table import pair_facts
 from rewardlab.errors import DataError
 from rewardlab.models.checkpoints import load_template_for
-from rewardlab.models.loading import freeze
+from rewardlab.models.loading import freeze, load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.models.vision_hooks import always_run_vision_tower
-from rewardlab.processes import num_processes
+from rewardlab.processes import is_main, num_processes
 from rewardlab.prompts import Template, build_messages
+from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.rewards.steps import token_ends
-from rewardlab.samplers.hf import append_answers, encode, token_texts
+from rewardlab.samplers.hf import append_answers, encode, special_tokens, token_texts
 from rewardlab.training.run.dialogue_lengths import places_that_fit
 from rewardlab.training.run.folder import refuse_finished, supervised_arguments
 from rewardlab.training.run.inputs import refuse_repeated_ids
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import TOO_LONG, processor_of
 from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
-from rewardlab.training.run.rows import SFTDialogue
+from rewardlab.training.run.rows import SFTDialogue, log_special_tokens
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
+from rewardlab.training.run.unreadable import leave_out_unreadable, pairs_named
 from rewardlab.types import Order, PreferencePair
 
 NO_LABEL = -100.0  # what transformers leaves out when it counts labels
@@ -80,7 +82,7 @@ class StepCollator:
     """Makes model inputs of rows: those of prompt and reasoning, left-padded, with ``labels`` [N, L]: +-1 where a step ends."""
 
     def __init__(self, processor: Any, template: Template) -> None:
-        self.processor, self.template = processor, template
+        self.processor, self.template, self._specials = processor, template, special_tokens(processor.tokenizer)
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         inputs, ends = self.read(rows)
@@ -94,14 +96,24 @@ class StepCollator:
         """Return model inputs, and where in each row its steps end."""
         tokenizer = self.processor.tokenizer
         prompts = [build_messages(row["pair"], order=Order(row["step"]["order"]), template=self.template) for row in rows]
-        answers = [tokenizer.encode(row["step"]["text"], add_special_tokens=False) for row in rows]
-        inputs = append_answers(dict(encode(self.processor, prompts)), answers, tokenizer.pad_token_id)
+        texts = [completion_to_learn(row["step"]["text"], self._specials) for row in rows]
+        answers = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
+        with pairs_named([row["pair"] for row in rows]):
+            inputs = append_answers(dict(encode(self.processor, prompts)), answers, tokenizer.pad_token_id)
         width = inputs["input_ids"].shape[1]
         ends = [
-            [width - len(ids) + token for token in token_ends(row["step"]["ends"], token_texts(tokenizer, ids))]
-            for row, ids in zip(rows, answers, strict=True)
+            [width - len(ids) + token for token in token_ends(_moved(row["step"], text), token_texts(tokenizer, ids))]
+            for row, text, ids in zip(rows, texts, answers, strict=True)
         ]
         return inputs, ends
+
+
+def _moved(step: dict[str, Any], text: str) -> list[int]:
+    """Return where the steps of a judgment end in ``text``, which has further characters between its own."""
+    places = [0]
+    for character in step["text"]:
+        places.append(text.index(character, places[-1]) + 1)
+    return [places[end] for end in step["ends"]]
 
 
 class PRMTrainer(LengthGroupingMixin, ValueModelMixin, StrictResumeMixin, Trainer):
@@ -145,7 +157,11 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
     template = load_template_for(config.model, config.template)
     refuse_finished(out)
     refuse_repeated_ids(pairs)
-    rows = prm_rows(pairs, short_judgments(pairs, steps, config, template, out))
+    readable = leave_out_unreadable(pairs, out)
+    kept = [row for row in steps if row["pair_id"] not in readable.names_left_out]
+    rows = prm_rows(readable.pairs, short_judgments(readable.pairs, kept, config, template, out))
+    if is_main():
+        log_special_tokens((row["text"] for row in rows.steps), special_tokens(load_processor(config.model).tokenizer))
     labels = hashlib.sha256(json.dumps(list(steps), sort_keys=True).encode()).hexdigest()[:16]
 
     def build(resume: str | None) -> Built:
@@ -165,5 +181,5 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
         )
         return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="prm", config=config))
 
-    data = fingerprint_of(pairs) + labels
-    return run_stage(Stage("prm", config, out, data, len(rows), build))
+    data = readable.known_as(readable.fingerprint + labels)
+    return run_stage(Stage("prm", config, out, data, len(rows), build, readable=readable))

@@ -21,7 +21,7 @@ from transformers import Trainer, TrainingArguments
 
 from rewardlab.config import RMConfig
 from rewardlab.data.files import write_atomic
-from rewardlab.data.pair_table import fingerprint_of, pair_facts, select_pairs
+from rewardlab.data.pair_table import pair_facts, select_pairs
 from rewardlab.errors import CheckpointError, DataError
 from rewardlab.judging.margins import likelier_verdict
 from rewardlab.models.checkpoints import template_for
@@ -40,6 +40,7 @@ from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayou
 from rewardlab.training.run.preflight import drop_too_long, processor_of
 from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
+from rewardlab.training.run.unreadable import leave_out_unreadable, pairs_named
 from rewardlab.types import Completion, FinishReason, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.votes import judgment
 
@@ -60,7 +61,8 @@ class ScalarCollator:
     def __call__(self, pairs: Sequence[PreferencePair]) -> dict[str, Tensor]:
         chosen = [single_response_prompt(pair, int(pair.preferred == 1), self._template) for pair in pairs]
         rejected = [single_response_prompt(pair, int(pair.preferred == 0), self._template) for pair in pairs]
-        return encode(self._processor, chosen + rejected)
+        with pairs_named(pairs):
+            return encode(self._processor, chosen + rejected)
 
 
 class BradleyTerryTrainer(LengthGroupingMixin, ValueModelMixin, StrictResumeMixin, Trainer):
@@ -117,7 +119,8 @@ def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: P
     Raise DataError without labels, ConfigError for a finished or different run in ``out``.
     """
     template = load_template(config.template)
-    held_out = hold_out(pairs, config, template)
+    readable = leave_out_unreadable(pairs, out)
+    held_out = hold_out(readable.pairs, config, template)
     kept = drop_too_long(labelled(held_out.trained), config, template, out)
 
     def build(resume: str | None) -> Built:
@@ -126,8 +129,8 @@ def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: P
         return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="rm", config=config))
 
     evaluation = plan_evaluation(held_out.evaluated, config, template, judge=scalar_judge(template))
-    data = fingerprint_of(kept) + held_out.fingerprint
-    return run_stage(Stage("rm", config, out, data, 2 * len(kept), build, evaluation=evaluation))
+    data = readable.known_as(readable.fingerprint + held_out.fingerprint)
+    return run_stage(Stage("rm", config, out, data, 2 * len(kept), build, evaluation=evaluation, readable=readable))
 
 
 def scalar_judge(template: Template) -> JudgePairs:

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, TrainerCallback
 
 from rewardlab.config import RLConfig
 from rewardlab.config.rl import Attempts
-from rewardlab.data.pair_table import fingerprint_of, pair_facts, select_pairs
+from rewardlab.data.pair_table import pair_facts, select_pairs
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.families import end_token_ids
@@ -38,6 +38,7 @@ from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import config_of, pairs_of, refuse_repeated_ids
 from rewardlab.training.run.preflight import drop_too_long
 from rewardlab.training.run.rows import PromptReader, PromptRows
+from rewardlab.training.run.unreadable import leave_out_unreadable
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 
@@ -100,7 +101,7 @@ def consistency_judge(config: RLConfig) -> EndpointConsistencyJudge | None:
 def judgment_reward_of(config: RLConfig, template: Template, model: Any, out: Path) -> JudgmentReward:
     """Return the reward function that a config describes."""
     judge = consistency_judge(config)
-    weights = RewardWeights(
+    weights = RewardWeights.complete(
         format=config.format_weight,
         consistency=config.consistency.weight if judge else 0.0,
         swap=config.swap_weight,
@@ -173,6 +174,8 @@ def train_rl(
     config, out = config_of(RLConfig, config, **overrides), Path(out)
     pairs = pairs_of(pairs, config.frames, config.model)
     refuse_repeated_ids(pairs)
+    readable = leave_out_unreadable(pairs, out)
+    pairs = readable.pairs
     template = load_template_for(config.model, config.template)
     load_terms(config.reward_terms)  # before anything is loaded
     held_out = hold_out(pairs, config, template)
@@ -192,9 +195,11 @@ def train_rl(
             "of one batch; add pairs (easy_ratio, both_orders), or lower rollout_batch_size and batch_size"
         )
     build = partial(build_trainer, rows, template=template, reward=reward, callbacks=callbacks)
-    data = fingerprint_of(pairs) + held_out.fingerprint
+    data = readable.fingerprint + held_out.fingerprint
     evaluation = plan_evaluation(held_out.evaluated, config, template)
-    return run_method(build, config, out, data, template, name="rl", num_rows=len(rows), pairs=pairs, evaluation=evaluation)
+    return run_method(
+        build, config, out, data, template, name="rl", num_rows=len(rows), readable=readable, evaluation=evaluation
+    )
 
 
 def require_consistency_judge(config: RLConfig) -> None:

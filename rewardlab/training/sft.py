@@ -16,7 +16,7 @@ from trl import SFTConfig as TRLSFTConfig
 from trl import SFTTrainer
 
 from rewardlab.config import SFTConfig
-from rewardlab.data.pair_table import fingerprint_of, pair_facts, select_pairs
+from rewardlab.data.pair_table import pair_facts, select_pairs
 from rewardlab.data.votes import require_same_run
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.checkpoints import template_change
@@ -33,8 +33,9 @@ from rewardlab.training.run.inputs import config_of, pairs_of
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import numbers_that_fit
 from rewardlab.training.run.resume import StrictResumeMixin
-from rewardlab.training.run.rows import PromptReader, SFTDialogue, dialogue_dataset
+from rewardlab.training.run.rows import PromptReader, SFTDialogue, dialogue_dataset, learnt_answers, log_special_tokens
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
+from rewardlab.training.run.unreadable import leave_out_unreadable
 from rewardlab.training.run.verification_rows import short_dialogues, verification_dialogues
 from rewardlab.types import BOTH_ORDERS, PreferencePair, choice_of
 from rewardlab.verdicts.parse import verdict_label
@@ -93,14 +94,16 @@ def sft_dialogues(
     *,
     votes: Path | None = None,
     numbers: Collection[int] | None = None,
+    left_out: Collection[int] = (),
 ) -> list[SFTDialogue]:
     """Return what is learnt of pairs: :func:`judgment_dialogues`, or :func:`verdict_dialogues` where the template asks for the
-    verdict alone; with ``votes``, also dialogues in which a judge verifies them. ``numbers``: of these pairs alone.
+    verdict alone; with ``votes``, also dialogues in which a judge verifies them, of a set whose rows ``left_out`` are not among
+    ``pairs``. ``numbers``: of these pairs alone.
 
     Raise DataError where nothing is left.
     """
     dialogues = verdict_dialogues(pairs) if template.verdict_format == "bare" else judgment_dialogues(pairs)
-    dialogues += verification_dialogues(pairs, votes) if votes else []
+    dialogues += verification_dialogues(pairs, votes, left_out) if votes else []
     if not (learnt := [dialogue for dialogue in dialogues if numbers is None or dialogue.number in numbers]):
         raise DataError("every pair to learn from is held out for evaluation; add pairs, or lower evaluation.fraction")
     return learnt
@@ -149,21 +152,26 @@ def train_sft(
         )
     if votes and isinstance(pairs, str | Path):
         require_same_run(votes, Path(pairs), template=template.hash)
-    pairs = pairs_of(pairs, config.frames, config.model)
+    readable = leave_out_unreadable(pairs_of(pairs, config.frames, config.model), out)
+    pairs = readable.pairs
     held_out, facts = hold_out(pairs, config, template), pair_facts(pairs)
     learnt = [n for n in held_out.numbers if (facts[n].preferred is not None if verdict_only else facts[n].judged)]
     labelled = select_pairs(pairs, learnt)
     answer_of = (lambda pair: "") if verdict_only else (lambda pair: pair.judgment)
     kept = {learnt[n] for n in numbers_that_fit(labelled, config, template, out, answer=answer_of)} if learnt else set()
-    dialogues = sft_dialogues(pairs, template, votes=votes, numbers=kept)
+    dialogues = sft_dialogues(pairs, template, votes=votes, numbers=kept, left_out=readable.left_out)
     dialogues = short_dialogues(pairs, dialogues, config, template, out) if votes else dialogues
     if is_main() and (trained := template_change(config.model, template)):
         log_line(
             f"{config.model} was trained on template {trained}, and is taught {template.name} now; template={trained} keeps it"
         )
-    reader = PromptReader(pairs, template, special_tokens(load_processor(config.model).tokenizer))
+    specials = special_tokens(load_processor(config.model).tokenizer)
+    if is_main():
+        log_special_tokens(learnt_answers(pairs, dialogues), specials)
+    reader = PromptReader(pairs, template, specials)
     rows = dialogue_dataset(reader, dialogues)
-    data = fingerprint_of(pairs) + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
+    data = readable.fingerprint + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
+    data = readable.known_as(data + held_out.fingerprint)
 
     def build(resume: str | None) -> Built:
         # TRL's arguments before the model: ZeRO-3 deals its weights out as they are read. Cutting a sequence could cut images.
@@ -182,4 +190,4 @@ def train_sft(
         return Built(trainer, checkpoint_of(trainer, processor, out, template=template, stage="sft", config=config))
 
     evaluation = plan_evaluation(held_out.evaluated, config, template)
-    return run_stage(Stage("sft", config, out, data + held_out.fingerprint, len(rows), build, evaluation=evaluation))
+    return run_stage(Stage("sft", config, out, data, len(rows), build, evaluation=evaluation, readable=readable))

@@ -233,6 +233,12 @@ def test_pictures_by_their_ends() -> None:
         check_image(picture(1, kind) + bytes(1000))  # as some cameras write
         with pytest.raises(MediaError, match="not a readable image"):
             check_image(picture(1, kind)[:-400])
+    data = bytearray(picture(1, "PNG"))
+    data[len(data) // 2] ^= 255  # of one that is whole to its end
+    with pytest.raises(MediaError, match="not a readable image"):
+        check_image(bytes(data))
+    at = picture(1, "PNG").index(b"IEND") + 4
+    check_image(picture(1, "PNG")[:at] + bytes(4))  # a wrong check sum of a picture that can be decoded
     with pytest.raises(MediaError, match="not a readable image"):
         check_image(b"GIF8")
     with pytest.raises(MediaError, match="nothing to see"):

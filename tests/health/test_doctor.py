@@ -125,6 +125,18 @@ def test_tried_with_weights_and_data(tiny_checkpoint: Path, tmp_path: Path) -> N
     assert "0 of 4 have a verdict" in done.output
 
 
+def test_a_picture_that_cannot_be_decoded_is_named(tmp_path: Path) -> None:
+    """Though its file says that its pictures were checked, in a dry run too."""
+    pairs = scaled_runs.pairs()[:12]
+    pairs[7] = replace(pairs[7], images=(pairs[7].images[0][:-30],))
+    write_parquet(pairs, tmp_path / "bad.parquet")
+    (tmp_path / "sft.yaml").write_text("model: Qwen/Qwen2.5-VL-7B-Instruct")
+    done = ask(str(tmp_path / "sft.yaml"), "--dry-run", "--data", str(tmp_path / "bad.parquet"), "--memory", "10000")
+    assert done.exit_code == 1
+    assert "1 of 12 pairs" in done.output
+    assert "bad.parquet, row 7, image 0: not a readable image" in " ".join(done.output.split())
+
+
 def test_a_policy_is_tried_with_data(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """It answers, and no verdict is looked for in what it says."""
     data, config = tmp_path / "pairs.parquet", tmp_path / "policy.yaml"

@@ -27,7 +27,7 @@ from rewardlab.types import IMAGE_MARK, Order
 from tests.support import scaled_runs
 
 PLAIN = load_template("plain")
-NAMES = ("qwen2_5_vl", "qwen3_vl", "gemma3")
+NAMES = ("qwen2_5_vl", "qwen3_vl", "qwen3_5", "gemma3")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -61,13 +61,19 @@ def test_a_mixed_batch_is_its_samples(name: str, stage: str, checkpoint_of: Call
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_sampled_and_trained_log_probs_agree(name: str, checkpoint_of: Callable[[str], Path]) -> None:
-    """What the sampler says of its tokens, with a cache and beside other prompts, is what one forward pass says."""
+@pytest.mark.parametrize("num_draws", [1, 2])
+def test_sampled_and_trained_log_probs_agree(
+    name: str, num_draws: int, checkpoint_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the sampler says of its tokens, with a cache and beside other prompts, is what one forward pass says; also after
+    draws have ended and left the batch."""
     sampler = HFSampler.load(checkpoint_of(name), device="cpu")
+    monkeypatch.setattr(sampler, "_ends", frozenset(range(0, 500, 20)))
     prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in scaled_runs.mixed()[:8]]
-    drawn = sampler.sample(prompts, SamplingParams(2, 1.0, max_tokens=20, seed=0))
+    drawn = sampler.sample(prompts, SamplingParams(num_draws, 1.0, max_tokens=40, seed=0))
+    assert len({len(completions[-1].token_ids) for completions in drawn}) > 3
     for prompt, completions in zip(prompts, drawn, strict=True):
-        inputs, tokens = sampler.encode([prompt]), torch.tensor([completions[1].token_ids])
+        inputs, tokens = sampler.encode([prompt]), torch.tensor([completions[-1].token_ids])
         whole = {**inputs, "input_ids": torch.cat([inputs["input_ids"], tokens], 1)}
         for key in ("attention_mask", "mm_token_type_ids", "token_type_ids"):
             if key in whole:
@@ -75,7 +81,7 @@ def test_sampled_and_trained_log_probs_agree(name: str, checkpoint_of: Callable[
         with torch.no_grad():
             logprobs_LV = sampler.model(**whole).logits[0, -tokens.shape[1] - 1 : -1].float().log_softmax(-1)
         expected = logprobs_LV.gather(1, tokens[0][:, None])[:, 0]
-        torch.testing.assert_close(torch.tensor(completions[1].logprobs), expected, atol=2e-5, rtol=1e-5)
+        torch.testing.assert_close(torch.tensor(completions[-1].logprobs), expected, atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)

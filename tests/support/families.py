@@ -18,6 +18,8 @@ from transformers import (
     Qwen2VLImageProcessor,
     Qwen2VLProcessor,
     Qwen2VLVideoProcessor,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLProcessor,
@@ -115,6 +117,61 @@ def qwen3_vl(tokenizer: Any, folder: Path) -> Path:
     return _saved(Qwen3VLForConditionalGeneration(config), processor, folder, [token("<|im_end|>"), token("<|endoftext|>")])
 
 
+def qwen3_5(tokenizer: Any, folder: Path) -> Path:
+    """Linear attention, which keeps a state of fixed size, in two of three layers."""
+    torch.manual_seed(0)
+    token = tokenizer.convert_tokens_to_ids
+    config = Qwen3_5Config(
+        text_config={
+            "vocab_size": len(tokenizer),
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "max_position_embeddings": 4096,
+            "pad_token_id": token("<|endoftext|>"),
+            "eos_token_id": token("<|im_end|>"),
+            "bos_token_id": None,
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 10000.0,
+                "mrope_section": [2, 1, 1],
+                "partial_rotary_factor": 0.5,
+            },
+        },
+        vision_config={
+            "depth": 2,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_heads": 4,
+            "out_hidden_size": 32,
+            "patch_size": 16,
+            "num_position_embeddings": 64,
+        },
+        tie_word_embeddings=True,
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+    )
+    processor = Qwen3VLProcessor(
+        image_processor=Qwen2VLImageProcessor(
+            patch_size=16, size={"shortest_edge": 32 * 32, "longest_edge": 128 * 128}, image_mean=[0.5] * 3, image_std=[0.5] * 3
+        ),
+        tokenizer=tokenizer,
+        video_processor=Qwen3VLVideoProcessor(),
+        chat_template=CHAT_TEMPLATE,
+    )
+    return _saved(Qwen3_5ForConditionalGeneration(config), processor, folder, [token("<|im_end|>"), token("<|endoftext|>")])
+
+
 def gemma3(tokenizer: Any, folder: Path) -> Path:
     """Sliding-window layers, attention in both directions within an image, every image at one size and of four tokens."""
     torch.manual_seed(0)
@@ -179,4 +236,4 @@ def _saved(model: Any, processor: Any, folder: Path, ends: list[int]) -> Path:
     return folder
 
 
-FAMILIES = {"qwen2_vl": qwen2_vl, "qwen3_vl": qwen3_vl, "gemma3": gemma3}
+FAMILIES = {"qwen2_vl": qwen2_vl, "qwen3_vl": qwen3_vl, "qwen3_5": qwen3_5, "gemma3": gemma3}

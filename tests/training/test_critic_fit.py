@@ -18,6 +18,7 @@ from rewardlab.training.policy_gradient.build import run_method
 from rewardlab.training.policy_gradient.critic_fit import CriticFit, StopAtPlateau, StopRule, critic_config
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
+from rewardlab.training.run.unreadable import ReadablePairs
 from tests.support.configs import WITH_CRITIC, short_rl_config
 from tests.support.rewards import TokenReward
 from tests.support.weights import weights_of
@@ -128,7 +129,16 @@ def test_a_run_that_cannot_be_shared_out_is_refused_before_its_fit(tmp_path: Pat
 
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="a batch of 8 is that of all processes together"):
-        run_method(build, config, tmp_path / "rl", "data", load_template("plain"), name="rl", num_rows=16, pairs=[])
+        run_method(
+            build,
+            config,
+            tmp_path / "rl",
+            "data",
+            load_template("plain"),
+            name="rl",
+            num_rows=16,
+            readable=ReadablePairs([], [], {}, tmp_path / "rl"),
+        )
     assert not (tmp_path / "rl").exists()
 
 

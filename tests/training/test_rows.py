@@ -37,6 +37,7 @@ from rewardlab.training.run.token_counts import TokenCounter
 from rewardlab.training.sft import ResumableSFTTrainer, sft_dialogues, train_sft
 from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, Order, PreferencePair
 from tests.support.configs import short_rl_config
+from tests.support.images import torn
 
 TEMPLATES = ("plain", "r1_reward")
 
@@ -172,7 +173,7 @@ def test_a_picture_that_breaks_while_training_is_one_sentence(
     stage: str, tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """Also where a worker process met it."""
-    pairs = [replace(pair, judgment="<answer>1</answer>", images=(picture(1)[:-900] + bytes(900),)) for pair in tagged[:8]]
+    pairs = [replace(pair, judgment="<answer>1</answer>", images=(torn(picture(1)),)) for pair in tagged[:8]]
     config = SFTConfig(model=str(tiny_checkpoint), template="plain", batch_size=4)
     if stage == "rl":
         config = short_rl_config(tiny_checkpoint, attempts=["", "1", "2", "3", "unsolved"])

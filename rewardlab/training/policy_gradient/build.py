@@ -36,8 +36,8 @@ from rewardlab.training.run.folder import CRITIC, VALUE, common_arguments, micro
 from rewardlab.training.run.resume import release
 from rewardlab.training.run.rows import PromptRows
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
+from rewardlab.training.run.unreadable import ReadablePairs
 from rewardlab.training.run.watchdog import rollbacks
-from rewardlab.types import PreferencePair
 
 
 class Build(Protocol):
@@ -217,14 +217,15 @@ def run_method(
     *,
     name: str,
     num_rows: int,
-    pairs: Sequence[PreferencePair],
+    readable: ReadablePairs,
     evaluation: Evaluation | None = None,
 ) -> Path:
-    """Run (or resume) a stage of RL on rows of ``pairs``; return the final checkpoint folder. ``data`` is the fingerprint of
-    what it trains on.
+    """Run (or resume) a stage of RL on rows of ``readable`` pairs; return the final checkpoint folder. ``data`` is the
+    fingerprint of what it trains on.
 
     Raise ConfigError for a finished or different run in ``out``, HealthError for one that went wrong.
     """
+    data = readable.known_as(data)
     if config.engine:
         check_engine(config.engine)  # before anything is loaded
     for sequences in (config.batch_size, config.rollout_batch_size):
@@ -244,5 +245,16 @@ def run_method(
 
     sequences = num_rows * config.group_size * config.iterations
     return run_stage(
-        Stage(name, config, out, data, sequences, build_stage, metric="reward", evaluation=evaluation, pairs=pairs)
+        Stage(
+            name,
+            config,
+            out,
+            data,
+            sequences,
+            build_stage,
+            metric="reward",
+            evaluation=evaluation,
+            pairs=readable.given,
+            readable=readable,
+        )
     )

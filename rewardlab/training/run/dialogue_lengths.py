@@ -109,7 +109,8 @@ def _too_long(
 
     for number, pair in light_pairs(pairs):
         for place in places.get(number, ()) if number % num_processes() == process_index() else ():
-            messages, answer = dialogue_messages(pair, dialogues[place], template)
+            messages, raw = dialogue_messages(pair, dialogues[place], template)
+            answer = counter.learnt(raw)
             rendered, of_images = counter.render(messages), _most_tokens(pair, counter)
             if len(rendered.encode()) + len(answer.encode()) + of_images > limit:
                 waiting.append((place, rendered, answer, of_images))

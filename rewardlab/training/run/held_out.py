@@ -20,6 +20,7 @@ from rewardlab.reporting.progress import log_line
 from rewardlab.training.run.inputs import pairs_of
 from rewardlab.training.run.preflight import context_of, processor_of
 from rewardlab.training.run.token_counts import TokenCounter
+from rewardlab.training.run.unreadable import unreadable_rows
 from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, VIDEO_MARK, PreferencePair
 
 DEFAULT_ANSWER_TOKENS = 1024  # as of `bench run`
@@ -131,7 +132,8 @@ def hold_out(pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, temp
     """Return what a config holds out of ``pairs``, or else reads from a file: all of ``pairs`` and nothing where it evaluates
     nothing.
 
-    What is too long to be read is left out of the evaluation, and said. Raise DataError where nothing is left.
+    What cannot be decoded, or is too long to be read, is left out of the evaluation, and said. Raise DataError where nothing is
+    left.
     """
     evaluation = config.evaluation
     if evaluation.fraction is not None:
@@ -140,7 +142,17 @@ def hold_out(pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, temp
         held_out = hold_out_file(pairs, pairs_beside(pairs, evaluation.data, config), evaluation)
     else:
         return HeldOut(pairs, range(len(pairs)))
-    return replace(held_out, evaluated=short_enough(held_out.evaluated, config, template))
+    return replace(held_out, evaluated=short_enough(decodable(held_out.evaluated), config, template))
+
+
+def decodable(pairs: Sequence[PreferencePair]) -> Sequence[PreferencePair]:
+    """Return the pairs whose pictures can be decoded. Raise DataError where none is left."""
+    if errors := unreadable_rows(pairs):
+        if len(errors) == len(pairs):
+            raise DataError(f"no pair to evaluate has pictures that can be read; of the first: {errors[0]}")
+        first = next(iter(errors.values()))
+        _say(f"evaluation: {len(errors):,} of {len(pairs):,} pairs cannot be read, such as: {first}. They are left out")
+    return [pair for number, pair in enumerate(pairs) if number not in errors]
 
 
 def answer_tokens(config: SFTConfig | RLConfig) -> int:

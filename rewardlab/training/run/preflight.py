@@ -170,7 +170,7 @@ def _candidates(
             continue
         num_images = len(media_of(pair))
         of_images = math.inf if pair.videos or (most is None and num_images) else (most or 0) * num_images
-        text = counter.render(build_messages(pair, order=Order.GIVEN, template=template)) + answer(pair)
+        text = counter.render(build_messages(pair, order=Order.GIVEN, template=template)) + counter.learnt(answer(pair))
         if len(text.encode()) + room + of_images > limit:
             yield _Candidate(number, pair, text, limit - NEAR - room - of_images)
         advance(num_processes())
@@ -208,14 +208,19 @@ def _cut(text: str, tokens: float) -> int:
 
 
 def count_shared(count: Callable[[], dict[int, SampleTokens]], folder: Path) -> dict[int, SampleTokens]:
-    """Return what all processes count, each its share, by way of ``folder``, which is of this very count: several that go on
-    with a run do not count again."""
+    """Return what all processes count, each its share, by way of ``folder``: see :func:`share`."""
+    counts = share(lambda: {number: asdict(tokens) for number, tokens in count().items()}, folder)
+    return {int(number): SampleTokens(**count) for part in counts for number, count in part.items()}
+
+
+def share(work: Callable[[], Any], folder: Path) -> list[Any]:
+    """Return what ``work`` gave each process, as JSON has it, by way of ``folder``, which is of this very work: several that go
+    on with a run do not work again."""
     if num_processes() == 1:
-        return count()
+        return [work()]
     files = [folder / f"{n}_of_{num_processes()}.json" for n in range(num_processes())]
     if not files[process_index()].exists():
-        mine = {number: asdict(tokens) for number, tokens in count().items()}
-        write_atomic(files[process_index()], json.dumps(mine))
+        write_atomic(files[process_index()], json.dumps(work()))
     deadline = time.monotonic() + WAIT_S
     while missing := [file for file in files if not file.exists()]:
         if time.monotonic() > deadline:
@@ -223,5 +228,4 @@ def count_shared(count: Callable[[], dict[int, SampleTokens]], folder: Path) -> 
                 f"{missing[0]}: another process of this run has not counted its share in {WAIT_S:,} s; do all share OUT?"
             )
         time.sleep(0.2)
-    counts = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    return {int(number): SampleTokens(**count) for part in counts for number, count in part.items()}
+    return [json.loads(file.read_text(encoding="utf-8")) for file in files]

@@ -5,7 +5,8 @@ when their turn comes, once for each use.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -15,7 +16,10 @@ from datasets import Dataset
 from PIL.Image import Image
 
 from rewardlab.data.images import decode_image
+from rewardlab.data.pair_table import light_pairs
 from rewardlab.prompts import Template, build_messages
+from rewardlab.prompts.sanitize import completion_to_learn
+from rewardlab.reporting.progress import log_line
 from rewardlab.rewards.rollout import Row
 from rewardlab.samplers.hf import chat_of
 from rewardlab.types import Message, Order, PreferencePair
@@ -116,8 +120,32 @@ def turn(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def _in_parts(message: dict[str, str]) -> dict[str, Any]:
-    return {"role": message["role"], "content": [{"type": "text", "text": message["content"]}]}
+def learnt_answers(pairs: Sequence[PreferencePair], dialogues: Sequence[SFTDialogue]) -> Iterator[str]:
+    """Yield the answers of dialogues, in any order; judgments are read from disk without media."""
+    yield from (dialogue.answer for dialogue in dialogues if dialogue.answer is not None)
+    times = Counter(dialogue.number for dialogue in dialogues if dialogue.answer is None)
+    for number, pair in light_pairs(pairs) if times else ():
+        yield from [pair.judgment] * times[number]
+
+
+def log_special_tokens(answers: Iterable[str], specials: Sequence[str]) -> None:
+    """Log how many answers to learn from hold special tokens, which are broken."""
+    first, num_answers, num_broken = "", 0, 0
+    for answer in answers:
+        num_answers += 1
+        if completion_to_learn(answer, specials) != answer:
+            num_broken += 1
+            first = first or next(token for token in specials if token in answer)
+    if num_broken:
+        log_line(
+            f"{num_broken:,} of {num_answers:,} answers to learn from hold special tokens of the model, such as {first}: a "
+            "zero-width space breaks each, as in prompts"
+        )
+
+
+def _in_parts(message: dict[str, str], specials: Sequence[str]) -> dict[str, Any]:
+    text = completion_to_learn(message["content"], specials)
+    return {"role": message["role"], "content": [{"type": "text", "text": text}]}
 
 
 def dialogue_dataset(reader: PromptReader, dialogues: Sequence[SFTDialogue]) -> Dataset:
@@ -139,7 +167,8 @@ def _read_dialogues(reader: PromptReader, batch: dict[str, list[Any]]) -> dict[s
         number, order, turns = json.loads(key)
         pair, prompts = reader.read(number, [Order(order)])
         chat, images = prompts[Order(order)]
-        rows["prompt"].append([*chat, *map(_in_parts, turns)])
-        rows["completion"].append([turn("assistant", pair.judgment if answer is None else answer)])
+        learnt = completion_to_learn(pair.judgment if answer is None else answer, reader.specials)
+        rows["prompt"].append([*chat, *(_in_parts(message, reader.specials) for message in turns)])
+        rows["completion"].append([turn("assistant", learnt)])
         rows["images"].append(images)
     return rows

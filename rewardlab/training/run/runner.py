@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.config import TrainConfig
+from rewardlab.errors import MediaError
 from rewardlab.models.loading import output_dtype
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import bar
@@ -23,6 +24,7 @@ from rewardlab.training.run.folder import RunLog, close_run, open_run, record_da
 from rewardlab.training.run.model_facts import record_models
 from rewardlab.training.run.outcome import record_outcome
 from rewardlab.training.run.resume import run_steps
+from rewardlab.training.run.unreadable import ReadablePairs
 from rewardlab.training.run.watchdog import run_with_rollback
 from rewardlab.types import PreferencePair
 
@@ -47,7 +49,8 @@ class Built:
 class Stage:
     """A run of ``config`` in ``out`` on data of fingerprint ``data``. ``build(resume)`` makes its trainer, given the
     checkpoint to resume from or None; ``sequences`` are those of one epoch, for the progress bar, which shows ``metric``.
-    ``evaluation``: what is evaluated while it trains; ``pairs``: those whose file is to be named in ``run.json``."""
+    ``evaluation``: what is evaluated while it trains; ``pairs``: those whose file is to be named in ``run.json``; ``readable``:
+    what is read of the data."""
 
     name: str
     config: TrainConfig
@@ -58,6 +61,7 @@ class Stage:
     metric: str = "loss"
     evaluation: Evaluation | None = None
     pairs: Sequence[PreferencePair] = ()
+    readable: ReadablePairs | None = None
 
     @property
     def num_steps(self) -> int:
@@ -70,12 +74,17 @@ def run_stage(stage: Stage) -> Path:
     Raise ConfigError for a finished or different run in its folder, HealthError for one that went wrong, DataError where the
     data make not one step.
     """
-    return run_with_rollback(stage.config, stage.out, lambda: _attempt(stage))
+    try:
+        return run_with_rollback(stage.config, stage.out, lambda: _attempt(stage))
+    except MediaError as error:
+        raise stage.readable.note(error) if stage.readable else error from error
 
 
 def _attempt(stage: Stage) -> Path:
     resume = open_run(stage.out, stage.config, data=stage.data)
     record_data_files(stage.out, stage.pairs)
+    if stage.readable:
+        stage.readable.record()
     built = stage.build(resume)
     record_models(stage.out, built.trainer)
     try:

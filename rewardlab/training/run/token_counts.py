@@ -12,6 +12,7 @@ from PIL import Image
 
 from rewardlab.models.families import count_image_tokens, count_text_tokens, most_image_tokens
 from rewardlab.prompts import Template, build_messages
+from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.samplers.hf import chat_of, special_tokens
 from rewardlab.types import Message, Order, PreferencePair
 
@@ -74,7 +75,11 @@ class TokenCounter:
 
     def texts(self, rendered: Sequence[str], answers: Sequence[str], num_images: Sequence[int]) -> list[int]:
         """Count the tokens of rendered prompts and the answers behind them; of an image only the marks around it count."""
-        return count_text_tokens(self._processor, rendered, answers, num_images)
+        return count_text_tokens(self._processor, rendered, [self.learnt(answer) for answer in answers], num_images)
+
+    def learnt(self, answer: str) -> str:
+        """Return an answer as the model is trained on it."""
+        return completion_to_learn(answer, self._specials)
 
     def texts_at_most(self, texts: Sequence[str]) -> list[int]:
         """Bound the tokens of texts from above, many times faster than they are counted: by the sum of those of their words,

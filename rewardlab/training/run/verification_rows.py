@@ -15,8 +15,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rewardlab.config import SFTConfig
@@ -47,15 +47,15 @@ class TeacherJudgment:
 JudgedVote = tuple[StoredVote, TeacherJudgment]
 
 
-def verification_dialogues(pairs: Sequence[PreferencePair], votes: Path) -> list[SFTDialogue]:
+def verification_dialogues(pairs: Sequence[PreferencePair], votes: Path, left_out: Collection[int] = ()) -> list[SFTDialogue]:
     """Return dialogues to fine-tune on: a verification of each chosen vote, and the revision of each wrong one.
 
-    ``pairs`` are all of those that the votes number. Votes on pairs without a kept judgment whose reasoning mentions what the
-    responses differ in, in the other order than the teacher's, or without a verdict, are left out; of the others as many right
-    as wrong ones are chosen (:func:`choose_evenly`). How many is logged. Raise DataError where no wrong or no right one is
-    left.
+    Votes name pairs by their rows in a set, of which the rows ``left_out`` are not among ``pairs``. Votes on these, on pairs
+    without a kept judgment whose reasoning mentions what the responses differ in, in the other order than the teacher's, or
+    without a verdict, are left out; of the others as many right as wrong ones are chosen (:func:`choose_evenly`). How many is
+    logged. Raise DataError where no wrong or no right one is left.
     """
-    usable = list(_votes_with_judgments(pairs, votes))
+    usable = list(_votes_with_judgments(pairs, votes, left_out))
     right = [item for item in usable if item[0].choice is item[1].preferred]
     wrong = [item for item in usable if item[0].choice is not item[1].preferred]
     if not usable:
@@ -125,15 +125,17 @@ def short_dialogues(
     return [dialogue for dialogue in dialogues if not dialogue.turns] + [verifying[place] for place in kept]
 
 
-def _votes_with_judgments(pairs: Sequence[PreferencePair], votes: Path) -> Iterator[JudgedVote]:
+def _votes_with_judgments(pairs: Sequence[PreferencePair], votes: Path, left_out: Collection[int]) -> Iterator[JudgedVote]:
     """Yield the votes in the order in which the teacher judged their pairs, with its judgment, where that mentions what the
     responses differ in. Raise DataError for a vote on a pair that is not there."""
     facts = pair_facts(pairs)
-    stored = list(read_votes(votes))
-    if beyond := [vote.row for vote in stored if vote.row >= len(facts)]:
+    stored, num_rows = list(read_votes(votes)), len(facts) + len(left_out)
+    if beyond := [vote.row for vote in stored if vote.row >= num_rows]:
         raise DataError(
-            f"{votes}: has votes on pair {beyond[0]}, and there are {len(facts):,} pairs; name the votes of this --data"
+            f"{votes}: has votes on pair {beyond[0]}, and there are {num_rows:,} pairs; name the votes of this --data"
         )
+    numbers = {row: number for number, row in enumerate(row for row in range(num_rows) if row not in left_out)}
+    stored = [replace(vote, row=numbers[vote.row]) for vote in stored if vote.row in numbers]
     usable = {vote.row for vote in stored if vote.choice is not None and vote.order is facts[vote.row].order}
     usable = {row for row in usable if facts[row].judged and facts[row].preferred is not None}
     judgments = {
