@@ -111,6 +111,17 @@ def matmul_flops(device: str) -> float:
     return 2 * size**3 / statistics.median(times)
 
 
+def bandwidth(device: str) -> float:
+    """Return the bytes a second that the device reads and writes in a large copy, the median of ten."""
+    source = torch.zeros(2**28 if device == "cuda" else 2**22, device=device)
+    target, times = torch.empty_like(source), []
+    for _ in range(10):
+        start = now(device)
+        target.copy_(source)
+        times.append(now(device) - start)
+    return 2 * source.numel() * source.element_size() / statistics.median(times)
+
+
 def free_memory() -> None:
     """Let go of what is garbage, on the card too."""
     gc.collect()

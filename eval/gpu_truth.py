@@ -9,7 +9,8 @@ Stages, in order of worth; `--stage` picks some:
   ``log_softmax`` of plain logits, the decoder beside the trainer.
 - ``fast``: shapes of 3B with random weights: time, memory and MFU of an SFT step, of an RL step beside TRL's GRPO, and the
   decoder beside transformers' ``generate``. MFU is of tokens without padding, eight operations a weight of the layers (the
-  head and attention's products are left out), by the rate of a bfloat16 matrix product measured in the same run.
+  head and attention's products are left out), by the rate of a bfloat16 matrix product measured in the same run. The decoder
+  has the time of one token of all rows (``step_ms``) beside the time in which the card can read the weights (``weights_ms``).
 - ``learns`` and ``large``, for a second call: the hard demonstration with a judge of more weights, as far as the minutes go;
   adapters of 7B, once.
 
@@ -463,7 +464,7 @@ class Held:
 
 def fast(options: Options) -> dict[str, Case]:
     from eval.gpu_comparisons import decoder_beside_generate
-    from eval.gpu_speed import Sizes, never_end, noisy_pairs, time_rl, time_sft
+    from eval.gpu_speed import Sizes, bandwidth, never_end, noisy_pairs, time_rl, time_sft
 
     sizes = Sizes(batch=4, micro=2, answer=12, steps=1, image_px=112) if options.on_cpu else Sizes(image_px=options.image_px)
     held = Held(options, options.model)
@@ -480,7 +481,10 @@ def fast(options: Options) -> dict[str, Case]:
         never_end(model)
         pairs = noisy_pairs(2 if options.on_cpu else 16, sizes.image_px, 8)
         more = {"number": number, "max_tokens": 12 if options.on_cpu else 128, "turns": 1}
-        return {**decoder_beside_generate(model, processor, pairs, options.device, **more), **more, "prompts": len(pairs)}
+        row = {**decoder_beside_generate(model, processor, pairs, options.device, **more), **more, "prompts": len(pairs)}
+        size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+        row |= {"step_ms": 1000 * number * len(pairs) / row["decoder"], "weights_ms": 1000 * size / bandwidth(options.device)}
+        return row
 
     gib = {"3b": 90.0, "7b": 1e9}.get(options.model, 0.0)  # 16 bytes a weight and activations; 7B is the stage `large`'s
     cases = {
