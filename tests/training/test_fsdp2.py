@@ -69,7 +69,7 @@ def test_what_fsdp_does_after_a_pass_is_as_before(tmp_path: Path) -> None:
     x = torch.ones(1, 4)
 
     def after_forward() -> list[bool]:
-        groups = [group for name in ("layer", "head") for group in getattr(model, name)._get_fsdp_state()._fsdp_param_groups]
+        groups = [getattr(model, name)._get_fsdp_state()._fsdp_param_group for name in ("layer", "head")]
         return [group.post_forward_mesh_info is not None for group in groups]
 
     def is_whole(name: str) -> bool:

@@ -49,7 +49,7 @@ def whole_parts(model: Any, is_needed: Callable[[str], bool]) -> Iterator[None]:
     root._lazy_init()  # else the first part that is read by itself would take itself for the whole
     modules: Iterable[tuple[str, Any]] = model.named_modules()  # type: ignore[attr-defined]
     parts = [part for name, part in modules if isinstance(part, FSDPModule) and is_needed(name)]
-    groups = [group for part in parts for group in part._get_fsdp_state()._fsdp_param_groups]
+    groups = [group for part in parts if (group := part._get_fsdp_state()._fsdp_param_group)]  # of one mesh: one group
     after_forward = [group.post_forward_mesh_info for group in groups]  # None: weights stay whole after a forward pass
     try:
         for part in parts:
