@@ -133,9 +133,9 @@ def log_special_tokens(answers: Iterable[str], specials: Sequence[str]) -> None:
     first, num_answers, num_broken = "", 0, 0
     for answer in answers:
         num_answers += 1
-        if completion_to_learn(answer, specials) != answer:
+        if (learnt := completion_to_learn(answer, specials)) != answer:
             num_broken += 1
-            first = first or next(token for token in specials if token in answer)
+            first = first or next(token for token in specials if token in answer and token not in learnt)
     if num_broken:
         log_line(
             f"{num_broken:,} of {num_answers:,} answers to learn from hold special tokens of the model, such as {first}: a "

@@ -77,7 +77,9 @@ def run_stage(stage: Stage) -> Path:
     try:
         return run_with_rollback(stage.config, stage.out, lambda: _attempt(stage))
     except MediaError as error:
-        raise stage.readable.note(error) if stage.readable else error from error
+        if stage.readable is None:
+            raise
+        raise stage.readable.note(error) from error
 
 
 def _attempt(stage: Stage) -> Path:
