@@ -94,7 +94,6 @@ class JudgeService:
 
         Raises NoVerdictError, GroupTimeoutError, OverloadedError, InputError.
         """
-        self.limits.check_items(len(samples), "samples")
         for sample in samples:
             await self.check_context(sample.question, sample.response)
         groups: dict[str, list[int]] = {}

@@ -15,7 +15,7 @@ from rewardlab.judging.group_rewards import JudgedMatch
 from rewardlab.serving.conversations import Sample, read_conversation, read_item
 from rewardlab.serving.dialects.nemo_gym_metrics import aggregate_metrics
 from rewardlab.serving.middleware import StrictJSONRoute
-from rewardlab.serving.schemas import JsonObject
+from rewardlab.serving.schemas import Items, JsonObject
 from rewardlab.serving.service import JudgeService, all_rewards
 
 
@@ -32,8 +32,8 @@ class CompareRequest(BaseModel):
             }
         },
     )
-    conversation_history: list[JsonObject] = Field(min_length=1)
-    response_objs: list[JsonObject] = Field(min_length=1)
+    conversation_history: Items[JsonObject] = Field(min_length=1)
+    response_objs: Items[JsonObject] = Field(min_length=1)
     principle: str | None = None
 
 
@@ -82,7 +82,7 @@ class AggregateRequest(BaseModel):
             "example": {"verify_responses": [{"_ng_task_index": 0, "reward": 1.0}, {"_ng_task_index": 0, "reward": -1.0}]}
         },
     )
-    verify_responses: list[JsonObject]
+    verify_responses: Items[JsonObject]
 
 
 class AggregateResponse(BaseModel):

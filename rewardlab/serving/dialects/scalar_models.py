@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rewardlab.serving.conversations import Sample, chat_sample, split_samples
 from rewardlab.serving.dialects.openai_parameters import CUTTING, refuse_unsupported
 from rewardlab.serving.middleware import StrictJSONRoute
-from rewardlab.serving.schemas import JsonObject
+from rewardlab.serving.schemas import Items, JsonObject
 from rewardlab.serving.service import JudgeService
 
 T = TypeVar("T")
@@ -39,8 +39,8 @@ class PoolingRequest(BaseModel):
         },
     )
     model: str = ""
-    input: str | list[str] | None = None
-    messages: list[JsonObject] | None = None
+    input: str | Items[str] | None = None
+    messages: Items[JsonObject] | None = None
 
     @field_validator("input", mode="before")
     @classmethod
@@ -69,7 +69,7 @@ class EvaluationRequest(BaseModel):
         },
     )
     model: str = ""
-    messages: list[str]
+    messages: Items[str]
 
 
 class Classification(BaseModel):
@@ -128,7 +128,6 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
 
     async def rewards_of(request: PoolingRequest) -> list[float]:
         refuse_unsupported(request.model_extra, without_effect=(*CUTTING, "add_special_tokens", "task", "rid"))
-        service.limits.check_items(len(request.input or "") if isinstance(request.input, list) else 1, "inputs")
         return await service.sample_rewards(await run_in_threadpool(_samples, request))
 
     @router.post("/classify")
@@ -153,7 +152,6 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
     @router.post("/v1/score/evaluation")
     async def evaluation(request: EvaluationRequest) -> EvaluationResponse:
         """Return ``scores``, one for each text."""
-        service.limits.check_items(len(request.messages), "messages")
         scores = await service.sample_rewards(await run_in_threadpool(split_samples, request.messages))
         model = request.model or service.judge.name
         return EvaluationResponse(id=f"scoreval-{uuid.uuid4().hex}", model=model, scores=scores)
