@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.judging.group_rewards import JudgedMatch
-from rewardlab.serving.conversations import Sample, read_conversation, read_item
+from rewardlab.serving.conversations import Sample, read_conversation, read_item, text_alone
 from rewardlab.serving.dialects.nemo_gym_metrics import aggregate_metrics
 from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import Items, JsonObject
@@ -93,11 +93,12 @@ class AggregateResponse(BaseModel):
 
 def _output_text(response: JsonObject) -> str:
     """Return what a Responses-API object shows of a rollout: the texts of its messages, the calls of tools and what came back,
-    without reasoning; "" where the policy did not get beyond that. Raises DataError for an output without any item."""
+    without reasoning; "" where the policy did not get beyond that. Raises DataError for an output without any item, or with
+    images."""
     output = response.get("output")
     if not isinstance(output, list) or not output or not all(isinstance(item, dict) for item in output):
         raise DataError("a response has no output; expected a Responses API object with a list of items, such as a message")
-    return "\n".join(text for item in output if (text := read_item(item)[1]).strip())
+    return "\n".join(text for item in output if (text := text_alone(*read_item(item)[1:])).strip())
 
 
 def _with_principle(question: str, principle: str | None) -> str:
@@ -138,8 +139,8 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/compare")
     async def compare(request: CompareRequest) -> CompareResponse:
-        """Return the rewards of a group, in -1..1; 503 where no comparison of a response could be judged. Scores of a single
-        comparison that failed are null."""
+        """Return the rewards of a group, in -1..1; 503 where no comparison of a response could be judged, 422 for a response
+        that holds an image. Scores of a single comparison that failed are null."""
         if len(request.response_objs) == 1:
             raise DataError("one response has nothing to be compared with; send two or more in response_objs")
         service.admit_group(len(request.response_objs))
@@ -159,8 +160,9 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/verify")
     async def verify(request: VerifyRequest) -> JsonObject:
-        """Return the request with the rollout's reward, when all of its group have come; 408 if they do not in time. A group
-        are rollouts of one prompt and principle, and of one ``_ng_task_index`` or ``prompt_id`` where these are sent."""
+        """Return the request with the rollout's reward, when all of its group have come; 408 if they do not in time, 422 for a
+        rollout that holds an image. A group are rollouts of one prompt and principle, and of one ``_ng_task_index`` or
+        ``prompt_id`` where these are sent."""
         content = request.responses_create_params.get("input")
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         if not isinstance(messages, list):

@@ -2,7 +2,8 @@
 vLLM, SGLang), ``/v1/score/evaluation`` (LLaMA-Factory).
 
 An input is a chat that ends with the assistant, as messages or as one text with chat marks. Those of one prompt within a
-request are compared with each other; a single one waits for its group. The reward is in -1..1.
+request are compared with each other; a single one waits for its group. The reward is in -1..1. A response that holds an image
+is refused.
 """
 
 from __future__ import annotations
@@ -133,19 +134,19 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
     @router.post("/classify")
     @router.post("/v1/classify")
     async def classify(request: PoolingRequest) -> PoolingResponse[Classification]:
-        """Return the rewards as ``data[n].probs[-1]``."""
+        """Return the rewards as ``data[n].probs[-1]``; 422 for a response that holds an image."""
         rewards = await rewards_of(request)
         return response(request, "classify", [Classification(index=n, probs=[value]) for n, value in enumerate(rewards)])
 
     @router.post("/v1/embeddings")
     async def embeddings(request: EmbeddingsRequest) -> PoolingResponse[Embedding]:
-        """Return the rewards as ``data[n].embedding[-1]``."""
+        """Return the rewards as ``data[n].embedding[-1]``; 422 for a response that holds an image."""
         vectors = [_encoded([value], request.encoding_format) for value in await rewards_of(request)]
         return response(request, "embd", [Embedding(index=n, embedding=vector) for n, vector in enumerate(vectors)])
 
     @router.post("/pooling")
     async def pooling(request: PoolingRequest) -> PoolingResponse[Pooling]:
-        """Return the rewards as ``data[n].data[-1]``."""
+        """Return the rewards as ``data[n].data[-1]``; 422 for a response that holds an image."""
         rewards = await rewards_of(request)
         return response(request, "pool", [Pooling(index=n, data=[value]) for n, value in enumerate(rewards)])
 
