@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rewardlab.errors import DataError
 from rewardlab.serving.conversations import Sample, media_beside, read_content, text_alone
 from rewardlab.serving.schemas import JsonObject
-from rewardlab.serving.service import JudgeService, all_rewards
+from rewardlab.serving.service import JudgeService
 
 Document = str | JsonObject
 MATCHES_PER_DOCUMENT = 2  # at most, of a knockout
@@ -61,4 +61,4 @@ async def document_scores(service: JudgeService, samples: Sequence[Sample]) -> l
     result = await service.compare_responses(
         "documents", first.question, responses, first.images, strategy="knockout", budget=budget
     )
-    return [(reward + 1) / 2 for reward in all_rewards(result)]
+    return [(reward + 1) / 2 for reward in service.all_rewards(result)]

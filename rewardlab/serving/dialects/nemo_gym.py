@@ -16,7 +16,7 @@ from rewardlab.serving.conversations import Sample, read_conversation, read_item
 from rewardlab.serving.dialects.nemo_gym_metrics import aggregate_metrics
 from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import Items, JsonObject
-from rewardlab.serving.service import JudgeService, all_rewards
+from rewardlab.serving.service import JudgeService
 
 
 class CompareRequest(BaseModel):
@@ -148,7 +148,7 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
         responses = tuple(_output_text(response) for response in request.response_objs)
         question = _with_principle(question, request.principle)
         result = await service.compare_responses("compare", question, responses, references)
-        rewards, comparisons = all_rewards(result), [_comparison(match) for match in result.matches]
+        rewards, comparisons = service.all_rewards(result), [_comparison(match) for match in result.matches]
         scores = [score for row in comparisons for score in (row.score_1, row.score_2) if score is not None]
         metrics = {
             "mean_individual_score": statistics.fmean(scores),
