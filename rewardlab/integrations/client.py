@@ -160,7 +160,7 @@ class RewardClient:
         self, path: str, body: Any, *, group: str = "", is_judged: Callable[[Any], bool] = lambda answer: True
     ) -> Any:
         """Return the JSON of the server's response, or None if it fails. ``group`` is the :func:`group_key` of a sample that is
-        sent alone. A response that ``is_judged`` only in part is asked for again, :data:`DRAWS` times in all."""
+        sent alone. An answer that is not ``is_judged`` is asked for again, :data:`DRAWS` times in all."""
         headers = self._headers | ({"X-Group-Key": group} if group else {})
         body = _sendable(body)
         end, wait_s, num_unjudged = time.monotonic() + self.deadline_s, FIRST_WAIT_S, 0
@@ -174,8 +174,9 @@ class RewardClient:
                     answer = _Failure(str(error) or type(error).__name__, wait_s)
                     wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
                 if not isinstance(answer, _Failure):
-                    num_unjudged += not is_judged(answer)
-                    if is_judged(answer) or num_unjudged >= DRAWS or time.monotonic() >= end:
+                    is_whole = is_judged(answer)
+                    num_unjudged += not is_whole
+                    if is_whole or num_unjudged >= DRAWS or time.monotonic() >= end:
                         return answer
                     continue
                 num_unjudged += answer.unjudged

@@ -135,6 +135,8 @@ def read_item(item: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
     """Return (role, text, image references) of a message, or of another item of the Responses API: a call of a tool and its
     result are texts, reasoning is none. Raises DataError for another item, for media outside of a message's content, and as
     :func:`read_content` does."""
+    if not isinstance(item, Mapping):
+        raise DataError(f"a message is {item!r:.80}; expected an object with role and content")
     match item.get("type", "message"):
         case "message":
             if media := media_beside(item):

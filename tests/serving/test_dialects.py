@@ -476,3 +476,5 @@ def test_texts() -> None:
     assert strip_markup("<|im_start|>user\nQ?<|im_end|>") == "Q?"
     with pytest.raises(DataError, match="no text"):
         read_conversation([{"role": "user", "content": ""}])
+    with pytest.raises(DataError, match="a message is 'Q'; expected an object"):
+        read_conversation(["Q"])  # type: ignore[list-item]

@@ -21,7 +21,7 @@ def read_document(document: Document, fields: Sequence[str] = ("text",)) -> tupl
         return document, ()
     has_parts = "content" in document and "text" not in document and list(fields) == ["text"]
     if media := [name for name in media_beside(document) if name not in fields and (has_parts or name != "image")]:
-        raise DataError(f"a document has {media[0]!r}, which is not read; send its images as parts of its content")
+        raise DataError(f"a document has {media[0]!r}, which is not read; only a query has images, as parts of its content")
     if has_parts:
         return read_content(document["content"])
     if isinstance(document.get("content"), list):
