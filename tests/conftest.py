@@ -53,6 +53,7 @@ SLOW_FILES = (
     "tests/samplers/test_vllm.py",
     "tests/serving/test_fuzzing.py",
     "tests/serving/test_dialects.py",
+    "tests/serving/test_request_cost.py",
     "tests/serving/test_voting.py",
     "tests/studies/",
     "tests/training/",

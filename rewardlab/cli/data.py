@@ -250,15 +250,16 @@ def data_filter(
     """Take judgments out of a cold-start set that are not fit to teach from: contradictions, leaked labels, templates,
     outliers.
 
-    Writes `kept.parquet`, `filtered.jsonl` (each with its reason) and `report.json`. Pairs without a judgment stay.
-
+    Writes `kept.parquet`, `filtered.jsonl` (each with its reason) and `report.json`. Pairs without a judgment stay, and
+    count as pairs alone: SFT learns from `num_judgments_kept`.
     """
     from rewardlab.curation.quality import Rules, filter_set
 
     rules = Rules(most_alike, length_fence)
     endpoint = (consistency_url, consistency_model)
     report = filter_set(data, rules, out, images=images, endpoint=endpoint, allow_columns=columns_of(allow_columns))
-    typer.echo(json.dumps({name: report[name] for name in ("num_pairs", "num_judgments", "num_kept", "reasons", "unclear")}))
+    names = ("num_pairs", "num_pairs_kept", "num_judgments", "num_judgments_kept", "reasons", "unclear")
+    typer.echo(json.dumps({name: report[name] for name in names}))
     typer.echo(f"written: {out}/kept.parquet, filtered.jsonl, report.json")
 
 

@@ -11,7 +11,7 @@ import typer
 
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import AllowColumns, AsJson, Data, Images, Out, RandomSeed, columns_of, data_app
-from rewardlab.errors import ConfigError
+from rewardlab.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,23 +33,30 @@ def data_validate(
 
     Exit status 1 if any is bad, or none is there.
 
-    Of rows that are bad for the same reason five are listed, and the others counted.
+    Of rows that are bad for the same reason five are listed, and the others counted. Columns that are not read are listed once,
+    at the end; rows that are good but for them are not kept.
     """
     if suggest:
         if out or images or allow_columns:
             raise ConfigError("--suggest prints a mapping and checks nothing; give it without other options")
         return _suggest(data)
+    from rewardlab.data.columns import UnreadColumnsError, unread_words
     from rewardlab.data.media_mentions import MediaCount
     from rewardlab.data.pairs import BadRow, validate_rows, write_shards
     from rewardlab.data.reasons import ReasonCount
 
     reasons = ReasonCount()
     bad, unlabelled, names, media = 0, 0, set[str](), MediaCount()
+    unread, num_unread = dict[str, str](), 0
 
     def checked() -> Iterator[PreferencePair]:
-        nonlocal bad, unlabelled
+        nonlocal bad, unlabelled, num_unread
         with closing(validate_rows(data, images=images, allow_columns=columns_of(allow_columns), decode=True)) as rows:
             for index, row in enumerate(rows):
+                error = row.error if isinstance(row, BadRow) else None
+                if isinstance(error, UnreadColumnsError):
+                    unread.update(error.columns)
+                    row = BadRow(index, error.rest) if isinstance(error.rest, InputError) else error.rest
                 reason = row.reason if isinstance(row, BadRow) else ""
                 if not isinstance(row, BadRow) and row.pair_id in names:
                     reason = f"{data}, row {index}: pair_id {row.pair_id!r} is there twice; every pair needs its own"
@@ -61,19 +68,25 @@ def data_validate(
                     media.add(row, index)
                     unlabelled += row.preferred is None
                     names.add(row.pair_id)
-                    yield row
+                    num_unread += error is not None
+                    if error is None:
+                        yield row
 
     for _ in write_shards(checked(), out) if out else checked():
         pass
     for line in reasons.rest():
         typer.echo(line)
     without = f" ({unlabelled:,} without a label: not for a benchmark, nor to train on)" if unlabelled else ""
-    typer.echo(f"{len(names):,} good{without}, {bad:,} bad, {media.num_with_media:,} with images")
+    if unread:
+        typer.echo(unread_words(unread))
+    but_for = f", {num_unread:,} good but for columns that are not read" if num_unread else ""
+    num_good = len(names) - num_unread
+    typer.echo(f"{num_good:,} good{but_for}{without}, {bad:,} bad, {media.num_with_media:,} with images")
     for note in media.notes():
         typer.echo(note)
     if not names and not bad:
         typer.echo(f"{data}: holds no pairs")
-    if bad or not names:
+    if bad or unread or not names:
         raise typer.Exit(ExitCode.FINDING)
 
 

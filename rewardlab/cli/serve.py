@@ -189,6 +189,8 @@ def serve_judge(
     `POST /v1/judge`, `/v1/rewards`, `/v1/uploads`; `/health`, `/ready`, `/metrics`; all are described at `/docs`. Adapters for
     trainers are in `rewardlab.integrations`.
     """
+    if log_format != "json":
+        typer.echo(f"opening {judge_file or judge}; the server is ready when it names its address", err=True)
     from rewardlab.data.pair_table import PairTable
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.group_rewards import STRATEGIES

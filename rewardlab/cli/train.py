@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 import typer
 
@@ -25,11 +25,30 @@ from rewardlab.cli.options import (
     echo_once,
 )
 from rewardlab.errors import ConfigError
-from rewardlab.judging.spec import spec_help
+from rewardlab.judging.spec import DEMO, DEMO_JUDGE, spec_help
+from rewardlab.processes import is_main
 
 if TYPE_CHECKING:
     from rewardlab.config import TrainConfig
     from rewardlab.types import PreferencePair
+
+
+Config = TypeVar("Config", bound="TrainConfig")
+
+
+def train_config(schema: type[Config], config: str | Path | None, overrides: Sequence[str] | None, **options: Any) -> Config:
+    """Return the config of a run, its model "demo" replaced by the folder of the bundled judge, and say what it starts from,
+    before the libraries are loaded. Raise ConfigError, and CheckpointError where its model is a folder that is not there."""
+    from rewardlab.config import load_config, parse_overrides
+    from rewardlab.models.checkpoints import check_folder
+
+    settings = load_config(schema, config, parse_overrides(overrides or ()), **options)
+    if settings.model == DEMO:
+        settings = settings.model_copy(update={"model": str(DEMO_JUDGE)})
+    check_folder(settings.model)
+    if is_main():
+        typer.echo(f"starting from {settings.model}; loading torch and transformers takes a while", err=True)
+    return settings
 
 
 def report_run(final: Path, settings: TrainConfig) -> None:
@@ -70,7 +89,7 @@ def sft_command(
     out: Out,
     overrides: Overrides = None,
     config: ConfigFile = None,
-    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id to start from.")] = None,
+    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder, hub id or `demo` to start from.")] = None,
     verify_votes: Annotated[
         Optional[Path],
         typer.Option(
@@ -90,12 +109,13 @@ def sft_command(
     With `template: verdict` in the config it trains a classifier instead: labels only, each pair in both orders, loss on the
     verdict token. `hf:OUT/final` is then a judge that answers with probabilities.
     """
-    from rewardlab.config import SFTConfig, load_config, parse_overrides
+    from rewardlab.config import SFTConfig
     from rewardlab.data.votes import require_same_run
     from rewardlab.prompts import load_template
+
+    settings = train_config(SFTConfig, config, overrides, model=model, seed=seed)
     from rewardlab.training.sft import train_sft
 
-    settings = load_config(SFTConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
     if verify_votes:  # before the pairs are read, which takes a while
         require_same_run(verify_votes, data, template=load_template(settings.template).hash)
     pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
@@ -125,12 +145,13 @@ def rl_command(
     `OUT/final`; the same command resumes an interrupted run. `rewardlab rl --data runs/distill/distilled.parquet --out runs/rl
     --config stable_reinforce model=runs/sft/final consistency.weight=0`
     """
-    from rewardlab.config import RLConfig, load_config, parse_overrides
+    from rewardlab.config import RLConfig
     from rewardlab.models.checkpoints import load_template_for
-    from rewardlab.training.rl import train_rl
 
     options = {"model": model, "seed": seed, "consistency.base_url": consistency_url}
-    settings = load_config(RLConfig, config, parse_overrides(overrides or ()), **options)
+    settings = train_config(RLConfig, config, overrides, **options)
+    from rewardlab.training.rl import train_rl
+
     load_template_for(settings.model, settings.template)  # another one than the judge's is refused before the pairs are read
     pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
     report_run(train_rl(pairs, settings, out), settings)
@@ -142,7 +163,7 @@ def rm_command(
     out: Out,
     overrides: Overrides = None,
     config: ConfigFile = None,
-    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id to start from.")] = None,
+    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder, hub id or `demo` to start from.")] = None,
     images: Images = None,
     allow_columns: AllowColumns = None,
     allow_without_images: AllowWithoutImages = False,
@@ -153,10 +174,11 @@ def rm_command(
     Writes `OUT/final`; the same command resumes an interrupted run. `rewardlab score` writes its scores for
     `rewardlab bench run pairs --judge replay:FILE`.
     """
-    from rewardlab.config import RMConfig, load_config, parse_overrides
+    from rewardlab.config import RMConfig
+
+    settings = train_config(RMConfig, config, overrides, model=model, seed=seed)
     from rewardlab.training.reward_model import train_reward_model
 
-    settings = load_config(RMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
     pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
     report_run(train_reward_model(pairs, settings, out), settings)
 
@@ -197,11 +219,12 @@ def prm_command(
 
     The same command resumes an interrupted run.
     """
-    from rewardlab.config import PRMConfig, load_config, parse_overrides
+    from rewardlab.config import PRMConfig
     from rewardlab.distill.step_labels import read_steps
+
+    settings = train_config(PRMConfig, config, overrides, model=model, seed=seed)
     from rewardlab.training.prm import train_prm
 
-    settings = load_config(PRMConfig, config, parse_overrides(overrides or ()), model=model, seed=seed)
     pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
     report_run(train_prm(pairs, read_steps(steps), settings, out), settings)
 
@@ -226,10 +249,11 @@ def policy_command(
     The method's keys are those of `rewardlab rl`; `rewardlab configs keys policy` lists what a policy takes. Compare `reward`
     with a ground truth of your own: policies learn to hack judges. The same command resumes an interrupted run.
     """
-    from rewardlab.config import PolicyConfig, load_config, parse_overrides
+    from rewardlab.config import PolicyConfig
+
+    settings = train_config(PolicyConfig, config, overrides, model=model, judge=judge, seed=seed)
     from rewardlab.training.policy import train_policy
 
-    settings = load_config(PolicyConfig, config, parse_overrides(overrides or ()), model=model, judge=judge, seed=seed)
     pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
     report_run(train_policy(pairs, settings, out), settings)
 

@@ -165,9 +165,9 @@ def filter_set(
     findings = examine_judgments((replace(pair, images=()) for pair in pairs), rules, judge)
     if judge is not None and judge.asked and judge.failed == judge.asked:
         raise EndpointError(f"{url}: every one of {judge.asked:,} questions failed; is {model!r} what it serves?")
-    shard, lines, num_judgments = Shard(out / KEPT), [], 0
+    shard, lines, num_kept = Shard(out / KEPT), [], 0
     for place, pair in enumerate(pairs):
-        num_judgments += bool(pair.judgment)
+        num_kept += bool(pair.judgment) and place not in findings.reasons
         if place not in findings.reasons:
             shard.add(pair)
         else:
@@ -178,8 +178,9 @@ def filter_set(
     report = {
         "data": str(data),
         "num_pairs": shard.num_rows + len(lines),
-        "num_judgments": num_judgments,
-        "num_kept": shard.num_rows,
+        "num_pairs_kept": shard.num_rows,
+        "num_judgments": num_kept + len(lines),
+        "num_judgments_kept": num_kept,
         "reasons": findings.counts,
         "unclear": findings.unclear,
         "consistency_asked": judge.asked if judge else 0,

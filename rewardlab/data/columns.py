@@ -105,6 +105,26 @@ def _medium(value: Any, known: Collection[str]) -> str | None:
     return column if column in known else None
 
 
+class UnreadColumnsError(DataError):
+    """A row has columns that are not read, each with words on what may be meant. ``rest`` is the row without them: a pair, or
+    the error that it has besides."""
+
+    def __init__(self, where: str, columns: Mapping[str, str]) -> None:
+        super().__init__(f"{where}: {unread_words(columns)}")
+        self.columns = columns
+        self.rest: Any = None
+
+
+def unread_words(columns: Mapping[str, str]) -> str:
+    """Return the sentence on columns that are not read: all of them, what each may mean, and the cure."""
+    flag = f"{FLAG} {','.join(columns)}"
+    if len(columns) == 1:
+        [(name, meant)] = columns.items()
+        return f"the column {name!r} is not read{f'; {meant}' if meant else '.'} Rename or drop it, or pass over it by {flag}"
+    names = ", ".join(f"{name!r} ({meant})" if meant else repr(name) for name, meant in columns.items())
+    return f"{len(columns)} columns are not read: {names}. Rename or drop them, or pass over them by {flag}"
+
+
 @dataclass(frozen=True)
 class AllowedColumns:
     """Columns that may stand in a row and are not read: by name, or all but those that hold media. Each is logged once."""
@@ -117,11 +137,12 @@ class AllowedColumns:
         """Return what ``names`` allow; "all" stands for every column without media."""
         return AllowedColumns(frozenset(name.strip() for name in names if name.strip()))
 
-    def check(self, row: Mapping[str, Any], where: str, known: frozenset[str] = PAIR_COLUMNS) -> None:
-        """Raise DataError for a column that is neither known nor allowed and holds something. An index that pandas wrote is
-        passed over: a name that begins with ``__``, none, or "Unnamed: 0"."""
+    def unread(self, row: Mapping[str, Any], where: str, known: frozenset[str] = PAIR_COLUMNS) -> UnreadColumnsError | None:
+        """Return the error of all columns that are neither known nor allowed and hold something, None where there is none. An
+        index that pandas wrote is passed over: a name that begins with ``__``, none, or "Unnamed: 0"."""
         if row.keys() <= known:
-            return
+            return None
+        unread: dict[str, str] = {}
         for name in sorted(map(str, row.keys() - known)):
             value = row.get(name)
             is_empty = value is None or (isinstance(value, str | list | tuple | Mapping) and not value)
@@ -134,6 +155,12 @@ class AllowedColumns:
                     log_line(f"the column {name!r} is not read")
                 continue
             nearest = nearest_column(name, known) or _medium(value, known)
-            meant = f"; did you mean {nearest!r}{', a list' if nearest in ('images', 'videos') else ''}?" if nearest else "."
-            allowed = f"{FLAG} {name}" + (", by its name: it holds media" if is_media else "")
-            raise DataError(f"{where}: the column {name!r} is not read{meant} Rename or drop it, or pass over it by {allowed}")
+            a_list = ", a list" if nearest in ("images", "videos") else ""
+            meant = f"did you mean {nearest!r}{a_list}?" if nearest else ""
+            unread[name] = f"{meant} It holds media, which `all` does not pass over.".strip() if is_media else meant
+        return UnreadColumnsError(where, unread) if unread else None
+
+    def check(self, row: Mapping[str, Any], where: str, known: frozenset[str] = PAIR_COLUMNS) -> None:
+        """Raise the error that :meth:`unread` returns."""
+        if error := self.unread(row, where, known):
+            raise error

@@ -245,17 +245,24 @@ def from_row(
     place: str = "",
 ) -> PreferencePair:
     """Return one checked pair, its videos as they are; ``columns``: of other names, that may stand in the row (None: none).
-    Raises DataError or MediaError, naming the row and ``place``, words for where it is.
+    Raises DataError or MediaError, naming the row and ``place``, words for where it is; UnreadColumnsError, with the rest of
+    the row, for all columns of other names.
 
     A whole number may come as 1.0 and a number that is not known as NaN: pandas keeps columns with gaps as floats.
     """
-    where, files = f"{where} {index}{place}", files or Files()
+    within, where, files = where, f"{where} {index}{place}", files or Files()
     if not isinstance(row, Mapping):
         raise DataError(f"{where}: expected an object with question, responses and preferred, got {row!r:.80}")
     responses = row.get("responses")
     if not (isinstance(responses, list | tuple) and len(responses) == 2):
         raise DataError(f"{where}: 'responses' must be a list of two texts, got {responses!r:.80}")
-    (columns or AllowedColumns()).check(row, where)
+    if unread := (columns or AllowedColumns()).unread(row, where):
+        rest = {name: value for name, value in row.items() if name not in unread.columns}
+        try:
+            unread.rest = from_row(rest, index=index, files=files, where=within, columns=columns, place=place)
+        except (DataError, MediaError) as error:
+            unread.rest = error
+        raise unread
     question = _Content.of(row.get("question"), "question", where)
     contents = [_Content.of(response, "responses", where) for response in responses]
     if any(VIDEO_MARK in content.text for content in contents):

@@ -38,7 +38,8 @@ from rewardlab.health.memory import GIB
 from rewardlab.health.plan import Plan, needs
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models import precision
-from rewardlab.models.loading import check_folder, load_policy
+from rewardlab.models.checkpoints import check_folder
+from rewardlab.models.loading import load_policy
 from rewardlab.prompts import build_messages
 from rewardlab.rewards.judgment import load_terms
 from rewardlab.samplers.base import HF, SamplingParams

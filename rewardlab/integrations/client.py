@@ -11,7 +11,7 @@ import random
 import re
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -148,7 +148,7 @@ class RewardClient:
 
     async def _judge(self, body: dict[str, Any]) -> list[float | None]:
         number = len(body["responses"])
-        if (answer := await self.post("/v1/rewards", body)) is None:
+        if (answer := await self.post("/v1/rewards", body, is_judged=_has_no_null)) is None:
             return [None] * number
         rewards = answer.get("rewards") if isinstance(answer, dict) else None
         if not isinstance(rewards, list) or len(rewards) != number:
@@ -158,9 +158,11 @@ class RewardClient:
             )
         return rewards
 
-    async def post(self, path: str, body: Any, *, group: str = "") -> Any:
+    async def post(
+        self, path: str, body: Any, *, group: str = "", is_judged: Callable[[Any], bool] = lambda answer: True
+    ) -> Any:
         """Return the JSON of the server's response, or None if it fails. ``group`` is the :func:`group_key` of a sample that is
-        sent alone."""
+        sent alone. An answer that is not ``is_judged`` is asked for again, :data:`DRAWS` times in all."""
         headers = self._headers | ({"X-Group-Key": group} if group else {})
         body = _sendable(body)
         end, wait_s, num_unjudged = time.monotonic() + self.deadline_s, FIRST_WAIT_S, 0
@@ -174,7 +176,11 @@ class RewardClient:
                     answer = _Failure(str(error) or type(error).__name__, wait_s)
                     wait_s = min(LONGEST_WAIT_S, 2 * wait_s)
                 if not isinstance(answer, _Failure):
-                    return answer
+                    is_whole = is_judged(answer)
+                    num_unjudged += not is_whole
+                    if is_whole or num_unjudged >= DRAWS or time.monotonic() >= end:
+                        return answer
+                    continue
                 num_unjudged += answer.unjudged
                 pause_s = (answer.wait_s or 0.0) * random.uniform(1.0, 1.25)  # not all of a run's requests at once
                 if answer.wait_s is None or num_unjudged >= DRAWS or time.monotonic() + pause_s >= end:
@@ -224,6 +230,11 @@ class _Failure:
     sentence: str
     wait_s: float | None = None
     unjudged: bool = False
+
+
+def _has_no_null(answer: Any) -> bool:
+    rewards = answer.get("rewards") if isinstance(answer, dict) else None
+    return not (isinstance(rewards, list) and None in rewards)
 
 
 def _status_and_sentence(response: httpx.Response) -> tuple[str, str]:

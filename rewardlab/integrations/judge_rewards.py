@@ -78,7 +78,7 @@ class JudgeRewards:
             await asyncio.shield(self._check)
         except EndpointError as error:
             self._check = None
-            raise EndpointError(f"the consistency reward has nobody to ask: {error}") from error
+            raise EndpointError(f"no consistency model answers: {error}") from error
 
     async def _agreement(self, entry: WaitingRollout, pair_id: str) -> float:
         if not self._weights.swap:

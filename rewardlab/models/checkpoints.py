@@ -25,6 +25,14 @@ VERDICT_TEMPERATURE = "verdict_temperature"  # in a card, what `rewardlab bench 
 _PACKAGES = ("rewardlab", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "openai")
 
 
+def check_folder(path: str) -> None:
+    """Raise CheckpointError for what can only be meant as a folder and is none, before any hub is asked about it."""
+    first, _, rest = path.partition("/")
+    is_local = path.startswith((".", "/", "~")) or "/" in rest or (rest and Path(first).is_dir())
+    if is_local and not Path(path).is_dir():
+        raise CheckpointError(f"{path}: no such folder; expected a checkpoint folder, or a hub id (ORGANISATION/MODEL)")
+
+
 def versions() -> dict[str, str]:
     """Return the versions of the packages a number depends on; those not installed are left out."""
     installed = {}

@@ -20,20 +20,12 @@ from rewardlab.config import LoraConfig, MethodConfig, PixelConfig, TrainConfig
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models import precision
 from rewardlab.models.attention import choose_attention
-from rewardlab.models.checkpoints import CARD, weights_id
+from rewardlab.models.checkpoints import CARD, check_folder, weights_id
 from rewardlab.models.families import part_pattern
 from rewardlab.models.hub import hub_options, why_absent
 from rewardlab.models.model_card import write_model_card
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import is_main, num_processes
-
-
-def check_folder(path: str) -> None:
-    """Raise CheckpointError for what can only be meant as a folder and is none, before any hub is asked about it."""
-    first, _, rest = path.partition("/")
-    is_local = path.startswith((".", "/", "~")) or "/" in rest or (rest and Path(first).is_dir())
-    if is_local and not Path(path).is_dir():
-        raise CheckpointError(f"{path}: no such folder; expected a checkpoint folder, or a hub id (ORGANISATION/MODEL)")
 
 
 def load_processor(path: str) -> Any:

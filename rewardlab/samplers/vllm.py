@@ -12,8 +12,8 @@ import torch
 
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.models.checkpoints import check_folder
 from rewardlab.models.families import vision_token_ids
-from rewardlab.models.loading import check_folder
 from rewardlab.samplers.base import VLLM, EngineArgsParser, EngineOptions, Sampler, SamplingParams, prompt_seed
 from rewardlab.samplers.hf import chat_of, special_tokens
 from rewardlab.types import Choice, Completion, FinishReason, Message

@@ -26,8 +26,8 @@ import torch
 from transformers import AutoConfig, AutoTokenizer
 
 from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.models.checkpoints import check_folder
 from rewardlab.models.families import vision_token_ids
-from rewardlab.models.loading import check_folder
 from rewardlab.processes import end_with_parent
 from rewardlab.prompts.sanitize import without_tokens
 from rewardlab.samplers.base import VLLM, SamplingParams

@@ -109,6 +109,22 @@ def read_content(content: Any) -> tuple[str, tuple[str, ...]]:
     return "\n".join(texts), tuple(images)
 
 
+def text_alone(text: str, images: Sequence[str]) -> str:
+    """Return the text of a response. Raise DataError if images came with it: judged without them, it would get a number that
+    means nothing."""
+    if images:
+        raise DataError(
+            "a response holds an image; this server judges the text of a response alone. Judge such pairs offline, with their "
+            "images as response_images (rewardlab bench run pairs), or send an image of the question with the question"
+        )
+    return text
+
+
+def media_beside(item: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a message or a document that hold images, videos or sound beside its text."""
+    return [name for name in ("image", "images", "image_url", "video", "videos", "audio") if item.get(name)]
+
+
 def read_role(message: Mapping[str, Any]) -> str:
     """Return the role of a message; ``developer`` is OpenAI's newer word for ``system``."""
     role = str(message.get("role", "user"))
@@ -117,15 +133,27 @@ def read_role(message: Mapping[str, Any]) -> str:
 
 def read_item(item: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
     """Return (role, text, image references) of a message, or of another item of the Responses API: a call of a tool and its
-    result are texts, reasoning is none. Raises DataError as :func:`read_content` does."""
+    result are texts, reasoning is none. Raises DataError for another item, for media outside of a message's content, and as
+    :func:`read_content` does."""
+    if not isinstance(item, Mapping):
+        raise DataError(f"a message is {item!r:.80}; expected an object with role and content")
     match item.get("type", "message"):
+        case "message":
+            if media := media_beside(item):
+                raise DataError(f"a message has {media[0]!r} beside its content; send images as parts of the content")
+            return (read_role(item), *read_content(item.get("content")))
         case "function_call":
             return "assistant", f"Tool call: {item.get('name')}({item.get('arguments')})", ()
         case "function_call_output":
-            return "tool", f"Tool result: {item.get('output')}", ()
+            text, images = read_content(item.get("output"))
+            return "tool", f"Tool result: {text}", images
         case "reasoning":
             return "assistant", "", ()
-    return (read_role(item), *read_content(item.get("content")))
+        case kind:
+            raise DataError(
+                f"an item is of type {kind!r:.80}; expected message, function_call, function_call_output or reasoning. The "
+                "judge is shown no other: leave it out, or judge pairs whose responses hold images offline (response_images)"
+            )
 
 
 def read_conversation(messages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
@@ -178,8 +206,11 @@ def split_samples(texts: Sequence[str]) -> list[Sample]:
 
 
 def chat_sample(messages: Sequence[Mapping[str, Any]]) -> Sample:
-    """Return the last turn, the assistant's, as the response to the turns before it. Raises DataError for another last turn."""
+    """Return the last turn, the assistant's, as the response to the turns before it. Raises DataError for another last turn,
+    and for one that holds more than text."""
     if len(messages) < 2 or messages[-1].get("role") != "assistant":
         raise DataError("expected messages that end with the assistant's: a question and the response to be rewarded")
+    if messages[-1].get("tool_calls") or messages[-1].get("function_call"):
+        raise DataError("the response calls a tool, which the judge is not shown; send the call as a part of the text")
     question, images = read_conversation(messages[:-1])
-    return Sample(question, read_content(messages[-1].get("content"))[0], images)
+    return Sample(question, text_alone(*read_item(messages[-1])[1:]), images)

@@ -158,7 +158,8 @@ async def invalid_request(request: Request, error: Exception) -> JSONResponse:
     """Answer a body that does not fit its schema, with the first :data:`MAX_DETAILS` of its errors, and without the input: both
     may be large, and the client has it."""
     assert isinstance(error, RequestValidationError)
-    num_errors, items = len(error.errors()), error.errors()[:MAX_DETAILS]
+    errors = error.errors()
+    num_errors, items = len(errors), errors[:MAX_DETAILS]
     detail = [{"loc": list(map(str, item["loc"])), "msg": item["msg"], "type": item["type"]} for item in items]
     names = [str(item.get("ctx", {}).get("param") or ".".join(map(str, item["loc"][1:]))) for item in items]
     sentence = "; ".join(_in_words(name, item) for name, item in zip(names[:3], items, strict=False))

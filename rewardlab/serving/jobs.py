@@ -76,6 +76,10 @@ class Job(Protocol):
         """Return whether the result may stand for the next such request; if not, that one is a new try."""
         ...
 
+    def drawn_again(self, num_tries: int) -> Job:
+        """Return the job of a new try, with a seed that neither the tries before nor other votes of the same pair have."""
+        ...
+
     def num_tokens(self, result: Any) -> int:
         """Return the tokens read and written for it."""
         ...
@@ -132,6 +136,9 @@ class JudgeJob:
         """Return whether every order has a valid vote, and half of the votes or more are valid."""
         return not self.errors(result) and both_orders_or_none(result, self.orders).share_0 is not None
 
+    def drawn_again(self, num_tries: int) -> JudgeJob:
+        return replace(self, seed=_other_seed(self.seed, num_tries))
+
     def num_tokens(self, result: Judgment) -> int:
         return _num_tokens(vote.completion for vote in result.votes)
 
@@ -186,6 +193,9 @@ class ChatJob:
     def is_final(self, result: list[Completion]) -> bool:
         return not self.errors(result)
 
+    def drawn_again(self, num_tries: int) -> ChatJob:
+        return replace(self, params=replace(self.params, seed=_other_seed(self.seed, num_tries)))
+
     def num_tokens(self, result: list[Completion]) -> int:
         return _num_tokens(result)
 
@@ -196,6 +206,11 @@ class ChatJob:
 def family_of(job: Job) -> Hashable:
     """Return what jobs have in common whose calls take alike long."""
     return type(job), job.length_class
+
+
+def _other_seed(seed: int, num_tries: int) -> int:
+    """Return a seed of 31 bits: the one after ``seed`` is that of its second vote."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {num_tries}".encode()).digest()[:4], "big") // 2
 
 
 def _length_class(texts: Iterable[str]) -> int:

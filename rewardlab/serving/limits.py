@@ -28,7 +28,7 @@ class Limits:
     json_values: int = _bound(250_000, "commas and opening brackets of a body, which bound the values in it")
     json_depth: int = _bound(64, "lists and objects inside each other")
     characters: int = _bound(400_000, "characters of one text")
-    items: int = _bound(1024, "entries of a list: a batch, samples, documents")
+    items: int = _bound(1024, "entries of a list or an object: a batch, samples, documents; numbers alone may be more")
     responses: int = _bound(128, "responses to one question that are compared with each other")
     images: int = _bound(16, "images of one question or chat")
     pixels: int = _bound(50_000_000, "pixels of an image")
@@ -83,10 +83,6 @@ class Limits:
     def described() -> list[tuple[str, float, str]]:
         """Return (name, default, what it bounds) of each."""
         return [(one.name, one.default, one.metadata["words"]) for one in fields(Limits)]  # type: ignore[misc]
-
-    def check_items(self, number: int, what: str) -> None:
-        """Raise LimitError for more entries of a list than are taken."""
-        _check(number, self.items, what, "items")
 
     def check_responses(self, number: int) -> None:
         """Raise LimitError for more responses to one question than are compared with each other."""

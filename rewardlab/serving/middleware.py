@@ -7,11 +7,10 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from fastapi import HTTPException, Request, Response
+from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rewardlab.serving.limits import LimitError, Limits
 from rewardlab.serving.strict_json import check_size, parse_json
 
 
@@ -74,14 +73,7 @@ class StrictJSONRequest(Request):
 
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
-            limits: Limits = self.app.state.limits
-            value = parse_json(await self.body(), limits)
-            if isinstance(value, list):  # a batch: its parts are validated one by one, which takes longer than reading them
-                try:
-                    limits.check_items(len(value), "parts of a batch")
-                except LimitError as error:  # what reads a body passes on this kind alone
-                    raise HTTPException(422, str(error)) from error
-            self._json = value
+            self._json = parse_json(await self.body(), self.app.state.limits)
         return self._json
 
 

@@ -13,11 +13,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import httpx
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.serving.conversations import Sample
@@ -42,11 +42,11 @@ class JoinRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
     question: str
     response: str
-    images: tuple[str, ...]
+    images: Annotated[tuple[str, ...], Field(fail_fast=True)]
     anchor: str | None
     scope: str
     home: str
-    servers: tuple[str, ...]
+    servers: Annotated[tuple[str, ...], Field(fail_fast=True)]
 
 
 class JoinResponse(BaseModel):

@@ -3,7 +3,8 @@
 The queue is bounded, shared fairly between tenants, and knows priorities and deadlines. A caller that disconnects leaves it
 before the engine is called, and what cannot be done in time is not begun. A batch that fails is tried again in halves, so that
 one bad request fails alone; an engine that fails or hangs is an error for those that waited for it, never a verdict. Results
-are cached by tenant, judge and content of the job. The judge may be replaced: a job is done by the one its request is bound to.
+are cached by tenant, judge and content of the job; what has no verdict is not, and is drawn by another seed the next time. The
+judge may be replaced: a job is done by the one its request is bound to.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -30,7 +31,7 @@ from rewardlab.serving.fair_queue import Entry, FairQueue
 from rewardlab.serving.histograms import ServingHistograms
 from rewardlab.serving.jobs import Job, JudgeEngine, engine_failed, family_of, is_refusal
 from rewardlab.serving.judge_versions import JudgeVersion, JudgeVersions
-from rewardlab.serving.queue_records import TenantRecord
+from rewardlab.serving.queue_records import ResultCache, TenantRecord
 from rewardlab.serving.request_context import CHECKS, TENANT
 from rewardlab.serving.request_log import record_job, record_weights
 
@@ -82,8 +83,7 @@ class JudgeQueue:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._room = asyncio.Event()  # set, and replaced, when jobs leave the queue
-        self._cache: OrderedDict[str, Any] = OrderedDict()
-        self._cache_size = cache_size
+        self._cache = ResultCache(cache_size)
         self._stop_announced = self._stopping = False
         self._workers: dict[JudgeVersion, list[asyncio.Task[None]]] = {}
         self._watcher: asyncio.Task[None] | None = None
@@ -172,10 +172,11 @@ class JudgeQueue:
         arrival, key = loop.time(), job.key()
         name = None if key is None else f"{tenant}:{version.cache_name}:{key}"
         if name is not None and (cache_hit := self._cache.get(name)) is not None:
-            self._cache.move_to_end(name)
             self._count(tenant, "cached")
             record_weights(version.weights)
             return cache_hit
+        if name is not None and (num_tries := self._cache.num_tries(name)):
+            job = job.drawn_again(num_tries)
         deadline = arrival + TIMEOUT_S if deadline is None else deadline
         await self._enter(tenant, deadline if waits_for_room else None)
         rank = (priority, deadline, next(self._arrivals))
@@ -371,10 +372,8 @@ class JudgeQueue:
         self._count(entry.tenant, "judged")
         self.statuses.update(entry.job.statuses(result) if entry.tenant != CHECKS else ())
         errors = entry.job.errors(result)
-        if entry.cache_name is not None and entry.job.is_final(result):
-            self._cache[entry.cache_name] = result
-            while len(self._cache) > self._cache_size:
-                self._cache.popitem(last=False)
+        if entry.cache_name is not None:
+            self._cache.add(entry.cache_name, entry.job, result)
         if entry.future.done():
             return
         if entry.job.is_lost(result) and is_refusal(errors):

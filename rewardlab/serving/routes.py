@@ -22,6 +22,7 @@ from rewardlab.serving.responses import status_response
 from rewardlab.serving.schemas import (
     ErrorResponse,
     HealthResponse,
+    Items,
     JudgeRequest,
     JudgeResponse,
     ModelCard,
@@ -166,14 +167,14 @@ def api_routes(service: JudgeService) -> APIRouter:
         return await service.rewards(request)
 
     @router.post("/v1/judge/batch")
-    async def judge_batch(requests: list[JudgeRequest]) -> list[JudgeResponse | ErrorResponse]:
+    async def judge_batch(requests: Items[JudgeRequest]) -> list[JudgeResponse | ErrorResponse]:
         """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
         service.admit_requests(requests)
         service.queue.check_room()
         return await _responses([service.judge_pair(request, waits_for_room=True) for request in requests])
 
     @router.post("/v1/rewards/batch")
-    async def rewards_batch(requests: list[RewardsRequest]) -> list[RewardsResponse | ErrorResponse]:
+    async def rewards_batch(requests: Items[RewardsRequest]) -> list[RewardsResponse | ErrorResponse]:
         """Return a response for each request, in their order; one that fails is ``{"error", "status"}``, the others stand."""
         service.admit_requests(requests)
         service.queue.check_room()

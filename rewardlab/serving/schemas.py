@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -10,6 +10,8 @@ MAX_VOTES, MAX_IMAGES, MAX_VIDEOS, MAX_CHARS, MAX_RESPONSES = 64, 16, 2, 100_000
 
 
 JsonObject = dict[str, Any]  # an object in the format of another framework, which knows its keys
+T = TypeVar("T")
+Items = Annotated[list[T], Field(fail_fast=True)]  # a list of a request: the first wrong item is the only one with an error
 
 
 class _Schema(BaseModel):
@@ -105,7 +107,7 @@ class JudgeResponse(_Schema):
 class RewardsRequest(RequestBase):
     """One question and a group of responses to it, compared two at a time in both orders."""
 
-    responses: list[str] = Field(
+    responses: Items[str] = Field(
         min_length=1, max_length=MAX_RESPONSES, description="as many as `--limit responses` allows, 128 by default"
     )
     strategy: Literal["all_pairs", "circular", "anchor", "knockout", "bradley_terry"] = Field(

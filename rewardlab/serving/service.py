@@ -94,7 +94,6 @@ class JudgeService:
 
         Raises NoVerdictError, GroupTimeoutError, OverloadedError, InputError.
         """
-        self.limits.check_items(len(samples), "samples")
         for sample in samples:
             await self.check_context(sample.question, sample.response)
         groups: dict[str, list[int]] = {}
@@ -174,7 +173,17 @@ class JudgeService:
         result = await self.compare_responses(
             "samples", first.question, responses, first.images, strategy="anchor" if anchor else ""
         )
-        return all_rewards(result)
+        return self.all_rewards(result)
+
+    def all_rewards(self, result: GroupRewards) -> list[float]:
+        """Return the rewards of a group. Raises NoVerdictError unless each of its responses has one."""
+        rewards = [reward for reward in result.rewards if reward is not None]
+        if failed := len(result.rewards) - len(rewards):
+            cure = "send the request again: what has no verdict is drawn by another seed"
+            if self.judge.temperature == 0:
+                cure = "the judge is greedy, so that a retry would say the same: serve it with a --temperature above 0"
+            raise NoVerdictError(f"no comparison of {failed} of {len(result.rewards)} responses has a verdict; {cure}")
+        return rewards
 
     async def compare_responses(
         self,
@@ -275,15 +284,6 @@ def _size(request: JudgeRequest | RewardsRequest) -> tuple[int, int]:
         return 1, request.votes * len(ORDERS[request.orders])
     num = len(request.responses) + (request.anchor is not None)
     return most_matches(request.strategy, num, request.budget), 2 * request.votes
-
-
-def all_rewards(result: GroupRewards) -> list[float]:
-    """Return the rewards of a group. Raises NoVerdictError unless each of its responses has one."""
-    rewards = [reward for reward in result.rewards if reward is not None]
-    if failed := len(result.rewards) - len(rewards):
-        num = len(result.rewards)
-        raise NoVerdictError(f"no comparison of {failed} of {num} responses has a verdict; a retry is a new draw")
-    return rewards
 
 
 def _voting_options(

@@ -1,9 +1,13 @@
-"""JSON of strangers: UTF-8, of bounded size and depth, with numbers and characters that every part of the server can write."""
+"""JSON of strangers: UTF-8, of bounded size, depth and length, with numbers and characters that every part of the server can
+write. What is beyond a bound is refused here, before a schema is applied: that builds an error for each wrong value."""
 
 from __future__ import annotations
 
+import gc
 import json
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fastapi import HTTPException
@@ -12,6 +16,8 @@ from rewardlab.serving.limits import Limits
 
 MEDIA_KEYS = frozenset({"images", "videos", "image", "image_url", "url", "media"})  # below them a text may be a whole image
 LABEL_KEYS = frozenset({"label", "labels"})  # texts below them may be JSON themselves
+LONG_KEYS = frozenset({"verify_responses"})  # a whole evaluation, which is not judged
+_NUMBERS = {int, float, bool, type(None)}
 
 
 def parse_json(body: bytes, limits: Limits) -> Any:
@@ -24,9 +30,22 @@ def parse_json(body: bytes, limits: Limits) -> Any:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise HTTPException(400, f"the body is not UTF-8 ({error.reason} at byte {error.start}); send JSON in UTF-8") from error
-    value = _loads(text, limits)
-    _check_values(value, limits, has_surrogates="\\ud" in text or "\\uD" in text)
+    with _without_collection():
+        value = _loads(text, limits)
+        _check_values(value, limits, has_surrogates="\\u" in text)
     return value
+
+
+@contextmanager
+def _without_collection() -> Iterator[None]:
+    """Collect no garbage meanwhile: of JSON there is none, and to look for it takes five times as long as to read it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def check_size(number: int, limits: Limits) -> None:
@@ -76,10 +95,10 @@ def _too_deep(limits: Limits) -> HTTPException:
 
 
 def _check_values(value: Any, limits: Limits, *, has_surrogates: bool) -> None:
-    """Raise HTTPException for a value that is too deep, a text that is too long, half of a surrogate pair, and labels with too
-    many values."""
+    """Raise HTTPException for a value that is too deep, a text that is too long, half of a surrogate pair, a list or an object
+    with too many entries, and labels with too many values."""
     number = 0  # in labels: an escaped comma (\u002c) is none in the body
-    stack = [(value, 1, "")]  # with the innermost key that says what a text is
+    stack = [(value, 1, "")]  # with the key of the innermost object around it
     while stack:
         value, depth, key = stack.pop()
         if isinstance(value, str):
@@ -87,16 +106,29 @@ def _check_values(value: Any, limits: Limits, *, has_surrogates: bool) -> None:
             if key in LABEL_KEYS and value.lstrip().startswith("{"):
                 _check_number(number := number + sum(map(value.count, ",[{")), limits)
                 has_surrogates = has_surrogates or "\\" in value  # an escaped backslash hides them in the body
-                stack.append((_label(value), depth, "label's"))
+                stack.append((_label(value), depth, "a label"))
         elif isinstance(value, list | dict):
             if depth > limits.json_depth:
                 raise _too_deep(limits)
             if isinstance(value, list):
-                stack.extend((item, depth + 1, key) for item in value)
-                continue
-            for name, item in value.items():
-                _check_text(name, limits, is_media=False, has_surrogates=has_surrogates)
-                stack.append((item, depth + 1, name if name in MEDIA_KEYS or name in LABEL_KEYS else ""))
+                below = [(item, depth + 1, key) for item in value if type(item) not in _NUMBERS]
+            else:
+                for name in value:
+                    _check_text(name, limits, is_media=False, has_surrogates=has_surrogates)
+                below = [(item, depth + 1, name) for name, item in value.items() if type(item) not in _NUMBERS]
+            # Numbers alone, token ids and their log-probabilities, are as many as a text has.
+            if len(value) > limits.items and (below or isinstance(value, dict)):
+                _check_length(len(value), key, limits)
+            stack += below
+
+
+def _check_length(number: int, key: str, limits: Limits) -> None:
+    if key not in LONG_KEYS:
+        raise HTTPException(
+            413,
+            f"{key[:80] or 'the body'} has {number:,} entries; this server takes at most {limits.items:,} in a list or an "
+            "object (its --limit items): send fewer at a time",
+        )
 
 
 def _check_text(text: str, limits: Limits, *, is_media: bool, has_surrogates: bool) -> None:

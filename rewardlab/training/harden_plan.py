@@ -16,8 +16,7 @@ from rewardlab.data.pair_table import fingerprint_of, pair_facts
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.spec import JudgeSpec, local_checkpoint
-from rewardlab.models.checkpoints import load_template_for
-from rewardlab.models.loading import check_folder
+from rewardlab.models.checkpoints import check_folder, load_template_for
 from rewardlab.prompts import load_template
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.base import HF, OPENAI

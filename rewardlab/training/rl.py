@@ -212,6 +212,6 @@ def require_consistency_judge(config: RLConfig) -> None:
         asyncio.run(judge.check())
     except EndpointError as error:
         raise EndpointError(
-            f"the consistency reward has nobody to ask: {error} Serve {config.consistency.model} there, name another "
-            "endpoint as `consistency.base_url`, or do without it by `consistency.weight=0`"
+            f"no consistency model answers: {error} Serve {config.consistency.model} there, name another endpoint by "
+            "`consistency.base_url`, or leave this reward out by `consistency.weight=0`"
         ) from error

@@ -161,6 +161,12 @@ def train_sft(
     kept = {learnt[n] for n in numbers_that_fit(labelled, config, template, out, answer=answer_of)} if learnt else set()
     dialogues = sft_dialogues(pairs, template, votes=votes, numbers=kept, left_out=readable.left_out)
     dialogues = short_dialogues(pairs, dialogues, config, template, out) if votes else dialogues
+    if len(dialogues) < config.batch_size:
+        what = "labels in both orders" if verdict_only else "judgments"
+        raise DataError(
+            f"{len(pairs):,} pairs hold {len(dialogues):,} {what} to learn from, fewer than the {config.batch_size:,} of one "
+            "batch: a run would repeat them. Add some (rewardlab distill), or lower batch_size"
+        )
     if is_main() and (trained := template_change(config.model, template)):
         log_line(
             f"{config.model} was trained on template {trained}, and is taught {template.name} now; template={trained} keeps it"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from rewardlab.cli import main
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.data.pairs import write_parquet
+from rewardlab.judging.spec import DEMO_JUDGE
 from tests.support import scaled_runs
 from tests.support.shell import run_main
 
@@ -52,3 +55,24 @@ def test_a_finished_run_is_refused_before_data_are_read(command: str, tmp_path: 
     done = run_main(main, command, "--data", tmp_path / "none.parquet", "--out", tmp_path / "run", *more)
     assert done.returncode == ExitCode.INPUT
     assert f"{tmp_path / 'run'}: holds a finished run; choose another --out, or delete it to train anew" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["sft", "rl", "rm"])
+def test_a_model_that_is_not_there_costs_no_import_of_torch(command: str, tmp_path: Path) -> None:
+    """The sentence comes before the libraries, which take seconds; a model that is there is named before them."""
+    code = (
+        "import sys\nfrom rewardlab.cli import main\n"
+        "try: main()\nexcept SystemExit as end: print(end.code)\nprint('torch' in sys.modules)"
+    )
+    words = [command, "--data", "none.parquet", "--out", "run", "learning_rate=1e-3"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words, "--model", "runs/a/base"], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert "runs/a/base: no such folder" in done.stderr
+    assert done.stdout.split() == ["2", "False"]
+
+
+def test_the_demo_judge_is_a_model_to_start_from() -> None:
+    """By the name that it has as a judge; a command says what it starts from."""
+    done = run_main(main, "sft", "--data", "none.parquet", "--out", "none", "--model", "demo", "learning_rate=1e-3")
+    assert f"starting from {DEMO_JUDGE}" in done.stderr

@@ -417,6 +417,26 @@ def test_filter_asks_a_real_checker(demo_pairs: Any, demo_server: Any, tmp_path:
     done = CliRunner().invoke(app, [*command, "--consistency-url", demo_server(), "--consistency-model", "demo-checker"])
     assert done.exit_code == 0, done.output
     report = json.loads((tmp_path / "out" / "report.json").read_text())
-    assert (report["reasons"], report["num_kept"]) == ({"contradiction": 1}, 5)
+    assert report["reasons"] == {"contradiction": 1}
+    assert [report[f"num_{name}"] for name in ("pairs", "pairs_kept", "judgments", "judgments_kept")] == [6, 5, 6, 5]
     assert json.loads((tmp_path / "out" / "filtered.jsonl").read_text())["pair_id"] == pairs[0].pair_id
     assert read_pairs(tmp_path / "out" / "kept.parquet") == pairs[1:]
+
+
+def test_filter_counts_pairs_and_judgments_apart(demo_pairs: Any, tmp_path: Path) -> None:
+    """Of 47 judgments that begin alike one is left, beside 13 pairs that never had one; SFT says so, and does not begin."""
+    taught = [
+        replace(pair, judgment=f"The same eight words begin each of these. {n}") for n, pair in enumerate(demo_pairs[0][:47])
+    ]
+    write_parquet([*taught, *demo_pairs[0][47:60]], tmp_path / "p.parquet")
+    done = CliRunner().invoke(app, ["data", "filter", str(tmp_path / "p.parquet"), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    printed = json.loads(done.output.splitlines()[0])
+    assert printed == {
+        "num_pairs": 60,
+        "num_pairs_kept": 14,
+        "num_judgments": 47,
+        "num_judgments_kept": 1,
+        "reasons": {"collapse": 46},
+        "unclear": 0,
+    }

@@ -100,7 +100,6 @@ def test_a_failing_judge_gives_no_reward(client: httpx.Client) -> None:
         {"question": "q", "responses": ["a", "b"], "strategy": "anchor"},
         {"question": "q", "responses": ["a", "b"], "anchor": "c"},
         {"question": "q", "responses": ["a"] * 129},
-        {"question": "q", "responses": ["a"] * 1025},
         {"question": "q", "responses": ["a", "b", "c", "d"], "strategy": "knockout", "budget": 1},
         {"question": "q", "responses": ["a", "b"], "reward": 1},
     ],
@@ -477,3 +476,5 @@ def test_texts() -> None:
     assert strip_markup("<|im_start|>user\nQ?<|im_end|>") == "Q?"
     with pytest.raises(DataError, match="no text"):
         read_conversation([{"role": "user", "content": ""}])
+    with pytest.raises(DataError, match="a message is 'Q'; expected an object"):
+        read_conversation(["Q"])  # type: ignore[list-item]

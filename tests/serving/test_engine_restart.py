@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -19,11 +23,16 @@ from rewardlab.integrations.client import RewardClient
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.child_process import ProcessSampler
+from rewardlab.samplers.openai_api import OpenAISampler
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
+from rewardlab.serving.queue_records import ResultCache
 from rewardlab.serving.service import GroupRules
-from rewardlab.types import Message
+from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message, Verdict, VerdictStatus, Vote
+from rewardlab.verdicts.votes import judgment
 from tests.support.held_judge import held_sampler
+from tests.support.openai_server import VERDICT, ChatServer, chat_server
+from tests.support.queue_engine import judge_job
 from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
 from tests.support.servers import running
 
@@ -89,16 +98,80 @@ def test_a_group_is_judged_whole_or_not() -> None:
         assert (told.status_code, told.json()["status"], told.headers["Retry-After"]) == (503, "enginefailed", "5")
 
 
-def test_what_has_no_verdict_is_asked_again() -> None:
-    """A retry is a new draw, where the judge draws by chance; what has a verdict is kept."""
-    asked: list[int] = []
+@dataclass
+class Doubtful(ChatServer):
+    """An engine that draws by the seed of a request, as engines do, and says nothing that can be read by half of the seeds."""
 
-    def answer(prompt: tuple[Message, ...], draw: int) -> str:
-        asked.append(draw)
-        return "hm" if len(asked) <= 2 else "<answer>1</answer>"
+    def verdict(self, body: dict[str, Any]) -> str:
+        seed = body["seed"] if body["temperature"] else 0
+        return "hm" if hashlib.sha256(f"{seed} {body['messages']}".encode()).digest()[0] < 128 else VERDICT
 
+
+@contextmanager
+def doubtful(**options: Any) -> Iterator[tuple[str, Doubtful]]:
+    engine = Doubtful()
+    with (
+        chat_server(engine) as address,
+        running(create_app(GenerativeJudge(OpenAISampler(address, "m"), PLAIN, **options))) as url,
+    ):
+        yield url, engine
+
+
+def test_what_has_no_verdict_is_drawn_by_another_seed() -> None:
+    """The same request draws other samples until both orders have a verdict; what has one is kept, and its seed too."""
     body = {"question": QUESTION, "responses": ANSWERS[:2]}
-    with running(create_app(GenerativeJudge(ScriptedSampler(answer), PLAIN))) as url:
-        told = [httpx.post(f"{url}/v1/judge", json=body).json()["outcome"] for _ in range(3)]
-    assert told == ["no_valid_vote", "tie", "tie"]
-    assert len(asked) == 4
+    with doubtful() as (url, engine):
+        told = [httpx.post(f"{url}/v1/judge", json=body).json() for _ in range(60)]
+        judged = [n for n, answer in enumerate(told) if answer["num_valid"] == 2]
+        seeds = [request["seed"] for request in engine.bodies]
+        assert judged == list(range(judged[0], 60))
+        assert judged[0] > 0
+        assert len(seeds) == len(set(seeds)) == 2 * (judged[0] + 1)  # a seed for each order, another at each try
+        assert httpx.post(f"{url}/v1/judge", json=body | {"seed": 1}).json()["num_valid"] < 2  # a request of its own
+
+
+def test_a_reward_is_drawn_until_it_is_there() -> None:
+    """At every door: the rewards of a group come at some try, and what was judged before is not asked again."""
+    with doubtful() as (url, engine):
+        codes = []
+        while len(codes) < 60 and codes[-1:] != [200]:
+            codes.append(httpx.post(f"{url}/get_reward", json=SAMPLE, timeout=30).status_code)
+        assert codes[-1] == 200
+        assert 1 < len(codes) < 60
+        assert len(engine.bodies) < 6 * len(codes)
+        assert (
+            httpx.post(f"{url}/v1/rewards", json={"question": QUESTION, "responses": ANSWERS}).json()["rewards"].count(None)
+            == 0
+        )
+
+
+def test_clients_ask_again_for_a_missing_reward() -> None:
+    """Three times, as where no response has one. Half of the votes can be read: a comparison is judged at the first try in a
+    quarter of cases, within three in 37 of 64."""
+    tries, judged = [], []
+    with doubtful() as (url, engine):
+        for question in map(str, range(60)):
+            before = len(engine.bodies)
+            judged.append(None not in asyncio.run(RewardClient(url).rewards(question, ANSWERS[:2])))
+            tries.append((len(engine.bodies) - before) // 2)
+    assert set(tries) == {1, 2, 3}
+    assert all(number == 3 for number, was_judged in zip(tries, judged, strict=True) if not was_judged)
+    assert abs(sum(judged) / 60 - 37 / 64) < 0.13  # two standard deviations
+
+
+def test_a_greedy_judge_says_so() -> None:
+    """A retry changes nothing there, and the sentence does not promise it."""
+    with doubtful(temperature=0.0) as (url, _):
+        codes = [httpx.post(f"{url}/get_reward", json=SAMPLE, timeout=30) for _ in range(2)]
+    assert [answer.status_code for answer in codes] == [503, 503]
+    assert "greedy" in codes[1].json()["error"]
+
+
+def test_tries_are_not_remembered_without_bound() -> None:
+    results = ResultCache(3)
+    unread = Completion("hm", FinishReason.STOP)
+    votes = [Vote(order, Verdict(None, VerdictStatus.NO_VERDICT), unread) for order in BOTH_ORDERS]
+    job, judged = judge_job("q"), judgment("p", votes)
+    for n in range(10):
+        results.add(f"job {n}", job, judged)
+    assert [n for n in range(10) if results.num_tries(f"job {n}")] == [7, 8, 9]

@@ -58,23 +58,24 @@ def client() -> Iterator[httpx.Client]:
 
 
 REFUSED: dict[str, tuple[str, Any, str]] = {
-    "batch": ("/v1/judge/batch", [PAIR] * 1025, "1,025 parts of a batch"),
+    "batch": ("/v1/judge/batch", [PAIR] * 1025, "the body has 1,025 entries"),
     "votes of a batch": ("/v1/rewards/batch", [PAIR | {"responses": ["a"] * 8, "votes": 64}] * 100, "358,400 votes"),
     "comparisons of a batch": ("/v1/rewards/batch", [PAIR | {"responses": ["a"] * 32}] * 41, "20,336 comparisons"),
-    "inputs": ("/classify", {"input": [PROMPT + "a"] * 3000}, "3,000 inputs"),
+    "inputs": ("/classify", {"input": [PROMPT + "a"] * 3000}, "input has 3,000 entries"),
     "one prompt": ("/classify", {"input": [f"{PROMPT}{n}" for n in range(1000)]}, "1,000 responses to one question"),
-    "embeddings": ("/v1/embeddings", {"input": [PROMPT + "a"] * 3000, "encoding_format": "float"}, "3,000 inputs"),
-    "pooling": ("/pooling", {"input": [PROMPT + "a"] * 3000}, "3,000 inputs"),
-    "evaluation": ("/v1/score/evaluation", {"messages": [PROMPT + "a"] * 1025}, "1,025 messages"),
-    "queries": ("/get_reward", {"query": [PROMPT + "a"] * 1025}, "1,025 queries"),
+    "embeddings": ("/v1/embeddings", {"input": [PROMPT + "a"] * 3000, "encoding_format": "float"}, "input has 3,000 entries"),
+    "pooling": ("/pooling", {"input": [PROMPT + "a"] * 3000}, "input has 3,000 entries"),
+    "evaluation": ("/v1/score/evaluation", {"messages": [PROMPT + "a"] * 1025}, "messages has 1,025 entries"),
+    "queries": ("/get_reward", {"query": [PROMPT + "a"] * 1025}, "query has 1,025 entries"),
     "mllm": ("/get_reward_mllm", {"query": [f"{PROMPT}{n}" for n in range(1000)]}, "1,000 responses to one question"),
     "groups": (
         "/get_reward",
         {"query": [CHATML.format(q=f"q{n % 20}") + str(n) for n in range(1000)]},
         "24,500 comparisons",
     ),
-    "documents": ("/rerank", {"query": "q", "documents": ["d"] * 1025}, "1,025 documents"),
-    "scores": ("/score", {"text_1": "q", "text_2": ["d"] * 1025}, "1,025 queries or documents"),
+    "documents": ("/rerank", {"query": "q", "documents": ["d"] * 1025}, "documents has 1,025 entries"),
+    "scores": ("/score", {"text_1": "q", "text_2": ["d"] * 1025}, "text_2 has 1,025 entries"),
+    "responses": ("/v1/rewards", {"question": "q", "responses": ["a"] * 1025}, "responses has 1,025 entries"),
     "compared": ("/compare", {"conversation_history": [USER], "response_objs": [{}] * 200}, "200 responses"),
     "tokens": (
         "/v1/chat/completions",
@@ -84,6 +85,12 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
     "images": ("/v1/chat/completions", {"messages": [{"role": "user", "content": [IMAGE] * 9}] * 2}, "18 images"),
     "text": ("/classify", {"input": "<|im_start|>" * 40_000}, "480,000 characters"),
     "text of a label": ("/slime", {"prompt": "q", "response": "r", "label": '{"anchor": "%s"}' % ("a" * 400_001)}, "400,001"),
+    "list of a label": (
+        "/slime",
+        {"prompt": "q", "response": "r", "label": {"media": ["a"] * 1025}},
+        "media has 1,025 entries",
+    ),
+    "keys": ("/verify", {f"k{n}": 0 for n in range(1025)}, "the body has 1,025 entries"),
     "depth": ("/verify", {"responses_create_params": {}, "response": {}, "more": json.loads("[" * 70 + "]" * 70)}, "64 lists"),
     "values": ("/verify", {"more": [0] * 250_001}, "commas and opening brackets"),
 }
@@ -96,6 +103,7 @@ def test_a_request_beyond_a_bound(client: httpx.Client, name: str) -> None:
     begun = time.monotonic()
     answer = client.post(path, json=body)
     assert answer.status_code in (400, 413, 422), answer.text[:300]
+    assert (answer.status_code == 413) == any(words in sentence for words in ("entries", "commas"))
     assert sentence in answer.text
     assert time.monotonic() - begun < 10
     assert client.get("/v1/status").json()["counts"]["sequences"] == 0 or name == "images"
@@ -163,6 +171,13 @@ def test_an_image_may_be_longer_than_a_text() -> None:
         assert parse_json(json.dumps(value).encode(), limits) == value
 
 
+def test_token_ids_are_as_many_as_a_text_has() -> None:
+    """NeMo-Gym's rollouts carry those of each turn; an evaluation sums up all of its rollouts."""
+    item = {"type": "message", "prompt_token_ids": [1] * 50_000, "generation_log_probs": [-0.5, None] * 20_000}
+    for value in ({"response": {"output": [item]}}, {"verify_responses": [{"reward": 1.0}] * 5000}):
+        assert parse_json(json.dumps(value).encode(), Limits()) == value
+
+
 FUZZED = (b'{"query": "q", "documents": ["a", "b"]}', json.dumps(PAIR).encode(), json.dumps({"messages": [USER]}).encode())
 
 
@@ -198,10 +213,10 @@ def test_reading_json_grows_with_its_length() -> None:
         return min(times)
 
     def deep(num: int) -> bytes:
-        return b"[" + b",".join([b"[" * 30 + b"]" * 30] * num) + b"]"
+        return json.dumps([[json.loads("[" * 30 + "]" * 30)] * (num // 64)] * 64).encode()
 
     def wide(num: int) -> bytes:
-        return b"[" + b",".join([b"{}"] * num) + b"]"
+        return json.dumps([[{}] * (num // 256)] * 256).encode()
 
     def long(num: int) -> bytes:
         return json.dumps(["é\n" * num] * 20).encode()
@@ -238,7 +253,7 @@ def test_a_limit_that_is_none(setting: str) -> None:
 def test_the_defaults_take_what_trainers_send(groups: int, size: int) -> None:
     """A step of TRL with 64 groups of 16, and the largest groups that a list of samples can hold, every two compared."""
     limits, comparisons = Limits(), groups * most_matches("all_pairs", size)
-    limits.check_items(groups * size, "samples")
+    assert groups * size <= limits.items
     limits.check_responses(size)
     limits.check_comparisons(comparisons, 2 * comparisons)
     assert limits.key_comparisons >= 4 * comparisons

@@ -44,7 +44,7 @@ def test_a_long_list(client: httpx.Client) -> None:
     scored = client.post("/v1/score", json={"text_1": QUESTION, "text_2": documents}).json()["data"]
     assert max(scored, key=lambda one: one["score"])["index"] == results[0]["index"]
     refused = client.post("/v2/rerank", json={"query": QUESTION, "documents": ["a"] * 1025})
-    assert (refused.status_code, "1,025 documents" in refused.json()["error"]) == (422, True)
+    assert (refused.status_code, "documents has 1,025 entries" in refused.json()["error"]) == (413, True)
 
 
 def test_one_document_is_first(client: httpx.Client) -> None:

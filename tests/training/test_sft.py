@@ -255,9 +255,11 @@ def test_the_base_of_a_failed_start_is_not_anothers(
 def test_bad_input_is_said_before_anything_is_written(
     tiny_checkpoint: Path, demo_pairs: Any, taught: list[PreferencePair], tmp_path: Path
 ) -> None:
-    """No judgments; a place that cannot be written."""
+    """No judgments, fewer than a batch of them; a place that cannot be written."""
     with pytest.raises(DataError, match="distill"):
         train_sft(demo_pairs[0][:4], config_for(tiny_checkpoint), tmp_path / "none")
+    with pytest.raises(DataError, match="14 pairs hold 1 judgments to learn from, fewer than the 8 of one batch"):
+        train_sft([taught[0], *demo_pairs[0][47:60]], config_for(tiny_checkpoint), tmp_path / "none")
     assert not (tmp_path / "none").exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="writable"):

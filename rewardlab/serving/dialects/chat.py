@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rewardlab.errors import DataError
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.serving.conversations import chat_sample, read_content, read_role
+from rewardlab.serving.conversations import chat_sample, read_item
 from rewardlab.serving.dialects.openai_parameters import refuse_unsupported
 from rewardlab.serving.jobs import ChatJob
 from rewardlab.serving.middleware import StrictJSONRoute
@@ -101,19 +101,18 @@ def chat_routes(service: JudgeService) -> APIRouter:
     router = APIRouter(tags=["chat: NIM's reward models, plain judging"], route_class=StrictJSONRoute)
 
     async def complete(request: ChatCompletionRequest) -> list[Completion]:
-        for message in request.messages:
-            role = read_role(message)
+        turns = [read_item(message) for message in request.messages]
+        for message, (role, _, _) in zip(request.messages, turns, strict=True):
             if role not in ("system", "user", "assistant"):
                 raise DataError(f"a message has the role {role!r:.80}; expected system, developer, user or assistant")
             if message.get("tool_calls") or message.get("function_call"):
                 raise DataError("a message calls a tool; a chat is completed from texts and images alone")
-        contents = [read_content(message.get("content")) for message in request.messages]
-        service.limits.check_images(sum(len(references) for _, references in contents))
-        await service.check_context(*(text for text, _ in contents))
+        service.limits.check_images(sum(len(references) for _, _, references in turns))
+        await service.check_context(*(text for _, text, _ in turns))
         parts = []
-        for message, (text, references) in zip(request.messages, contents, strict=True):
+        for role, text, references in turns:
             images = tuple(Part(image=image) for image in await service.images(references))
-            parts.append(Message(read_role(message), (*images, Part(text=text))))
+            parts.append(Message(role, (*images, Part(text=text))))
         judge = service.judge
         options = (request.temperature, request.top_p, request.max_completion_tokens or request.max_tokens)
         defaults = (judge.temperature, judge.top_p, judge.max_tokens)
@@ -127,7 +126,7 @@ def chat_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/v1/chat/completions", response_model=None)
     async def chat_completions(request: ChatCompletionRequest) -> ChatCompletion | Response:
-        """Return ``reward:0.5`` for a question and the assistant's answer to it; complete a chat that ends with the user.
+        """Return ``reward:0.5`` for a question and the text of the assistant's answer; complete a chat that ends with the user.
 
         A completion without ``seed`` is drawn anew each time. Parameters that this server does not know are refused (400) where
         they ask for something; those of the sampling have no meaning for a reward."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rewardlab.errors import DataError
-from rewardlab.serving.conversations import Sample, read_content
+from rewardlab.serving.conversations import Sample, media_beside, read_content, text_alone
 from rewardlab.serving.schemas import JsonObject
-from rewardlab.serving.service import JudgeService, all_rewards
+from rewardlab.serving.service import JudgeService
 
 Document = str | JsonObject
 MATCHES_PER_DOCUMENT = 2  # at most, of a knockout
@@ -16,11 +16,16 @@ MOST_COMPARED = 32  # documents of which every two are compared
 
 def read_document(document: Document, fields: Sequence[str] = ("text",)) -> tuple[str, tuple[str, ...]]:
     """Return (text, image references) of a text, ``{"text"}``, ``{"content": [parts]}``, or an object of which ``fields`` are
-    read, a line each. Raises DataError for another one."""
+    read, a line each, and its ``image``. Raises DataError for another one, and for media that are not read."""
     if isinstance(document, str):
         return document, ()
-    if "content" in document and "text" not in document and list(fields) == ["text"]:
+    has_parts = "content" in document and "text" not in document and list(fields) == ["text"]
+    if media := [name for name in media_beside(document) if name not in fields and (has_parts or name != "image")]:
+        raise DataError(f"a document has {media[0]!r}, which is not read; only a query has images, as parts of its content")
+    if has_parts:
         return read_content(document["content"])
+    if isinstance(document.get("content"), list):
+        raise DataError("a document has parts beside its text; send its text as one of them")
     texts, image = [document.get(name) for name in fields], document.get("image")
     if not all(isinstance(text, str) for text in texts) or not isinstance(image, str | None):
         expected = 'a text, {"text"}, or {"content": [parts]}' if list(fields) == ["text"] else f"texts in {list(fields)}"
@@ -40,10 +45,7 @@ def document_samples(
     read_queries = read_queries * len(documents) if len(queries) == 1 else read_queries
     samples = []
     for (question, images), document in zip(read_queries, documents, strict=True):
-        response, response_images = read_document(document, fields)
-        if response_images:
-            raise DataError("a document has an image; images are understood in the query alone")
-        samples.append(Sample(question, response, images, anchor))
+        samples.append(Sample(question, text_alone(*read_document(document, fields)), images, anchor))
     return samples
 
 
@@ -59,4 +61,4 @@ async def document_scores(service: JudgeService, samples: Sequence[Sample]) -> l
     result = await service.compare_responses(
         "documents", first.question, responses, first.images, strategy="knockout", budget=budget
     )
-    return [(reward + 1) / 2 for reward in all_rewards(result)]
+    return [(reward + 1) / 2 for reward in service.all_rewards(result)]

@@ -12,11 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.judging.group_rewards import JudgedMatch
-from rewardlab.serving.conversations import Sample, read_conversation, read_item
+from rewardlab.serving.conversations import Sample, read_conversation, read_item, text_alone
 from rewardlab.serving.dialects.nemo_gym_metrics import aggregate_metrics
 from rewardlab.serving.middleware import StrictJSONRoute
-from rewardlab.serving.schemas import JsonObject
-from rewardlab.serving.service import JudgeService, all_rewards
+from rewardlab.serving.schemas import Items, JsonObject
+from rewardlab.serving.service import JudgeService
 
 
 class CompareRequest(BaseModel):
@@ -32,8 +32,8 @@ class CompareRequest(BaseModel):
             }
         },
     )
-    conversation_history: list[JsonObject] = Field(min_length=1)
-    response_objs: list[JsonObject] = Field(min_length=1)
+    conversation_history: Items[JsonObject] = Field(min_length=1)
+    response_objs: Items[JsonObject] = Field(min_length=1)
     principle: str | None = None
 
 
@@ -82,7 +82,7 @@ class AggregateRequest(BaseModel):
             "example": {"verify_responses": [{"_ng_task_index": 0, "reward": 1.0}, {"_ng_task_index": 0, "reward": -1.0}]}
         },
     )
-    verify_responses: list[JsonObject]
+    verify_responses: Items[JsonObject]
 
 
 class AggregateResponse(BaseModel):
@@ -93,11 +93,12 @@ class AggregateResponse(BaseModel):
 
 def _output_text(response: JsonObject) -> str:
     """Return what a Responses-API object shows of a rollout: the texts of its messages, the calls of tools and what came back,
-    without reasoning; "" where the policy did not get beyond that. Raises DataError for an output without any item."""
+    without reasoning; "" where the policy did not get beyond that. Raises DataError for an output without any item, or with
+    images."""
     output = response.get("output")
     if not isinstance(output, list) or not output or not all(isinstance(item, dict) for item in output):
         raise DataError("a response has no output; expected a Responses API object with a list of items, such as a message")
-    return "\n".join(text for item in output if (text := read_item(item)[1]).strip())
+    return "\n".join(text for item in output if (text := text_alone(*read_item(item)[1:])).strip())
 
 
 def _with_principle(question: str, principle: str | None) -> str:
@@ -138,8 +139,8 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/compare")
     async def compare(request: CompareRequest) -> CompareResponse:
-        """Return the rewards of a group, in -1..1; 503 where no comparison of a response could be judged. Scores of a single
-        comparison that failed are null."""
+        """Return the rewards of a group, in -1..1; 503 where no comparison of a response could be judged, 422 for a response
+        that holds an image. Scores of a single comparison that failed are null."""
         if len(request.response_objs) == 1:
             raise DataError("one response has nothing to be compared with; send two or more in response_objs")
         service.admit_group(len(request.response_objs))
@@ -147,7 +148,7 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
         responses = tuple(_output_text(response) for response in request.response_objs)
         question = _with_principle(question, request.principle)
         result = await service.compare_responses("compare", question, responses, references)
-        rewards, comparisons = all_rewards(result), [_comparison(match) for match in result.matches]
+        rewards, comparisons = service.all_rewards(result), [_comparison(match) for match in result.matches]
         scores = [score for row in comparisons for score in (row.score_1, row.score_2) if score is not None]
         metrics = {
             "mean_individual_score": statistics.fmean(scores),
@@ -159,8 +160,9 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/verify")
     async def verify(request: VerifyRequest) -> JsonObject:
-        """Return the request with the rollout's reward, when all of its group have come; 408 if they do not in time. A group
-        are rollouts of one prompt and principle, and of one ``_ng_task_index`` or ``prompt_id`` where these are sent."""
+        """Return the request with the rollout's reward, when all of its group have come; 408 if they do not in time, 422 for a
+        rollout that holds an image. A group are rollouts of one prompt and principle, and of one ``_ng_task_index`` or
+        ``prompt_id`` where these are sent."""
         content = request.responses_create_params.get("input")
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         if not isinstance(messages, list):

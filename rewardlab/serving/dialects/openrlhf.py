@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from rewardlab.errors import DataError
 from rewardlab.serving.conversations import Sample, labeled_sample, read_conversation, split_sequence
 from rewardlab.serving.middleware import StrictJSONRoute
-from rewardlab.serving.schemas import MAX_CHARS, JsonObject
+from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject
 from rewardlab.serving.service import JudgeService
 
 
@@ -36,8 +36,8 @@ class GetRewardRequest(BaseModel):
             }
         },
     )
-    query: list[str]
-    prompts: list[str] | None = None
+    query: Items[str]
+    prompts: Items[str] | None = None
     labels: list[Any] | None = None
 
 
@@ -66,7 +66,7 @@ class SlimeRequest(BaseModel):
             }
         },
     )
-    prompt: Annotated[str, Field(max_length=4 * MAX_CHARS)] | list[JsonObject]
+    prompt: Annotated[str, Field(max_length=4 * MAX_CHARS)] | Items[JsonObject]
     response: str = Field(max_length=MAX_CHARS)
     label: Any = None
 
@@ -86,7 +86,6 @@ def openrlhf_routes(service: JudgeService) -> APIRouter:
     router = APIRouter(tags=["OpenRLHF, R1-Reward, slime"], route_class=StrictJSONRoute)
 
     async def get_reward(request: GetRewardRequest, flat: bool) -> GetRewardResponse:
-        service.limits.check_items(len(request.query), "queries")
         samples = await run_in_threadpool(_samples, request)
         rewards = await service.sample_rewards(samples) if samples else []
         scores = [(reward + 1) / 2 for reward in rewards]  # 0..1, by which samples are filtered

@@ -2,7 +2,8 @@
 vLLM, SGLang), ``/v1/score/evaluation`` (LLaMA-Factory).
 
 An input is a chat that ends with the assistant, as messages or as one text with chat marks. Those of one prompt within a
-request are compared with each other; a single one waits for its group. The reward is in -1..1.
+request are compared with each other; a single one waits for its group. The reward is in -1..1. A response that holds an image
+is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rewardlab.serving.conversations import Sample, chat_sample, split_samples
 from rewardlab.serving.dialects.openai_parameters import CUTTING, refuse_unsupported
 from rewardlab.serving.middleware import StrictJSONRoute
-from rewardlab.serving.schemas import JsonObject
+from rewardlab.serving.schemas import Items, JsonObject
 from rewardlab.serving.service import JudgeService
 
 T = TypeVar("T")
@@ -39,8 +40,8 @@ class PoolingRequest(BaseModel):
         },
     )
     model: str = ""
-    input: str | list[str] | None = None
-    messages: list[JsonObject] | None = None
+    input: str | Items[str] | None = None
+    messages: Items[JsonObject] | None = None
 
     @field_validator("input", mode="before")
     @classmethod
@@ -69,7 +70,7 @@ class EvaluationRequest(BaseModel):
         },
     )
     model: str = ""
-    messages: list[str]
+    messages: Items[str]
 
 
 class Classification(BaseModel):
@@ -128,32 +129,30 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
 
     async def rewards_of(request: PoolingRequest) -> list[float]:
         refuse_unsupported(request.model_extra, without_effect=(*CUTTING, "add_special_tokens", "task", "rid"))
-        service.limits.check_items(len(request.input or "") if isinstance(request.input, list) else 1, "inputs")
         return await service.sample_rewards(await run_in_threadpool(_samples, request))
 
     @router.post("/classify")
     @router.post("/v1/classify")
     async def classify(request: PoolingRequest) -> PoolingResponse[Classification]:
-        """Return the rewards as ``data[n].probs[-1]``."""
+        """Return the rewards as ``data[n].probs[-1]``; 422 for a response that holds an image."""
         rewards = await rewards_of(request)
         return response(request, "classify", [Classification(index=n, probs=[value]) for n, value in enumerate(rewards)])
 
     @router.post("/v1/embeddings")
     async def embeddings(request: EmbeddingsRequest) -> PoolingResponse[Embedding]:
-        """Return the rewards as ``data[n].embedding[-1]``."""
+        """Return the rewards as ``data[n].embedding[-1]``; 422 for a response that holds an image."""
         vectors = [_encoded([value], request.encoding_format) for value in await rewards_of(request)]
         return response(request, "embd", [Embedding(index=n, embedding=vector) for n, vector in enumerate(vectors)])
 
     @router.post("/pooling")
     async def pooling(request: PoolingRequest) -> PoolingResponse[Pooling]:
-        """Return the rewards as ``data[n].data[-1]``."""
+        """Return the rewards as ``data[n].data[-1]``; 422 for a response that holds an image."""
         rewards = await rewards_of(request)
         return response(request, "pool", [Pooling(index=n, data=[value]) for n, value in enumerate(rewards)])
 
     @router.post("/v1/score/evaluation")
     async def evaluation(request: EvaluationRequest) -> EvaluationResponse:
         """Return ``scores``, one for each text."""
-        service.limits.check_items(len(request.messages), "messages")
         scores = await service.sample_rewards(await run_in_threadpool(split_samples, request.messages))
         model = request.model or service.judge.name
         return EvaluationResponse(id=f"scoreval-{uuid.uuid4().hex}", model=model, scores=scores)

@@ -18,7 +18,7 @@ from rewardlab.errors import DataError
 from rewardlab.serving.dialects.documents import Document, document_samples, document_scores, read_document
 from rewardlab.serving.dialects.openai_parameters import CUTTING, refuse_unsupported
 from rewardlab.serving.middleware import StrictJSONRoute
-from rewardlab.serving.schemas import MAX_CHARS, JsonObject
+from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject
 from rewardlab.serving.service import JudgeService
 
 
@@ -31,7 +31,7 @@ class RerankRequest(BaseModel):
         json_schema_extra={"example": {"query": "What color is it?", "documents": ["It is red.", "It is blue."], "top_n": 1}},
     )
     query: Document
-    documents: list[Document] = Field(min_length=1)
+    documents: Items[Document] = Field(min_length=1)
     top_n: int | None = Field(None, ge=1)
     return_documents: bool = True
     rank_fields: list[str] = Field(default=["text"], min_length=1, max_length=16)
@@ -45,7 +45,7 @@ class TextsRequest(BaseModel):
     model_config = ConfigDict(extra="allow")
     model: str = ""
     query: str
-    texts: list[str] = Field(min_length=1)
+    texts: Items[str] = Field(min_length=1)
     top_n: int | None = Field(None, ge=1)
     return_text: bool = False
     raw_scores: bool = Field(False, description="rewards in -1..1 in place of scores in 0..1")
@@ -57,13 +57,13 @@ class ScoreRequest(BaseModel):
     model_config = ConfigDict(
         extra="allow", json_schema_extra={"example": {"text_1": "What color is it?", "text_2": ["It is red.", "It is blue."]}}
     )
-    text_1: Document | list[Document] | None = None
-    text_2: Document | list[Document] | None = None
-    queries: Document | list[Document] | None = None
-    documents: Document | list[Document] | None = None
-    data_1: Document | list[Document] | None = None
-    data_2: Document | list[Document] | None = None
-    items: Document | list[Document] | None = None
+    text_1: Document | Items[Document] | None = None
+    text_2: Document | Items[Document] | None = None
+    queries: Document | Items[Document] | None = None
+    documents: Document | Items[Document] | None = None
+    data_1: Document | Items[Document] | None = None
+    data_2: Document | Items[Document] | None = None
+    items: Document | Items[Document] | None = None
     model: str = ""
     anchor: str | None = Field(None, max_length=MAX_CHARS)
 
@@ -142,7 +142,6 @@ def scoring_routes(service: JudgeService) -> APIRouter:
         documents = _as_list(next((v for v in candidates if v is not None), None))
         if not queries or not documents:
             raise DataError("expected text_1 (or queries, data_1) and text_2 (or documents, data_2)")
-        service.limits.check_items(max(len(queries), len(documents)), "queries or documents")
         values = await document_scores(service, document_samples(queries, documents, request.anchor))
         data = [DocumentScore(index=n, score=value) for n, value in enumerate(values)]
         model = request.model or service.judge.name
@@ -150,7 +149,6 @@ def scoring_routes(service: JudgeService) -> APIRouter:
 
     async def rank(request: RerankRequest) -> list[tuple[int, float]]:
         refuse_unsupported(request.model_extra, without_effect=CUTTING)
-        service.limits.check_items(len(request.documents), "documents")
         samples = document_samples([request.query], request.documents, request.anchor, request.rank_fields)
         is_alone = len(samples) == 1 and request.anchor is None
         values = [0.5] if is_alone else await document_scores(service, samples)
