@@ -41,7 +41,7 @@ $(READY): pyproject.toml constraints.txt
 DEMO := .venv-demo
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 $(DEMO)/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(DEMO)
+	@$(NEW_VENV) $(DEMO)
 	@echo "installing torch, transformers and rewardlab into $(DEMO): 1.3 GB, a few minutes"
 	@$(DEMO)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -c constraints.txt \
 		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) torch torchvision

@@ -40,16 +40,20 @@ def test_every_python_that_is_promised_is_tested() -> None:
     assert [promised[0], *jobs["pythons"]["strategy"]["matrix"]["python"]] == promised
 
 
+@pytest.mark.parametrize("target", ["demo", "quickstart", "test", "wheel"])
 @pytest.mark.parametrize(("version", "is_admitted"), [((3, 10, 13), False), ((3, 11, 0), True), ((3, 13, 0), True)])
-def test_make_refuses_an_old_python_before_it_installs(tmp_path: Path, version: tuple[int, ...], is_admitted: bool) -> None:
+def test_make_refuses_an_old_python_before_it_installs(
+    tmp_path: Path, version: tuple[int, ...], is_admitted: bool, target: str
+) -> None:
     """A stand-in for the interpreter tells its version, and writes down what else it is asked to do."""
-    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
     (tmp_path / "python").write_text(
         f'#!/bin/sh\n[ "$1" = -c ] || {{ echo "$@" >> asked; exit 1; }}\n'
         f"exec {sys.executable} -c 'import sys; sys.version_info = {version}; exec(sys.argv[1])' \"$2\"\n"
     )
     (tmp_path / "python").chmod(0o755)
-    done = subprocess.run(["make", "PYTHON=./python", "wheel"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(["make", "PYTHON=./python", target], cwd=tmp_path, capture_output=True, text=True)
     said = "rewardlab needs Python 3.11 or later; ./python is Python 3.10: make PYTHON=python3.11"
     assert (tmp_path / "asked").exists() == is_admitted
     assert done.stderr.splitlines()[0] == said or is_admitted
