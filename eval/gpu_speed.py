@@ -10,7 +10,8 @@ import gc
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from transformers import (
     Qwen2VLImageProcessor,
     Qwen2VLVideoProcessor,
 )
-from transformers.trainer_callback import PrinterCallback
+from transformers.trainer_callback import PrinterCallback, TrainerCallback
 from transformers.trainer_utils import SaveStrategy
 from trl import GRPOTrainer
 from trl import SFTConfig as TRLSFTConfig
@@ -165,12 +166,27 @@ def never_end(model: Any) -> None:
     model.generation_config.eos_token_id = model.config.get_text_config().vocab_size - 1
 
 
+@contextmanager
+def forward_kept(model: Any) -> Iterator[None]:
+    """Take off again what trainers lay around a model's forward pass: autocast, conversions to float32, a fused head."""
+    forward = vars(model).get("forward")
+    try:
+        yield
+    finally:
+        vars(model).pop("forward", None)
+        if forward is not None:
+            model.forward = forward
+        model.zero_grad(set_to_none=True)
+
+
 def noisy_pairs(number: int, image_px: int, answer: int) -> list[PreferencePair]:
-    """Return pairs with one picture of ``image_px`` and judgments of ``answer`` words."""
-    picture = encode_png(Image.effect_noise((image_px, image_px), 60).convert("RGB"))
+    """Return pairs with a picture of ``image_px`` each and judgments of ``answer`` words."""
     judgment = " ".join(random.Random(0).choices(["the", "red", "circle", "is", "left"], k=answer))
     pairs = make_pairs(number, seed=0, held_out=False)[0]
-    return [replace(pair, images=(picture,), attempts="2", judgment=judgment) for pair in pairs]
+    pictures = [encode_png(Image.effect_noise((image_px, image_px), 60).convert("RGB")) for _ in pairs]
+    return [
+        replace(pair, images=(picture,), attempts="2", judgment=judgment) for pair, picture in zip(pairs, pictures, strict=True)
+    ]
 
 
 class Stopwatch:
@@ -271,16 +287,19 @@ class Timers:
 
 
 def train(trainer: Any, timers: Timers, rate: float, config: TrainConfig, prompt: int) -> Row:
-    """Train, and return medians over steps, the first left out. ``rate``: the device's operations a second. Beside the peak of
-    the card's memory stands what the doctor expects for prompts of ``prompt`` tokens."""
+    """Train, and return medians over steps, the first left out; a step is timed without the optimizer's update. ``rate``: the
+    device's operations a second. Beside the peak of the card's memory stands what the doctor expects for prompts of ``prompt``
+    tokens."""
     trainer.remove_callback(PrinterCallback)
     trainer.args.save_strategy = SaveStrategy.NO  # weights and Adam of 3B are 49 GiB
     if timers.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     reads, weights = Reads(trainer.model), Weights.of(trainer.model)
-    trainer.train()
+    try:
+        trainer.train()
+    finally:
+        reads.remove()
     operations = reads.operations(weights) / max(1, len(timers.step.seconds))
-    reads.remove()
     step, sampling, scoring = (
         statistics.median(seconds[1:] or seconds or [0.0])
         for seconds in (timers.step.seconds, timers.sampling.seconds, timers.scoring.seconds)
@@ -315,20 +334,28 @@ def time_sft(model: Any, processor: Any, sizes: Sizes, device: str, rate: float,
     pairs, timers = noisy_pairs(4 * sizes.batch, sizes.image_px, sizes.answer), Timers(device)
     config = SFTConfig(model="m", **shared_keys(sizes))
     processor.tokenizer.padding_side = "right"
-    trainer = ResumableSFTTrainer(
-        model=model.train(),
-        args=TRLSFTConfig(max_length=None, **common_arguments(config, out)),
-        train_dataset=dialogue_dataset(PromptReader(pairs, PLAIN), sft_dialogues(pairs, PLAIN)),
-        processing_class=processor,
-        callbacks=[timers.step],
-    )
     try:
-        return train(trainer, timers, rate, config, _prompt_tokens(processor, pairs))
+        with forward_kept(model):
+            trainer = ResumableSFTTrainer(
+                model=model.train(),
+                args=TRLSFTConfig(max_length=None, **common_arguments(config, out)),
+                train_dataset=dialogue_dataset(PromptReader(pairs, PLAIN), sft_dialogues(pairs, PLAIN)),
+                processing_class=processor,
+                callbacks=[timers.step],
+            )
+            return train(trainer, timers, rate, config, _prompt_tokens(processor, pairs))
     finally:
         processor.tokenizer.padding_side = "left"
-        model.zero_grad(set_to_none=True)
-        del trainer
-        free_memory()  # its Adam would lie beside the next trainer's
+
+
+class NeverEnd(TrainerCallback):
+    """Has no rollout end before its time: transformers takes the tokenizer's end token back as training begins."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        never_end(self._model)
 
 
 def _prompt_tokens(processor: Any, pairs: Sequence[PreferencePair]) -> int:
@@ -357,17 +384,14 @@ def time_rl(name: str, model: Any, processor: Any, sizes: Sizes, device: str, ra
     processor.tokenizer.padding_side = "left"
     never_end(model)
     reward = TimedReward(judgment_reward_of(config, PLAIN, model, out), timers.scoring)
-    if name == "trl":
-        make = partial(TimedGRPO, watch=timers.sampling)
-        trainer = trl_grpo(rows, config, model, processor, reward, out, make=make, callbacks=[timers.step])
-    else:
-        rollouts = TimedRollouts(timers.sampling)
-        trainer = build_trainer(
-            rows, config, model, processor, PLAIN, out, reward=reward, callbacks=[timers.step], rollouts=rollouts
-        )
-    try:
+    callbacks = [timers.step, NeverEnd(model)]
+    with forward_kept(model):
+        if name == "trl":
+            make = partial(TimedGRPO, watch=timers.sampling)
+            trainer = trl_grpo(rows, config, model, processor, reward, out, make=make, callbacks=callbacks)
+        else:
+            rollouts = TimedRollouts(timers.sampling)
+            trainer = build_trainer(
+                rows, config, model, processor, PLAIN, out, reward=reward, callbacks=callbacks, rollouts=rollouts
+            )
         return train(trainer, timers, rate, config, _prompt_tokens(processor, pairs))
-    finally:
-        model.zero_grad(set_to_none=True)
-        del trainer
-        free_memory()

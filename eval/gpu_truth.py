@@ -10,12 +10,12 @@ Stages, in order of worth; `--stage` picks some:
 - ``fast``: shapes of 3B with random weights: time, memory and MFU of an SFT step, of an RL step beside TRL's GRPO, and the
   decoder beside transformers' ``generate``. MFU is of tokens without padding, eight operations a weight of the layers (the
   head and attention's products are left out), by the rate of a bfloat16 matrix product measured in the same run. The decoder
-  has the time of one token of all rows (``step_ms``) beside the time in which the card can read the weights (``weights_ms``).
+  has the time of one more token of all rows (``step_ms``) beside that in which the card can read the layers (``weights_ms``).
 - ``learns`` and ``large``, for a second call: the hard demonstration with a judge of more weights, as far as the minutes go;
   adapters of 7B, once.
 
-OUT/gpu_truth.json and OUT/gpu_truth.md grow case by case. A case that is there and worked is not run again; one that failed,
-hung or was not reached is. The exit status is 0 if every case of the call worked, 1 if one did not. Large files are kept
+OUT/gpu_truth.json and OUT/gpu_truth.md grow case by case. The next call skips the cases that worked, on the same card and
+commit, and runs all others. The exit status is 0 if every case of the call worked, 1 if one did not. Large files are kept
 in ``--work`` while a case runs. The package need not be installed: run it in the root of the source tree, with the packages
 of ``eval/gpu_requirements.txt``. ``--on-cpu`` rehearses all of it with small shapes, under the same mixed precision.
 """
@@ -49,9 +49,11 @@ ROOT = Path(__file__).parents[1]
 Row = dict[str, Any]
 NAME, TAIL = "gpu_truth", 3000  # of the files; characters of a failed command's output that are kept
 FIRST_CALL = ("runs", "equal", "fast")
+SAME = ("device", "commit", "torch", "transformers", "model")  # facts that all rows of a file share
 BEGAN, STICKY = "GPU_TRUTH_BEGAN", "the card no longer answers"
 GROUPED = ("grpo", "dr_grpo", "dapo", "rloo", "rlcs", "reinforce_pp_baseline", "vapo", "pag")
 FITTED = ("vc_ppo", "vapo", "ppo", "t_ppo", "pag")
+SERVERS: list[subprocess.Popen[bytes]] = []  # that this process has started
 OTHER_HARDWARE = {  # recipes of configs/rl that need what one card does not have
     "stable_reinforce_multi_node": "a server of vLLM",
     "stable_reinforce_qwen2_5_vl_7b": "vLLM",
@@ -112,12 +114,14 @@ class Case:
 
 
 class Record:
-    """The rows that are known, by stage and case, on disk after each."""
+    """The rows that are known, by stage and case, on disk after each. Those of another machine, commit or model are dropped."""
 
-    def __init__(self, options: Options) -> None:
-        self._options, self.began = options, time.monotonic()
+    def __init__(self, options: Options, machine: Row) -> None:
         self.path = options.out / f"{NAME}.json"
-        self.facts: Row = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        facts: Row = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        before = facts.get("machine", {})
+        same = all(before.get(name) == machine.get(name) for name in SAME)
+        self.facts: Row = {**(facts if same else {}), "machine": machine}
         self._lock = threading.Lock()
 
     def rows(self, stage: str) -> dict[str, Row]:
@@ -206,7 +210,9 @@ def run_stage(stage: str, cases: dict[str, Case], options: Options, record: Reco
             error = f"not tried: needs {case.needs_gib:.0f} GiB of the card's {memory:.0f}"
             record.add(stage, name, {"ok": False, "error": error})
             continue
-        at = {"at": round(time.time(), 1)}
+        at = {"at": time.time()}
+        if case.folder is not None:
+            shutil.rmtree(case.folder, ignore_errors=True)  # of a call that was killed
         guard = threading.Timer(max(0.1, left), _cut_off, (stage, name, case, at, record))
         guard.daemon = True
         guard.start()
@@ -221,9 +227,14 @@ def run_stage(stage: str, cases: dict[str, Case], options: Options, record: Reco
 
 
 def _cut_off(stage: str, name: str, case: Case, at: Row, record: Record) -> None:
-    """End the process: the minutes are over, and nothing else ends a call that hangs."""
-    record.add(stage, name, {"ok": False, "error": "the minutes were over", **case.partial(), **at})
-    os._exit(1)
+    """End the process and its server: the minutes are over, and nothing else ends a call that hangs."""
+    try:
+        record.add(stage, name, {"ok": False, "error": "the minutes were over", **at})
+        record.add(stage, name, {**record.rows(stage)[name], **case.partial()})
+    finally:
+        for server in SERVERS:
+            server.kill()
+        os._exit(1)
 
 
 class _Tee(io.StringIO):
@@ -256,6 +267,12 @@ def cli(*words: Any) -> str:
 def command(*words: Any) -> Row:
     cli(*words)
     return {}
+
+
+def command_anew(folder: Path, *words: Any) -> Row:
+    """Run a command whose folder later cases need, from its beginning."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return command(*words)
 
 
 # Stage runs.
@@ -339,12 +356,10 @@ def runs(options: Options) -> dict[str, Case]:
         return Case(partial(command, *words), folder=work / name)
 
     form = ["learning_rate=2e-3", "lr_scheduler=constant", "warmup_ratio=0", "min_lr_ratio=0"]
-    first = partial(training_words, model=options.work / "model", steps=40, batch=8)(
-        options, "sft", "sft/qwen2_5_vl_7b", "sft", *form
-    )
+    first = training_words(options, "sft", "sft/qwen2_5_vl_7b", "sft", *form, model=options.work / "model", steps=40, batch=8)
     cases = {
         "inputs": Case(partial(write_inputs, options), makes=options.data),
-        "sft": Case(partial(command, *first), seconds=40, makes=options.start),
+        "sft": Case(partial(command_anew, work / "sft", *first), seconds=40, makes=options.start),
     }
     gap = {"importance_gap": (0.0, 0.05)}
     for recipe in recipes():
@@ -373,11 +388,19 @@ def runs(options: Options) -> dict[str, Case]:
 def try_server(options: Options) -> Row:
     """Start the endpoint in a process of its own and have it judge a pair, three votes in each order."""
     from rewardlab.demo.pipeline import free_port
+    from rewardlab.processes import end_with_parent
 
     port, began, log = free_port(), time.monotonic(), options.work / "serve.log"
     words = ["serve", "--judge", f"hf:{options.start}", "--template", "plain", "--max-tokens", "32", "--port", str(port)]
     with log.open("wb") as sink:
-        process = subprocess.Popen([sys.executable, "-m", "rewardlab.cli", *words], cwd=ROOT, stdout=sink, stderr=sink)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rewardlab.cli", *words],
+            cwd=ROOT,
+            stdout=sink,
+            stderr=sink,
+            preexec_fn=end_with_parent,
+        )
+    SERVERS.append(process)
     try:
         while not _answers(f"http://127.0.0.1:{port}/ready"):
             if process.poll() is not None or time.monotonic() - began > 240:
@@ -458,9 +481,6 @@ class Held:
             free_memory()
         return self.model, self.processor
 
-    def drop(self) -> None:
-        self.model = self.processor = None
-
 
 def fast(options: Options) -> dict[str, Case]:
     from eval.gpu_comparisons import decoder_beside_generate
@@ -482,11 +502,14 @@ def fast(options: Options) -> dict[str, Case]:
         pairs = noisy_pairs(2 if options.on_cpu else 16, sizes.image_px, 8)
         more = {"number": number, "max_tokens": 12 if options.on_cpu else 128, "turns": 1}
         row = {**decoder_beside_generate(model, processor, pairs, options.device, **more), **more, "prompts": len(pairs)}
-        size = sum(weight.numel() * weight.element_size() for weight in model.parameters())
-        row |= {"step_ms": 1000 * number * len(pairs) / row["decoder"], "weights_ms": 1000 * size / bandwidth(options.device)}
-        return row
+        size = sum(
+            weight.numel() * weight.element_size()
+            for name, weight in model.named_parameters()
+            if "visual" not in name and "embed_tokens" not in name
+        )
+        return row | {"weights_ms": 1000 * size / bandwidth(options.device)}
 
-    gib = {"3b": 90.0, "7b": 1e9}.get(options.model, 0.0)  # 16 bytes a weight and activations; 7B is the stage `large`'s
+    gib = {"3b": 75.0, "7b": 1e9}.get(options.model, 0.0)  # 16 bytes a weight and activations; 7B is the stage `large`'s
     cases = {
         "sft": Case(partial(timed, time_sft), seconds=60, folder=folder, needs_gib=gib),
         "rl": Case(partial(timed, partial(time_rl, "rewardlab")), seconds=70, folder=folder, needs_gib=gib),
@@ -557,8 +580,9 @@ def curves_of(run: Path) -> Row:
     curves: Row = {}
     for stage in ("sft", "rl"):
         path = run / stage / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        rows = list(map(json.loads, lines))
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        whole = text[: text.rfind("\n") + 1]  # the last line may be half written
+        rows = list(map(json.loads, whole.splitlines()))
         curves[stage] = {name: [[row["step"], row[name]] for row in rows if row.get(name) is not None] for name in names}
     return curves
 
@@ -582,6 +606,7 @@ def machine_facts(options: Options) -> Row:
     from rewardlab.models.checkpoints import commit, versions
 
     facts: Row = {
+        "model": options.model,
         "commit": options.commit or commit(),
         "command": shlex.join(["python", "-m", "eval.gpu_truth", *sys.argv[1:]]),
     }
@@ -646,14 +671,14 @@ def rehearse() -> None:
 def parse(arguments: Sequence[str] | None = None) -> tuple[Options, Sequence[str]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder of the figures")
-    parser.add_argument("--minutes", type=float, default=8.0, help="of the whole call (default: 8)")
+    parser.add_argument("--minutes", type=float, default=8.0, help="time limit of the whole call, in minutes (default: 8)")
     parser.add_argument(
         "--stage", action="append", choices=STAGES, help=f"repeat for several (default: {', '.join(FIRST_CALL)})"
     )
-    parser.add_argument("--model", choices=("small", "3b", "7b"), help="shapes that are timed (default: 3b; small on a CPU)")
-    parser.add_argument("--work", type=Path, help="folder of large files (default: runs/gpu_work below the current one)")
+    parser.add_argument("--model", choices=("small", "3b", "7b"), help="shapes that are timed (default: 3b)")
+    parser.add_argument("--work", type=Path, help="folder of large files (default: runs/gpu_work in the current folder)")
     parser.add_argument("--commit", default="", help="of the source tree, if it is no checkout")
-    parser.add_argument("--on-cpu", action="store_true", help="rehearse with small shapes, ")
+    parser.add_argument("--on-cpu", action="store_true", help="rehearse with small shapes")
     given = parser.parse_args(arguments)
     work = (given.work or Path("runs") / "gpu_work").resolve()
     model = given.model or ("tiny" if given.on_cpu else "3b")
@@ -675,8 +700,7 @@ def main() -> None:
         rehearse()
     for folder in (options.out, options.work):
         folder.mkdir(parents=True, exist_ok=True)
-    record = Record(options)
-    record.facts["machine"] = machine_facts(options)
+    record = Record(options, machine_facts(options))
     deadline = float(os.environ[BEGAN]) + 60 * options.minutes
     known: list[tuple[str, str]] = []
     for stage in stages:

@@ -1,4 +1,4 @@
-"""In which type a run computes, and weights are kept: adapters that learn, a checkpoint, a model that only reads."""
+"""Dtypes: what training computes in, and what adapters, checkpoints and read-only models are stored in."""
 
 from __future__ import annotations
 

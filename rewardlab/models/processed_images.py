@@ -23,19 +23,19 @@ TRIM_EVERY = 8  # images, after which memory that was freed goes back to the sys
 
 
 def image_key(image: Image) -> Hashable:
-    """Return what tells the pixels of an image from those of any other."""
-    pixels = image.convert("RGBA") if image.mode == "P" else image
-    return image.mode, image.size, hashlib.blake2b(pixels.tobytes()).digest()
+    """Return a key that identifies an image by its pixels."""
+    return image.mode, image.size, hashlib.blake2b(image.tobytes()).digest()
 
 
 class ProcessedImages:
-    """What a processor made of each image, kept until :meth:`clear`: some 24 bytes a pixel of Qwen's families."""
+    """What a processor made of each image, kept in the host's memory until :meth:`clear`: 24 bytes a pixel for Qwen's families,
+    beside the batch that is made of them."""
 
     def __init__(self) -> None:
         self._fields: dict[Hashable, dict[str, Any]] = {}
 
     def clear(self) -> None:
-        """Let go of all images."""
+        """Forget all images."""
         self._fields.clear()
 
     @contextmanager

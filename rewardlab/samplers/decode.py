@@ -31,7 +31,7 @@ R = TypeVar("R")
 _locks: WeakKeyDictionary[Any, threading.Lock] = WeakKeyDictionary()
 _guard = threading.Lock()
 COMPACT_BELOW = 0.75  # drop finished rows from the batch once fewer than this share are alive
-STEPS_PER_WAIT = 8  # on a card, which falls idle whenever the program waits for one of its numbers
+SYNC_EVERY = 8  # tokens, on a GPU, which falls idle whenever the host waits for one of its numbers
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def read_logits(model: Any, inputs: dict[str, Tensor], groups: Sequence[int] | N
 
 def steps_per_wait(device: torch.device) -> int:
     """Return after how many tokens of each row the decoder looks which rows have ended. On a CPU a look costs nothing."""
-    return 1 if device.type == "cpu" else STEPS_PER_WAIT
+    return 1 if device.type == "cpu" else SYNC_EVERY
 
 
 @_one_at_a_time
@@ -198,7 +198,8 @@ def draw(
 
     ``groups`` numbers the prompts, equally where they show the same images: see :mod:`rewardlab.samplers.shared_prefix`.
     ``logprobs`` are the model's own at ``temperature`` (1 when greedy), before suppression and top_p: what a trainer computes.
-    A card is waited for once in :data:`STEPS_PER_WAIT` tokens.
+    The host waits for a GPU once every :data:`SYNC_EVERY` tokens; at each token if every draw has a padded prompt of its own:
+    transformers looks at the mask then.
     """
     cache = growing_cache(model)
     logits, offset, mask = _read_shared(model, inputs, cache, groups)
@@ -212,7 +213,8 @@ def draw(
     alive = torch.ones_like(rows, dtype=torch.bool)
     tokens_RT = torch.zeros(len(rows), max_tokens, dtype=torch.long, device=mask.device)
     logprobs_RT = torch.zeros(len(rows), max_tokens, device=mask.device)
-    with draws_of_prompts(model, cache, prompt_mask, prompt) as needs_mask:
+    with draws_of_prompts(model, cache, prompt_mask, prompt) as has_copies:
+        needs_mask = has_copies and not bool(prompt_mask.all())
         for step in range(max_tokens):
             heat = hot if hot is not None and step == hot.position else None
             if heat is None:

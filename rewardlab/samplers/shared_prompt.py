@@ -116,10 +116,14 @@ class _Part:
     largest: Tensor
 
 
+def is_on_gpu(values: Tensor) -> bool:
+    return values.is_cuda
+
+
 def _scores(queries: Tensor, keys: Tensor, scaling: float) -> Tensor:
-    """Return float32 scores, as in flash attention: of 16 bits they would be off by as much as large keys are rounded. A card
-    reads keys of 16 bits as they are; a copy in float32, anew for each token and layer, would be five times the traffic."""
-    if keys.is_cuda and keys.dtype != torch.float32:
+    """Return float32 scores, as in flash attention: 16-bit scores would lose precision for large keys. A GPU reads 16-bit keys
+    as they are; a copy in float32, anew for each token and layer, would be five times the traffic."""
+    if is_on_gpu(keys) and keys.dtype != torch.float32:
         scores: Tensor = torch.bmm(queries.to(keys.dtype).flatten(0, 1), keys.flatten(0, 1).mT, out_dtype=torch.float32)
         return scores.mul_(scaling).view(*keys.shape[:2], *scores.shape[1:])
     return (queries.float() * scaling) @ keys.float().mT
@@ -172,7 +176,7 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 @contextmanager
 def draws_of_prompts(model: Any, cache: DynamicCache, mask_PT: Tensor, prompt_R: Tensor) -> Iterator[bool]:
     """Have ``cache``, which holds prompts, hold draws of them: draw r of prompt ``prompt_R[r]``, ascending. Within the context
-    they are decoded, a token at a time. Yield whether the model must be given the attention mask then.
+    they are decoded, a token at a time. Yield whether each draw has keys and values of its own, padding included.
 
     In families other than :data:`FAMILIES`, and where a few prompts have most of the draws, each draw is given a copy.
     """

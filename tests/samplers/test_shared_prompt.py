@@ -27,9 +27,11 @@ from tests.support import scaled_runs
 COUNTS = (1, 5, 2, 4)
 
 
-def drawn(sampler: HFSampler, **changes: Any) -> Draws:
-    """Twelve draws of four prompts, left-padded, with one image, none, and three."""
-    prompts = [build_messages(pair, order=Order.GIVEN, template=load_template("plain")) for pair in scaled_runs.mixed()[:4]]
+def drawn(sampler: HFSampler, *, only: int = 4, repeated: bool = False, **changes: Any) -> Draws:
+    """Twelve draws of four prompts, left-padded, with one image, none, and three; or of the first ``only``; or of one prompt
+    four times."""
+    pairs = [scaled_runs.mixed()[0]] * 4 if repeated else scaled_runs.mixed()[:only]
+    prompts = [build_messages(pair, order=Order.GIVEN, template=load_template("plain")) for pair in pairs]
     values: dict[str, Any] = {
         "num_draws": COUNTS,
         "max_tokens": 70,
@@ -119,6 +121,7 @@ def test_any_number_of_draws(counts: tuple[int, ...], checkpoint_of: Callable[[s
 
 
 aten = torch.ops.aten
+WAITS = (aten.item.default, aten.is_nonzero.default, aten.nonzero.default, aten._local_scalar_dense.default, aten.equal.default)
 
 
 class Waits(TorchDispatchMode):
@@ -129,30 +132,51 @@ class Waits(TorchDispatchMode):
         self.count = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.count += func in (aten.item.default, aten.is_nonzero.default, aten.nonzero.default)
+        self.count += func in WAITS
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize("draws", [COUNTS, 1])
 @pytest.mark.parametrize("never_ends", [False, True])
 def test_draws_do_not_depend_on_how_often_the_decoder_looks(
-    never_ends: bool, checkpoint_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    never_ends: bool, draws: Any, checkpoint_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Texts are equal, whether it looks after each token or after eight which rows have ended. Rows that leave the batch apart,
-    it waits for a card once in eight tokens."""
+    it waits for a card once in eight tokens; one draw of each prompt does where the prompts are of one length."""
     sampler = HFSampler.load(checkpoint_of("qwen2_5_vl"), device="cpu")
     changes: dict[str, Any] = {"ends": frozenset()} if never_ends else {}
+    changes |= {"num_draws": draws} | ({} if draws == COUNTS else {"only": 1} if never_ends else {"repeated": True})
     expected = drawn(sampler, **changes)
     with Waits() as few:
-        drawn(sampler, max_tokens=1, **changes)  # what is waited for before the first token
+        drawn(sampler, **changes | {"max_tokens": 1})  # what is waited for before the first token
     monkeypatch.setattr(decode, "steps_per_wait", lambda device: 8)
     with Waits() as waits:
         found = drawn(sampler, **changes)
     assert found.tokens == expected.tokens
     for a, b in zip(found.logprobs, expected.logprobs, strict=True):
         torch.testing.assert_close(torch.tensor(a), torch.tensor(b), atol=2e-5, rtol=1e-5)
-    assert (len({len(tokens) for tokens in found.tokens}) > 3) != never_ends
     if never_ends:
+        assert {len(tokens) for tokens in found.tokens} == {70}
         assert waits.count - few.count == 70 // 8
+    else:
+        assert len({len(tokens) for tokens in found.tokens}) > 1
+
+
+def test_a_gpu_s_scores_are_those_of_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The product that a GPU makes of 16-bit factors, its result of 32 bits, made here by the same call."""
+    generator = torch.Generator().manual_seed(0)
+    queries, keys = (torch.randn(3, 2, n, 8, generator=generator).bfloat16() for n in (4, 50))
+
+    def bmm(a: torch.Tensor, b: torch.Tensor, *, out_dtype: torch.dtype) -> torch.Tensor:
+        assert (a.dtype, b.dtype, a.ndim, b.ndim) == (torch.bfloat16, torch.bfloat16, 3, 3)
+        return a.to(out_dtype) @ b.to(out_dtype)
+
+    expected = shared_prompt._scores(queries, keys[:, :, :40], 0.3)
+    monkeypatch.setattr(torch, "bmm", bmm)
+    monkeypatch.setattr(shared_prompt, "is_on_gpu", lambda values: True)
+    found = shared_prompt._scores(queries, keys[:, :, :40], 0.3)  # of a buffer with room to spare
+    torch.testing.assert_close(found, expected)
+    assert found.shape == (3, 2, 4, 40)
 
 
 def test_nothing_stays_of_what_was_drawn(checkpoint_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ from eval.gpu_truth import (
 from rewardlab.config import RLConfig, SFTConfig, find_config, load_config, parse_overrides
 
 ROOT = Path(__file__).parents[2]
+MACHINE = {"device": "a card", "commit": "abc"}
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Options:
 
 
 def tried(options: Options, minutes: float = 1, **cases: Case) -> dict[str, Any]:
-    record = Record(options)
+    record = Record(options, MACHINE)
     run_stage("runs", cases, options, record, deadline=time.time() + 60 * minutes)
     rows: dict[str, Any] = json.loads(record.path.read_text())["runs"]
     assert rows == record.rows("runs")
@@ -99,7 +100,7 @@ def test_a_failure_of_each_kind_is_seen(options: Options) -> None:
     assert "out of memory" in errors["memory"]
     assert errors["status"] == "exit status 1"
     assert "exit status 2" in errors["refused"]
-    assert "no such file" in errors["refused"]
+    assert "no such folder" in errors["refused"]
     assert errors["beyond"] == "gap is 1.5, expected 0 to 1"
     assert errors["nan"] == "gap is nan, expected 0 to 1"
     assert errors["missing"] == "gap is missing, expected 0 to 1"
@@ -133,6 +134,14 @@ def test_what_worked_is_not_run_again(options: Options, monkeypatch: pytest.Monk
     assert calls == ["good", "bad", "gone", "bad", "gone"]
 
 
+def test_rows_of_another_machine_are_dropped(options: Options) -> None:
+    """A page has the figures of one card and one commit."""
+    tried(options, good=Case(dict))
+    assert Record(options, MACHINE).rows("runs").keys() == {"good"}
+    for other in ({"device": "another card"}, {"commit": "def"}):
+        assert not Record(options, MACHINE | other).rows("runs")
+
+
 def test_a_card_that_no_longer_answers(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured is written, then a new process goes on."""
     cleaned = gpu_truth.clean_up
@@ -146,7 +155,7 @@ def test_a_card_that_no_longer_answers(options: Options, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "execv", lambda program, words: raises(SystemExit(" ".join(words[:3]))))
     with pytest.raises(SystemExit, match=r"-m eval\.gpu_truth"):
         tried(options, first=Case(dict), second=Case(dict, needs_gib=1), third=Case(dict))
-    rows = Record(options).rows("runs")
+    rows = Record(options, MACHINE).rows("runs")
     assert rows["first"]["ok"]
     assert "illegal memory access" in rows["second"]["error"]
     monkeypatch.setattr(gpu_truth, "clean_up", cleaned)
@@ -158,7 +167,9 @@ PLANTED = """
 import sys, time
 from pathlib import Path
 from eval import gpu_truth
-hang = gpu_truth.Case(lambda: time.sleep(600) or {}, partial=lambda: {"curve": [1, 2]})
+def partial():
+    raise ValueError("half a line")
+hang = gpu_truth.Case(lambda: time.sleep(600) or {}, partial=partial)
 gpu_truth.STAGES["equal"] = lambda options: {"known": gpu_truth.Case(lambda: {"figure": 1}), "hangs": hang}
 gpu_truth.main()
 """
@@ -191,7 +202,7 @@ def test_a_call_that_is_cut_off(how: str, tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "out" / "gpu_truth.json").read_text())["equal"]
     assert rows["known"]["figure"] == 1
     if how == "minutes":
-        assert rows["hangs"] | {"at": 0} == {"ok": False, "error": "the minutes were over", "curve": [1, 2], "at": 0}
+        assert rows["hangs"] | {"at": 0} == {"ok": False, "error": "the minutes were over", "at": 0}
 
 
 def test_the_page_has_the_ratio_to_trl() -> None:
