@@ -177,7 +177,7 @@ def decoder_beside_generate(
     model: Any, processor: Any, pairs: Sequence[PreferencePair], device: str, *, number: int, max_tokens: int, turns: int
 ) -> dict[str, float]:
     """Return tokens a second of the decoder and of ``generate`` for ``number`` draws of each prompt, of the same prompts and
-    pictures in turns, and their ratio: medians, the first turn left out. Rows end where ``max_tokens`` says. ``step_ms``: of one
+    pictures in turns, and their ratio: medians, the first turn left out. Rows end at ``max_tokens``. ``step_ms``: of one
     more token of all rows, in the decoder."""
     prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in pairs]
     sampler = HFSampler(model, processor, batch_size=len(pairs) * number)
