@@ -84,7 +84,7 @@ def rl_config(arm: str, seed: int, settings: Settings, *, model: str, template: 
 
 def sft_config(seed: int, settings: Settings, num_judgments: int, *, model: str, template: str) -> SFTConfig:
     """Return the config of SFT on so many judgments of the judge itself."""
-    batch_size = min(32, settings.training.rollout_batch_size)
+    batch_size = min(32, settings.training.rollout_batch_size, max(1, num_judgments))
     return SFTConfig(
         model=model,
         template=template,

@@ -49,7 +49,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def typed(script: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script as a stranger's shell would, with this Python as its python3; the first failing command ends it."""
     words = {**os.environ, "PYTHON": sys.executable, **environment}
-    words.pop("PYTHONPATH", None)
+    for name in ("PYTHONPATH", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"):  # of the make that runs the tests
+        words.pop(name, None)
     return subprocess.run(["bash", "-ec", script], cwd=folder, capture_output=True, text=True, env=words, timeout=1800)
 
 
