@@ -54,7 +54,7 @@ def test_arms_differ_in_what_they_say() -> None:
     assert stages_of("hot_token") == stages_of("two_rounds")
     assert stages_of("longer") == ["rl_1"]
     kept = [sft_config(0, Settings(), count, model="x", template="plain").max_steps for count in (10, 1600)]
-    assert kept == [1, 100]  # two epochs of batches of 32
+    assert kept == [2, 100]  # two epochs of batches of 32, or of all there are
 
 
 def stage(name: str, vote: float, **more: Any) -> dict[str, Any]:
