@@ -72,7 +72,7 @@ def judgment(pair_id: str, votes: Sequence[Vote]) -> Judgment:
 
 
 def _probability_of_valid(votes: Sequence[Vote]) -> tuple[float, float] | None:
-    """Return the mean probability of response 0 and the fraction of the terms asked that it is the mean of (0..1)."""
+    """Return the mean probability of response 0 and the fraction of the votes asked that carry one (0..1)."""
     read: dict[Order, list[float]] = {vote.order: [] for vote in votes}
     for vote in votes:
         if vote.margin is not None:
@@ -82,7 +82,7 @@ def _probability_of_valid(votes: Sequence[Vote]) -> tuple[float, float] | None:
     first, *others = read.values()
     margins = [(a + b) / 2 for a in first for b in others[0]] if others else first
     share = 0.5 + math.fsum(math.tanh(margin / 2) for margin in margins) / (2 * len(margins))
-    return share, len(margins) / math.prod(len(in_order(votes, order)) for order in read)
+    return share, sum(map(len, read.values())) / len(votes)
 
 
 def probability_of_0(votes: Sequence[Vote]) -> float | None:
@@ -99,7 +99,8 @@ def probability_of_0(votes: Sequence[Vote]) -> float | None:
 def judgment_by_probability(pair_id: str, votes: Sequence[Vote]) -> Judgment:
     """Reduce all votes on a pair by the probabilities they carry; a vote without one adds to neither response.
 
-    The winner's probabilities come to more than half of the number of terms asked; exactly one half each is a TIE.
+    The winner's mean probability, times the fraction of the votes asked that carry one, is more than one half. Exactly one half
+    each is a TIE.
     """
     weighed = _probability_of_valid(votes)
     if weighed is None:

@@ -149,22 +149,24 @@ def test_judgment_by_probability(given: float | None, swapped: float, outcome: O
 
 
 def test_a_missing_probability_weighs_for_neither() -> None:
-    """Three rationales in each order, one without a verdict: six of the nine terms are there. The winner's probabilities must
-    come to 4.5 of nine, so that each needs .75 and not .5."""
+    """Four rationales in each order, one of each without a verdict: 6 of 8 votes are there, so that the winner needs
+    4 / 6 = .667 of their probability. A missing vote is paid for once, whichever order it is in."""
 
-    def judged(p: float) -> Outcome:
+    def judged(p: float, read: tuple[int, int]) -> Outcome:
         margin = math.log(p / (1 - p))
-        cast = [weighed(GIVEN, margin), weighed(GIVEN, margin), weighed(GIVEN, None), *[weighed(SWAPPED, -margin)] * 3]
-        judged = judgment_by_probability("p", cast)
+        given, swapped = ([weighed(order, m)] * n for order, m, n in zip((GIVEN, SWAPPED), (margin, -margin), read, strict=True))
+        missing = [weighed(GIVEN, None)] * (4 - read[0]), [weighed(SWAPPED, None)] * (4 - read[1])
+        judged = judgment_by_probability("p", [*given, *missing[0], *swapped, *missing[1]])
         assert judged.share_0 == pytest.approx(p)
         return judged.outcome
 
-    assert [judged(p) for p in (0.76, 0.74, 0.26, 0.24)] == [
-        Outcome.RESPONSE_0,
-        Outcome.NO_MAJORITY,
-        Outcome.NO_MAJORITY,
-        Outcome.RESPONSE_1,
-    ]
+    for read in ((3, 3), (4, 2), (2, 4)):
+        assert [judged(p, read) for p in (0.88, 0.70, 0.68, 0.65, 0.35, 0.32)] == [
+            *[Outcome.RESPONSE_0] * 3,
+            *[Outcome.NO_MAJORITY] * 2,
+            Outcome.RESPONSE_1,
+        ]
+    assert judged(0.99, (2, 2)) is Outcome.NO_MAJORITY  # half of the votes asked are not more than half
 
 
 def test_votes_without_probabilities_are_counted() -> None:
