@@ -154,9 +154,9 @@ def test_a_missing_probability_weighs_for_neither() -> None:
 
     def judged(p: float, read: tuple[int, int]) -> Outcome:
         margin = math.log(p / (1 - p))
-        given, swapped = ([weighed(order, m)] * n for order, m, n in zip((GIVEN, SWAPPED), (margin, -margin), read, strict=True))
-        missing = [weighed(GIVEN, None)] * (4 - read[0]), [weighed(SWAPPED, None)] * (4 - read[1])
-        judged = judgment_by_probability("p", [*given, *missing[0], *swapped, *missing[1]])
+        given = [weighed(GIVEN, margin)] * read[0] + [weighed(GIVEN, None)] * (4 - read[0])
+        swapped = [weighed(SWAPPED, -margin)] * read[1] + [weighed(SWAPPED, None)] * (4 - read[1])
+        judged = judgment_by_probability("p", [*given, *swapped])
         assert judged.share_0 == pytest.approx(p)
         return judged.outcome
 
