@@ -42,9 +42,11 @@ def _named(votes: Sequence[Vote]) -> tuple[int, int]:
     return sum(vote.winner == 0 for vote in votes), sum(vote.winner == 1 for vote in votes)
 
 
-def enough_valid(votes: Sequence[Vote]) -> bool:
-    """Return whether at least half of the votes asked are valid: of fewer there is no share, and no reward."""
-    return bool(votes) and 2 * sum(vote.verdict.status in VALID for vote in votes) >= len(votes)
+def enough_valid(votes: Sequence[Vote], left: int = 0) -> bool:
+    """Return whether at least half of the votes asked are valid, ties included: of fewer there is no share and no reward. With
+    ``left`` more votes to come, return whether at least half can be in the end."""
+    asked = len(votes) + left
+    return asked > 0 and 2 * (sum(vote.verdict.status in VALID for vote in votes) + left) >= asked
 
 
 def in_order(votes: Sequence[Vote], order: Order) -> tuple[Vote, ...]:
