@@ -34,8 +34,8 @@ class VotingOptions:
 
 
 class VoteCollector:
-    """Collect the votes on pairs from a queue. A winner needs more than half of the votes asked. A pair with an order without a
-    valid vote has no outcome: the votes of the other order alone would carry its position bias.
+    """Collect the votes on pairs from a queue. A winner needs more than half of the votes asked. A pair with an order that
+    names no response has no outcome: the votes of the other order alone would carry its position bias.
 
     Raises what :meth:`JudgeQueue.submit` raises, and ConfigError for the policy weighted where the judge has no probabilities.
     """

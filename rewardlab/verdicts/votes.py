@@ -113,10 +113,10 @@ def judgment_by_probability(pair_id: str, votes: Sequence[Vote]) -> Judgment:
 
 
 def both_orders_or_none(judged: Judgment, orders: Sequence[Order] = BOTH_ORDERS) -> Judgment:
-    """Return a judgment as it is if each of ``orders`` has a valid vote, else one without outcome: the votes of one order alone
-    would carry its position bias."""
-    valid = {vote.order for vote in judged.votes if vote.winner is not None or vote.margin is not None}
-    return judged if set(orders) <= valid else replace(judged, outcome=Outcome.NO_VALID_VOTE, share_0=None)
+    """Return a judgment as it is if each of ``orders`` has a vote that names a response or carries a probability, else one of
+    NO_VALID_VOTE: the votes of one order alone would carry its position bias."""
+    named = {vote.order for vote in judged.votes if vote.winner is not None or vote.margin is not None}
+    return judged if set(orders) <= named else replace(judged, outcome=Outcome.NO_VALID_VOTE, share_0=None)
 
 
 def reduce_votes(pair_id: str, votes: Sequence[Vote]) -> Judgment:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -52,6 +53,7 @@ def chance(log_odds: float) -> float:
         ("222", "---", Outcome.NO_MAJORITY),  # three of six
         ("2---", "1===", Outcome.NO_MAJORITY),
         ("1----", "", Outcome.NO_MAJORITY),
+        ("1----", "1----", Outcome.NO_MAJORITY),  # one for each of ten asked: even, and most are invalid
         ("11---", "", Outcome.NO_MAJORITY),
         ("111--", "", Outcome.RESPONSE_0),
         ("11===", "", Outcome.NO_MAJORITY),
@@ -106,6 +108,17 @@ def test_each_order_weighs_the_same(given: str, swapped: str, share: float | Non
 def test_votes_of_an_order() -> None:
     assert [vote.order for vote in in_order(votes("11", "2"), GIVEN)] == [GIVEN, GIVEN]
     assert [vote.winner for vote in in_order(votes("11", "-2"), SWAPPED)] == [None, 0]
+
+
+def test_a_winner_has_a_share_above_one_half() -> None:
+    """Of all votes of up to four in each order, whatever is invalid: only panels, which count members, can go below."""
+    for num in range(1, 5):
+        each = ["".join(marks) for marks in itertools.combinations_with_replacement("12=-", num)]
+        for given, swapped in itertools.product(each, each):
+            judged = judgment("p", votes(given, swapped))
+            if judged.outcome.winner is not None and judged.share_0 is not None:
+                share = judged.share_0 if judged.outcome.winner == 0 else 1 - judged.share_0
+                assert share > 0.5, (given, swapped)
 
 
 def test_probability_of_both_orders() -> None:
