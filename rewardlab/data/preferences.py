@@ -60,7 +60,7 @@ class PreferenceRules:
 
 def margin_of(judged: JudgedPair) -> float:
     """Return the share of the votes, or the probability, for the winner less that for the other, each order weighing the same.
-    Of a panel, and of orders with different numbers of votes, it can be negative: they are counted in another way."""
+    It can be negative for a panel, and for orders with different numbers of votes."""
     share, winner = judged.judgment.share_0, judged.judgment.outcome.winner
     assert share is not None
     assert winner is not None
