@@ -226,7 +226,8 @@ class Vote:
 class Outcome(StrEnum):
     """What the votes asked on a pair come to (:func:`rewardlab.verdicts.votes.majority`).
 
-    NO_MAJORITY: neither response has more than half of the votes asked, and they are not even.
+    NO_MAJORITY: neither response has more than half of the votes asked, and it is no TIE. NO_VALID_VOTE: no vote
+    names a response, or none of one order where both were asked.
     """
 
     RESPONSE_0 = "response_0"
@@ -238,6 +239,12 @@ class Outcome(StrEnum):
     def swap(self) -> Outcome:
         flipped = {Outcome.RESPONSE_0: Outcome.RESPONSE_1, Outcome.RESPONSE_1: Outcome.RESPONSE_0}
         return flipped.get(self, self)
+
+    @property
+    def words(self) -> str:
+        """Return the outcome in words for a person to read."""
+        is_unnamed = self is Outcome.NO_VALID_VOTE
+        return "no vote of an order names a response" if is_unnamed else self.value.replace("_", " ")
 
     @property
     def winner(self) -> int | None:

@@ -75,12 +75,11 @@ def fit_run(folder: Path) -> CalibrationFit:
     checkpoint = _checkpoint(str(run.report.judge), identity)
     stored = float(identity.get(VERDICT_TEMPERATURE, 1.0))
     margins = {row: [stored * margin for margin in combined_margins(votes)] for row, votes in votes_by_row.items()}
-    labelled = [row for row in run.rows if row.preferred is not None]
-    rows = [row for row in labelled if margins.get(row.row)]
+    rows = [row for row in run.rows if margins.get(row.row)]
     if len(rows) < FEWEST_PAIRS:
         raise DataError(
-            f"{folder}: {len(rows):,} pairs are labelled and have probabilities in both orders; expected {FEWEST_PAIRS} or "
-            "more. Bench a prob: judge on more pairs, with --orders both"
+            f"{folder}: {len(rows):,} pairs have probabilities in both orders; expected {FEWEST_PAIRS} or more. "
+            "Bench a prob: judge on more pairs, with --orders both"
         )
     width = max(len(margins[row.row]) for row in rows)
     margins_BK = torch.full((len(rows), width), torch.nan, dtype=torch.float64)
@@ -102,7 +101,7 @@ def fit_run(folder: Path) -> CalibrationFit:
         benchmark=run.report.benchmark,
         tau=best.tau,
         pairs=len(rows),
-        unreadable=len(labelled) - len(rows),
+        unreadable=len(run.rows) - len(rows),
         rationales=max(sum(vote.order is Order.GIVEN for vote in votes_by_row[row.row]) for row in rows),
         nll_before=-before_B.log().mean().item(),
         nll=best.nll,

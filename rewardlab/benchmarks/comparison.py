@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rewardlab.benchmarks.differences import FigureDifferences, figure_differences
 from rewardlab.benchmarks.findings import key_phrase
 from rewardlab.benchmarks.headline import has_majorities
 from rewardlab.benchmarks.report import macro_text
-from rewardlab.benchmarks.report_model import Report, RowScore
+from rewardlab.benchmarks.report_model import SCORE_ANEW, Report, RowScore
 from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
 from rewardlab.benchmarks.run_names import short_names
 from rewardlab.data.files import read_lines
@@ -50,9 +50,9 @@ class Difference:
 
 def _row_score(line: str) -> RowScore:
     row = json.loads(line)
-    if not {"row", "group", "cluster", "score", "invalid"} <= row.keys():
-        raise ValueError(f"a line of {SCORES} lacks row, group, cluster, score or invalid")
-    kinds = row.get("kinds", [])
+    if missing := [field.name for field in fields(RowScore) if field.name not in row]:
+        raise ValueError(f"its {SCORES} lacks {', '.join(missing)}: {SCORE_ANEW}")
+    kinds = row["kinds"]
     texts = isinstance(kinds, list) and all(isinstance(text, str) for text in (row["group"], row["cluster"], *kinds))
     shares = {name: row[name] for name in ("score", "invalid")}
     if not texts or type(row["row"]) is not int or not all(type(share) in (int, float) for share in shares.values()):
@@ -60,9 +60,8 @@ def _row_score(line: str) -> RowScore:
     for name, share in shares.items():
         if not 0 <= share <= 1:
             raise ValueError(f"row {row['row']} of {SCORES} has {name} {share}; expected 0 to 1")
-    pair_id, preferred = row.get("pair_id", ""), row.get("preferred")
-    alike = row.get("alike")
-    if not isinstance(pair_id, str) or preferred not in (0, 1, None) or alike not in (True, False, None):
+    pair_id, preferred, alike = row["pair_id"], row["preferred"], row["alike"]
+    if not isinstance(pair_id, str) or preferred not in (0, 1) or alike not in (True, False, None):
         raise ValueError(f"a line of {SCORES} has another type of pair_id, preferred or alike: {line:.120}")
     place = (row["row"], row["group"], row["cluster"])
     return RowScore(*place, row["score"], row["invalid"], tuple(kinds), pair_id, preferred, alike)
@@ -90,8 +89,8 @@ def read_run(folder: Path) -> Run:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if (folder / REPORT).exists() and not (folder / SCORES).exists():
             raise DataError(
-                f"{folder}: was written by an older version, without {SCORES}; run the same command again, or score its "
-                f"votes with --judge replay:{folder}/votes.jsonl"
+                f"{folder}: has a {REPORT} and no {SCORES}; run the same command again, or score its votes with "
+                f"--judge replay:{folder}/votes.jsonl"
             ) from error
         raise DataError(f"{folder}: holds no finished run of `rewardlab bench run` ({error})") from error
     return Run(str(folder), report, rows, _seen_images(folder, report))

@@ -23,6 +23,7 @@ FLIPS = 0.25  # of pairs; half of these are wrong in one of both orders, whateve
 LEAST_FLIPS = 0.10  # which the interval must lie above: a single flip of four pairs is none
 LENGTH = 0.10  # labels prefer the longer response by less in the published benchmarks
 INVALID = 0.05  # of answers; as much as judges of one benchmark often differ by
+MOSTLY_INVALID = 0.5  # of answers; above, no image can gain much, and a small gain says nothing
 MISSING = 0.01  # of samples
 NO_IMAGE = "No image was shown"
 FEW_PROMPTS = 20  # below, an interval over prompts is as wide as the differences of judges
@@ -212,14 +213,15 @@ def _of_sight(report: Report, evidence: Evidence) -> list[str]:
         f"{percent(evidence.sighted)} % right with it, {percent(evidence.blank)} % with a blank one{of_pairs} "
         f"(by single votes, difference {gain} points [{_points(low)}, {_points(high)}])"
     )
-    if high < LOOKS and evidence.is_alike:
+    is_mostly_invalid = report.scores.invalid_rate > MOSTLY_INVALID
+    if high < LOOKS and evidence.is_alike and not is_mostly_invalid:
         return [f"Does not look at the image: {numbers}"]
     if low > 0:
         return []
-    cure = (
-        "" if evidence.is_alike else "; these votes were sampled and the blank ones greedy, --controls greedy,blank asks alike"
-    )
-    return [f"Not shown to look at the image: {numbers}{cure}"]
+    why = "; most answers have no verdict" if is_mostly_invalid else ""
+    if not evidence.is_alike:
+        why += "; these votes were sampled and the blank ones greedy, --controls greedy,blank asks alike"
+    return [f"Not shown to look at the image: {numbers}{why}"]
 
 
 def chance_of(votes: int) -> float:

@@ -78,8 +78,6 @@ def _of_figure(run: Run, figure: GateFigure) -> Run:
         near = get_close_matches(figure.group, groups, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(groups)}"
         raise ConfigError(f"--figure {figure.text}: {run.name} has no group {figure.group!r}; {hint}")
-    if figure.name in FAULTS and not all(row.kinds for row in rows):
-        raise ConfigError(f"{run.name}: was written by an older version, without kinds of pairs; run the same command again")
     return replace(run, rows=rows)
 
 

@@ -229,7 +229,7 @@ def _scores(row: Row, score: RowScore, votes: Sequence[Vote], judge: str) -> dic
     scores = {
         "accuracy": Score(
             value=score.score,
-            answer=_letter(judgment.outcome.winner) or judgment.outcome.value.replace("_", " "),
+            answer=_letter(judgment.outcome.winner) or judgment.outcome.words,
             explanation=explanation,
             metadata={"share of votes for A": judgment.share_0},
         ),

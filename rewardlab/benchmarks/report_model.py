@@ -319,32 +319,31 @@ class Report:
             return _REPORT.validate_python({**flat, "scores": flat})
         except ValidationError as error:
             missing = dict.fromkeys(str(e["loc"][-1]) for e in error.errors() if e["type"] == "missing")
-            cure = "run the same command again, it is scored anew"
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"] if part != "scores")
             fault = f"lacks {', '.join(missing)}" if missing else f"has a bad {place} ({first['msg'].lower()})"
-            raise ValueError(f"{fault}: {cure}") from error
+            raise ValueError(f"{fault}: {SCORE_ANEW}") from error
 
 
 _REPORT = TypeAdapter(Report)
+SCORE_ANEW = "run the same command again, it is scored anew"  # the cure of files that lack a figure
 
 
 @dataclass(frozen=True)
 class RowScore:
     """A line of ``scores.jsonl``: the score (0..1) of a row, the hash of its cluster, the fraction of its votes without a
-    verdict (``invalid``), its kinds (see ``kinds``), the pair's own id and the index of its better response ("" and None in
-    files of older versions); ``alike`` is whether both orders name one response, None of a pair in one order, and in files of
-    older versions."""
+    verdict (``invalid``), its kinds (see ``kinds``), the pair's own id and the index of its better response; ``alike`` is
+    whether both orders name one response, None of a pair in one order."""
 
     row: int
     group: str
     cluster: str
     score: float
     invalid: float
-    kinds: tuple[str, ...] = ()
-    pair_id: str = ""
-    preferred: int | None = None
-    alike: bool | None = None
+    kinds: tuple[str, ...]
+    pair_id: str
+    preferred: int
+    alike: bool | None
 
 
 def json_form(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 from rewardlab.benchmarks.figures import best_baseline
 from rewardlab.benchmarks.findings import key_phrase
+from rewardlab.benchmarks.headline import has_majorities
 from rewardlab.benchmarks.pass_log import PassLog
 from rewardlab.benchmarks.report import cost_text, macro_text, write_reports
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
@@ -26,13 +27,14 @@ from rewardlab.reporting.tables import markdown_table, percent, signed, with_int
 from rewardlab.samplers.request_options import RequestOptions
 
 FAILED, UNREAD = "**failed**", "**no verdict read**"  # in place of an accuracy
+ONE_VOTE = "one vote"  # a column where some trial has several votes; with one each it would repeat the accuracy
 COLUMNS = (
     "benchmark",
     "accuracy",
     "what is wrong",
     "macro",
     "both orders",
-    "one vote",
+    ONE_VOTE,
     "text-only",
     "best baseline",
     "invalid, %",
@@ -152,7 +154,10 @@ def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
         )
         rows.append(row)
     judge = next(iter(reports.values())).judge
-    lines = [f"# {title}: {judge}", "", *markdown_table(COLUMNS, rows)]
+    left_out = set() if any(map(has_majorities, reports.values())) else {ONE_VOTE}
+    columns = [name for name in COLUMNS if name not in left_out]
+    cells = [[cell for name, cell in zip(COLUMNS, row, strict=True) if name not in left_out] for row in rows]
+    lines = [f"# {title}: {judge}", "", *markdown_table(columns, cells)]
     lines += [
         "",
         "Percent, 95 % intervals over prompts; failures count as wrong. No mean over benchmarks: they differ in kind.",

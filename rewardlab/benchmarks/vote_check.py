@@ -27,11 +27,10 @@ NO_TEXT = (OUTCOME, "scores", "probability", "low_coverage")  # rules of verdict
 
 @dataclass(frozen=True)
 class CountedRow:
-    """What a row's votes come to: ``score`` in 0..1, None where the row's label is not known; ``invalid``, the fraction of its
-    votes without a verdict; ``statuses`` of its votes;
-    ``chosen`` of them are verdicts, ``lead`` half the excess of those for the response shown first; ``alike`` is whether both
-    orders name one winner, None of a row in one order. ``misread``: the first vote whose text reads otherwise, "" without one;
-    None where a verdict is not of a text alone."""
+    """What a row's votes come to: ``score`` in 0..1, None of a row that ``scores.jsonl`` lacks; ``invalid``, the fraction of
+    its votes without a verdict; ``statuses`` of its votes; ``chosen`` of them are verdicts, ``lead`` half the excess of those
+    for the response shown first; ``alike`` is whether both orders name one winner, None of a row in one order. ``misread``: the
+    first vote whose text reads otherwise, "" without one; None where a verdict is not of a text alone."""
 
     score: float | None
     invalid: float

@@ -105,8 +105,6 @@ def _check_run(folder: Path) -> RunCheck:
         votes = count_votes(folder / VOTES, run.rows, run.report.verdict_format)
         wrong += vote_problems(votes, run.report, run.rows)
         counted = f"{scores.num_votes_total:,} votes of {VOTES} counted"
-        if any(row.preferred is None for row in run.rows):
-            counted += ", whose labels the run does not have: not the scores of its rows"
         counted += "; their texts read anew" if votes.are_read_anew else "; their texts not read anew"
     if failed := scores.statuses.get("error", 0) + scores.statuses.get("timeout", 0):
         counted += f"; {failed:,} votes failed and count as wrong"

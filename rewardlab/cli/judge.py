@@ -68,9 +68,9 @@ def judge_command(
 
     `rewardlab judge --judge hf:runs/rl/final --image a.png --question "How many?" --first "Two." --second "Three."`
 
-    A response is better if more than half of the votes asked name it. Exit status 1 if votes without a verdict leave neither
-    with so many, or an order has no valid vote (the other one alone would carry its position bias); 3 if every vote of an order
-    failed at the endpoint.
+    A response is better if more than half of the votes asked name it. Exit status 1 if neither has so many and it is no
+    tie, or no vote of an order names a response (the other one alone would carry its position bias); 3 if every vote of an
+    order failed at the endpoint.
     """
     from rewardlab.data.images import read_image
     from rewardlab.data.rows import validate
@@ -186,7 +186,7 @@ def rank_command(
         raise typer.Exit(ExitCode.ENDPOINT)
     end_without_votes({VerdictStatus(status) for status in report["statuses"]})
     if report["unjudged_rate"] == 1:
-        typer.echo("no match has enough valid votes", err=True)
+        typer.echo("no match could be judged: too few votes are valid, or no vote of an order names a response", err=True)
         raise typer.Exit(ExitCode.ENDPOINT if failed else ExitCode.FINDING)
 
 
@@ -203,20 +203,22 @@ def end_without_outcome(judgment: Judgment) -> None:
         typer.echo(other.sentence(f"--template {other.name} asks for that form, and reads it"), err=True)
     end_without_votes(set().union(*statuses))
     if judgment.outcome is Outcome.NO_MAJORITY:
-        typer.echo("neither response has more than half of the votes asked; more --votes may decide", err=True)
+        asked = "members" if any(vote.member for vote in judgment.votes) else "votes asked"
+        typer.echo(f"neither response has more than half of the {asked}; more --votes may decide", err=True)
     else:
-        typer.echo("an order has no valid vote; more --votes may give it one", err=True)
+        typer.echo(f"{judgment.outcome.words}; more --votes may", err=True)
     raise typer.Exit(ExitCode.FINDING)
 
 
 def end_without_votes(statuses: set[VerdictStatus]) -> None:
-    """Raise typer.Exit, after a sentence, unless one of the votes of these ``statuses`` is valid."""
+    """Raise typer.Exit, after a sentence, unless one of the votes of these ``statuses`` names a response."""
     if not statuses or VerdictStatus.OK in statuses:
         return
     if statuses <= set(FAILED):
         typer.echo("every vote failed at the endpoint", err=True)
         raise typer.Exit(ExitCode.ENDPOINT)
-    typer.echo("not one vote is valid; does --template fit the judge, and --max-tokens its judgments?", err=True)
+    hint = "" if VerdictStatus.TIE in statuses else "; does --template fit the judge, and --max-tokens its judgments?"
+    typer.echo(f"no vote names a response{hint}", err=True)
     raise typer.Exit(ExitCode.FINDING)
 
 
@@ -230,7 +232,7 @@ def print_judgment(judgment: Judgment) -> None:
         console.print(f"[dim]{order}{member}[/]: {escape(vote.completion.text or vote.completion.error)}")
         console.print(f"  → {verdict}", highlight=False)
     winner = judgment.outcome.winner
-    outcome = f"{names[winner]} is better" if winner is not None else judgment.outcome.value.replace("_", " ")
+    outcome = f"{names[winner]} is better" if winner is not None else judgment.outcome.words
     quantity = "probability of" if any(v.verdict.rule == "probability" for v in judgment.votes) else "share of votes for"
     share = "" if judgment.share_0 is None else f" ({quantity} the first: {judgment.share_0:.0%})"
     console.print(f"[bold]{outcome}[/]{share}", highlight=False)

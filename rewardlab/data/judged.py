@@ -46,8 +46,8 @@ def reduce_logged_votes(pair_id: str, votes: Sequence[Vote], judge: str) -> Judg
 
 
 def judge_of_votes(pair: PreferencePair, votes: Sequence[Vote], judge: str = "") -> JudgedPair:
-    """Return a pair with what its votes come to, by the rule of ``judge``; no outcome where an order that was asked has no
-    valid vote."""
+    """Return a pair with what its votes come to, by the rule of ``judge``; no outcome where no vote of an order that was
+    asked names a response."""
     orders = tuple({vote.order for vote in votes})
     judgment = both_orders_or_none(reduce_logged_votes(pair.pair_id, votes, judge), orders)
     valid = votes_with_voice(votes) if any(vote.member for vote in votes) else votes

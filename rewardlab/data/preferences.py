@@ -44,8 +44,10 @@ class PreferenceRules:
             return "not judged"
         if judged.failed:
             return "a vote failed at the endpoint"
-        if judged.judgment.outcome is Outcome.NO_VALID_VOTE or share is None:
-            return "no valid verdict"
+        if judged.judgment.outcome is Outcome.NO_VALID_VOTE:
+            return judged.judgment.outcome.words
+        if share is None:
+            return "too few valid votes"
         if not judged.consistent and not self.keep_inconsistent:
             one_order = judged.consistent is None
             return "judged in one order only" if one_order else "the two orders do not name the same winner"
@@ -57,8 +59,8 @@ class PreferenceRules:
 
 
 def margin_of(judged: JudgedPair) -> float:
-    """Return the share of the votes, or the probability, for the winner less that for the other, each order weighing the same;
-    negative where the majority of all votes and the shares of the orders differ."""
+    """Return the share of the votes, or the probability, for the winner less that for the other, each order weighing the same.
+    It can be negative for a panel, and for orders with different numbers of votes."""
     share, winner = judged.judgment.share_0, judged.judgment.outcome.winner
     assert share is not None
     assert winner is not None

@@ -53,7 +53,7 @@ def play_many(
     ask: AskRound | None = None,
 ) -> list[Game]:
     """Play out a plan on the responses of each prompt. Every match is judged in both orders by ``num_votes`` votes each; one
-    without a majority of the votes asked, or without a valid vote in an order, names no winner. Matches that can be judged at
+    without a majority of the votes asked, or with an order that names no response, has no winner. Matches that can be judged at
     the same time are.
 
     ``ask`` judges the matches of a round, by default in one call of the judge. A greedy judge is asked about no match twice.
@@ -121,8 +121,8 @@ def run_ranking(
     """Rank all prompts to ``out/rankings.jsonl`` and ``out/report.json``; return the report.
 
     Every vote is kept when it comes, in ``out/matches.jsonl`` where its match has all: the same command continues a killed run,
-    and asks again for the votes that failed. ``unjudged_rate`` of the report is the share of matches of which an order has no
-    valid vote, or fewer than half of the votes are valid. Where best responses are known the report has the share of prompts
+    and asks again for the votes that failed. ``unjudged_rate`` of the report is the share of matches of which no vote of an
+    order names a response, or fewer than half are valid. Where best responses are known the report has the share of prompts
     whose single first place is one of them; first places that are shared are not right. ``failure`` of the report is not empty
     where more than the share ``max_failed`` (0..1) of the votes failed: it then has no figures, only counts of prompts and
     votes. Raise ConfigError, and EndpointError where nothing answers.

@@ -70,8 +70,8 @@ class Ballot:
 class ComparisonResult:
     """The pair and its judgment.
 
-    Where an order that was asked has no valid vote there is no outcome (NO_VALID_VOTE), as of a served judge: the votes of the
-    other one alone would carry its position bias.
+    Where no vote of an order names a response there is no outcome (NO_VALID_VOTE), as of a served judge: the votes of the other
+    order alone would carry its position bias.
     """
 
     pair: PreferencePair
@@ -94,14 +94,14 @@ class ComparisonResult:
     @property
     def share_0(self) -> float | None:
         """Return the share of valid votes for response 0 (0..1), either order weighing the same; of a judge that tells
-        probabilities the probability of response 0. None if an order has no valid vote, or fewer than half of the votes are
-        valid."""
+        probabilities the probability of response 0. None if no vote of an order names a response, or fewer than half of the
+        votes are valid."""
         return self.judgment.share_0
 
     @property
     def share(self) -> float | None:
-        """Return the winner's share (0..1), as ``share_0`` is counted; None without a winner. It can be one half or less where
-        the orders have different numbers of valid votes."""
+        """Return the winner's share (0..1), as ``share_0`` is counted; None without a winner. It is above one half,
+        except for a panel, whose majority of members can differ from the mean of their shares."""
         if self.winner is None or self.share_0 is None:
             return None
         return self.share_0 if self.winner == 0 else 1 - self.share_0
@@ -112,8 +112,8 @@ class ComparisonResult:
 
     @property
     def swap_consistent(self) -> bool | None:
-        """Return whether the majorities of both orders name the same response; one that is even names none. None where an order
-        has no valid vote. Of a panel the votes of members that abstain do not count."""
+        """Return whether the majorities of both orders name the same response; one that is even names none. None where
+        no vote of an order names one. Of a panel the votes of members that abstain do not count."""
         votes = votes_with_voice(self.judgment.votes)
         if not all(any(vote.winner is not None for vote in in_order(votes, order)) for order in BOTH_ORDERS):
             return None
@@ -138,7 +138,7 @@ class ComparisonResult:
         bad = f"; without a verdict: {counts} of {len(self.votes)} votes" if counts else f"; {len(self.votes)} votes"
         consistent = {True: "; both orders agree", False: "; the orders do not agree", None: ""}[self.swap_consistent]
         if self.winner is None or self.share is None:
-            return f"{self.outcome.value.replace('_', ' ')}{bad}{consistent}"
+            return f"{self.outcome.words}{bad}{consistent}"
         return f"response {self.winner} wins with {self.share:.0%}{bad}{consistent}"
 
     def __repr__(self) -> str:

@@ -92,7 +92,7 @@ def reward_group(
 ) -> GroupRewards:
     """Return the rewards of a group, every match judged in both orders; the matches of a round are one call of the judge.
 
-    A match of which an order has no valid vote, or fewer than half of the votes are valid, counts for nothing. Raise
+    A match of which no vote of an order names a response, or fewer than half of the votes are valid, counts for nothing. Raise
     ConfigError as :func:`start_plan` does.
     """
     plan, round_matches = start_plan(strategy, len(group.responses), budget)

@@ -45,8 +45,8 @@ class ProbabilityJudge(GenerativeJudge):
     Where the template asks for reasoning, ``num_votes`` rationales are sampled and the probability is read after each; where it
     asks for the verdict alone there is nothing to sample and one vote per order. A vote names the likelier response;
     ``share_0`` is the probability of response 0. An answer without a verdict, and a model about to write something else than
-    one, is an invalid vote; where an order has no valid vote there is neither probability nor outcome. Margins are divided by
-    ``verdict_temperature``: which response a single vote names is not changed by it.
+    one, is an invalid vote; where all votes of an order are invalid there is neither probability nor outcome. Margins are
+    divided by ``verdict_temperature``: which response a single vote names is not changed by it.
     """
 
     sampler: ProbabilitySampler

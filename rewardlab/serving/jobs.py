@@ -133,7 +133,7 @@ class JudgeJob:
         return any(all(v.verdict.status in FAILED for v in in_order(result.votes, order)) for order in self.orders)
 
     def is_final(self, result: Judgment) -> bool:
-        """Return whether every order has a valid vote, and half of the votes or more are valid."""
+        """Return whether every order has a vote that names a response, and half of the votes or more are valid."""
         return not self.errors(result) and both_orders_or_none(result, self.orders).share_0 is not None
 
     def drawn_again(self, num_tries: int) -> JudgeJob:

@@ -86,10 +86,10 @@ class VoteResult(_Schema):
 
 class JudgeResponse(_Schema):
     """``p_first_better``: share of valid votes for response 0, with equal weight of both orders; null if fewer than half of the
-    votes asked are valid, or if an order has no valid vote: the votes of the other one alone would carry its position bias.
+    votes asked are valid, or if no vote of an order names a response: the other order alone would carry its position bias.
 
-    ``outcome``: response_0 or response_1, named by more than half of the votes asked; tie; no_majority; or no_valid_vote, also
-    if an order has none.
+    ``outcome``: response_0 or response_1, named by more than half of the votes asked; tie; no_majority; or no_valid_vote, if
+    no vote of an order names a response.
     """
 
     p_first_better: float | None

@@ -10,7 +10,7 @@ from rewardlab.serving.jobs import JudgeJob
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.early_stopping import votes_settled
-from rewardlab.verdicts.votes import both_orders_or_none, judgment, reduce_votes
+from rewardlab.verdicts.votes import both_orders_or_none, enough_valid, judgment, reduce_votes
 
 POLICIES = ("majority", "weighted", "sequential")
 
@@ -18,8 +18,9 @@ POLICIES = ("majority", "weighted", "sequential")
 @dataclass(frozen=True)
 class VotingOptions:
     """``votes`` in each of ``orders``, at most that many where the ``policy`` is sequential, which stops as soon as the
-    majority of all of them is known but for a probability of ``error``. A policy of None is the judge's own. ``priority``,
-    ``deadline`` and ``waits_for_room`` are those of :meth:`JudgeQueue.submit`; ``is_new_draw`` is that of a job."""
+    majority of all of them is known but for a probability of ``error``, or more than half of them are invalid. A policy of None
+    is the judge's own. ``priority``, ``deadline`` and ``waits_for_room`` are those of :meth:`JudgeQueue.submit`;
+    ``is_new_draw`` is that of a job."""
 
     votes: int = 1
     policy: str | None = None
@@ -33,8 +34,8 @@ class VotingOptions:
 
 
 class VoteCollector:
-    """Collect the votes on pairs from a queue. A winner needs more than half of the votes asked. A pair with an order without a
-    valid vote has no outcome: the votes of the other order alone would carry its position bias.
+    """Collect the votes on pairs from a queue. A winner needs more than half of the votes asked. A pair with an order that
+    names no response has no outcome: the votes of the other order alone would carry its position bias.
 
     Raises what :meth:`JudgeQueue.submit` raises, and ConfigError for the policy weighted where the judge has no probabilities.
     """
@@ -61,8 +62,10 @@ class VoteCollector:
             judgment_so_far = self._reduce(pair, votes, options)
             yield judgment_so_far
             left = len(options.orders) * (options.votes - turn - 1)
-            has_share = judgment_so_far.share_0 is not None
-            if options.policy == "sequential" and has_share and votes_settled(votes, left, options.error):
+            if options.policy != "sequential":
+                continue
+            has_share, can_have_share = judgment_so_far.share_0 is not None, enough_valid(votes, left)
+            if not can_have_share or (has_share and votes_settled(votes, left, options.error)):
                 return
 
     async def _vote(self, pair: PreferencePair, options: VotingOptions, num_votes: int, seed: int) -> Judgment:

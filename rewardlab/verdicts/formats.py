@@ -29,6 +29,7 @@ from rewardlab.verdicts.places import (
     Place,
     Reader,
     choice_verdict,
+    corrected_choices,
     end_of_line,
     is_quoted,
     last_line,
@@ -136,7 +137,7 @@ def overall_judgment(text: str) -> Verdict:
 
     The benchmark's own pattern takes the last "Answer X is better" after the first such word, however far below it, and
     any number for X; see ``benchmarks/vl_rewardbench/official.py``. "Better worded" and "better at guessing" are no verdict. A
-    question is no choice, nor is a line that goes on to name another answer.
+    question is no choice, nor is a line that goes on to state another answer, or corrects itself ("; sorry, Answer 2").
     """
     plain = without_markup(text)
     heads = [match.end() for match in _JUDGMENT.finditer(plain)]
@@ -150,7 +151,7 @@ def overall_judgment(text: str) -> Verdict:
     rest = plain[match.end() :].partition("\n")[0]
     choice = DIGITS.get(match[1])
     is_open = rest.lstrip().startswith("?") or any(other[1] != match[1] for other in _BETTER.finditer(rest))
-    is_open |= bool(stated_choices(rest) - {choice, None})
+    is_open |= bool((stated_choices(rest) | corrected_choices(rest)) - {choice, None})
     return choice_verdict(None if is_open else choice, "answer_is_better")
 
 

@@ -1,6 +1,6 @@
 """From the votes of several judges on a pair to the judgment of all of them, one voice each. Pure.
 
-A member's voice is what its own votes of both orders come to. One that has no valid vote in an order that was asked abstains,
+A member's voice is what its own votes of both orders come to. One that names no response in an order that was asked abstains,
 since the other order alone would carry its position bias, and so does one with fewer than half valid votes. A member that
 abstains stays in the count of members: a winner needs more than half of those asked.
 """
@@ -42,7 +42,7 @@ def panel_judgment(pair_id: str, votes: Sequence[Vote], *, by_log_odds: bool = F
     mean of the members' shares. By log-odds, a logarithmic opinion pool of equal weights (Genest and Zidek 1986): ``share_0``
     is sigmoid of the mean of the members' log-odds, of a member that counts votes those of (n + 1/2) / (N + 1), and a member
     that abstains adds to neither response. ``share_0`` is None if fewer than half of the members have a voice; NO_VALID_VOTE
-    without any valid vote.
+    if every member's outcome is.
     """
     judged = list(member_judgments(votes).values())
     voices = [member for member in judged if member.share_0 is not None]

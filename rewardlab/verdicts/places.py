@@ -12,10 +12,12 @@ DIGITS = {"1": Choice.FIRST, "2": Choice.SECOND}
 LETTERS = {"A": Choice.FIRST, "B": Choice.SECOND}
 EITHER = {**DIGITS, **LETTERS}
 NOUN = r"(?:Response|Answer|Assistant|Option|Model|Image|Video|Caption|Output|Candidate)"
-_CORRECTION = re.compile(
+_CORRECTED = (
     r"\b(?i:sorry|meant?|correction|actually|wait|no(?=[,:;.!])|rather(?!\sthan))\b.{0,60}?"
     rf"\b(?i:{NOUN})\s{{0,2}}\(?([12AB])\b"
 )
+_CORRECTION = re.compile(_CORRECTED)
+_CORRECTING_CLAUSE = re.compile(rf"[^\w\s'’]\s{{0,5}}(?:(?i:oh|well|hmm|but|and|or|i(?:['’]m)?)\W{{1,3}}){{0,2}}{_CORRECTED}")
 _MARKUP = re.compile(r"[*_#]+")
 _REASONING = re.compile(
     r"<(?P<end>/?)(?P<tag>think|thinking|reasoning)>|<\|channel\|>(?P<channel>analysis|final)(?:<\|message\|>)?"
@@ -110,6 +112,12 @@ def verdict_at(place: Place, read: Callable[[str], Choice | None], rule: str) ->
     choice = read(place.content)
     others = {*map(read, place.before), *(EITHER[match[1]] for match in _CORRECTION.finditer(place.after))}
     return choice_verdict(None if choice and choice.swap() in others else choice, rule)
+
+
+def corrected_choices(reason: str) -> set[Choice]:
+    """Return the choices that clauses of a reason after a verdict correct it to: "; sorry, Answer 2". Within a clause the same
+    words are part of the reason: "because it actually counts them, which Answer 2 does not"."""
+    return {EITHER[match[1]] for match in _CORRECTING_CLAUSE.finditer(reason)}
 
 
 def last_line(text: str) -> str:

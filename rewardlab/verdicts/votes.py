@@ -42,9 +42,11 @@ def _named(votes: Sequence[Vote]) -> tuple[int, int]:
     return sum(vote.winner == 0 for vote in votes), sum(vote.winner == 1 for vote in votes)
 
 
-def enough_valid(votes: Sequence[Vote]) -> bool:
-    """Return whether at least half of the votes asked are valid: of fewer there is no share, and no reward."""
-    return bool(votes) and 2 * sum(vote.verdict.status in VALID for vote in votes) >= len(votes)
+def enough_valid(votes: Sequence[Vote], left: int = 0) -> bool:
+    """Return whether at least half of the votes asked are valid, ties included: of fewer there is no share and no reward. With
+    ``left`` more votes to come, return whether at least half can be in the end."""
+    asked = len(votes) + left
+    return asked > 0 and 2 * (sum(vote.verdict.status in VALID for vote in votes) + left) >= asked
 
 
 def in_order(votes: Sequence[Vote], order: Order) -> tuple[Vote, ...]:
@@ -72,7 +74,7 @@ def judgment(pair_id: str, votes: Sequence[Vote]) -> Judgment:
 
 
 def _probability_of_valid(votes: Sequence[Vote]) -> tuple[float, float] | None:
-    """Return the mean probability of response 0 and the fraction of the terms asked that it is the mean of (0..1)."""
+    """Return the mean probability of response 0 and the fraction of the votes asked that carry one (0..1)."""
     read: dict[Order, list[float]] = {vote.order: [] for vote in votes}
     for vote in votes:
         if vote.margin is not None:
@@ -82,7 +84,7 @@ def _probability_of_valid(votes: Sequence[Vote]) -> tuple[float, float] | None:
     first, *others = read.values()
     margins = [(a + b) / 2 for a in first for b in others[0]] if others else first
     share = 0.5 + math.fsum(math.tanh(margin / 2) for margin in margins) / (2 * len(margins))
-    return share, len(margins) / math.prod(len(in_order(votes, order)) for order in read)
+    return share, sum(map(len, read.values())) / len(votes)
 
 
 def probability_of_0(votes: Sequence[Vote]) -> float | None:
@@ -99,7 +101,8 @@ def probability_of_0(votes: Sequence[Vote]) -> float | None:
 def judgment_by_probability(pair_id: str, votes: Sequence[Vote]) -> Judgment:
     """Reduce all votes on a pair by the probabilities they carry; a vote without one adds to neither response.
 
-    The winner's probabilities come to more than half of the number of terms asked; exactly one half each is a TIE.
+    The winner's mean probability, times the fraction of the votes asked that carry one, is more than one half. Exactly one half
+    each is a TIE.
     """
     weighed = _probability_of_valid(votes)
     if weighed is None:
@@ -110,10 +113,10 @@ def judgment_by_probability(pair_id: str, votes: Sequence[Vote]) -> Judgment:
 
 
 def both_orders_or_none(judged: Judgment, orders: Sequence[Order] = BOTH_ORDERS) -> Judgment:
-    """Return a judgment as it is if each of ``orders`` has a valid vote, else one without outcome: the votes of one order alone
-    would carry its position bias."""
-    valid = {vote.order for vote in judged.votes if vote.winner is not None or vote.margin is not None}
-    return judged if set(orders) <= valid else replace(judged, outcome=Outcome.NO_VALID_VOTE, share_0=None)
+    """Return a judgment as it is if each of ``orders`` has a vote that names a response or carries a probability, else one of
+    NO_VALID_VOTE: the votes of one order alone would carry its position bias."""
+    named = {vote.order for vote in judged.votes if vote.winner is not None or vote.margin is not None}
+    return judged if set(orders) <= named else replace(judged, outcome=Outcome.NO_VALID_VOTE, share_0=None)
 
 
 def reduce_votes(pair_id: str, votes: Sequence[Vote]) -> Judgment:

@@ -149,7 +149,7 @@ def test_what_cannot_be_calibrated(copied: Path) -> None:
         return int(sum(combined_margins([vote_of(vote) for vote in votes[row["row"]]])) < 0)
 
     relabel(lambda row: row, scores[:90])
-    with pytest.raises(DataError, match="pairs are labelled and have probabilities in both orders; expected 100 or more"):
+    with pytest.raises(DataError, match="pairs have probabilities in both orders; expected 100 or more"):
         calibrate_run(run)
     relabel(lambda row: {**row, "preferred": named(row)})
     with pytest.raises(DataError, match="every pair is judged right"):

@@ -99,7 +99,7 @@ def test_what_cannot_be_compared(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not of the same benchmark"):
         against(read_run(runs / "first"), other)
     (tmp_path / "report.json").write_text(json.dumps({}))
-    with pytest.raises(DataError, match=r"older version.*votes\.jsonl"):
+    with pytest.raises(DataError, match=r"has a report\.json and no scores\.jsonl; .*votes\.jsonl"):
         read_run(tmp_path)
     with pytest.raises(DataError, match="holds no finished run"):
         read_run(tmp_path / "nowhere")

@@ -26,7 +26,7 @@ def rows(scores: list[float], alike: list[bool | None]) -> list[RowScore]:
     """Two rows a prompt; the first half of the prompts is of group a, the rest of b."""
     half = len(scores) // 2
     return [
-        RowScore(n, "ab"[n >= half + 2], f"prompt {n // 2}", score, 0.0, alike=same)
+        RowScore(n, "ab"[n >= half + 2], f"prompt {n // 2}", score, 0.0, (), "", 0, same)
         for n, (score, same) in enumerate(zip(scores, alike, strict=True))
     ]
 
@@ -46,7 +46,7 @@ def test_by_hand() -> None:
 
 
 def test_a_figure_that_is_not_there() -> None:
-    """Rows in one order, or of an older version, have no consistency; other benchmarks count no prompts."""
+    """Rows in one order have no consistency; other benchmarks count no prompts."""
     once = rows([1, 0, 1, 0, 1, 0, 1, 0], [None] * 8)
     found = figure_differences(once, rows([1] * 8, [True] * 8), whole_prompts=False)
     assert (found.swap_consistency, found.all_right) == (None, None)
@@ -63,7 +63,7 @@ def test_intervals_are_those_of_resampled_prompts() -> None:
 
     def scored(right: np.ndarray, alike: np.ndarray) -> list[RowScore]:
         return [
-            RowScore(3 * n + k, str(group[n]), str(n), float(right[n, k]), 0.0, alike=bool(alike[n, k]))
+            RowScore(3 * n + k, str(group[n]), str(n), float(right[n, k]), 0.0, (), "", 0, bool(alike[n, k]))
             for n in range(num)
             for k in range(3)
         ]

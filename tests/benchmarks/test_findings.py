@@ -66,12 +66,19 @@ def blind(pair: PreferencePair | None, right: Choice, dice: random.Random) -> Ch
     return right if dice.random() < 0.9 else right.swap()
 
 
+def with_verdict(reader: Reader, fraction: float) -> Reader:
+    """The same judge, with a verdict in this fraction of its answers."""
+    return lambda pair, right, dice: reader(pair, right, dice) if dice.random() > 1 - fraction else None
+
+
 JUDGES: dict[str, tuple[Reader, list[str]]] = {
     "seeing": (seeing, []),
     "blind": (blind, [BLIND]),
     "first": (lambda pair, right, dice: Choice.FIRST, [BLIND, GUESSES, FIRST, FLIPS]),
     "coin": (lambda pair, right, dice: dice.choice(list(Choice)), [BLIND, GUESSES, FLIPS]),
     "mute": (lambda pair, right, dice: None, [INVALID]),
+    "blind, 5 % valid": (with_verdict(blind, 0.05), [INVALID, UNSURE, WORSE]),
+    "seeing, 5 % valid": (with_verdict(seeing, 0.05), [INVALID, WORSE]),
 }
 
 
@@ -175,6 +182,21 @@ def test_at_each_bound(evidence: Evidence, phrases: list[str], reports: dict[str
     assert report.scores.num_votes_total == 1200
     assert [key_phrase(finding) for finding in find_faults(report, evidence)] == phrases
     assert find_faults(replace(report, judge="baseline:first"), evidence) == ()
+
+
+@pytest.mark.parametrize(("invalid_rate", "phrase"), [(0.5, BLIND), (0.51, UNSURE)])
+def test_a_mostly_invalid_judge_is_not_called_blind(
+    invalid_rate: float, phrase: str, reports: dict[str, tuple[Report, Path, Any]]
+) -> None:
+    """With nearly all trials wrong with either image no gain can reach 5 points, whatever the judge looks at."""
+    report = reports["seeing"][0]
+    report = replace(report, scores=replace(report.scores, invalid_rate=invalid_rate))
+    evidence = replace(SOUND, sighted=0.012, blank=0.012, gain=estimate(0.0, 0.005))
+    [finding] = [sentence for sentence in find_faults(report, evidence) if "look at the image" in sentence]
+    assert key_phrase(finding) == phrase
+    assert finding.endswith("; most answers have no verdict") == (phrase == UNSURE)
+    shown = find_faults(report, replace(evidence, gain=estimate(0.03, 0.01)))
+    assert (BLIND in map(key_phrase, shown)) == (phrase == BLIND)
 
 
 def test_a_run_without_a_verdict_says_so(reports: dict[str, tuple[Report, Path, Any]]) -> None:

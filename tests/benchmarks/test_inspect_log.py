@@ -72,7 +72,10 @@ def test_read_back(suffix: str, run: Path) -> None:
         notes = [message.text for message in sample.messages if message.role == "user"][1:]
         assert [note[:13] for note in notes] == ["A shown first", "B shown first"]
         assert f"better is {sample.target}" in sample.scores["accuracy"].explanation
-        assert sample.scores["accuracy"].answer == {0: sample.target, 1: "tie", 2: "no valid vote", 3: "tie"}[row.row % 4]
+        assert (
+            sample.scores["accuracy"].answer
+            == {0: sample.target, 1: "tie", 2: "no vote of an order names a response", 3: "tie"}[row.row % 4]
+        )
 
 
 def test_what_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

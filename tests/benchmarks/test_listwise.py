@@ -328,7 +328,7 @@ def test_by_the_command_with_a_real_model(tiny_checkpoint: Path, data: Path, tmp
     few = ["--judge", judge, "--limit", "2", "--max-tokens", "4", "--out"]
     done = CliRunner().invoke(app, ["rank", str(data), "--template", "plain", *few, str(tmp_path / "rank")])
     assert done.exit_code == 1, done.output
-    assert "not one vote is valid" in done.output
+    assert "no vote names a response" in done.output
     assert "2 prompts, 8.0 matches each, 100.0 % undecided; 2 prompts without a single best response" in done.output
     assert "best found: 0.0 %" in done.output
     done = CliRunner().invoke(app, ["bench", "listwise", "--data", str(data), *few, str(tmp_path / "choice")])

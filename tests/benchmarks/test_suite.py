@@ -41,11 +41,20 @@ def test_a_suite(demo_pairs: Any, tmp_path: Path) -> None:
     suite.write_text(
         "title: Two\nbenchmarks:\n- {benchmark: pairs, data: a.parquet}\n- {benchmark: pairs, data: b.parquet, votes: 3}\n"
     )
+    one = tmp_path / "one.yaml"
+    one.write_text("title: One\nbenchmarks:\n- {benchmark: pairs, data: a.parquet}\n")
     command = ["bench", "suite", str(suite), "--judge", "baseline:first", "--root", str(tmp_path / "data"), "--out"]
     done = CliRunner().invoke(app, [*command, str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     text = (tmp_path / "out" / "suite.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| [pairs")]
+    header = next(line for line in text.splitlines() if line.startswith("| benchmark"))
+    assert "| one vote |" in header  # of the entry with three votes; with one vote each the column would repeat the accuracy
+    single = CliRunner().invoke(app, ["bench", "suite", str(one), *command[3:], str(tmp_path / "single")])
+    assert single.exit_code == 0, single.output
+    single_rows = [line for line in (tmp_path / "single" / "suite.md").read_text().splitlines() if line.startswith("|")]
+    assert "one vote" not in single_rows[0]
+    assert {line.count("|") for line in single_rows} == {header.count("|") - 1}
     assert "50.0 [41.9, 58.1]" in rows[0]  # of 20 pairs alike: a further one may differ
     assert "50.0 [44.3, 55.7]" in rows[1]  # of 30
     reports = [json.loads((tmp_path / "out" / name / "report.json").read_text()) for name in ("pairs", "pairs_")]

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from rewardlab.benchmarks.comparison import read_run
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
-from rewardlab.benchmarks.vote_check import count_votes, vote_problems
+from rewardlab.benchmarks.vote_check import count_votes
 from rewardlab.cli import app
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
@@ -127,16 +127,6 @@ def test_what_is_no_log_of_votes(run: Path) -> None:
         count_votes(run / "votes.jsonl", read_run(run).rows)
     (run / "votes.jsonl").write_bytes(b"\xff\xfe\x00")
     assert "not the votes of a run" in str(CliRunner().invoke(app, ["bench", "check", str(run)]).exception)
-
-
-def test_older_runs_have_no_labels(run: Path) -> None:
-    """Statuses and biases are counted, and that scores are not is said."""
-    path = run / "scores.jsonl"
-    rows = [{k: v for k, v in json.loads(line).items() if k != "preferred"} for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "counted, whose labels the run does not have" in checked(run)[1]
-    report = read_run(run)
-    assert vote_problems(count_votes(run / "votes.jsonl", report.rows), report.report, report.rows) == []
 
 
 def test_a_group_named_twice() -> None:

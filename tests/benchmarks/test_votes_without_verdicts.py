@@ -162,12 +162,12 @@ def blind(folder: Path) -> tuple[Report, Path]:
 
 
 def test_no_finding_is_switched_off_by_answers_without_a_verdict(blind: tuple[Report, Path]) -> None:
-    """More than half have none: that it does not look, and cannot be told from guessing, is said all the same."""
+    """More than half have none: that it is not shown to look, and cannot be told from guessing, is said all the same."""
     report, _ = blind
     assert 0.5 < report.scores.invalid_rate < 1
     found = [key_phrase(finding) for finding in report.findings]
     assert "Invalid answers" in found
-    assert {"Does not look at the image", "Not shown to look at the image"} & set(found)
+    assert "Not shown to look at the image" in found
     assert {"Worse than guessing", "Cannot be told from guessing"} & set(found)
 
 

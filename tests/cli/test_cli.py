@@ -82,7 +82,7 @@ def test_judge_of_an_endpoint_that_is_down(tmp_path: Path, demo_pairs: Any) -> N
     )
     assert done.returncode == ExitCode.ENDPOINT
     assert done.stdout.count("no verdict: error") == 2
-    assert "no valid vote" in done.stdout
+    assert "no vote of an order names a response" in done.stdout
 
 
 CASES: list[tuple[str, list[str], str]] = [

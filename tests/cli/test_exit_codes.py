@@ -19,14 +19,17 @@ import typer
 
 from rewardlab.cli import main
 from rewardlab.cli.exit_codes import EXIT_CODES, ExitCode, exit_code_of
-from rewardlab.cli.judge import end_without_votes
+from rewardlab.cli.judge import end_without_outcome, end_without_votes
 from rewardlab.cli.options import app
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError, EndpointError, HealthError, OutputError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.types import Completion, Message, VerdictStatus
+from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message, Order, VerdictStatus, Vote
+from rewardlab.verdicts.formats import double_brackets
+from rewardlab.verdicts.panel import panel_judgment
+from rewardlab.verdicts.votes import both_orders_or_none, reduce_votes
 from tests.support.judge_servers import ANSWERS, PLAIN, judge_servers
 from tests.support.servers import running
 from tests.support.shell import ROOT, TERMINAL, run_main
@@ -180,12 +183,45 @@ def test_one_order_alone_names_no_winner(other: str, status: ExitCode, tmp_path:
         done = run_main(main, "judge", "--judge", url, "--question", "Which?", "--first", "a", "--second", "b")
         assert done.returncode == status, done.stderr
         assert "the first response is better" not in done.stdout
-        assert ("no valid vote" in done.stdout) == (other != "first")
+        assert ("no vote of an order names a response" in done.stdout) == (other != "first")
         (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "Which?", "responses": ["a", "b"]}))
         ranked = ("rank", tmp_path / "rows.jsonl", "--judge", url, "--out", tmp_path / "out", "--plan", "round_robin")
         assert run_main(main, *ranked).returncode == status
     [row] = map(json.loads, (tmp_path / "out" / "rankings.jsonl").read_text().splitlines())
     assert (row["best"], row["undecided"]) == (None, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "swapped", "sentence"),
+    [
+        ("[[C]]", "[[C]]", "no vote names a response"),
+        ("[[A]]", "[[C]]", "no vote of an order names a response; more --votes may"),
+        ("no", "no", "no vote names a response; does --template fit the judge, and --max-tokens its judgments?"),
+    ],
+)
+def test_votes_for_a_tie_are_read(given: str, swapped: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tie is a valid verdict that names no response: the sentence does not call it invalid."""
+    texts = {Order.GIVEN: given, Order.SWAPPED: swapped}
+    votes = [Vote(order, double_brackets(text), Completion(text, FinishReason.STOP)) for order, text in texts.items()]
+    with pytest.raises(typer.Exit) as end:
+        end_without_outcome(both_orders_or_none(reduce_votes("p", votes)))
+    assert end.value.exit_code == ExitCode.FINDING
+    assert capsys.readouterr().err.splitlines()[-1] == sentence
+
+
+def test_a_panel_counts_its_members(capsys: pytest.CaptureFixture[str]) -> None:
+    """One member of two names a response, and the other contradicts itself: that is said of members, not of votes."""
+    text = Completion("", FinishReason.STOP)
+    choices = {"a": "[[A]] [[B]]", "b": "[[A]] [[A]]"}
+    votes = [
+        Vote(order, double_brackets(said), text, member=member)
+        for member, both in choices.items()
+        for order, said in zip(BOTH_ORDERS, both.split(), strict=True)
+    ]
+    with pytest.raises(typer.Exit):
+        end_without_outcome(panel_judgment("p", votes))
+    sentence = "neither response has more than half of the members; more --votes may decide"
+    assert capsys.readouterr().err.splitlines() == [sentence]
 
 
 def test_an_empty_key_is_none(demo_server: Callable[..., str], demo_pairs: Any, monkeypatch: pytest.MonkeyPatch) -> None:

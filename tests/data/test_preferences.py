@@ -101,7 +101,11 @@ def test_only_what_both_orders_say(run: tuple[Path, Path], tmp_path: Path) -> No
         {"role": "user", "content": [{"type": "image", "text": None}, {"type": "text", "text": "What of both?"}]}
     ]
     assert rows[0]["images"] == [{"bytes": IMAGE, "path": None}]
-    for reason in ("3 × the two orders do not name the same winner", "2 × no valid verdict", "1 × not judged"):
+    for reason in (
+        "3 × the two orders do not name the same winner",
+        "2 × no vote of an order names a response",
+        "1 × not judged",
+    ):
         assert reason in done.output
     assert "6 pairs left out" in done.output
 
@@ -112,7 +116,9 @@ def test_what_else_can_be_kept(run: tuple[Path, Path], tmp_path: Path) -> None:
     counts = write_preferences(judged, tmp_path / "all.parquet", "kto", PreferenceRules(keep_inconsistent=True))
     rows = pq.read_table(tmp_path / "all.parquet").to_pylist()
     assert (counts.kept, counts.num_rows, len(rows), counts.dropped["a tie"]) == (3, 6, 6, 2)
-    assert counts.dropped["no valid verdict"] == 2  # of "half", too: one order alone names its place as well
+    assert (
+        counts.dropped["no vote of an order names a response"] == 2
+    )  # of "half", too: one order alone names its place as well
     assert [(row["pair_id"], row["label"], row["swap_consistent"]) for row in rows[4:]] == [
         ("leaning", True, False),
         ("leaning", False, False),

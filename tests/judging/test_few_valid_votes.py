@@ -68,7 +68,8 @@ def test_one_rule_everywhere(num_valid: int, swapped: int, outcome: Outcome, sha
     audited = pair_judge(judge, num_votes=NUM_VOTES, seed=0)(Prompt("p", "poem", QUESTION, truth=""), *RESPONSES)
     assert (audited.status is AnswerStatus.UNREADABLE) == (share is None)
     reason = PreferenceRules(keep_inconsistent=True).reason_against(judge_of_votes(pair, result.judgment.votes))
-    no_winner = "no valid verdict" if share is None else "no majority of the votes asked"
+    no_winner = "no majority of the votes asked" if share is not None else "too few valid votes"
+    no_winner = "no vote of an order names a response" if outcome is Outcome.NO_VALID_VOTE else no_winner
     assert reason == (None if outcome.winner == 0 else no_winner)
 
     body: dict[str, Any] = {"question": QUESTION, "responses": list(RESPONSES), "votes": NUM_VOTES}

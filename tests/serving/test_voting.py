@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Callable
@@ -58,6 +59,22 @@ def test_sequential_asks_the_torn_to_the_end() -> None:
     """Who always names the first place never has a lead."""
     told, rounds = ask(lambda prompt, draw: verdict("1"), policy="sequential", votes=6)
     assert (told.json()["outcome"], told.json()["p_first_better"], rounds) == ("tie", 0.5, 6)
+
+
+@pytest.mark.parametrize(("num_silent", "rounds"), [(17, 17), (16, 32)])
+def test_sequential_stops_once_no_share_can_exist(num_silent: int, rounds: int) -> None:
+    """34 invalid votes of the 64 that may be asked leave neither a winner nor a share: the other 30 are not asked. With 32
+    of 64 there can be a share still, and the judge is asked to the end."""
+
+    def silent_first(prompt: tuple[Message, ...], draw: int) -> str:
+        turn = next(turns) // 2
+        return "hm" if turn < num_silent else prefers_red(prompt, draw)
+
+    turns = itertools.count()
+    told, asked = ask(silent_first, policy="sequential", votes=32)
+    assert asked == rounds
+    assert told.json()["p_first_better"] == (1.0 if num_silent == 16 else None)
+    assert told.json()["outcome"] == ("no_majority" if num_silent == 16 else "no_valid_vote")
 
 
 def test_weighted_needs_probabilities() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -52,6 +53,7 @@ def chance(log_odds: float) -> float:
         ("222", "---", Outcome.NO_MAJORITY),  # three of six
         ("2---", "1===", Outcome.NO_MAJORITY),
         ("1----", "", Outcome.NO_MAJORITY),
+        ("1----", "1----", Outcome.NO_MAJORITY),  # one for each of ten asked: even, and most are invalid
         ("11---", "", Outcome.NO_MAJORITY),
         ("111--", "", Outcome.RESPONSE_0),
         ("11===", "", Outcome.NO_MAJORITY),
@@ -108,6 +110,17 @@ def test_votes_of_an_order() -> None:
     assert [vote.winner for vote in in_order(votes("11", "-2"), SWAPPED)] == [None, 0]
 
 
+def test_a_winner_has_a_share_above_one_half() -> None:
+    """Of all votes of up to four in each order, whatever is invalid: only panels, which count members, can go below."""
+    for num in range(1, 5):
+        each = ["".join(marks) for marks in itertools.combinations_with_replacement("12=-", num)]
+        for given, swapped in itertools.product(each, each):
+            judged = judgment("p", votes(given, swapped))
+            if judged.outcome.winner is not None and judged.share_0 is not None:
+                share = judged.share_0 if judged.outcome.winner == 0 else 1 - judged.share_0
+                assert share > 0.5, (given, swapped)
+
+
 def test_probability_of_both_orders() -> None:
     """Every vote of one order with every vote of the other, by log-odds: what the place adds to both cancels."""
     one = [weighed(GIVEN, 2.0), weighed(SWAPPED, -1.0)]
@@ -149,22 +162,24 @@ def test_judgment_by_probability(given: float | None, swapped: float, outcome: O
 
 
 def test_a_missing_probability_weighs_for_neither() -> None:
-    """Three rationales in each order, one without a verdict: six of the nine terms are there. The winner's probabilities must
-    come to 4.5 of nine, so that each needs .75 and not .5."""
+    """Four rationales in each order, one of each without a verdict: 6 of 8 votes are there, so that the winner needs
+    4 / 6 = .667 of their probability. A missing vote is paid for once, whichever order it is in."""
 
-    def judged(p: float) -> Outcome:
+    def judged(p: float, read: tuple[int, int]) -> Outcome:
         margin = math.log(p / (1 - p))
-        cast = [weighed(GIVEN, margin), weighed(GIVEN, margin), weighed(GIVEN, None), *[weighed(SWAPPED, -margin)] * 3]
-        judged = judgment_by_probability("p", cast)
+        given = [weighed(GIVEN, margin)] * read[0] + [weighed(GIVEN, None)] * (4 - read[0])
+        swapped = [weighed(SWAPPED, -margin)] * read[1] + [weighed(SWAPPED, None)] * (4 - read[1])
+        judged = judgment_by_probability("p", [*given, *swapped])
         assert judged.share_0 == pytest.approx(p)
         return judged.outcome
 
-    assert [judged(p) for p in (0.76, 0.74, 0.26, 0.24)] == [
-        Outcome.RESPONSE_0,
-        Outcome.NO_MAJORITY,
-        Outcome.NO_MAJORITY,
-        Outcome.RESPONSE_1,
-    ]
+    for read in ((3, 3), (4, 2), (2, 4)):
+        assert [judged(p, read) for p in (0.88, 0.70, 0.68, 0.65, 0.35, 0.32)] == [
+            *[Outcome.RESPONSE_0] * 3,
+            *[Outcome.NO_MAJORITY] * 2,
+            Outcome.RESPONSE_1,
+        ]
+    assert judged(0.99, (2, 2)) is Outcome.NO_MAJORITY  # half of the votes asked are not more than half
 
 
 def test_votes_without_probabilities_are_counted() -> None:

@@ -177,8 +177,8 @@ class Rewarder:
 def pair_judge(judge: ModelJudge, *, num_votes: int, seed: int) -> PairJudge:
     """Return a generative judge as a reward: the share of its valid votes for the response, over both orders.
 
-    A response equal to the reference is at parity without a call of the judge. UNREADABLE if an order has no valid vote, or if
-    fewer than half of the votes are valid.
+    A response equal to the reference is at parity without a call of the judge. UNREADABLE if no vote of an order names a
+    response, or if fewer than half of the votes are valid.
     """
 
     def score(prompt: Prompt, solution: str, reference: str) -> JudgeScore:

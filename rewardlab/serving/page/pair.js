@@ -9,7 +9,7 @@ const UNREAD = {  // a link may name any status
 };
 const OUTCOMES = {
   __proto__: null, response_0: "Response A is better", response_1: "Response B is better", tie: "A tie",
-  no_majority: "No majority of the votes", no_valid_vote: "No valid vote",
+  no_majority: "No majority of the votes", no_valid_vote: "No vote of an order names a response",
 };
 
 export const pairHeadline = result => OUTCOMES[result.outcome] ?? result.outcome;
