@@ -17,20 +17,8 @@ import pytest
 import torch
 
 from eval import gpu_truth
-from eval.gpu_truth import (
-    BEGAN,
-    OTHER_HARDWARE,
-    Case,
-    Options,
-    Record,
-    cli,
-    examine,
-    markdown,
-    recipes,
-    rl_words,
-    run_stage,
-    runs,
-)
+from eval.gpu_stages import OTHER_HARDWARE, Case, Options, cli, examine, recipes, rl_words, runs, training_words
+from eval.gpu_truth import BEGAN, Record, markdown, run_stage
 from rewardlab.config import RLConfig, SFTConfig, find_config, load_config, parse_overrides
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +49,7 @@ def test_the_configs_take_the_commands(on_cpu: bool, tmp_path: Path) -> None:
     assert every == {*recipes(), *OTHER_HARDWARE}
     assert {f"rl {recipe}" for recipe in every - OTHER_HARDWARE.keys() - {"stable_reinforce_qlora_24gb"}} <= cases.keys()
     trainings = [
-        gpu_truth.training_words(options, "sft", "sft/qwen2_5_vl_7b", "sft"),
+        training_words(options, "sft", "sft/qwen2_5_vl_7b", "sft"),
         *(rl_words(options, r) for r in recipes()),
     ]
     for words in trainings:
