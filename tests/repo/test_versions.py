@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
@@ -102,3 +103,42 @@ def test_the_wheels_for_a_gpu_machine_fit_beside_the_tree() -> None:
     assert wheels < float(stated) + 0.05
     tree = sum(path.stat().st_size for path in tracked_files()) / 2**20
     assert tree + float(stated) < 60
+
+
+def packages_of(extra: str) -> set[str]:
+    """Return every distribution that comes with an extra, by what is installed here."""
+    extras, found = PROJECT["optional-dependencies"], set[str]()
+    waiting = [(line, "") for line in [*PROJECT["dependencies"], *extras[extra]]]
+    while waiting:
+        line, wanted = waiting.pop()
+        requirement = Requirement(line)
+        name = requirement.name.lower().replace("_", "-")
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": wanted}):
+            continue
+        if name == "rewardlab":
+            waiting += [(line, "") for part in requirement.extras for line in extras[part]]
+        elif name not in found:
+            found.add(name)
+            waiting += [(line, part) for part in ("", *requirement.extras) for line in metadata.requires(name) or []]
+    return found
+
+
+def imported_by(path: Path) -> set[str]:
+    """Return the top-level modules that a file imports as it is loaded."""
+    modules = set[str]()
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom):
+            modules.add((node.module or "").partition(".")[0])
+        elif isinstance(node, ast.Import):
+            modules |= {name.name.partition(".")[0] for name in node.names}
+    return modules
+
+
+def test_an_extra_brings_what_its_commands_import() -> None:
+    """What distillation, training and the doctor import as they are loaded comes with ``train``; Ray has an extra of its own."""
+    owners, there = metadata.packages_distributions(), packages_of("train") | {"rewardlab", "ray"}
+    for room in ("distill", "health", "training"):
+        for path in (ROOT / "rewardlab" / room).rglob("*.py"):
+            for module in imported_by(path):
+                names = {name.lower().replace("_", "-") for name in owners.get(module, [])}
+                assert not names or names & there, f"{path}: {module} is not in the extra train"
