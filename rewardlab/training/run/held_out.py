@@ -78,11 +78,14 @@ def _places_asking(pairs: Sequence[PreferencePair], questions: set[str]) -> list
     return [n for n, pair in light_pairs(pairs) if without_marks(pair.question) in questions]
 
 
-def hold_out_fraction(pairs: Sequence[PreferencePair], config: EvaluationConfig, fraction: float) -> HeldOut:
-    """Hold out a share of the labelled pairs, at least one and at most ``num_pairs``. Raise DataError where none is
-    labelled, and where nothing is left."""
+def hold_out_fraction(
+    pairs: Sequence[PreferencePair], config: EvaluationConfig, fraction: float, *, num_left_out: int = 0
+) -> HeldOut:
+    """Hold out a fraction of the labelled pairs, at least one and at most ``num_pairs``. ``num_left_out`` labelled pairs that
+    cannot be read count, too: a run that loses one holds out as many as before. Raise DataError where none is labelled, and
+    where nothing is left."""
     places = draw_places(pairs, config)
-    number = min(config.num_pairs, max(1, round(fraction * len(places))))
+    number = min(config.num_pairs, max(1, round(fraction * (len(places) + num_left_out))))
     evaluated = [pairs[n] for n in places[:number]]
     away = places_about(pairs, map(prompt_of, evaluated))
     if not evaluated or len(away) == len(pairs):
@@ -128,16 +131,18 @@ def pairs_beside(pairs: Sequence[PreferencePair], data: str, config: SFTConfig |
     )
 
 
-def hold_out(pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, template: Template) -> HeldOut:
+def hold_out(
+    pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, template: Template, *, num_left_out: int = 0
+) -> HeldOut:
     """Return what a config holds out of ``pairs``, or else reads from a file: all of ``pairs`` and nothing where it evaluates
-    nothing.
+    nothing. ``num_left_out``: as in :func:`hold_out_fraction`.
 
     What cannot be decoded, or is too long to be read, is left out of the evaluation, and said. Raise DataError where nothing is
     left.
     """
     evaluation = config.evaluation
     if evaluation.fraction is not None:
-        held_out = hold_out_fraction(pairs, evaluation, evaluation.fraction)
+        held_out = hold_out_fraction(pairs, evaluation, evaluation.fraction, num_left_out=num_left_out)
     elif evaluation.data is not None:
         held_out = hold_out_file(pairs, pairs_beside(pairs, evaluation.data, config), evaluation)
     else:
