@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from rewardlab.config import PRMConfig, RMConfig, SFTConfig
+from rewardlab.config import EvaluationConfig, PRMConfig, RMConfig, SFTConfig
 from rewardlab.data.images import check_image
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import write_jsonl, write_parquet
@@ -24,6 +24,7 @@ from rewardlab.errors import ConfigError, DataError, MediaError
 from rewardlab.training.prm import train_prm
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.rl import train_rl
+from rewardlab.training.run.held_out import draw_places
 from rewardlab.training.run.unreadable import leave_out_unreadable
 from rewardlab.training.run.verification_rows import verification_dialogues
 from rewardlab.training.sft import train_sft
@@ -183,9 +184,23 @@ def test_pairs_that_are_evaluated(tiny_checkpoint: Path, tmp_path: Path, capfd: 
     write_parquet([broken(pair) if n == 2 else pair for n, pair in enumerate(held)], tmp_path / "held.parquet")
     evaluation = {"data": str(tmp_path / "held.parquet"), "every_steps": 2, "max_tokens": 8}
     sft(pairs(8), tmp_path / "run", tiny_checkpoint, evaluation=evaluation, max_steps=2)
-    assert "evaluation: 1 of 4 pairs cannot be read, such as: pair-2: not a readable image" in capfd.readouterr().err
+    place = f"{tmp_path / 'held.parquet'}, row 2, image 0"
+    assert f"evaluation: 1 of 4 pairs cannot be read, such as: {place}: not a readable image" in capfd.readouterr().err
     rows = [json.loads(line) for line in (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()]
     assert len(rows) == 2  # at the start and at the end
+    assert (tmp_path / "run" / "final").exists()
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_pair_that_is_held_out(writer: str, tiny_checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """And cannot be decoded is neither evaluated nor trained on."""
+    (write, suffix), evaluation = WRITERS[writer], {"fraction": 0.105, "every_steps": 2, "max_tokens": 8}
+    bad = draw_places(pairs(), EvaluationConfig.model_validate(evaluation))[1]
+    write([broken(pair) if n == bad else pair for n, pair in enumerate(pairs())], tmp_path / f"data{suffix}")
+    sft(tmp_path / f"data{suffix}", tmp_path / "run", tiny_checkpoint, evaluation=evaluation, epochs=1, max_steps=-1)
+    said = capfd.readouterr().err
+    assert "evaluation: 3 of 24 pairs are held out" in said
+    assert "evaluation: 1 of 3 pairs cannot be read" in said
     assert (tmp_path / "run" / "final").exists()
 
 
