@@ -7,6 +7,7 @@ import io
 import math
 import warnings
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -16,7 +17,7 @@ from rewardlab.errors import MediaError
 MAX_PIXELS = 50_000_000  # about 7,000 x 7,000; a file that claims more is taken for a decompression bomb
 MIN_SIDE_PX = 2
 SMALL_BYTES = 50_000  # of a picture that a page takes as it is
-MAX_GREY = 65_535  # of 16 bits
+MAX_BYTE, MAX_GREY = 255, 65_535  # of 8 and of 16 bits
 MAX_ASPECT = 200  # Qwen's image processors refuse more
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")  # the rest of Pillow's decoders are rarely wanted and much attacked
 _ORIENTATION = 0x0112
@@ -71,6 +72,7 @@ def plain_pixels(image: Image.Image, *, where: str = "image", factor: int = 1) -
     """Return what a person sees of an opened image: RGB, upright (EXIF), transparency on white, smaller by ``factor``. Returns
     the image itself if it is all of that. Raise MediaError for one that cannot be decoded, or has no 8 or 16 bits a value."""
     try:
+        image = _of_known_mode(image)
         turn = _TURNS.get(image.getexif().get(_ORIENTATION, 1))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -181,6 +183,17 @@ def _on_white(image: Image.Image, factor: int, where: str) -> Image.Image:
         strip = strip.convert("RGB")
         small.paste(strip.reduce(factor) if factor > 1 else strip, (0, top // factor))
     return small
+
+
+def _of_known_mode(image: Image.Image) -> Image.Image:
+    """Return an image whose mode says what its values mean: ``La`` without its factor of alpha, and whole numbers of no file
+    (``I``) as 8 bits if they fit."""
+    if image.mode == "La":
+        return image.convert("LA")
+    if image.mode == "I" and image.format is None:
+        low, high = cast("tuple[int, int]", image.getextrema())
+        return image.convert("L") if low >= 0 and high <= MAX_BYTE else image
+    return image
 
 
 def _eight_bits(image: Image.Image, where: str) -> Image.Image:

@@ -13,6 +13,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any, overload
@@ -28,7 +29,7 @@ from rewardlab.data.pairs import BadRow, read_row
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.row_files import open_rows
 from rewardlab.data.rows import FRAMES, Files, media_of, path_of_medium, place_of, with_frames
-from rewardlab.errors import DataError
+from rewardlab.errors import DataError, MediaError
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.types import Order, PreferencePair
 
@@ -50,31 +51,31 @@ class PairFacts:
 
 @dataclass(frozen=True)
 class MediaMarks(Files):
-    """Stands a short mark in for each medium of a row: enough to count them, and with ``look`` to notice that others have taken
-    their place. Then media that nobody has checked yet are looked at, as far as their first and last bytes tell.
+    """Stands a short mark in for each medium of a row: enough to count them, and with ``by_content`` to notice that others have
+    taken their place. With ``look`` images are looked at, too, as :func:`check_image` does.
     """
 
+    by_content: bool = False
     look: bool = False
     numbers: Iterator[int] = field(default_factory=count)
 
     def image(self, value: Any, where: str) -> bytes:
-        if not self.look:
+        if not self.by_content or self._was_not_read(value):
             return self._number()
         data, path = (value.get("bytes"), value.get("path")) if isinstance(value, Mapping) else (None, value)
         if isinstance(data, bytes) and data:
-            if not self.checked:
+            if self.look:
                 check_image(data, where=where)
             return hashlib.sha256(data).digest()
-        if self._was_not_read(value):
-            return self._number()
         if isinstance(path, str) and path.startswith("data:"):
-            return super().image(value, where)
+            return super().image(value, where) if self.look else hashlib.sha256(_encoded(path)).digest()
         file = self.file_of(path_of_medium(value, "image", where), where)
-        check_image(file, where=place_of(where, file))
+        if self.look:
+            check_image(file, where=place_of(where, file))
         return self._mark(file, path)
 
     def video(self, value: Any, where: str) -> bytes:
-        if not self.look or self._was_not_read(value):
+        if not self.by_content or self._was_not_read(value):
             return self._number()
         data, path = (value.get("bytes"), value.get("path")) if isinstance(value, Mapping) else (None, value)
         if isinstance(path, str) and not data and _size_of(file := self.file_of(path, where)):
@@ -83,7 +84,7 @@ class MediaMarks(Files):
 
     @staticmethod
     def _mark(file: Path, path: Any) -> bytes:
-        return f"{path} {file.stat().st_size}".encode(errors="surrogatepass")
+        return _encoded(f"{path} {_size_of(file)}")
 
     def _was_not_read(self, value: Any) -> bool:
         """Whether a medium is embedded, and its bytes were left where they are."""
@@ -92,6 +93,10 @@ class MediaMarks(Files):
     def _number(self) -> bytes:
         """Return a mark that no other medium has."""
         return b"embedded %d" % next(self.numbers)
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
 
 
 def _size_of(file: Path) -> int:
@@ -107,8 +112,9 @@ class PairTable(Sequence[PreferencePair]):
     ``allow_columns`` as :func:`rewardlab.data.pairs.validate_rows` takes them.
 
     ``fingerprint`` names what was read: all texts, and of media their paths and sizes, or the hash of their bytes where these
-    had to be read. Threads and worker processes may share one. Raise DataError or MediaError at the first row that is no pair,
-    for a set without any, and, unless ``allow_without_images``, for one without media whose questions speak of images.
+    had to be read. Threads and worker processes may share one. Raise DataError at the first row that is no pair, for a set
+    without any, and, unless ``allow_without_images``, for one without media whose questions speak of images. Media are not
+    checked: a pair with an unreadable one raises MediaError when it is taken, or by :meth:`look_at`.
     """
 
     def __init__(
@@ -141,13 +147,16 @@ class PairTable(Sequence[PreferencePair]):
         self.fingerprint = digest.hexdigest()[:16]
 
     def _light_pairs(self, digest: Any = None, advance: Any = None) -> Iterator[PreferencePair]:
-        """Yield every pair of the set with marks in place of media; with ``digest``, the first time, media are looked at."""
-        index, look = 0, digest is not None
+        """Yield every pair of the set with marks in place of media; with ``digest``, the first time, marks by their content."""
+        index, by_content = 0, digest is not None
         for file in self._files:
-            files = MediaMarks(self.images or file.path.parent, checked=file.checked, look=look)
-            for stored in file.light_rows(look=look):
+            files = MediaMarks(self.images or file.path.parent, checked=file.checked, by_content=by_content)
+            for stored in file.light_rows(by_content=by_content):
                 place = place_in_file(self.path, file.path, stored.line)
-                pair = read_row(stored.row, index=index, files=files, path=self.path, columns=self._columns, place=place)
+                read = partial(read_row, stored.row, index=index, path=self.path, columns=self._columns, place=place)
+                pair = read(files=files)
+                if isinstance(pair, BadRow) and isinstance(pair.error, MediaError):  # its texts count; reading it says why
+                    pair = read(files=replace(files, by_content=False))
                 if isinstance(pair, BadRow):
                     raise pair.error
                 if digest is not None:
@@ -175,7 +184,7 @@ class PairTable(Sequence[PreferencePair]):
     def look_at(self, number: int, *, decode: bool = False) -> PreferencePair:
         """Return a pair, its videos as they are, with marks in place of images that were looked at as :func:`check_image` does;
         with ``decode`` these are decoded. Raise DataError or MediaError."""
-        return self._read(number, Files() if decode else MediaMarks(look=True))
+        return self._read(number, Files() if decode else MediaMarks(by_content=True, look=True))
 
     def _read(self, number: int, files: Files | None = None) -> PreferencePair:
         """Return a pair, its videos as they are; ``files`` says how media are read (None: as when its turn comes)."""

@@ -42,8 +42,9 @@ class RowFile(Protocol):
         """Return row ``number``, from 0, in pair form. Raise DataError for a file that has changed."""
         ...
 
-    def light_rows(self, *, look: bool) -> Iterator[FileRow]:
-        """Yield all rows in pair form; bytes of media that need no look may be left out."""
+    def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
+        """Yield all rows in pair form. Bytes of media may be left out; with ``by_content`` only those that
+        :meth:`identity` tells."""
         ...
 
     def identity(self) -> bytes:
@@ -124,18 +125,18 @@ class ParquetRows:
         rows: list[dict[str, Any]] = self._local.table.slice(number - self._starts[group], 1).to_pylist()
         return self._form.of_row(FileRow(rows[0]), f"{self.path}, row {number}")
 
-    def _is_read(self, column: str, look: bool) -> bool:
-        """Whether a column is read for its texts: of media that need no look, their paths alone. Where a file holds bytes and
-        paths, only the bytes say which paths count."""
+    def _is_read(self, column: str, by_content: bool) -> bool:
+        """Whether a column is read for its texts: of media that a hash in the file names, their paths alone. Where a file holds
+        bytes and paths, only the bytes say which paths count."""
         name = column.partition(".")[0]
         if name in PAIR_COLUMNS and name not in self._media:
             return True
-        is_needed = name in self._media and look and (not self.checked or name in self._mixes_paths)
+        is_needed = name in self._media and by_content and (not self.checked or name in self._mixes_paths)
         return is_needed or not _is_bytes(column)
 
-    def light_rows(self, *, look: bool) -> Iterator[FileRow]:
-        """Yield all rows without the bytes of media; with ``look``, with those of media that were not checked when written."""
-        columns = [column for column in self._columns if self._is_read(column, look)]
+    def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
+        """Yield all rows without the bytes of media; with ``by_content``, with those in a file that another program wrote."""
+        columns = [column for column in self._columns if self._is_read(column, by_content)]
         with self._file() as file, self._readable():
             number = 0
             for batch in parquet_batches(file, columns):
@@ -187,7 +188,7 @@ class LineRows:
             raise _gone(self.path, error) from error
         return (self._form or PairForm()).of_row(stored, f"{self.path}, row {number} (line {line})")
 
-    def light_rows(self, *, look: bool) -> Iterator[FileRow]:
+    def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
         """Yield all rows as they are: their media are paths."""
         offsets, lines, place = list[int](), list[int](), 0
         with self.path.open("rb") as file:
@@ -233,7 +234,7 @@ class CsvRows:
         cells = csv_row_at(self.path, int(self._offsets[number]), self._columns, number, line)
         return self._form.of_row(FileRow(cells, line), f"{self.path}, row {number} (line {line})")
 
-    def light_rows(self, *, look: bool) -> Iterator[FileRow]:
+    def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
         """Yield all rows: their media are paths."""
         offsets, lines = list[int](), list[int]()
         for number, row in enumerate(csv_rows(self.path)):
@@ -268,7 +269,7 @@ class HeldRows:
     def row(self, number: int) -> FileRow:
         return self._form.of_row(self._rows[number], f"{self.path}, row {number}")
 
-    def light_rows(self, *, look: bool) -> Iterator[FileRow]:
+    def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
         yield from map(self.row, range(len(self)))
 
     def identity(self) -> bytes:

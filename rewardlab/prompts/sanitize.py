@@ -12,6 +12,8 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
+from rewardlab.verdicts.places import JUDGMENT_TOKENS
+
 MARK = "\u200b"  # ZERO WIDTH SPACE
 QUOTE = "> "
 
@@ -49,8 +51,9 @@ def without_tokens(text: str, tokens: Sequence[str]) -> str:
 
 
 def completion_to_learn(text: str, tokens: Sequence[str]) -> str:
-    """Return a completion that a model is trained on: :func:`without_tokens`, but the tags that a judge writes stay whole."""
-    return without_tokens(text, [token for token in tokens if not _TAGS.match(token)])
+    """Return a completion that a model is trained on: :func:`without_tokens`, but what a judge writes for its readers stays
+    whole."""
+    return without_tokens(text, [token for token in tokens if token not in JUDGMENT_TOKENS and not _TAGS.match(token)])
 
 
 def break_control_tokens(text: str) -> str:

@@ -120,7 +120,7 @@ def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: P
     """
     template = load_template(config.template)
     readable = leave_out_unreadable(pairs, out)
-    held_out = hold_out(readable.pairs, config, template)
+    held_out = hold_out(readable.pairs, config, template, num_left_out=readable.num_labelled_left_out)
     kept = drop_too_long(labelled(held_out.trained), config, template, out)
 
     def build(resume: str | None) -> Built:

@@ -178,7 +178,7 @@ def train_rl(
     pairs = readable.pairs
     template = load_template_for(config.model, config.template)
     load_terms(config.reward_terms)  # before anything is loaded
-    held_out = hold_out(pairs, config, template)
+    held_out = hold_out(pairs, config, template, num_left_out=readable.num_labelled_left_out)
     hard = hard_pairs(held_out.trained, config)
     if reward is None:
         require_consistency_judge(config)

@@ -154,7 +154,8 @@ def train_sft(
         require_same_run(votes, Path(pairs), template=template.hash)
     readable = leave_out_unreadable(pairs_of(pairs, config.frames, config.model), out)
     pairs = readable.pairs
-    held_out, facts = hold_out(pairs, config, template), pair_facts(pairs)
+    held_out = hold_out(pairs, config, template, num_left_out=readable.num_labelled_left_out)
+    facts = pair_facts(pairs)
     learnt = [n for n in held_out.numbers if (facts[n].preferred is not None if verdict_only else facts[n].judged)]
     labelled = select_pairs(pairs, learnt)
     answer_of = (lambda pair: "") if verdict_only else (lambda pair: pair.judgment)

@@ -23,9 +23,12 @@ from rewardlab.errors import ConfigError
 from rewardlab.extensions import load_extension
 from rewardlab.types import Choice, Verdict, VerdictStatus
 from rewardlab.verdicts.places import (
+    ANSWER_TAG,
+    BOX_TOKENS,
     DIGITS,
     EITHER,
     QUOTES,
+    RESULT,
     Place,
     Reader,
     choice_verdict,
@@ -64,7 +67,7 @@ def think_answer(text: str) -> Verdict:
 
     The content must be 1 or 2 exactly, surrounding blanks aside: "1 or 2", "Response 1" and "1.0" are not choices.
     """
-    place = _last_between(text, "<answer>", "</answer>")
+    place = _last_between(text, *ANSWER_TAG)
     return no_verdict("no_answer_tag") if place is None else verdict_at(place, DIGITS.get, "answer_tag")
 
 
@@ -74,7 +77,7 @@ _SENTENCE = re.compile(r"(?:Answer|Response|Image|Video|Assistant)\s*([12AB])\s+
 @reads_rest
 def answer_sentence(text: str) -> Verdict:
     """``<answer>Answer 1 is better</answer>`` (UnifiedReward-Think); also Image, Video, Response and Assistant A."""
-    place = _last_between(text, "<answer>", "</answer>")
+    place = _last_between(text, *ANSWER_TAG)
     return no_verdict("no_answer_tag") if place is None else verdict_at(place, _sentence_choice, "answer_sentence")
 
 
@@ -210,7 +213,7 @@ _RESULT = re.compile(r"\[RESULT\]\s{0,3}\(?([12AB])\b")
 @reads_rest
 def result_tag(text: str) -> Verdict:
     """``Feedback: ... [RESULT] A`` (Prometheus 2): the last mark; the letter, and nothing else, after it."""
-    before, mark, label = text.rpartition("[RESULT]")
+    before, mark, label = text.rpartition(RESULT)
     if not mark or is_quoted(text, len(before), len(before) + len(mark)):
         return no_verdict("no_result_tag")
     place = place_in(text, len(before), without_markup(label).strip().strip("().").strip(), len(text), _RESULT)
@@ -238,7 +241,7 @@ def boxed(text: str) -> Verdict:
 @reads_rest
 def box_tokens(text: str) -> Verdict:
     """``<|begin_of_box|>A<|end_of_box|>`` (GLM-4.1V-Thinking): the last box."""
-    place = _last_between(text, "<|begin_of_box|>", "<|end_of_box|>")
+    place = _last_between(text, *BOX_TOKENS)
     return no_verdict("no_box") if place is None else verdict_at(place, EITHER.get, "box_tokens")
 
 
@@ -255,7 +258,7 @@ def two_scores(text: str) -> Verdict:
 
     Equal scores are a tie. A score outside 1..10, a third number or a range is no choice.
     """
-    place = _last_between(text, "<answer>", "</answer>")
+    place = _last_between(text, *ANSWER_TAG)
     rule = "last_line_scores" if place is None else "answer_tag_scores"
     match = _SCORES_LINE.fullmatch(last_line(text)) if place is None else _TWO_SCORES.fullmatch(place.content)
     if match is None:

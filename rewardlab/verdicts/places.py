@@ -18,9 +18,19 @@ _CORRECTED = (
 )
 _CORRECTION = re.compile(_CORRECTED)
 _CORRECTING_CLAUSE = re.compile(rf"[^\w\s'’]\s{{0,5}}(?:(?i:oh|well|hmm|but|and|or|i(?:['’]m)?)\W{{1,3}}){{0,2}}{_CORRECTED}")
+REASONING_TAGS = ("think", "thinking", "reasoning")
+ANSWER_TAG = ("<answer>", "</answer>")
+BOX_TOKENS = ("<|begin_of_box|>", "<|end_of_box|>")
+RESULT = "[RESULT]"
+CHANNEL, MESSAGE = "<|channel|>", "<|message|>"
+# What readers find the parts of a judgment by; in some tokenizers these are special tokens.
+JUDGMENT_TOKENS = frozenset(
+    (*ANSWER_TAG, *BOX_TOKENS, RESULT, CHANNEL, MESSAGE, *(f"<{end}{tag}>" for tag in REASONING_TAGS for end in ("", "/")))
+)
 _MARKUP = re.compile(r"[*_#]+")
 _REASONING = re.compile(
-    r"<(?P<end>/?)(?P<tag>think|thinking|reasoning)>|<\|channel\|>(?P<channel>analysis|final)(?:<\|message\|>)?"
+    rf"<(?P<end>/?)(?P<tag>{'|'.join(REASONING_TAGS)})>"
+    rf"|{re.escape(CHANNEL)}(?P<channel>analysis|final)(?:{re.escape(MESSAGE)})?"
 )
 LINE = 2000  # characters at the end of a line that statements are looked for in
 QUOTES = "\"'`“”‘’«»「」"

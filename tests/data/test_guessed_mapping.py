@@ -100,11 +100,11 @@ def test_training_reads_what_a_benchmark_reads(form: str, rows: list[dict[str, A
 
 
 def test_a_picture_within_a_mapped_parquet_is_looked_at(tmp_path: Path) -> None:
-    """At the start, as those of the format's own column are."""
+    """As those of the format's own column are."""
     row = {"prompt": "What?", "chosen": "a", "rejected": "b", "photo": {"bytes": b"GIF89a no picture", "path": None}}
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "p.parquet")
     with pytest.raises(MediaError, match="row 0, image 0: not a readable image"):
-        PairTable(tmp_path / "p.parquet")
+        PairTable(tmp_path / "p.parquet").look_at(0)
 
 
 def test_what_is_held_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,7 +289,7 @@ def test_pictures_in_a_struct_are_left_where_they_are(tmp_path: Path) -> None:
     image, other = {"bytes": b"x" * 9, "path": None}, {"bytes": b"y" * 9, "path": "p"}
     table = {"question": ["q"], "chosen": ["a"], "rejected": ["b"], "image": [image], "other": [other]}
     pq.write_table(pa.table(table), tmp_path / "a.parquet")
-    rows = list(ParquetRows(tmp_path / "a.parquet").light_rows(look=False))
+    rows = list(ParquetRows(tmp_path / "a.parquet").light_rows(by_content=False))
     assert len(rows) == 1
     assert b"x" * 9 not in str(rows).encode()
     assert b"y" * 9 not in str(rows).encode()

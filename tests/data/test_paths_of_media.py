@@ -62,7 +62,7 @@ def test_paths_of_images(read: Any, path: str, is_read: bool, folder: Path) -> N
         assert len(next(iter(read(data))).images) == 1
         return
     with pytest.raises(MediaError, match=r"row 0.*, image 0: .*(out|in)\.png leads out of .*/set, .* --images"):
-        read(data)
+        list(read(data))
 
 
 def test_images_names_the_folder(folder: Path) -> None:
@@ -75,7 +75,7 @@ def test_images_names_the_folder(folder: Path) -> None:
 def test_videos_and_images_of_responses(read: Any, folder: Path) -> None:
     for media in ({"videos": ["../v.mp4"]}, {"responses": [[{"type": "image", "image": "../out.png"}], "b"]}):
         with pytest.raises(MediaError, match="leads out of"):
-            read(write(folder, **media))
+            list(read(write(folder, **media)))
 
 
 def test_sources_and_benchmarks(folder: Path) -> None:

@@ -207,6 +207,35 @@ def test_a_large_photo_is_sent_upright() -> None:
     assert np.abs(np.asarray(by_file).astype(int) - np.asarray(by_object)).mean() < 1
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        (np.full((8, 8), 200, dtype=np.int32), 200),
+        (np.full((8, 8), 200 << 8, dtype=np.int32), 200),
+        (np.full((8, 8), 255, dtype=np.int32), 255),
+        (np.full((8, 8), 256, dtype=np.int32), 1),
+    ],
+)
+@pytest.mark.parametrize("send", [by_api, by_trl])
+def test_whole_numbers_are_grey_of_eight_bits_if_they_fit(
+    send: Callable[[str, Any], None], values: np.ndarray, expected: int, url: str
+) -> None:
+    """Of a picture that was computed: nothing else says how many bits its values have."""
+    SEEN.clear()
+    send(url, Image.fromarray(values))
+    assert SEEN
+    assert {int(value) for data in SEEN for value in np.unique(np.asarray(decode_image(data)))} == {expected}
+
+
+def test_grey_that_is_multiplied_by_its_alpha(url: str) -> None:
+    """Is shown as the grey that it was made of: 100, half of it seen, is 128 + 50 on white."""
+    grey = Image.merge("LA", [Image.new("L", (8, 8), 100), Image.new("L", (8, 8), 128)])
+    SEEN.clear()
+    by_api(url, grey.convert("La"))
+    [value] = np.unique(np.asarray(decode_image(SEEN[0])))
+    assert abs(int(value) - (100 * 128 + 255 * 127) / 255) <= 2
+
+
 @pytest.mark.parametrize("send", [by_api, by_trl])
 def test_what_cannot_be_shown_is_refused(send: Callable[[str, Any], None], url: str) -> None:
     """A file cut off, and numbers of which nobody knows what is white: a sentence, no picture made up."""

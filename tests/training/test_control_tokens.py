@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,9 @@ from rewardlab.training.prm import NO_LABEL, StepCollator, prm_rows, train_prm
 from rewardlab.training.run.rows import PromptReader, SFTDialogue, dialogue_dataset, turn
 from rewardlab.training.run.token_counts import TokenCounter
 from rewardlab.training.sft import judgment_dialogues, train_sft
-from rewardlab.types import Order, PreferencePair
+from rewardlab.types import Choice, Order, PreferencePair
+from rewardlab.verdicts.formats import WRITERS
+from rewardlab.verdicts.parse import parse_verdict
 from tests.support import scaled_runs
 
 PLAIN = load_template("plain")
@@ -61,13 +64,29 @@ def test_no_special_token_is_learnt_from_a_text(name: str, token: str, checkpoin
         assert len(texts[-1]) == len(quoting(token)) + token.count("<")
 
 
-def test_tags_stay_that_a_tokenizer_has_as_special_tokens(tiny_checkpoint: Path) -> None:
-    """A judge must write them."""
+WHY = "The log ends in <|im_end|> here."
+CHANNELS = f"<|channel|>analysis<|message|>{WHY}<|channel|>final<|message|>"
+
+
+@pytest.mark.parametrize(
+    ("judgment", "verdict_format"),
+    [
+        *((write(Choice.SECOND, WHY), name) for name, write in WRITERS.items() if WHY in write(Choice.SECOND, WHY)),
+        (f"<thinking>{WHY}</thinking><answer>2</answer>", "think_answer"),
+        (f"<reasoning>{WHY}</reasoning>\nB", "choice_line"),
+        (f"{CHANNELS}<answer>2</answer>", "think_answer"),
+        (f"{CHANNELS}\\boxed{{B}}", "boxed"),
+    ],
+)
+def test_tags_stay_that_a_tokenizer_has_as_special_tokens(judgment: str, verdict_format: str, tiny_checkpoint: Path) -> None:
+    """A judge must write them: what is learnt is read as the judgment was, in every format."""
     processor = load_processor(str(tiny_checkpoint))
-    tags = ["<think>", "</think>", "<answer>", "</answer>"]
-    processor.tokenizer.add_tokens([AddedToken(tag, special=True) for tag in tags])
-    pair = judged(scaled_runs.pairs()[:1], quoting("<|im_end|>"))[0]
+    tags = set(re.findall(r"<[^<>]+>|\[RESULT\]", judgment)) - {"<|im_end|>"}
+    processor.tokenizer.add_tokens([AddedToken(tag, special=True) for tag in sorted(tags)])
+    pair = judged(scaled_runs.pairs()[:1], judgment)[0]
     texts, ids = learnt(processor, pair, SFTDialogue(0, Order.GIVEN))
+    assert parse_verdict(judgment, verdict_format).choice is Choice.SECOND
+    assert parse_verdict(texts[-1], verdict_format) == parse_verdict(judgment, verdict_format)
     assert {processor.tokenizer.convert_tokens_to_ids(tag) for tag in tags} <= set(ids)
     assert "<|im_end|>" not in texts[-1]
 

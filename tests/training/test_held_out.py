@@ -161,8 +161,9 @@ def test_pictures_of_held_out_pairs_may_be_elsewhere(tmp_path: Path) -> None:
     keys = {"data": str(tmp_path / "test.jsonl"), "images": str(tmp_path / "pictures")}
     config = SFTConfig.model_validate({"model": "none", "evaluation": keys})
     assert [one.images for one in pairs_beside(pairs, keys["data"], config)] == [(picture.getvalue(),)]
+    elsewhere = SFTConfig.model_validate({"model": "none", "evaluation": {"data": keys["data"]}})
     with pytest.raises(MediaError, match=r"x\.png"):
-        pairs_beside(pairs, keys["data"], SFTConfig.model_validate({"model": "none", "evaluation": {"data": keys["data"]}}))
+        list(pairs_beside(pairs, keys["data"], elsewhere))
     with pytest.raises(DataError, match="annotator"):
         pairs_beside(PAIRS, keys["data"], config)
 

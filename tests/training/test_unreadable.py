@@ -12,17 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from rewardlab.config import PRMConfig, RMConfig, SFTConfig
+from rewardlab.config import EvaluationConfig, PRMConfig, RMConfig, SFTConfig
 from rewardlab.data.images import check_image
 from rewardlab.data.pair_table import PairTable
-from rewardlab.data.pairs import write_parquet
+from rewardlab.data.pairs import write_jsonl, write_parquet
 from rewardlab.errors import ConfigError, DataError, MediaError
 from rewardlab.training.prm import train_prm
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.rl import train_rl
+from rewardlab.training.run.held_out import draw_places
 from rewardlab.training.run.unreadable import leave_out_unreadable
 from rewardlab.training.run.verification_rows import verification_dialogues
 from rewardlab.training.sft import train_sft
@@ -73,35 +75,64 @@ STAGES: dict[str, Callable[..., Path]] = {"sft": sft, "rl": rl, "rm": rm}
 LATE, EARLY = {"sft": 6, "rl": 0, "rm": 0}, 2  # pairs that are read after a checkpoint, and before any
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_run_leaves_them_out(stage: str, tiny_checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """It trains on what it would train on without these rows, number for number."""
-    all_pairs = pairs()
+def write_foreign(some: list[PreferencePair], path: Path) -> None:
+    """Write Parquet as another program does: nothing in it says that its pictures were checked."""
+    write_parquet(some, path)
+    pq.write_table(pq.read_table(path).replace_schema_metadata(None), path)
+
+
+WRITERS: dict[str, tuple[Callable[..., Any], str]] = {
+    "rewardlab": (write_parquet, ".parquet"),
+    "foreign": (write_foreign, ".parquet"),
+    "lines": (write_jsonl, ".jsonl"),
+}
+
+
+@pytest.mark.parametrize(
+    ("stage", "writer"), [*((stage, "rewardlab") for stage in STAGES), ("sft", "foreign"), ("rl", "lines"), ("sft", "lines")]
+)
+def test_a_run_leaves_them_out(
+    stage: str, writer: str, tiny_checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It trains on what it would train on without these rows, number for number, whoever wrote the file."""
+    all_pairs, (write, suffix) = pairs(), WRITERS[writer]
     bad = [cut(pair) if n == 11 else pair for n, pair in enumerate(all_pairs)]
-    write_parquet(bad, tmp_path / "bad.parquet")
-    write_parquet([pair for n, pair in enumerate(all_pairs) if n != 11], tmp_path / "good.parquet")
+    write(bad, tmp_path / f"bad{suffix}")
+    write([pair for n, pair in enumerate(all_pairs) if n != 11], tmp_path / f"good{suffix}")
     curves = []
     for name in ("bad", "good"):
-        STAGES[stage](tmp_path / f"{name}.parquet", tmp_path / name, tiny_checkpoint)
+        STAGES[stage](tmp_path / f"{name}{suffix}", tmp_path / name, tiny_checkpoint)
         lines = map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
         curves.append([(line["step"], line["loss"]) for line in lines if "loss" in line])
     assert curves[0] == curves[1]
     [row] = listed(tmp_path / "bad")
     assert row["pair_id"] == "pair-11"
-    assert f"{tmp_path / 'bad.parquet'}, row 11, image 0: not a readable image" in row["error"]
+    place = "row 11 (line 12), image 0, " if writer == "lines" else "row 11, image 0: "
+    assert row["error"].startswith(f"{tmp_path / 'bad'}{suffix}, {place}")
+    assert "not a readable image" in row["error"]
     assert not (tmp_path / "good" / "unreadable.jsonl").exists()
     said = capfd.readouterr().err
     assert "1 of 24 pairs have pictures that cannot be read" in said
 
 
-@pytest.mark.parametrize("stage", STAGES)
-@pytest.mark.parametrize("mend", ["same", "early", "removed", "replaced", "other"])
-def test_a_run_that_met_one_goes_on(stage: str, mend: str, tiny_checkpoint: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("stage", "mend", "fraction"),
+    [
+        *((stage, mend, None) for stage in STAGES for mend in ("same", "early", "removed", "replaced", "other")),
+        *(("sft", mend, 0.105) for mend in ("same", "removed", "replaced")),
+    ],
+)
+def test_a_run_that_met_one_goes_on(
+    stage: str, mend: str, fraction: float | None, tiny_checkpoint: Path, tmp_path: Path
+) -> None:
     """With the same file, with one that lacks the row, with one that has a sound picture in its place; not with one in which
-    another pair has changed, too. Before the first checkpoint as well."""
+    another pair has changed, too. Before the first checkpoint as well, and where a fraction is held out: 0.105 of 24 pairs are
+    3 (2.52), and of 23 they would be 2 (2.415)."""
     all_pairs, data, out, bad = pairs(8 if stage == "rl" else 24), tmp_path / "data.parquet", tmp_path / "run", LATE[stage]
     bad = EARLY if mend == "early" else bad
     settings: dict[str, Any] = {"epochs": 3, "max_steps": -1, "save_steps": 2}
+    if fraction:
+        settings["evaluation"] = {"fraction": fraction, "every_steps": 2, "max_tokens": 8}
     write_parquet([broken(pair) if n == bad else pair for n, pair in enumerate(all_pairs)], data)
     with pytest.raises(MediaError) as caught:
         STAGES[stage](data, out, tiny_checkpoint, **settings)
@@ -130,6 +161,8 @@ def test_pairs_in_memory(tmp_path: Path) -> None:
     read = leave_out_unreadable([some[0], cut(some[1]), some[2]], tmp_path)
     assert (read.numbers, [pair.pair_id for pair in read.pairs]) == ([0, 2], ["pair-0", "pair-2"])
     assert read.left_out[1].startswith("pair-1: not a readable image")
+    assert read.num_labelled_left_out == 1
+    assert leave_out_unreadable([some[0], replace(cut(some[1]), preferred=None)], tmp_path).num_labelled_left_out == 0
     with pytest.raises(DataError, match=r"no pair can be read; of the first: pair-0: not a readable image"):
         leave_out_unreadable([cut(some[0]), cut(some[1])], tmp_path)
     assert leave_out_unreadable(some, tmp_path).pairs is some
@@ -151,9 +184,23 @@ def test_pairs_that_are_evaluated(tiny_checkpoint: Path, tmp_path: Path, capfd: 
     write_parquet([broken(pair) if n == 2 else pair for n, pair in enumerate(held)], tmp_path / "held.parquet")
     evaluation = {"data": str(tmp_path / "held.parquet"), "every_steps": 2, "max_tokens": 8}
     sft(pairs(8), tmp_path / "run", tiny_checkpoint, evaluation=evaluation, max_steps=2)
-    assert "evaluation: 1 of 4 pairs cannot be read, such as: pair-2: not a readable image" in capfd.readouterr().err
+    place = f"{tmp_path / 'held.parquet'}, row 2, image 0"
+    assert f"evaluation: 1 of 4 pairs cannot be read, such as: {place}: not a readable image" in capfd.readouterr().err
     rows = [json.loads(line) for line in (tmp_path / "run" / "evaluations.jsonl").read_text().splitlines()]
     assert len(rows) == 2  # at the start and at the end
+    assert (tmp_path / "run" / "final").exists()
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_pair_that_is_held_out(writer: str, tiny_checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """And cannot be decoded is neither evaluated nor trained on."""
+    (write, suffix), evaluation = WRITERS[writer], {"fraction": 0.105, "every_steps": 2, "max_tokens": 8}
+    bad = draw_places(pairs(), EvaluationConfig.model_validate(evaluation))[1]
+    write([broken(pair) if n == bad else pair for n, pair in enumerate(pairs())], tmp_path / f"data{suffix}")
+    sft(tmp_path / f"data{suffix}", tmp_path / "run", tiny_checkpoint, evaluation=evaluation, epochs=1, max_steps=-1)
+    said = capfd.readouterr().err
+    assert "evaluation: 3 of 24 pairs are held out" in said
+    assert "evaluation: 1 of 3 pairs cannot be read" in said
     assert (tmp_path / "run" / "final").exists()
 
 
@@ -224,5 +271,20 @@ def test_videos_and_paths(tmp_path: Path) -> None:
     assert leave_out_unreadable(table, tmp_path / "run").pairs is table
     whole = (tmp_path / "1.png").read_bytes()
     (tmp_path / "1.png").write_bytes(whole[:-20])
-    read = leave_out_unreadable(table, tmp_path / "run")
-    assert [pair.pair_id for pair in read.pairs] == ["row-0", "row-2"]
+    for read in (table, PairTable(tmp_path / "data.jsonl")):
+        assert [pair.pair_id for pair in leave_out_unreadable(read, tmp_path / "run").pairs] == ["row-0", "row-2"]
+    (tmp_path / "0.png").unlink()
+    gone = leave_out_unreadable(PairTable(tmp_path / "data.jsonl"), tmp_path / "run")
+    assert (gone.numbers, list(gone.left_out)) == ([2], [0, 1])
+    assert "0.png: cannot be read (No such file or directory)" in gone.left_out[0]
+
+
+def test_a_picture_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nothing says that it was looked at before."""
+    looked: list[str] = []
+    monkeypatch.setattr("rewardlab.data.pair_table.check_image", lambda data, where: looked.append(where))
+    for name, (write, suffix) in WRITERS.items():
+        looked.clear()
+        write(pairs(4), tmp_path / f"{name}{suffix}")
+        leave_out_unreadable(PairTable(tmp_path / f"{name}{suffix}"), tmp_path / "run")
+        assert len(looked) == len(set(looked)) == 4

@@ -21,7 +21,7 @@ from rewardlab.processes import is_main, num_processes, process_index
 from rewardlab.prompts import Template, build_messages
 from rewardlab.reporting.progress import Advance, bar, log_line
 from rewardlab.training.run.folder import has_begun
-from rewardlab.training.run.preflight import AT_ONCE, COUNTS, context_of, count_shared, processor_of
+from rewardlab.training.run.preflight import AT_ONCE, COUNTS, context_of, gather_counts, processor_of
 from rewardlab.training.run.rows import SFTDialogue
 from rewardlab.training.run.token_counts import SampleTokens, TokenCounter
 from rewardlab.types import Message, Part, PreferencePair
@@ -53,7 +53,7 @@ def places_that_fit(
             counter = TokenCounter(processor_of(config))
             return dict(_too_long(pairs, dialogues, limit, counter, template, advance))
 
-    too_long = count_shared(count, out / COUNTS / hashlib.sha256(repr(described).encode()).hexdigest()[:16])
+    too_long = gather_counts(count, out / COUNTS / hashlib.sha256(repr(described).encode()).hexdigest()[:16])
     if is_main() and not has_begun(out):
         _list(too_long, out / name)
     if not too_long:

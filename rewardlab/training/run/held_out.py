@@ -7,13 +7,14 @@ the set others may be. Texts are read of all pairs, images only where two pairs 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rewardlab.config import EvaluationConfig, RLConfig, RMConfig, SFTConfig
 from rewardlab.data.pair_table import allowed_columns, allows_without_images, fingerprint_of, light_pairs, select_pairs
-from rewardlab.errors import DataError
+from rewardlab.errors import DataError, MediaError
 from rewardlab.processes import is_main
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import log_line
@@ -64,9 +65,15 @@ def draw_places(pairs: Sequence[PreferencePair], config: EvaluationConfig) -> li
 def places_about(pairs: Sequence[PreferencePair], prompts: Iterable[Prompt]) -> set[int]:
     """Return the places of the pairs that are about one of ``prompts``."""
     wanted = set(prompts)
-    return {
-        n for n in _places_asking(pairs, {without_marks(question) for question, _ in wanted}) if prompt_of(pairs[n]) in wanted
-    }
+    places = _places_asking(pairs, {without_marks(question) for question, _ in wanted})
+    return {n for n, prompt in readable_prompts(pairs, places) if prompt in wanted}
+
+
+def readable_prompts(pairs: Sequence[PreferencePair], places: Iterable[int]) -> Iterator[tuple[int, Prompt]]:
+    """Yield (place, prompt) of the pairs at ``places`` whose media can be read."""
+    for place in places:
+        with suppress(MediaError):  # whoever evaluates or trains on the pair says so
+            yield place, prompt_of(pairs[place])
 
 
 def without_marks(question: str) -> str:
@@ -78,13 +85,17 @@ def _places_asking(pairs: Sequence[PreferencePair], questions: set[str]) -> list
     return [n for n, pair in light_pairs(pairs) if without_marks(pair.question) in questions]
 
 
-def hold_out_fraction(pairs: Sequence[PreferencePair], config: EvaluationConfig, fraction: float) -> HeldOut:
-    """Hold out a share of the labelled pairs, at least one and at most ``num_pairs``. Raise DataError where none is
-    labelled, and where nothing is left."""
+def hold_out_fraction(
+    pairs: Sequence[PreferencePair], config: EvaluationConfig, fraction: float, *, num_left_out: int = 0
+) -> HeldOut:
+    """Hold out a fraction of the labelled pairs, at least one and at most ``num_pairs``. ``num_left_out`` labelled pairs that
+    cannot be read count, too: a run that loses one holds out as many as before. Raise DataError where none is labelled, and
+    where nothing is left."""
     places = draw_places(pairs, config)
-    number = min(config.num_pairs, max(1, round(fraction * len(places))))
-    evaluated = [pairs[n] for n in places[:number]]
-    away = places_about(pairs, map(prompt_of, evaluated))
+    number = min(config.num_pairs, max(1, round(fraction * (len(places) + num_left_out))))
+    evaluated = select_pairs(pairs, places[:number])
+    prompts = [prompt for _, prompt in readable_prompts(pairs, places[:number])]
+    away = {*places[:number], *places_about(pairs, prompts)}
     if not evaluated or len(away) == len(pairs):
         raise DataError(
             f"evaluation.fraction {fraction} of {len(places):,} labelled pairs leaves nothing to "
@@ -102,7 +113,7 @@ def hold_out_file(pairs: Sequence[PreferencePair], others: Sequence[PreferencePa
     places = draw_places(others, config)
     drawn = set(places)
     questions = {without_marks(pair.question) for n, pair in light_pairs(others) if n in drawn}
-    trained = {prompt_of(pairs[n]) for n in _places_asking(pairs, questions)}
+    trained = {prompt for _, prompt in readable_prompts(pairs, _places_asking(pairs, questions))}
     known = places_about(others, trained) & set(places)
     kept = [n for n in places if n not in known]
     if not kept:
@@ -112,7 +123,7 @@ def hold_out_file(pairs: Sequence[PreferencePair], others: Sequence[PreferencePa
         )
     if known:
         _say(f"evaluation: {len(known):,} pairs of {config.data} are about what is trained on, and are left out of it")
-    return HeldOut(pairs, range(len(pairs)), [others[n] for n in kept[: config.num_pairs]])
+    return HeldOut(pairs, range(len(pairs)), select_pairs(others, kept[: config.num_pairs]))
 
 
 def pairs_beside(pairs: Sequence[PreferencePair], data: str, config: SFTConfig | RLConfig) -> Sequence[PreferencePair]:
@@ -128,16 +139,18 @@ def pairs_beside(pairs: Sequence[PreferencePair], data: str, config: SFTConfig |
     )
 
 
-def hold_out(pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, template: Template) -> HeldOut:
+def hold_out(
+    pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, template: Template, *, num_left_out: int = 0
+) -> HeldOut:
     """Return what a config holds out of ``pairs``, or else reads from a file: all of ``pairs`` and nothing where it evaluates
-    nothing.
+    nothing. ``num_left_out``: as in :func:`hold_out_fraction`.
 
     What cannot be decoded, or is too long to be read, is left out of the evaluation, and said. Raise DataError where nothing is
     left.
     """
     evaluation = config.evaluation
     if evaluation.fraction is not None:
-        held_out = hold_out_fraction(pairs, evaluation, evaluation.fraction)
+        held_out = hold_out_fraction(pairs, evaluation, evaluation.fraction, num_left_out=num_left_out)
     elif evaluation.data is not None:
         held_out = hold_out_file(pairs, pairs_beside(pairs, evaluation.data, config), evaluation)
     else:
@@ -152,7 +165,7 @@ def decodable(pairs: Sequence[PreferencePair]) -> Sequence[PreferencePair]:
             raise DataError(f"no pair to evaluate has pictures that can be read; of the first: {errors[0]}")
         first = next(iter(errors.values()))
         _say(f"evaluation: {len(errors):,} of {len(pairs):,} pairs cannot be read, such as: {first}. They are left out")
-    return [pair for number, pair in enumerate(pairs) if number not in errors]
+    return [pairs[number] for number in range(len(pairs)) if number not in errors]
 
 
 def answer_tokens(config: SFTConfig | RLConfig) -> int:

@@ -85,7 +85,7 @@ def numbers_that_fit(
             counter = TokenCounter(processor_of(config))
             return dict(_longer(pairs, limit, counter, template, answer, room, advance))
 
-    dropped = count_shared(count, folder)
+    dropped = gather_counts(count, folder)
     kept = [n for n in range(len(pairs)) if n not in dropped]
     is_listed = is_main() and not has_begun(out)  # a run that is gone on with, or refused, has its list
     if not dropped:
@@ -207,13 +207,13 @@ def _cut(text: str, tokens: float) -> int:
     return end if end > 0 else place
 
 
-def count_shared(count: Callable[[], dict[int, SampleTokens]], folder: Path) -> dict[int, SampleTokens]:
-    """Return what all processes count, each its share, by way of ``folder``: see :func:`share`."""
-    counts = share(lambda: {number: asdict(tokens) for number, tokens in count().items()}, folder)
+def gather_counts(count: Callable[[], dict[int, SampleTokens]], folder: Path) -> dict[int, SampleTokens]:
+    """Return what all processes count, each its share, by way of ``folder``: see :func:`gather`."""
+    counts = gather(lambda: {number: asdict(tokens) for number, tokens in count().items()}, folder)
     return {int(number): SampleTokens(**count) for part in counts for number, count in part.items()}
 
 
-def share(work: Callable[[], Any], folder: Path) -> list[Any]:
+def gather(work: Callable[[], Any], folder: Path) -> list[Any]:
     """Return what ``work`` gave each process, as JSON has it, by way of ``folder``, which is of this very work: several that go
     on with a run do not work again."""
     if num_processes() == 1:

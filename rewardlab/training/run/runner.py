@@ -79,14 +79,14 @@ def run_stage(stage: Stage) -> Path:
     except MediaError as error:
         if stage.readable is None:
             raise
-        raise stage.readable.note(error) from error
+        raise stage.readable.list_pair(error) from error
 
 
 def _attempt(stage: Stage) -> Path:
     resume = open_run(stage.out, stage.config, data=stage.data)
     record_data_files(stage.out, stage.pairs)
     if stage.readable:
-        stage.readable.record()
+        stage.readable.write_record()
     built = stage.build(resume)
     record_models(stage.out, built.trainer)
     try:

@@ -18,13 +18,13 @@ from typing import Any
 
 from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.data.images import check_image, decode_image
-from rewardlab.data.pair_table import PairTable, fingerprint_of, pair_facts, select_pairs, text_identity
+from rewardlab.data.pair_table import PairFacts, PairTable, fingerprint_of, pair_facts, select_pairs, text_identity
 from rewardlab.data.rows import media_of
 from rewardlab.errors import DataError, MediaError
 from rewardlab.processes import is_main, num_cores, num_processes, process_index
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.training.run.folder import CONFIG, has_begun, refuse_finished
-from rewardlab.training.run.preflight import COUNTS, share
+from rewardlab.training.run.preflight import COUNTS, gather
 from rewardlab.types import PreferencePair
 
 UNREADABLE = "unreadable.jsonl"
@@ -35,13 +35,15 @@ THREADS = 8  # each has a row group in memory
 @dataclass(frozen=True)
 class ReadablePairs:
     """The pairs of a run in ``out``: of those ``given`` the numbers ``left_out`` cannot be read, for the reasons given there.
-    ``digests`` tell each pair from any other; ``names_left_out``: also of pairs that the set no longer has."""
+    ``digests`` tell each pair from any other. ``names_left_out`` and ``num_labelled_left_out`` count pairs that the set no
+    longer has, too."""
 
     given: Sequence[PreferencePair]
     digests: Sequence[str]
     left_out: Mapping[int, str]
     out: Path
     names_left_out: frozenset[str] = frozenset()
+    num_labelled_left_out: int = 0
 
     @cached_property
     def numbers(self) -> list[int]:
@@ -70,7 +72,7 @@ class ReadablePairs:
         is_same = before.get("readable") == self._digest(self.left_out) and name[length:] == data[length:]
         return name if is_same else data
 
-    def record(self) -> None:
+    def write_record(self) -> None:
         """Write into ``run.json`` what is read in this run."""
         if is_main():
             self._write(self.left_out)
@@ -80,13 +82,14 @@ class ReadablePairs:
         if before and before.get("readable") != (digest := self._digest(left_out)):
             write_atomic(self.out / CONFIG, json.dumps({**before, "readable": digest}, indent=1) + "\n")
 
-    def note(self, error: MediaError) -> MediaError:
+    def list_pair(self, error: MediaError) -> MediaError:
         """List the pair that an error of a running run names; return the error to be shown."""
         message = str(error)
         if (number := _number_of(self.given, message)) is None:
             return error
         left_out = {**self.left_out, number: message}
-        _write_list(self.out, {**_listed(self.out), pair_facts(self.given)[number].pair_id: message})
+        pair = pair_facts(self.given)[number]
+        _write_list(self.out, {**_listed(self.out), pair.pair_id: _row(pair, message)})
         self._write(left_out)
         return MediaError(f"{message}. Its pair is listed in {self.out / UNREADABLE}: the same command goes on without it")
 
@@ -102,18 +105,21 @@ def leave_out_unreadable(pairs: Sequence[PreferencePair], out: Path) -> Readable
     digests, left_out = _look(pairs, out)
     for n, pair in enumerate(facts):
         if pair.pair_id in listed and n not in left_out and (begun or _look_at(pairs, n, decode=True)[1]):
-            left_out[n] = listed[pair.pair_id]
+            left_out[n] = listed[pair.pair_id]["error"]
     if len(left_out) == len(pairs):
         raise DataError(f"no pair can be read; of the first: {left_out[0]}. `rewardlab data validate` lists them all")
-    errors = {**(listed if begun else {}), **{facts[n].pair_id: error for n, error in sorted(left_out.items())}}
+    names = {pair.pair_id for pair in facts}
+    gone = {name: row for name, row in listed.items() if begun and name not in names}
+    rows = gone | {facts[n].pair_id: _row(facts[n], error) for n, error in sorted(left_out.items())}
+    num_labelled = sum(facts[n].preferred is not None for n in left_out) + sum(row["labelled"] for row in gone.values())
     if is_main():
-        _write_list(out, errors)
+        _write_list(out, rows)
         if left_out:
             log_line(
                 f"{len(left_out):,} of {len(pairs):,} pairs have pictures that cannot be read, such as: "
                 f"{next(iter(left_out.values()))}. They are left out, see {out / UNREADABLE}"
             )
-    return ReadablePairs(pairs, digests, left_out, out, frozenset(errors))
+    return ReadablePairs(pairs, digests, left_out, out, frozenset(rows), num_labelled)
 
 
 def unreadable_rows(pairs: Sequence[PreferencePair]) -> dict[int, str]:
@@ -152,7 +158,7 @@ def _look(pairs: Sequence[PreferencePair], out: Path) -> tuple[list[str], dict[i
                 advance(len(some) * num_processes())
         return looks
 
-    looks = [each for part in share(look, out / COUNTS / f"pictures-{described}") for each in part]
+    looks = [each for part in gather(look, out / COUNTS / f"pictures-{described}") for each in part]
     return [digest for digest, _ in looks], {n: error for n, (_, error) in enumerate(looks) if error}
 
 
@@ -183,13 +189,18 @@ def _number_of(pairs: Sequence[PreferencePair], message: str) -> int | None:
     return max(named)[1] if named else None
 
 
-def _listed(out: Path) -> dict[str, str]:
-    return {row["pair_id"]: row["error"] for row in read_complete_lines(out / UNREADABLE)}
+def _row(pair: PairFacts, error: str) -> dict[str, Any]:
+    """Return the line of a pair in the list."""
+    return {"pair_id": pair.pair_id, "error": error, "labelled": pair.preferred is not None}
 
 
-def _write_list(out: Path, errors: Mapping[str, str]) -> None:
-    if errors:
-        write_atomic(out / UNREADABLE, "".join(json.dumps({"pair_id": name, "error": e}) + "\n" for name, e in errors.items()))
+def _listed(out: Path) -> dict[str, dict[str, Any]]:
+    return {row["pair_id"]: row for row in read_complete_lines(out / UNREADABLE)}
+
+
+def _write_list(out: Path, rows: Mapping[str, dict[str, Any]]) -> None:
+    if rows:
+        write_atomic(out / UNREADABLE, "".join(json.dumps(row) + "\n" for row in rows.values()))
     elif (out / UNREADABLE).exists():
         (out / UNREADABLE).unlink()  # of a start that failed
 
