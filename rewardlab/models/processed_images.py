@@ -60,6 +60,8 @@ class ProcessedImages:
                     if len(self._fields) % TRIM_EVERY == 0:  # or what images leave behind tears the heap into pieces
                         return_freed_memory()
                 parts.append(self._fields[key])
+            if not parts:
+                return whole(images, *args, **kwargs)
             return BatchFeature({name: _joined([part[name] for part in parts]) for name in parts[0]})
 
         images_processor.preprocess = preprocess
