@@ -16,6 +16,7 @@ import pytest
 
 from rewardlab.benchmarks.browser import judgments_to_show, read_kinds, tally
 from rewardlab.benchmarks.comparison import read_run
+from rewardlab.benchmarks.confidence import calibrate
 from rewardlab.benchmarks.figures import report_figures
 from rewardlab.benchmarks.report import report_html, write_reports
 from rewardlab.benchmarks.report_model import (
@@ -162,7 +163,8 @@ def with_every_row(report: Report) -> Report:
     family = FamilyScores("insertion", "a claim of authority", False, True, 1_250, share, share, share, 0.012)
     control = JudgeScores(scores.accuracy, scores.interval, {}, 0.0, 0.5, 0.1, gap)
     judge = "openai:Qwen/Qwen2.5-VL-72B-Instruct@http://localhost:8001/v1"
-    member = MemberScores(judge, AccuracyEstimate(0.61, (0.58, 0.65)), 0.91, 12, 3)
+    alone = AccuracyEstimate(0.61, (0.58, 0.65))
+    member = MemberScores(judge, alone, alone, 0.91, 12, 3)
     estimates = dict.fromkeys(("0 to 9", "10 to 99"), estimate)
     return replace(
         report,
@@ -179,6 +181,8 @@ def with_every_row(report: Report) -> Report:
             groups={f"{name} and a long name": cell for name, cell in scores.groups.items()},
             slices={"number of images": estimates, "length of the question": estimates},
             all_right=estimate,
+            pairs_without_majority=7,
+            confidence={"vote_share": calibrate([labeled("1112", "111")] * 20, [0.75, 0.9] * 10, list("abcdefghij") * 2)},
             length_bias=0.123,
             length_interval=(0.1, 0.2),
             tokens_per_vote=1_234.5,
