@@ -196,7 +196,7 @@ def photograph(camera: Camera, work: Path, ui: str, run: Path, evaluated: Path) 
         camera.keep(f"judgment{ending}", compose(left, (top, page.screenshot())))
         page.close()
         page = camera.page(f"file://{work}/leaderboard.html", width=1100, height=900, dark=dark)
-        table = page.locator(".scroll").bounding_box()
+        table = page.locator(".scroll").first.bounding_box()
         clip = {"x": 0, "y": 0, "width": 1100, "height": table["y"] + table["height"] + 16}
         camera.keep(f"leaderboard{ending}", page.screenshot(clip=clip, full_page=True))
         page.close()
