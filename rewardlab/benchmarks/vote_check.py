@@ -141,8 +141,8 @@ def vote_problems(votes: CountedVotes, report: Report, rows: Sequence[RowScore])
     silent = [(row, count.invalid) for row, count in pairs if not isclose(count.invalid, row.invalid, abs_tol=1e-9)]
     if silent:
         row, invalid = silent[0]
-        said = f"{100 * row.invalid:.2f} % votes without a verdict"
-        sentences.append(f"row {row.row} is said to have {said}, its votes give {100 * invalid:.2f} %")
+        recorded = f"{100 * row.invalid:.2f} % votes without a verdict"
+        sentences.append(f"row {row.row} is said to have {recorded}, its votes give {100 * invalid:.2f} %")
     misread = [(number, count.misread) for number, count in sorted(counted.items()) if count.misread]
     if misread and votes.are_read_anew:
         more = f", and {len(misread) - 1:,} rows more" if len(misread) > 1 else ""

@@ -203,8 +203,8 @@ def end_without_outcome(judgment: Judgment) -> None:
         typer.echo(other.sentence(f"--template {other.name} asks for that form, and reads it"), err=True)
     end_without_votes(set().union(*statuses))
     if judgment.outcome is Outcome.NO_MAJORITY:
-        asked = "members" if any(vote.member for vote in judgment.votes) else "votes asked"
-        typer.echo(f"neither response has more than half of the {asked}; more --votes may decide", err=True)
+        voters = "members" if any(vote.member for vote in judgment.votes) else "votes asked"
+        typer.echo(f"neither response has more than half of the {voters}; more --votes may decide", err=True)
     else:
         typer.echo(f"{judgment.outcome.words}; more --votes may", err=True)
     raise typer.Exit(ExitCode.FINDING)

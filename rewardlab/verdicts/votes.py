@@ -15,14 +15,14 @@ from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, VerdictStatus
 VALID = (VerdictStatus.OK, VerdictStatus.TIE)
 
 
-def outcome_of(for_0: float, for_1: float, asked: float, ties: float = 0.0) -> Outcome:
-    """Return the outcome of the weights that each response has, of ``asked`` in all; ``ties`` of it call the pair a tie.
+def outcome_of(for_0: float, for_1: float, total: float, ties: float = 0.0) -> Outcome:
+    """Return the outcome of the weights that each response has, of a ``total`` asked; ``ties`` of it call the pair a tie.
 
     More than half of what was asked wins. Equal weights are a TIE if at least half was answered; anything else is NO_MAJORITY.
     """
-    if 2 * max(for_0, for_1) > asked:
+    if 2 * max(for_0, for_1) > total:
         return Outcome.RESPONSE_0 if for_0 > for_1 else Outcome.RESPONSE_1
-    return Outcome.TIE if for_0 == for_1 and 2 * (for_0 + for_1 + ties) >= asked > 0 else Outcome.NO_MAJORITY
+    return Outcome.TIE if for_0 == for_1 and 2 * (for_0 + for_1 + ties) >= total > 0 else Outcome.NO_MAJORITY
 
 
 def majority(votes: Sequence[Vote]) -> Outcome:
@@ -45,8 +45,8 @@ def _named(votes: Sequence[Vote]) -> tuple[int, int]:
 def enough_valid(votes: Sequence[Vote], left: int = 0) -> bool:
     """Return whether at least half of the votes asked are valid, ties included: of fewer there is no share and no reward. With
     ``left`` more votes to come, return whether at least half can be in the end."""
-    asked = len(votes) + left
-    return asked > 0 and 2 * (sum(vote.verdict.status in VALID for vote in votes) + left) >= asked
+    total = len(votes) + left
+    return total > 0 and 2 * (sum(vote.verdict.status in VALID for vote in votes) + left) >= total
 
 
 def in_order(votes: Sequence[Vote], order: Order) -> tuple[Vote, ...]:

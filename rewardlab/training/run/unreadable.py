@@ -101,15 +101,15 @@ def leave_out_unreadable(pairs: Sequence[PreferencePair], out: Path) -> Readable
     Raise DataError where none is left, ConfigError for a finished run.
     """
     refuse_finished(out)
-    facts, listed, begun = pair_facts(pairs), _listed(out), has_begun(out)
+    facts, listed, is_resumed = pair_facts(pairs), _listed(out), has_begun(out)
     digests, left_out = _look(pairs, out)
     for n, pair in enumerate(facts):
-        if pair.pair_id in listed and n not in left_out and (begun or _look_at(pairs, n, decode=True)[1]):
+        if pair.pair_id in listed and n not in left_out and (is_resumed or _look_at(pairs, n, decode=True)[1]):
             left_out[n] = listed[pair.pair_id]["error"]
     if len(left_out) == len(pairs):
         raise DataError(f"no pair can be read; of the first: {left_out[0]}. `rewardlab data validate` lists them all")
     names = {pair.pair_id for pair in facts}
-    gone = {name: row for name, row in listed.items() if begun and name not in names}
+    gone = {name: row for name, row in listed.items() if is_resumed and name not in names}
     rows = gone | {facts[n].pair_id: _row(facts[n], error) for n, error in sorted(left_out.items())}
     num_labelled = sum(facts[n].preferred is not None for n in left_out) + sum(row["labelled"] for row in gone.values())
     if is_main():
