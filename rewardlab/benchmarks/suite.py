@@ -7,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rewardlab.benchmarks.base import VOTES
 from rewardlab.benchmarks.figures import best_baseline
 from rewardlab.benchmarks.findings import key_phrase
 from rewardlab.benchmarks.headline import has_majorities
-from rewardlab.benchmarks.pass_log import PassLog
+from rewardlab.benchmarks.pass_log import PassLog, sum_costs
 from rewardlab.benchmarks.report import cost_text, macro_text, write_reports
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
-from rewardlab.benchmarks.run_files import VOTES
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings, check_names
-from rewardlab.benchmarks.spending import sum_costs
 from rewardlab.config import SuiteConfig
 from rewardlab.config.data import NO_BUDGET
 from rewardlab.config.judge import JUDGE_KEYS, JudgeConfig

@@ -20,9 +20,8 @@ from rewardlab.config.judge import QueryConfig
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.judging.engines import open_model_judge
-from rewardlab.samplers.answer_cache import FILE, AnswerCache, answer_key
 from rewardlab.samplers.base import EngineOptions, SamplingParams, StreamingSampler, prompt_seed
-from rewardlab.samplers.openai_api import open_sampler
+from rewardlab.samplers.openai_api import FILE, AnswerCache, answer_key, open_sampler
 from rewardlab.types import Completion, FinishReason, Message, Part
 from tests.support.openai_server import ChatServer, chat_server
 from tests.support.shell import run_main
