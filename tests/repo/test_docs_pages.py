@@ -25,6 +25,7 @@ from docs.generator.notebooks import notebook_files, notebook_page
 from docs.generator.pages import generated_pages
 from docs.generator.results import TABLES, fill_results
 from rewardlab.config import SCHEMAS, config_names
+from rewardlab.serving.limits import Limits
 from tests.support.markdown import FENCE, anchors_of, links_of, slug
 
 ROOT = Path(__file__).parents[2]
@@ -161,10 +162,12 @@ def test_every_key_is_listed(stage: str) -> None:
             assert f"| `{key}` |" in page, f"{schema.__name__}.{key}"
 
 
-def test_every_route_is_listed() -> None:
+def test_every_route_and_limit_is_listed() -> None:
     for path, methods in openapi()["paths"].items():
         for method in methods:
             assert f"### `{method.upper()} {path}`" in pages()["reference/http.md"]
+    for name, *_ in Limits.described():
+        assert f"| `{name}` |" in pages()["reference/http.md"]
 
 
 JARGON = """

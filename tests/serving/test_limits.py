@@ -292,13 +292,6 @@ def test_a_larger_machine_holds_more(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Limits.of(["held_bytes=300000000"]).held_bytes == 300_000_000
 
 
-def test_the_guide_lists_every_limit() -> None:
-    """The table of the guide is what the server does."""
-    rows = re.findall(r"^\| `(\w+)` \| ([\d,.]+) \| (.+) \|$", (ROOT / "docs/how-to/deploy.md").read_text(), re.MULTILINE)
-    listed = [(name, float(default.replace(",", "")), words) for name, default, words in rows]
-    assert listed == Limits.described()
-
-
 def test_bytes_are_held_until_the_answer() -> None:
     """Of one tenant alone never more than half where there are keys; what is released is free again."""
     admission = Admission(Limits(held_bytes=100), are_keys=lambda: True)
