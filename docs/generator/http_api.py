@@ -25,8 +25,9 @@ Every route of [`rewardlab serve`](../how-to/serve.md), made from its OpenAPI de
 LIMITS = """## Limits
 
 `rewardlab serve --limit NAME=NUMBER`, repeated as needed, changes a limit. In a settings file write
-`limit: [comparisons=131072, json_bytes=64000000]`, in a variable `REWARDLAB_SERVE_LIMIT="comparisons=131072 json_bytes=64000000"`. A
-request beyond a limit is refused with both numbers: 400, 413 or 422, or 429 with Retry-After if a later try may succeed.
+`limit: [comparisons=131072, json_bytes=64000000]`, as an environment variable
+`REWARDLAB_SERVE_LIMIT="comparisons=131072 json_bytes=64000000"`. A request beyond a limit is refused with both numbers: 400,
+413 or 422, or 429 with Retry-After if a later try may succeed.
 
 | name | default | what it bounds |
 |---|---|---|"""
@@ -112,7 +113,7 @@ def http_page() -> str:
             continue
         lines.append(f"### {name}\n\n{_text(schema.get('description', ''))}\n")
         lines += ["| field | type | default | what it is |\n|---|---|---|---|", *rows, ""]
-    lines += [LIMITS, *(f"| `{name}` | {default:,} | {escape_cell(words)} |" for name, default, words in Limits.described()), ""]
+    lines += [LIMITS, *(f"| `{name}` | {most:,} | {escape_cell(words)} |" for name, most, words in Limits.described()), ""]
     lines += ["## Metrics\n", "`GET /metrics` answers in the format of Prometheus.\n"]
     lines += ["| metric | kind | what it counts |\n|---|---|---|", *prometheus_rows(), ""]
     return "\n".join(lines)

@@ -6,11 +6,9 @@ import asyncio
 import gc
 import json
 import random
-import re
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -33,7 +31,6 @@ from rewardlab.types import Message
 from tests.support.scripted_judge import CHATML, PROMPT
 from tests.support.servers import running
 
-ROOT = Path(__file__).parents[2]
 PLAIN = load_template("plain")
 PAIR: dict[str, Any] = {"question": "Which?", "responses": ["a", "b"]}
 USER = {"role": "user", "content": "Which?"}
