@@ -172,9 +172,8 @@ def test_every_route_and_limit_is_listed() -> None:
 
 
 JARGON = """
-StableReinforce, generative judge, cold start, vote, majority of K, swap consistency, position bias, length bias, level
-unsolved, paired, failing closed, hard pairs, pre-clip, 3-sigma filter, whitened, dual clip, ragged, free flip, lost_frac
-PAG, T-PPO, FIRE, hot_token, window, importance_cap, nats, prob:, log-odds, ECE, Brier, Acc+, macro, trial, ring, anchor
+StableReinforce, generative judge, cold start, vote, majority of K, level, unsolved, failing closed, hard pairs, pre-clip
+3-sigma filter, whitened, ragged, free flip, lost_frac, FIRE, hot_token, window, importance_cap, Acc+, trial, ring, anchor
 MFU, digits (scans)
 """
 LONG_GUIDES = ("how-to/harden.md", "how-to/robustness.md")
