@@ -19,8 +19,8 @@ from rewardlab.serving.service import JudgeService
 
 HEAD = """# HTTP
 
-Every route of [`rewardlab serve`](../how-to/serve.md), made from its OpenAPI description. A running server has the same at
-`/openapi.json`, and a page to try it at `/docs`. Errors are JSON with a sentence: 4xx for the request, 5xx for the engine.
+Every route of [`rewardlab serve`](../how-to/serve.md), generated from its OpenAPI description. A running server has it at
+`/openapi.json`, and a page to try it at `/docs`. Errors are JSON with a message: 4xx for the request, 5xx for the engine.
 """
 LIMITS = """## Limits
 
@@ -114,6 +114,6 @@ def http_page() -> str:
         lines.append(f"### {name}\n\n{_text(schema.get('description', ''))}\n")
         lines += ["| field | type | default | what it is |\n|---|---|---|---|", *rows, ""]
     lines += [LIMITS, *(f"| `{name}` | {most:,} | {escape_cell(words)} |" for name, most, words in Limits.described()), ""]
-    lines += ["## Metrics\n", "`GET /metrics` answers in the format of Prometheus.\n"]
+    lines += ["## Metrics\n", "`GET /metrics` returns these in Prometheus' format.\n"]
     lines += ["| metric | kind | what it counts |\n|---|---|---|", *prometheus_rows(), ""]
     return "\n".join(lines)
