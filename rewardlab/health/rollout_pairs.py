@@ -12,7 +12,7 @@ from rewardlab.data.columns import ALL
 from rewardlab.data.images import thumbnail, to_data_url
 from rewardlab.data.pair_table import PairTable, pair_facts
 from rewardlab.errors import DataError, InputError
-from rewardlab.models.video_policy import video_policy_of
+from rewardlab.models.model_config import video_policy_of
 from rewardlab.reporting.rollouts import PairsOfRun, ShownPair
 from rewardlab.types import PreferencePair
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import weights_id
-from rewardlab.models.video_policy import video_policy_of
+from rewardlab.models.model_config import video_policy_of
 from rewardlab.samplers.base import HF, OPENAI, VLLM
 
 DEMO, DEMO_JUDGE = "demo", Path(__file__).parents[1] / "demo" / "judge"  # a name, and the checkpoint it stands for

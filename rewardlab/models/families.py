@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 # What a forward pass takes beside tokens and their mask: one number per token, something per image, images per row.
@@ -250,3 +251,43 @@ def vision_language_module(model: nn.Module) -> Any:
 def image_fields(inputs: Mapping[str, Any]) -> dict[str, Tensor]:
     """Return those of a processor's outputs that belong to images."""
     return {name: inputs[name] for name in IMAGE_FIELDS if name in inputs}
+
+
+# Micro-batches without an image.
+
+
+def always_run_vision_tower(model: nn.Module, processor: Any) -> None:
+    """Make forward passes of ``model`` without pixels run the vision tower on a grey square, with a weight of 0.
+
+    Other processes may have images and wait, in DDP's reduction or ZeRO-3's gathering, for this one's vision tower. Hooks run
+    it within the module that DDP or DeepSpeed wraps, after the words are embedded: all processes use weights in one order.
+    """
+    inner = vision_language_module(model)
+    square = image_fields(processor.image_processor(images=[Image.new("RGB", (56, 56), "grey")], return_tensors="pt"))
+    is_blind = [False]
+
+    def before(module: Any, args: Any, kwargs: Any) -> None:
+        decoding = kwargs.get("past_key_values") is not None
+        is_blind[0] = kwargs.get("pixel_values") is None and not decoding  # without a gradient, too: ZeRO-3 gathers weights
+
+    def before_language(module: Any, args: Any, kwargs: Any) -> Any:
+        if not is_blind[0]:
+            return None
+        is_blind[0] = False
+        embedded = kwargs["inputs_embeds"]
+        inputs = {key: value.to(embedded.device) for key, value in square.items()}
+        inputs["pixel_values"] = inputs["pixel_values"].to(embedded.dtype)
+        zero: Any = 0.0 * sum(part.sum() for part in _tensors(inner.get_image_features(**inputs)))
+        return args, {**kwargs, "inputs_embeds": embedded + zero.to(embedded)}
+
+    inner.register_forward_pre_hook(before, with_kwargs=True, prepend=True)
+    inner.language_model.register_forward_pre_hook(before_language, with_kwargs=True, prepend=True)
+
+
+def _tensors(features: Any) -> list[Tensor]:
+    """Return the image features that the language model reads, without hidden states."""
+    if isinstance(features, Tensor):
+        return [features]
+    if hasattr(features, "items"):
+        features = [part for name, part in features.items() if name not in ("last_hidden_state", "hidden_states", "attentions")]
+    return [tensor for part in features or () for tensor in _tensors(part)]

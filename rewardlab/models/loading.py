@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, BitsAndBytesConfig
 from transformers.integrations import deepspeed
 from transformers.utils import logging
@@ -21,10 +22,9 @@ from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models import precision
 from rewardlab.models.attention import choose_attention
 from rewardlab.models.checkpoints import CARD, check_folder, weights_id
-from rewardlab.models.families import part_pattern
+from rewardlab.models.families import always_run_vision_tower, part_pattern
 from rewardlab.models.hub import hub_options, why_absent
 from rewardlab.models.model_card import write_model_card
-from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import is_main, num_processes
 
 
@@ -254,3 +254,30 @@ def peft_config(lora: LoraConfig | None, model: Any, frozen: list[str]) -> Any:
         exclude_modules=excluded or None,
         task_type="CAUSAL_LM",
     )
+
+
+def merged_weights(
+    model: Any, gather: Callable[[Sequence[nn.Parameter]], AbstractContextManager[None]]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name as in a checkpoint, weight) of a peft model with its adapters merged; the model stays as it is.
+
+    peft merges in place and unmerges, which rounds bfloat16 weights twice: after some hundred times half of them have changed.
+    Here each weight is merged into a copy, equal to peft's bit by bit. ``gather`` is entered around the weights that each
+    needs, on every process.
+    """
+    layers = {f"{name}.base_layer.weight": layer for name, layer in model.named_modules() if hasattr(layer, "get_delta_weight")}
+    for name, weight in model.named_parameters():
+        if model.prefix in name or "original_module" in name:  # adapters, and modules that have a trained copy
+            continue
+        layer = layers.get(name)
+        with gather([weight] if layer is None else list(layer.parameters())):
+            plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
+            yield plain, weight.data if layer is None else _merged(layer, weight)
+
+
+@torch.no_grad()
+def _merged(layer: Any, weight: nn.Parameter) -> Tensor:
+    merged = weight.detach().clone()
+    for adapter in layer.active_adapters:
+        merged += layer.get_delta_weight(adapter)
+    return merged
