@@ -1,4 +1,4 @@
-"""README.md of a checkpoint folder: which base it was trained from, how it must be prompted, and what made it."""
+"""README.md of a checkpoint folder: its base, how to prompt it, and how it was made."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def is_hub_id(name: str) -> bool:
-    """Return whether ``name`` is OWNER/NAME of the Hub and no folder here."""
+    """Return whether ``name`` is OWNER/NAME of the Hub and no local folder."""
     return bool(_HUB_ID.fullmatch(name)) and not name.startswith(".") and not Path(name).exists()
 
 
 def base_model_of(folder: Path) -> str:
-    """Return the hub id of the model that a checkpoint's training began with, through the checkpoints between; "" if one of
-    them is not here."""
+    """Return the hub id of the model that a checkpoint was trained from, through intermediate checkpoints; "" if one of them is
+    missing."""
     seen: set[Path] = set()
     while folder.is_dir() and folder.resolve() not in seen:
         seen.add(folder.resolve())
@@ -121,5 +121,5 @@ def _record(card: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def write_model_card(folder: Path) -> None:
-    """Write ``README.md`` of a checkpoint that was just saved, in place of a library's empty one."""
+    """Write ``README.md`` of a saved checkpoint over a library's empty one."""
     write_atomic(folder / README, render_card(model_front_matter(folder), model_card_body(folder)))
