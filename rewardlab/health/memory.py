@@ -237,7 +237,7 @@ def trainer_lines(setup: Setup) -> list[MemoryLine]:
     return [line for part in parts for line in part(setup) if line.size]
 
 
-def _held(
+def _weight_line(
     what: str, number: float, each: float, kind: str, phase: Phase = Phase.ALWAYS, *, processes: int = 1, why: str = ""
 ) -> MemoryLine:
     """Return the line of so many weights of ``each`` bytes, sharded over ``processes``."""
@@ -251,17 +251,17 @@ def _weights(setup: Setup) -> Iterator[MemoryLine]:
     if setup.config.lora:
         yield from _below_adapters(setup, frozen)
         each, kind, frozen = (2.0, "bfloat16", 0) if setup.launch.zero else (4.0, "float32", 0)
-    yield _held("weights", frozen + trained, each, kind, processes=setup.shards)
+    yield _weight_line("weights", frozen + trained, each, kind, processes=setup.shards)
     if setup.critic:
-        yield _held("critic's weights", setup.critic, each, kind, processes=setup.shards)
+        yield _weight_line("critic's weights", setup.critic, each, kind, processes=setup.shards)
     if setup.method and setup.method.kl_coef and not setup.config.lora:
-        yield _held("reference model", setup.total, each, kind, processes=setup.shards, why="for the KL term, ")
+        yield _weight_line("reference model", setup.total, each, kind, processes=setup.shards, why="for the KL term, ")
 
 
 def _below_adapters(setup: Setup, frozen: int) -> Iterator[MemoryLine]:
     assert setup.config.lora
     if not setup.config.lora.quantize:
-        yield _held("weights below adapters", frozen, 2.0, "bfloat16", processes=setup.shards)
+        yield _weight_line("weights below adapters", frozen, 2.0, "bfloat16", processes=setup.shards)
         return
     linear, rest = setup.shapes.linear, frozen - setup.shapes.linear
     how = f"{_number(linear)} x {NF4_BYTES} B (nf4), {_number(rest)} x 2 B (embeddings, norms, head)"
@@ -273,20 +273,20 @@ def _below_adapters(setup: Setup, frozen: int) -> Iterator[MemoryLine]:
 def _optimizer(setup: Setup) -> Iterator[MemoryLine]:
     trained, processes = setup.learning + setup.critic, setup.launch.processes
     if not setup.launch.zero:
-        yield _held("optimizer", trained, 8.0, "float32", why="Adam's two moments, ")
+        yield _weight_line("optimizer", trained, 8.0, "float32", why="Adam's two moments, ")
     elif not setup.launch.offload:
-        yield _held("optimizer", trained, 12.0, "float32 weights and two moments", processes=processes)
+        yield _weight_line("optimizer", trained, 12.0, "float32 weights and two moments", processes=processes)
 
 
 def _gradients(setup: Setup) -> Iterator[MemoryLine]:
     trained, launch = setup.learning + setup.critic, setup.launch
     if not launch.zero:
         for phase in (Phase.TRAINING, Phase.UPDATE):
-            yield _held("gradients", trained, 4.0, "float32", phase, why="freed after each step, ")
+            yield _weight_line("gradients", trained, 4.0, "float32", phase, why="freed after each step, ")
         if launch.processes > 1:
-            yield _held("gradient buckets", trained, 4.0, "float32", why="of several processes, ")
+            yield _weight_line("gradient buckets", trained, 4.0, "float32", why="of several processes, ")
     elif not launch.offload:
-        yield _held("gradients", trained, 2.0, "bfloat16", processes=launch.processes)
+        yield _weight_line("gradients", trained, 2.0, "bfloat16", processes=launch.processes)
 
 
 def _activations(setup: Setup) -> Iterator[MemoryLine]:

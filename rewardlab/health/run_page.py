@@ -17,7 +17,7 @@ from rewardlab.errors import DataError, InputError
 from rewardlab.models.model_config import video_policy_of
 from rewardlab.reporting.run_page import (
     PairsOfRun,
-    ShownPair,
+    RolloutPair,
     TrainingRun,
     newest_ids,
     rollouts_by_step,
@@ -115,7 +115,7 @@ def _of_table(table: PairTable, pair_ids: Sequence[str]) -> PairsOfRun:
     facts = pair_facts(table)
     counts = Counter(fact.pair_id for fact in facts)
     numbers = {fact.pair_id: number for number, fact in enumerate(facts) if counts[fact.pair_id] == 1}
-    by_id: dict[str, ShownPair] = {}
+    by_id: dict[str, RolloutPair] = {}
     pictures: dict[str, int] = {}
     unreadable = 0
     for pair_id in pair_ids:
@@ -130,7 +130,7 @@ def _of_table(table: PairTable, pair_ids: Sequence[str]) -> PairsOfRun:
     return PairsOfRun(by_id, tuple(pictures), " ".join(notes))
 
 
-def _pair_with(pictures: dict[str, int], pair: PreferencePair) -> ShownPair:
+def _pair_with(pictures: dict[str, int], pair: PreferencePair) -> RolloutPair:
     """Return a pair and add its images to ``pictures`` (data URL -> index), the question's first, evenly spread if too many."""
     most = min(MOST_OF_A_PAIR, MOST_PICTURES - len(pictures))
     left, sets = most, []
@@ -140,7 +140,7 @@ def _pair_with(pictures: dict[str, int], pair: PreferencePair) -> ShownPair:
         urls = (to_data_url(thumbnail(image, PICTURE_PX)) for image in chosen)
         sets.append(tuple(pictures.setdefault(url, len(pictures)) for url in urls))
     total = len(pair.images) + sum(map(len, pair.response_images))
-    return ShownPair(pair.question, pair.responses, pair.preferred, sets[0], (sets[1], sets[2]), total - most + left)
+    return RolloutPair(pair.question, pair.responses, pair.preferred, sets[0], (sets[1], sets[2]), total - most + left)
 
 
 def _spread(images: Sequence[bytes], most: int) -> list[bytes]:

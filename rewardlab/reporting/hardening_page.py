@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rewardlab.metrics.intervals import wilson_interval
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.plots import Limit
-from rewardlab.reporting.run_page import Record, breakable, ends_of, shown_metric
+from rewardlab.reporting.run_page import Record, breakable, ends_of, metric_figure
 
 SHOWN = {
     "reward": "what the policy is paid",
@@ -50,13 +50,13 @@ def hardening_page(
     last step of each round, ``limits`` of metrics those of each round."""
     values = {key: [(row["step"], row[key]) for row in metrics if row.get(key) is not None] for key in SHOWN}
     figures = (
-        shown_metric(key, values[key], ends_of(metrics), words, limits.get(key, ()), ends[:-1]) for key, words in SHOWN.items()
+        metric_figure(key, values[key], ends_of(metrics), words, limits.get(key, ()), ends[:-1]) for key, words in SHOWN.items()
     )
-    shown = [figure for figure in figures if figure is not None]
+    drawn = [figure for figure in figures if figure is not None]
     template = page_environment().get_template("hardening_page.html")
     starts = [plan["policy"], *(row["next_policy"] for row in rounds)]
     rows = [_cells(row, start) for row, start in zip(rounds, starts, strict=False)]
-    more = {"metrics": shown, "limits": limits, "breakable": breakable}
+    more = {"metrics": drawn, "limits": limits, "breakable": breakable}
     return template.render(name=name, plan=plan, rounds=rounds, columns=COLUMNS, rows=rows, **more)
 
 

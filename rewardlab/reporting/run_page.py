@@ -61,7 +61,7 @@ Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class ShownMetric:
+class MetricFigure:
     """A metric on a page: its figure as a data URL, its ``last`` value and the steps of ``breaks`` in words."""
 
     name: str
@@ -72,14 +72,14 @@ class ShownMetric:
     is_thinned: bool
 
 
-def shown_metric(
+def metric_figure(
     name: str,
     values: Sequence[tuple[int, Any]],
     ends: tuple[int, int],
     words: str = "",
     limits: Sequence[Limit] = (),
     borders: Sequence[int] = (),
-) -> ShownMetric | None:
+) -> MetricFigure | None:
     """Return the figure of (step, value), None without a number. If a step was logged twice, its last value counts."""
     by_step = sorted(dict(values).items())
     finite = [(step, float(value)) for step, value in by_step if _is_number(value)]
@@ -89,7 +89,7 @@ def shown_metric(
     places = {round(MOST_POINTS * step / max(1, ends[1])): step for step in breaks}
     points = thin(finite, list(places.values()))
     figure = plot_metric(points, ends, is_fraction=is_fraction(name), is_log=needs_log(points), limits=limits, borders=borders)
-    return ShownMetric(
+    return MetricFigure(
         name, words or name, figure_uri(figure), _value_text(name, *finite[-1]), _steps_text(breaks), len(finite) > MOST_POINTS
     )
 
@@ -118,9 +118,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _value_text(name: str, step: int, value: float) -> str:
-    unit = " s" if name.endswith("seconds") else ""
-    number = f"{100 * value:.4g} %" if is_fraction(name) else f"{value:.4g}{unit}"
-    return f"{number}, step {step:,}"
+    unit = " %" if is_fraction(name) else " s" if name.endswith("seconds") else ""
+    number = 100 * value if is_fraction(name) else value
+    return f"{number:,.0f}{unit}, step {step:,}" if 1e4 <= abs(number) < 1e9 else f"{number:.4g}{unit}, step {step:,}"
 
 
 def _steps_text(steps: Sequence[int]) -> str:
@@ -140,15 +140,15 @@ def ends_of(rows: Sequence[Record]) -> tuple[int, int]:
     return min(steps), max(steps)
 
 
-def metric_groups(rows: Sequence[Record], ends: tuple[int, int], bounds: Mapping[str, float]) -> dict[str, list[ShownMetric]]:
+def metric_groups(rows: Sequence[Record], ends: tuple[int, int], bounds: Mapping[str, float]) -> dict[str, list[MetricFigure]]:
     """Return metrics by the part of their names before the slash; those of :data:`FIRST` under "". ``bounds``: limits by
     metric."""
     names = dict.fromkeys(name for row in rows for name in row if name not in LEFT_OUT and not name.startswith(PREFIX))
-    groups: dict[str, list[ShownMetric]] = {"": []}
+    groups: dict[str, list[MetricFigure]] = {"": []}
     for name in [*(name for name in FIRST if name in names), *sorted(names.keys() - FIRST.keys())]:
         values = [(row["step"], row[name]) for row in rows if name in row]
         limits = [Limit(*ends, bounds[name])] if name in bounds else []
-        if (metric := shown_metric(name, values, ends, FIRST.get(name, ""), limits)) is not None:
+        if (metric := metric_figure(name, values, ends, FIRST.get(name, ""), limits)) is not None:
             group = "" if name in FIRST else name.partition("/")[0] if "/" in name else "other"
             groups.setdefault(group, []).append(metric)
     return groups
@@ -158,18 +158,18 @@ def metric_groups(rows: Sequence[Record], ends: tuple[int, int], bounds: Mapping
 
 
 @dataclass(frozen=True)
-class ShownEvaluations:
+class EvaluationFigure:
     """The evaluations of a run: their figure, further metrics, and the ``rows`` of a table, of ``count`` in all. ``best``: the
     step of the best one, and its value in words."""
 
     image: str
-    beside: Sequence[ShownMetric]
+    beside: Sequence[MetricFigure]
     rows: Sequence[Record]
     count: int
     best: tuple[int, str]
 
 
-def shown_evaluations(metrics: Sequence[Record], metric: str = "accuracy") -> ShownEvaluations | None:
+def evaluation_figure(metrics: Sequence[Record], metric: str = "accuracy") -> EvaluationFigure | None:
     """Return a run's evaluations, None without any. Very many are thinned evenly; the first, last and best ones stay."""
     evaluations = [row for row in metrics if f"{PREFIX}accuracy" in row]
     if not evaluations:
@@ -181,10 +181,10 @@ def shown_evaluations(metrics: Sequence[Record], metric: str = "accuracy") -> Sh
     lines = [line for name in EVALUATED if (line := _evaluated(name, rows)) is not None]
     figure = plot_evaluations(lines, (best["step"], best.get(PREFIX + metric, best[f"{PREFIX}accuracy"])))
     beside = (
-        shown_metric(name, [(row["step"], row[PREFIX + name]) for row in rows if PREFIX + name in row], ends_of(rows), words)
+        metric_figure(name, [(row["step"], row[PREFIX + name]) for row in rows if PREFIX + name in row], ends_of(rows), words)
         for name, words in BESIDE.items()
     )
-    return ShownEvaluations(
+    return EvaluationFigure(
         figure_uri(figure),
         [one for one in beside if one is not None],
         rows,
@@ -214,7 +214,7 @@ def interval_text(row: Record, name: str) -> str:
 
 
 @dataclass(frozen=True)
-class ShownPair:
+class RolloutPair:
     """The pair of a rollout: ``images`` and ``response_images`` are indices of :attr:`PairsOfRun.pictures`, ``left_out`` counts
     further images, ``preferred`` is the index of the better response, None if unknown."""
 
@@ -230,7 +230,7 @@ class ShownPair:
 class PairsOfRun:
     """Pairs by ``pair_id``; ``pictures`` are distinct data URLs; ``note`` says why pairs are missing, if any are."""
 
-    by_id: Mapping[str, ShownPair] = field(default_factory=dict)
+    by_id: Mapping[str, RolloutPair] = field(default_factory=dict)
     pictures: tuple[str, ...] = ()
     note: str = ""
 
@@ -313,7 +313,7 @@ def run_page(run: TrainingRun) -> str:
             run=run,
             last_step=ends[1],
             groups=metric_groups(run.metrics, ends, run.bounds),
-            evaluated=shown_evaluations(run.metrics, metric),
+            evaluated=evaluation_figure(run.metrics, metric),
             rollouts=rollouts_by_step(run.samples),
             interval_text=interval_text,
             breakable=breakable,

@@ -47,7 +47,7 @@ from rewardlab.reporting.plots import (
     plot_risk,
     plot_series,
 )
-from rewardlab.reporting.run_page import PairsOfRun, ShownPair, TrainingRun, run_page
+from rewardlab.reporting.run_page import PairsOfRun, RolloutPair, TrainingRun, run_page
 from tests.support.browser import PALE
 from tests.support.shell import run_main
 
@@ -103,7 +103,7 @@ def pages(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     sample = {"step": 3, "pair_id": "p", "text": "x" * 300, "status": "ok", "correct": True, "reward": 1.5, "num_tokens": 3}
     picture = "data:image/png;base64," + base64.b64encode(pairs[0].images[0]).decode()
-    shown = PairsOfRun({"p": ShownPair("What?", ("a", "b"), 1, (0, 0), ((), (0,)), 2)}, (picture,), "A pair is missing.")
+    shown = PairsOfRun({"p": RolloutPair("What?", ("a", "b"), 1, (0, 0), ((), (0,)), 2)}, (picture,), "A pair is missing.")
     event = {"step": 3, "message": "no verdicts", "done": "warn"}
     run = TrainingRun("rl", {"model": LONG}, "c" * 40, {"torch": "2"}, True, metrics, [event], [sample, sample], None, shown)
     (folder / "run.html").write_text(run_page(run))

@@ -22,17 +22,17 @@ from rewardlab.health.run_page import write_run_page
 from rewardlab.reporting.plots import Limit, MetricPoints, plot_evaluations, plot_metric
 from rewardlab.reporting.run_page import (
     MOST_POINTS,
+    MetricFigure,
     PairsOfRun,
-    ShownMetric,
-    ShownPair,
+    RolloutPair,
     TrainingRun,
     breakable,
+    evaluation_figure,
     interval_text,
     is_fraction,
+    metric_figure,
     needs_log,
     run_page,
-    shown_evaluations,
-    shown_metric,
     thin,
 )
 from rewardlab.rewards.policy_signs.trends import bounds_of_signs, early_sentence
@@ -48,8 +48,8 @@ def text_of(page: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", "", page).split())
 
 
-def metric_of(values: Sequence[tuple[int, Any]], name: str = "loss", last: int = 20) -> ShownMetric:
-    metric = shown_metric(name, values, (0, last))
+def metric_of(values: Sequence[tuple[int, Any]], name: str = "loss", last: int = 20) -> MetricFigure:
+    metric = metric_figure(name, values, (0, last))
     assert metric is not None
     return metric
 
@@ -66,9 +66,11 @@ def test_a_metric_by_hand() -> None:
     metric = metric_of([(0, 1.0), (10, math.nan), (20, 9.0), (5, "nan"), (20, 3.0)])
     assert (metric.last, metric.breaks) == ("3, step 20", "2 steps, first 5, last 10")
     assert metric_of([(0, 1.0), (7, None)]).breaks == "step 7"
-    assert shown_metric("loss", [(1, "nan"), (2, None)], (0, 2)) is None
+    assert metric_figure("loss", [(1, "nan"), (2, None)], (0, 2)) is None
     assert metric_of([(0, 0.96094)], "reward/accuracy").last == "96.09 %, step 0"
     assert metric_of([(3, 1.5)], "data/seconds").last == "1.5 s, step 3"
+    assert metric_of([(3, 1_234_567)], "num_tokens").last == "1,234,567, step 3"
+    assert ">0.00025<" in svg_of(metric_of([(0, 0.0), (9, 0.001)]).image)
 
 
 def test_what_is_drawn() -> None:
@@ -189,7 +191,7 @@ def test_evaluations_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
         "rewardlab.reporting.run_page.plot_evaluations", lambda *args: drawn.append(plot_evaluations(*args)) or drawn[-1]
     )
     rows = [row(0, 0.9, consistent_accuracy=0.2), {"step": 1, "loss": 1.0}, row(2, 0.6, consistent_accuracy=0.5)]
-    evaluated = shown_evaluations(rows, "consistent_accuracy")
+    evaluated = evaluation_figure(rows, "consistent_accuracy")
     assert evaluated is not None
     assert evaluated.best == (2, "50.0")
     [axes] = drawn[0].axes
@@ -197,22 +199,22 @@ def test_evaluations_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert places == [([0, 2], [90, 60]), ([0, 2], [20, 50]), ([2], [50]), ([0, 1], [50, 50])]
     [band] = axes.collections
     assert band.get_paths()[0].get_extents().extents.tolist() == pytest.approx([0, 50, 2, 100])
-    best = shown_evaluations([row(0, 0.5), row(50, 0.8), row(200, 0.7)])
+    best = evaluation_figure([row(0, 0.5), row(50, 0.8), row(200, 0.7)])
     assert best is not None
     assert best.best == (50, "80.0 [70.0, 90.0]")
 
 
 def test_one_evaluation_and_none() -> None:
     """A run that has just begun has a figure with the interval's line."""
-    assert shown_evaluations([row(0, 0.5)]) is not None
-    assert shown_evaluations([{"step": 1, "loss": 1.0}]) is None
+    assert evaluation_figure([row(0, 0.5)]) is not None
+    assert evaluation_figure([{"step": 1, "loss": 1.0}]) is None
     assert interval_text({}, "blank_accuracy") == "–"
     assert "Held-out pairs" not in page_of([{"step": 1, "loss": 1.0}])
 
 
 def test_the_best_of_very_many_evaluations_stays() -> None:
     """At most 240 rows and the best one; the page states how many there are."""
-    evaluated = shown_evaluations([row(step, 0.9 if step == 4_001 else 0.6) for step in range(5_000)])
+    evaluated = evaluation_figure([row(step, 0.9 if step == 4_001 else 0.6) for step in range(5_000)])
     assert evaluated is not None
     steps = [one["step"] for one in evaluated.rows]
     assert len(steps) <= 241
@@ -266,7 +268,7 @@ def test_a_page_says_where_the_best_weights_are(changes: dict[str, Any], words: 
 def test_a_picture_opens_large(tmp_path: Path) -> None:
     """By click and by key, and closes; it is on the page once for all rollouts that are about it."""
     url = to_data_url(thumbnail(encode_png(Image.new("RGB", (900, 600), "red")), 320))
-    pairs = PairsOfRun({"p": ShownPair("What?", ("a", "b"), 0, (0,), ((), ()), 0)}, (url,))
+    pairs = PairsOfRun({"p": RolloutPair("What?", ("a", "b"), 0, (0,), ((), ()), 0)}, (url,))
     samples = [{"step": step, "pair_id": "p", "text": "t", "reward": 1.0} for step in (1, 2)]
     text = run_page(TrainingRun("rl", {"model": "m"}, "c" * 40, {}, False, [], [], samples, None, pairs))
     assert text.count(url) == 1
