@@ -70,7 +70,7 @@ def test_a_metric_by_hand() -> None:
     assert metric_of([(0, 0.96094)], "reward/accuracy").last == "96.09 %, step 0"
     assert metric_of([(3, 1.5)], "data/seconds").last == "1.5 s, step 3"
     assert metric_of([(3, 1_234_567)], "num_tokens").last == "1,234,567, step 3"
-    assert ">0.00025<" in svg_of(metric_of([(0, 0.0), (9, 0.001)]).image)
+    assert ">0.0003<" in svg_of(metric_of([(0, 0.0), (9, 0.001)]).image)
 
 
 def test_what_is_drawn() -> None:
