@@ -94,7 +94,7 @@ def model_card_body(folder: Path, repo: str | None = None, results: Sequence[str
     """Return the card's text, Markdown; ``repo`` is where it is published, ``results`` are lines on its accuracy."""
     card, base = read_card(folder) or {}, base_model_of(folder)
     stage = card.get("stage", "")
-    template = "" if "template_text" in card else f" --template {card.get('template')}"  # custom words are in the card
+    template = "" if "template_text" in card else f" template={card.get('template')}"  # custom words are in the card
     return BODY.format(
         title=repo or "A checkpoint of rewardlab",
         kind=STAGES.get(stage, "a checkpoint for judging responses"),
