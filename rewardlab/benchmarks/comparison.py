@@ -183,7 +183,7 @@ def against(base: Run, other: Run, value: Callable[[RowScore], float] = score_of
     attacks = [run.report.robustness.attacks if run.report.robustness else "" for run in (base, other)]
     if attacks[0] != attacks[1]:
         raise ConfigError(
-            f"{base.name} and {other.name} are under other attacks; use the same --pairs, --seed and --families (a judge that "
+            f"{base.name} and {other.name} are under other attacks; use the same --limit, --seed and --attacks (a judge that "
             "sees no pictures, such as a baseline, is under none of pictures: name the other families)"
         )
     before, after = base.values(value), other.values(value)

@@ -248,7 +248,7 @@ class Report:
     In JSON the fields of ``scores`` stand beside the others. ``findings`` say what is wrong with the judge (see ``findings``).
     ``failure`` says why the run is no evidence of the judge, "" of one that is: then no figure of it stands as its own.
     ``cached_votes`` are answers of earlier runs; they are not in ``cost`` and ``seconds_per_vote``. ``revision`` is of a judge
-    that verifies itself, ``robustness`` of a run under attack (`rewardlab bench robustness`), None of others. ``requirements``
+    that verifies itself, ``robustness`` of a run under attack (`NAME:attacked`), None of others. ``requirements``
     are those of `--require`.
     """
 
