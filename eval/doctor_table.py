@@ -14,13 +14,11 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
-from rewardlab.cli.doctor import doctor_command
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 BASE = "Qwen/Qwen2.5-VL-7B-Instruct"
@@ -28,20 +26,19 @@ BASE = "Qwen/Qwen2.5-VL-7B-Instruct"
 
 @dataclass(frozen=True)
 class Machines:
-    """The launch of a config: accelerate's YAML, processes, GiB of a card, what its model folder will hold, the card's name."""
+    """The launch of a config: accelerate's YAML, processes, GiB of a card, what its model folder will hold."""
 
     launcher: str
     processes: int
     card: float = 80.0
     model: str = BASE
-    card_name: str = "H100"
 
     def __str__(self) -> str:
         return f"{self.processes} x {self.card:.0f}, {self.launcher}"
 
 
 FOUR, EIGHT = Machines("zero3", 4), Machines("zero3", 8)
-ONE_SMALL = Machines("one_gpu", 1, 24.0, card_name="RTX4090")
+ONE_SMALL = Machines("one_gpu", 1, 24.0)
 QWEN3 = Machines("zero3", 8, 80.0, "Qwen/Qwen3-VL-8B-Instruct")
 CRITIC_FREE = ("dapo", "dr_grpo", "grpo", "reinforce_pp", "reinforce_pp_baseline", "rlcs", "rloo")
 MACHINES = [
@@ -78,8 +75,6 @@ def examine(name: str, machines: Machines, configs: Path, changes: Sequence[str]
     """Return the row of ``configs/NAME.yaml``, read from the doctor's own output; None where a config does not take the
     ``changes``."""
     words = [f"{configs / name}.yaml", "--dry-run", "--model", machines.model, "--memory", f"{machines.card:g}"]
-    if "card" in signature(doctor_command).parameters:  # older versions have none
-        words += ["--card", machines.card_name]
     words += ["--launcher", str(configs / "accelerate" / f"{machines.launcher}.yaml"), "--processes", str(machines.processes)]
     output = CliRunner().invoke(app, ["doctor", *words, *changes]).output
     if changes and output.startswith("FAILED config"):

@@ -203,9 +203,10 @@ def photograph(camera: Camera, work: Path, ui: str, run: Path, evaluated: Path) 
     page = camera.page(f"file://{run}", width=1100, height=760)
     camera.keep("run", page.screenshot())
     page.goto(f"file://{evaluated}")
-    top, legend, figure = (page.locator(place).first.bounding_box() for place in ("h2", ".legend", ".evaluated .plot"))
-    clip = {"x": 0, "y": top["y"] - 16, "width": 1100, "height": figure["y"] + figure["height"] + 16 - top["y"]}
-    assert top["y"] < legend["y"] < figure["y"], "the figure is the first section"
+    page.set_viewport_size({"width": 640, "height": 760})
+    top, figure = (page.locator(place).first.bounding_box() for place in ("h2", "figure img"))
+    clip = {"x": 0, "y": top["y"] - 16, "width": 640, "height": figure["y"] + figure["height"] + 32 - top["y"]}
+    assert top["y"] < figure["y"], "the figure is the first section"
     camera.keep("evaluation", page.screenshot(clip=clip, full_page=True))
     page.goto(report)
     for name, caption in PLOTS.items():

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from xml.sax.saxutils import escape
 
+from eval.field_study.rules import RULES, Rule, drawn
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.field.rules import RULES, Rule, drawn
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.vl_rewardbench.loader import official_group
 from rewardlab.errors import DataError

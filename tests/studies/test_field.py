@@ -9,17 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from eval.field import SimulatedJudge, recorded
+from eval.field import SimulatedJudge, main, recorded
+from eval.field_study import rules
+from eval.field_study.audit import NUM_DRAWS, FieldScore, audit_field, audit_lines, field_picture
 from rewardlab.benchmarks.arithmetic import fits
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.field import rules
-from rewardlab.benchmarks.field.audit import NUM_DRAWS, FieldScore, audit_field, audit_lines, field_picture
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.vl_rewardbench.loader import GROUPINGS
-from rewardlab.cli import app
 from rewardlab.errors import DataError
 from rewardlab.types import Choice, Order
 
@@ -215,14 +213,11 @@ def test_the_recording_of_the_docs_picture(data: Path, tmp_path: Path) -> None:
     assert scores["R1-Reward"].overall > scores["rewardlab"].overall + 0.05
 
 
-def test_the_command(data: Path, tmp_path: Path) -> None:
+def test_the_command(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A table, and a picture that is well-formed."""
     path = write_lines(tmp_path / "r.jsonl", answers("<answer>1</answer>", "<answer>2</answer>"))
-    command = ["bench", "audit-field", str(path), "--data", str(data), "--out", str(tmp_path / "field.svg")]
-    done = CliRunner().invoke(app, command)
-    assert done.exit_code == 0, done.output
-    assert "7 scores" in done.output
+    main([str(path), "--data", str(data), "--picture", str(tmp_path / "field.svg")])
+    assert "7 scores" in capsys.readouterr().out
     picture = (tmp_path / "field.svg").read_text()
     assert len(ET.fromstring(picture).findall("{*}circle")) == 7
     assert picture == field_picture(list(audited(data, answers("<answer>1</answer>", "<answer>2</answer>")).values()))
-    assert CliRunner().invoke(app, [*command[:-1], "field.png"]).exit_code != 0
