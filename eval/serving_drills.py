@@ -1,7 +1,7 @@
-"""Drills of an endpoint: clients of which some misbehave, and engines that die, hang or answer garbage under load.
+"""What does an endpoint answer while clients misbehave and engines die, hang or answer garbage?
 
-``python eval/serving_drills.py`` after a quickstart. The judge is greedy, so that every answer can be compared with what
-the same judge says offline. Writes ``eval/results/serving_drills.json``.
+``python -m eval.serving_drills`` after a quickstart. The judge is greedy, so that every answer can be compared with its offline
+answer. Writes ``eval/results/serving_drills.json``.
 """
 
 from __future__ import annotations
@@ -13,26 +13,23 @@ import os
 import random
 import shlex
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import psutil
-from serving_rate import free_port, served
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rewardlab.data.images import to_data_url
+from eval.endpoints import GREEDY, body_of, endpoint, rss_mb, served
 from rewardlab.data.pairs import read_pairs
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.models.checkpoints import commit
@@ -40,34 +37,6 @@ from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 MAX_BYTES = 1_000_000
 Answer = tuple[float | None, list[str]]
-
-
-@contextmanager
-def endpoint(judge: str, *options: str) -> Iterator[tuple[str, psutil.Process]]:
-    """A greedy ``rewardlab serve``, once it is ready."""
-    import httpx
-
-    url = f"http://127.0.0.1:{(port := free_port())}"
-    command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", judge, "--port", str(port), "--template", "plain"]
-    command += ["--temperature", "0", "--max-tokens", "64", "--batch-size", "256", *options]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(1200):
-            assert process.poll() is None, f"{shlex.join(command)} ended"
-            try:
-                if httpx.get(f"{url}/ready").status_code == 200:
-                    break
-            except httpx.HTTPError:
-                pass
-            time.sleep(0.25)
-        yield url, psutil.Process(process.pid)
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def body_of(pair: PreferencePair, seed: int) -> dict[str, Any]:
-    return {"question": pair.question, "responses": pair.responses, "images": list(map(to_data_url, pair.images)), "seed": seed}
 
 
 def offline(judge: str, pairs: Sequence[PreferencePair]) -> list[Answer]:
@@ -139,17 +108,11 @@ async def crowd(
     return seen
 
 
-def rss_mb(process: psutil.Process) -> dict[str, float]:
-    """Return the memory of the server and its engine, in MB."""
-    engine = [child for child in process.children(recursive=True) if "resource_tracker" not in " ".join(child.cmdline())]
-    return {"server": process.memory_info().rss / 2**20, "engine": sum(child.memory_info().rss for child in engine) / 2**20}
-
-
 def drill_crowd(judge: str, pairs: Sequence[PreferencePair], right: Sequence[Answer], num: int) -> dict[str, Any]:
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
         keys.write(f"a-key max_bytes={MAX_BYTES}\n")
         keys.flush()
-        with endpoint(judge, "--keys", keys.name) as (url, process):
+        with endpoint(judge, *GREEDY, "--keys", keys.name) as (url, process):
             asyncio.run(crowd(url, "a-key", pairs, right, num, seed=1))  # warm-up: caches fill, allocators settle
             before = rss_mb(process)
             start_time = time.perf_counter()
@@ -226,7 +189,7 @@ def engine_of(process: psutil.Process) -> psutil.Process:
 def drill_engine(
     judge: str, pairs: Sequence[PreferencePair], right: Sequence[Answer], sign: signal.Signals, seconds: float, *options: str
 ) -> dict[str, Any]:
-    with endpoint(judge, *options) as (url, process):
+    with endpoint(judge, *GREEDY, *options) as (url, process):
         act = lambda: os.kill(engine_of(process).pid, sign)  # noqa: E731
         return asyncio.run(load(url, pairs, right, [(4.0, act)], seconds))
 
@@ -250,7 +213,7 @@ def drill_garbage(pairs: Sequence[PreferencePair], kind: str) -> dict[str, Any]:
         return JSONResponse({"object": "list", "data": []})
 
     app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"]), Route("/v1/models", models)])
-    with served(app) as url, endpoint(f"openai:m@{url}/v1", "--engine-timeout", "3") as (address, _):
+    with served(app) as url, endpoint(f"openai:m@{url}/v1", *GREEDY, "--engine-timeout", "3") as (address, _):
         acts = [(3.0, lambda: state.update(good=False)), (8.0, lambda: state.update(good=True))]
         return asyncio.run(load(address, pairs, [(0.5, [])] * len(pairs), acts, 18.0))
 

@@ -109,48 +109,6 @@ def study_methods(
     typer.echo(f"report: {report}" if report.exists() else "no trial is finished yet, so that there is no report")
 
 
-@app.command("self_improvement")
-def study_self_improvement(
-    run: Annotated[Path, typer.Option("--run", help="A finished quickstart, or one up to SFT.")] = Path("runs/quickstart_hard"),
-    out: Out = Path("runs/self_improvement"),
-    records: Records = Path("eval/results/self_improvement.jsonl"),
-    configs: Annotated[Path, typer.Option("--configs", help="Folder of the methods' recipes.")] = Path("configs/rl"),
-    arms: Arms = None,
-    seeds: Annotated[int, typer.Option("--seeds", min=1, help="Seeds 0 to N - 1.")] = 3,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes, of one thread each.")] = 2,
-    max_minutes: Annotated[
-        Optional[float],
-        typer.Option("--max-minutes", min=0, help="Begin no trial after so many minutes (default: all trials)."),
-    ] = None,
-) -> None:
-    """Does a judge go on improving without a teacher, and does a majority of its votes still help?
-
-    SFT, RL, self-distillation with and without a hot token, SFT, RL; beside it RL alone on as many tokens, and RL with
-    clip-higher, with KL, and with a reward for the majority. The plan is printed first. Each stage of a trial is kept: kill it
-    at any time and run the same command again. All finished trials are lines of `--records`; the report is beside it.
-    """
-    from functools import partial
-
-    from eval.studies.plans import plan, refuse_other_arms
-    from eval.studies.runner import keep, open_study, read_records, run_rest
-    from eval.studies.self_improvement import ARMS, Settings, plan_lines
-    from eval.studies.self_improvement_report import summarize, write_report
-    from eval.studies.self_improvement_trials import SelfImprovementContext
-
-    opener = partial(SelfImprovementContext, run, Settings(), out, configs)
-    trials = plan(ARMS, arms.split(",") if arms else list(ARMS), range(seeds))
-    start = open_study(opener(), out, records)
-    refuse_other_arms(read_records(out), ARMS)
-    keep(records, out)
-    typer.echo(plan_lines(trials, read_records(out), workers))
-    try:
-        run_rest(opener, start, trials, out, workers=workers, records=records, end=end_of(max_minutes))
-    finally:
-        if finished := read_records(out):
-            report = write_report(summarize(finished, start, workers), records.with_suffix(".md"))
-            typer.echo(f"report: {report}")
-
-
 def end_of(max_minutes: float | None) -> float:
     """Return the time (of :func:`time.monotonic`) after which no trial begins."""
     return math.inf if max_minutes is None else time.monotonic() + 60 * max_minutes

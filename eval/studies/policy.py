@@ -62,7 +62,7 @@ class Settings:
     judge_tokens: int = 64
     start_steps: int = 400  # of SFT on the answers of pairs: the policy all arms start from
     start_right: float = 0.8  # share of the right answer among them
-    scalar_steps: int = 400  # of the scalar head, as in ``eval/calibration.py``, which chose its rate
+    scalar_steps: int = 400  # of the scalar head, whose rate the calibration study chose
     scalar_rate: float = 2e-4
     num_test: int = 400  # held-out questions
     test_every: int = 4  # steps, after which sampled answers to them are examined
