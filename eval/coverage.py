@@ -1,8 +1,8 @@
-"""How often do 95 % intervals hold the truth? Simulated runs with few prompts, as they are, against a percentile bootstrap.
+"""How often do 95 % intervals hold the truth? Simulated runs with few prompts: our intervals against a percentile bootstrap.
 
-``python eval/coverage.py`` (about a CPU minute) writes ``eval/results/coverage.md``. Each prompt has a difficulty of its own
-(beta, with the correlation given between its pairs); each pair is shown in both orders, and the second order repeats the first
-one's outcome with the probability given.
+``python eval/coverage.py`` (a CPU minute) writes ``eval/results/coverage.md``. Each prompt has its own difficulty (a beta
+distribution with a given correlation between its pairs). Each pair is shown in both orders, and the second order repeats the
+outcome of the first with a given probability.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""Would the tests notice? Breaks the arithmetic in one place at a time, and counts the changes that no test sees.
+"""Would the tests notice a bug? Changes the arithmetic in one place at a time and counts the changes that no test detects.
 
-    make mutants                                # every module below, one after the other; hours
+    make mutants                                # all modules below; hours
     make mutants ONLY="verdicts/votes distill/budget"
-    make mutants ONLY="verdicts/votes --again"  # only the changes that the last run has not seen killed; minutes
+    make mutants ONLY="verdicts/votes --again"  # only the changes that survived the last run; minutes
 
-The tool is mutmut 3.8.1, in an environment of its own. It works on a copy of the committed files, in which two things differ:
-decorators are applied after the function, because mutmut leaves decorated functions alone; and nothing is cached, because its
-workers would begin with what the first run has cached. It changes the bodies of functions: constants of a module, regular
-expressions and fields of a class are not among its changes. Writes ``eval/results/mutants.json``, which keeps the last score of
-each module and its first one, and out of it ``mutants.md``: the scores, and every change that survived with the reason why it
-may, from ``mutants_reasons.json``.
+mutmut 3.8.1 runs in an environment of its own, on a copy of the committed files with two differences: decorators are applied
+after the function, because mutmut skips decorated functions, and nothing is cached, because its workers would start with the
+cache of the first run. It changes the bodies of functions, not constants of a module, regular expressions or fields of a class.
+Writes ``eval/results/mutants.json``, with the first and last score of each module, and ``mutants.md``: the scores, and every
+surviving change with its reason from ``mutants_reasons.json``.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ SCORERS = tuple(
     f"tests/benchmarks/test_{name}.py" for name in ("official_scorers", "vl_rewardbench_scorer", "scorer_edges", "exports")
 )
 
-# Each module with the tests that are its own and fast: every change runs those of them that come by it.
+# Each module with its own fast tests: every change runs those that reach it.
 MODULES = {
     "verdicts/votes": ("tests/verdicts/test_votes.py",),
     "verdicts/parse": (

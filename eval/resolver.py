@@ -1,11 +1,11 @@
-"""Does rewardlab install beside the trainers it serves? Solves, installs and imports it in one environment with each.
+"""Does rewardlab install beside the trainers it serves? Resolves, installs and imports it in one environment with each.
 
     pip install uv && python eval/resolver.py --out eval/results/resolver
 
-For every trainer a fresh environment of this Python: uv solves the trainer and this project's wheel together, installs what it
-solved, and a process imports the trainer and each adapter. ``--torch 2.13.0`` fixes torch, so that a find-links folder with a
-CPU build of it (``UV_FIND_LINKS``) is used. Packages that must be compiled on a machine with CUDA are solved and not installed;
-the table names them. Writes ``OUT.json`` and ``OUT.md``.
+Each trainer gets a fresh environment: uv resolves and installs the trainer together with this project's wheel, and
+a process imports the trainer and each adapter. ``--torch 2.13.0`` pins torch, so that uv uses a find-links folder with its CPU
+build (``UV_FIND_LINKS``). Packages that need a machine with CUDA to compile are resolved and not installed; the table names
+them. Writes ``OUT.json`` and ``OUT.md``.
 """
 
 from __future__ import annotations

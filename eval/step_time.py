@@ -1,14 +1,12 @@
-"""Seconds per RL step of every critic-free recipe against TRL's own GRPO step: `python eval/step_time.py`, by hand.
+"""How fast is a training step? Every critic-free recipe against TRL's own GRPO step: `python eval/step_time.py`
 
-All take the same model, pairs, prompts per batch, group size and completion length, in turns, each in a process of its
-own: what one leaves in memory is not the next one's. A step is sampling, scoring and one update. A recipe with a KL term
-(a forward pass of the reference more) is compared with TRL's with one, one without with TRL's without. Dynamic sampling
-draws more rollouts than it trains on and is left out. Prints the median ratio over the turns and its range, and the ratio
-of what training took of memory at its height.
+All take the same model, pairs, prompts per batch, group size and completion length, in turns, each in its own process, so that
+none inherits memory. A step is sampling, scoring and one update. A recipe with a KL term (one more forward pass of the
+reference) is compared with TRL's step with one, a recipe without with TRL's without. Dynamic sampling is left out: it samples
+more rollouts than it trains on. Prints the median ratio over the turns with its range, and the ratio of peak training memory.
 
-`--mixed` takes prompts of four lengths, 200 to 1,250 tokens with one image each, micro-batches of eight rollouts, and an
-untrained model instead of a quickstart's; it times by the processor's clock on one thread, which other work on the machine
-moves little.
+`--mixed` takes prompts of four lengths (200 to 1,250 tokens, one image each), micro-batches of eight rollouts and an untrained
+model. It measures CPU time on one thread, which other work on the machine hardly changes.
 """
 
 from __future__ import annotations
