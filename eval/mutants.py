@@ -132,7 +132,7 @@ def with_plain_functions(source: str) -> str:
 
 @dataclass(frozen=True)
 class Survivor:
-    """A change that no test saw: mutmut's name of it, the line before and after."""
+    """A change that no test detects: mutmut's name for it, the line before and after."""
 
     name: str
     before: str
@@ -141,7 +141,7 @@ class Survivor:
 
 @dataclass(frozen=True)
 class FirstScore:
-    """What was seen when a module was scored for the first time."""
+    """The first score of a module."""
 
     commit: str
     changes: int
@@ -150,7 +150,7 @@ class FirstScore:
 
 @dataclass(frozen=True)
 class Score:
-    """Of a module at a commit: changes by what became of them, those that survived, and how it began."""
+    """The score of a module at a commit: changes by outcome, the survivors, and the first score."""
 
     module: str
     commit: str
@@ -160,7 +160,7 @@ class Score:
 
     @property
     def killed(self) -> int:
-        """Changes that made a test fail, or run into its limit of time."""
+        """Changes that made a test fail or exceed its time limit."""
         return self.counts["killed"] + self.counts["timeout"]
 
     @property
@@ -177,7 +177,7 @@ class Score:
         }
 
     def reason(self, gone: Survivor) -> str:
-        """Return why no test can see a change, "" where nobody knows."""
+        """Return why no test can detect a change; "" if there is no reason."""
         texts = [_SQL_TEXT.findall(line) for line in (gone.before, gone.after)]
         if _SQL.search(gone.before) and gone.before.lower() == gone.after.lower() and texts[0] == texts[1]:
             return "SQL does not mind capitals"
@@ -189,7 +189,7 @@ class Score:
 
 
 def read_scores(path: Path) -> dict[str, Score]:
-    """Return the scores of a file by module; none where there is no file."""
+    """Return the scores of a file by module; none without the file."""
     rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return {
         row["module"]: Score(
@@ -227,7 +227,7 @@ def mutmut(folder: Path, *arguments: str) -> str:
 
 
 def kills(results: Path) -> str:
-    """Return mutmut's file of results with the kills alone, "" where there is none.
+    """Return mutmut's results file with the kills alone, "" if there is none.
 
     mutmut runs the changes that have no result, and those of functions that are not what they were.
     """
@@ -239,7 +239,7 @@ def kills(results: Path) -> str:
 
 
 def score_of(module: str, folder: Path, processes: int, again: bool = False) -> Score:
-    """Return the score of a module, whose copy in ``folder`` is made anew; ``again`` keeps the kills of the copy before."""
+    """Return the score of a module on a fresh copy in ``folder``; ``again`` keeps the kills of the last copy."""
     commit = _commit()
     results = folder / "mutants" / "rewardlab" / f"{module}.py.meta"
     kept = kills(results) if again else ""
@@ -266,7 +266,7 @@ def _survivor(folder: Path, name: str) -> Survivor:
 
 
 def sorted_scores(scores: Mapping[str, Score]) -> list[Score]:
-    """Return the scores in the order of :data:`MODULES`; those of modules that are there no more are left out."""
+    """Return the scores in the order of :data:`MODULES`, without those of deleted modules."""
     return [scores[module] for module in MODULES if module in scores]
 
 

@@ -30,7 +30,7 @@ NEEDS_CUDA = ("flash-attn", "flash_attn")
 
 @dataclass(frozen=True)
 class Case:
-    """A trainer as its users install it, its module, and what of ours is used beside it."""
+    """A trainer as its users install it, its module, and the parts of rewardlab used with it."""
 
     requirement: str
     module: str
@@ -51,7 +51,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one case; ``error`` is empty where everything was solved, installed and imported."""
+    """The result of a case; ``error`` is empty if everything was resolved, installed and imported."""
 
     trainer: str
     rewardlab: str
@@ -72,7 +72,7 @@ def last_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def try_case(case: Case, wheel: Path, folder: Path, torch: str | None) -> Result:
-    """Solve, install and import one case in ``folder``."""
+    """Resolve, install and import one case in ``folder``."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"UV_LINK_MODE": "hardlink"}
     ours = f"rewardlab[{case.extras}]" if case.extras else "rewardlab"
     (folder / "in.txt").write_text(f"{ours} @ {wheel.as_uri()}\n{case.requirement}\n" + (f"torch=={torch}\n" if torch else ""))

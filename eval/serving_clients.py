@@ -44,7 +44,7 @@ KEY = "a-key-of-the-clients"
 
 @dataclass(frozen=True)
 class Client:
-    """``script`` is run in the environment ``name``, which has ``packages``; ``checkout`` is an option of this script."""
+    """``script`` runs in the environment ``name``, which has ``packages``; ``checkout`` is an option of this script."""
 
     name: str
     script: str
@@ -67,7 +67,7 @@ CLIENTS = (
 
 @dataclass(frozen=True)
 class Row:
-    """A call of a client: ``worked``, ``refused`` with a sentence where that is right, or ``wrong``."""
+    """A call of a client: ``worked``, ``refused`` with a sentence as expected, or ``wrong``."""
 
     client: str
     call: str
@@ -76,7 +76,7 @@ class Row:
 
 
 def verdict(text: str, has_image: bool) -> str:
-    """Return the judgment of the response with the greater number; none where a question speaks of an image that is missing."""
+    """Return a judgment for the response with the greater number; none if a question mentions an image that is missing."""
     responses = re.findall(r"Response [12](?:\]:\n|: ?)(.*)", text)
     if len(responses) != 2:
         return f"draw {random.randrange(10**9)}"
@@ -133,7 +133,7 @@ def environment(urls: Sequence[str]) -> dict[str, str]:
 
 
 def rows_of(name: str, command: Sequence[str], env: dict[str, str], cwd: Path | None = None) -> list[Row]:
-    """Return the calls that a script prints; a script that fails is a wrong call."""
+    """Return the calls that a script prints; a failed script is a wrong call."""
     done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=900)
     rows = [Row(name, **json.loads(line)) for line in done.stdout.splitlines() if line.startswith('{"call"')]
     if done.returncode:
@@ -194,7 +194,7 @@ tests:
 
 
 def promptfoo(folder: Path, env: dict[str, str]) -> list[Row]:
-    """Run promptfoo with the endpoint as its provider: repeats are draws of their own; an unsupported option is an error."""
+    """Run promptfoo with the endpoint as its provider: repeats are independent samples; an unsupported option is an error."""
     home = _npm_home(folder, "promptfoo")
     package = json.loads((home / "node_modules" / "promptfoo" / "package.json").read_text())
     name, rows = f"promptfoo {package['version']}", []
@@ -226,7 +226,7 @@ CURL = (
 
 
 def curl(folder: Path, env: dict[str, str]) -> list[Row]:
-    """Upload by curl in every way that it has."""
+    """Upload with curl in each of its ways."""
     (folder / "star.png").write_bytes(base64.b64decode(env["CLIENTS_IMAGE"].partition(",")[2]))
     rows = []
     words = subprocess.run(["curl", "--version"], capture_output=True, text=True).stdout.split()
@@ -240,7 +240,7 @@ def curl(folder: Path, env: dict[str, str]) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the calls as a table of Markdown, a client after the other."""
+    """Return the calls as a Markdown table."""
     lines = ["| client | call | outcome | sentence |", "|---|---|---|---|"]
     for row in rows:
         detail = row.detail.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")

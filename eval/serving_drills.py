@@ -40,7 +40,7 @@ Answer = tuple[float | None, list[str]]
 
 
 def offline(judge: str, pairs: Sequence[PreferencePair]) -> list[Answer]:
-    """Return the expected answer for each pair: the share of votes for response 0 (None if an order has no verdict); texts."""
+    """Return the right answer to each pair: the fraction of votes for response 0 (None: an order has no verdict), and texts."""
     opened = open_generative_judge(judge, template="plain", temperature=0, max_tokens=64, batch_size=256)
     judgments = opened.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=1, seed=0)
     return [
@@ -66,7 +66,7 @@ def malformed(body: dict[str, Any], rng: random.Random) -> bytes:
 
 
 def oversized(body: dict[str, Any], rng: random.Random) -> bytes:
-    """Beyond what a key may send, or a text longer than any may be."""
+    """Return a body above the key's limit, or with a text above the limit of texts."""
     longer = MAX_BYTES if rng.random() < 0.5 else 150_000
     return json.dumps({**body, "responses": ["x" * longer, "y"]}).encode()
 
@@ -74,7 +74,7 @@ def oversized(body: dict[str, Any], rng: random.Random) -> bytes:
 async def crowd(
     url: str, key: str, pairs: Sequence[PreferencePair], right: Sequence[Answer], num: int, seed: int
 ) -> Counter[str]:
-    """``num`` requests, 256 at a time: 5 % malformed, 5 % oversized, 5 % hung up on. What became of each kind."""
+    """Send ``num`` requests, 256 at a time: 5 % malformed, 5 % oversized, 5 % abandoned; return the outcomes by kind."""
     rng, seen = random.Random(seed), Counter[str]()
     kinds = [(rng.choices(["good", "malformed", "oversized", "cancelled"], [85, 5, 5, 5])[0], n) for n in range(num)]
     slots = asyncio.Semaphore(256)
@@ -129,7 +129,7 @@ async def load(
     acts: Sequence[tuple[float, Callable[[], Any]]],
     seconds: float,
 ) -> dict[str, Any]:
-    """Sixteen clients that never stop; ``acts`` happen at their seconds. What was answered, and /ready, second by second."""
+    """Run sixteen clients without pause while ``acts`` happen at their seconds; return all answers, and those of /ready."""
     start_time, done = time.perf_counter(), False
     answers: list[tuple[float, str]] = []
     ready: list[tuple[float, bool]] = []
@@ -182,7 +182,7 @@ async def load(
 
 
 def engine_of(process: psutil.Process) -> psutil.Process:
-    """The child that holds the model: the largest."""
+    """Return the child with the model: the largest."""
     return max(process.children(recursive=True), key=lambda child: child.memory_info().rss)
 
 
@@ -195,7 +195,7 @@ def drill_engine(
 
 
 def drill_garbage(pairs: Sequence[PreferencePair], kind: str) -> dict[str, Any]:
-    """An OpenAI-compatible model that always says 1, and for five seconds something else, or nothing."""
+    """Drill an OpenAI-compatible model that always answers 1, and for five seconds something else or nothing."""
     state = {"good": True}
 
     async def chat(request: Request) -> Response:

@@ -53,7 +53,7 @@ def session(url: str, key: str = "") -> aiohttp.ClientSession:
 
 
 def asker(client: aiohttp.ClientSession, bodies: Iterator[dict[str, Any]], **options: Any) -> Ask:
-    """Return a call that sends the next body, and returns (HTTP status, seconds); status 0 is a cut connection."""
+    """Return a call that sends the next body and returns (HTTP status, seconds); status 0 is a broken connection."""
 
     async def ask() -> tuple[int, float]:
         start = time.perf_counter()
@@ -68,13 +68,13 @@ def asker(client: aiohttp.ClientSession, bodies: Iterator[dict[str, Any]], **opt
 
 
 def bodies_of(pairs: Sequence[PreferencePair]) -> Iterator[dict[str, Any]]:
-    """Yield requests without end, each with a seed of its own, so that none is answered from the cache."""
+    """Yield requests without end, each with its own seed, so that the cache answers none."""
     ready = [body_of(pair, 0) for pair in pairs]
     return (ready[n % len(ready)] | {"seed": n} for n in itertools.count())
 
 
 async def flood(ask: Ask, num: int, seconds: float) -> list[tuple[int, float]]:
-    """Keep ``num`` requests in flight for so long."""
+    """Keep ``num`` requests in flight for ``seconds``; return their answers."""
     end, answers = time.perf_counter() + seconds, list[tuple[int, float]]()
 
     async def again() -> None:
@@ -91,7 +91,7 @@ def quantiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def rates(url: str, judge: str, pairs: Sequence[PreferencePair], turns: int) -> dict[str, Any]:
-    """Pairs a second, turn by turn; the first turn warms up. Ratios are taken within a turn: the machine's speed changes."""
+    """Return pairs per second by turn, without the first. Ratios are within a turn, since the machine's speed changes."""
     here = open_generative_judge(judge, template="plain", max_tokens=64, batch_size=256)
     measured: dict[str, list[float]] = {}
     for turn in range(turns + 1):
