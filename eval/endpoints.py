@@ -24,8 +24,8 @@ from rewardlab.processes import end_with_parent
 from rewardlab.types import PreferencePair
 
 START_TIMEOUT_S = 300
-JUDGING = ("--template", "plain", "--max-tokens", "64", "--batch-size", "256")  # for the quickstart's judge
-GREEDY = (*JUDGING, "--temperature", "0")
+JUDGING = ("template=plain", "max_tokens=64", "batch_size=256")  # for the quickstart's judge
+GREEDY = (*JUDGING, "temperature=0")
 
 
 def free_port() -> int:

@@ -230,7 +230,7 @@ def main() -> None:
     pairs = read_pairs(options.data)[:1000]
     hf, vllm = f"hf:{options.judge}", f"vllm:{options.judge}"
     right = offline(hf, pairs)
-    args = ("--engine-args", options.vllm_args or "")
+    args = (f"engine_args={options.vllm_args or ''}",)
     drills: dict[str, Callable[[], dict[str, Any]]] = {
         **{f"openai engine {kind}": partial(drill_garbage, pairs[:64], kind) for kind in ("garbled", "babble", "hangs")},
         "hf engine killed": lambda: drill_engine(hf, pairs, right, signal.SIGKILL, 40.0),

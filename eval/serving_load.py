@@ -215,7 +215,7 @@ def main() -> None:
             "memory": ((), lambda url, process: memory(url, pairs, process, options.requests)),
         }
         if options.only in (None, "rates"):
-            with endpoint(judge, *JUDGING, "--temperature", "1") as (url, _):
+            with endpoint(judge, *JUDGING) as (url, _):
                 measured = rates(url, judge, pairs, TURNS)
             result["rates"] = {"command": shlex.join(["python", *sys.argv]), "commit": commit(), **measured}
             print("rates", json.dumps(result["rates"]), flush=True)

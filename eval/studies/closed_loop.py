@@ -159,7 +159,7 @@ def run_closed_loop(run: Path, out: Path, settings: Settings, num_seeds: int) ->
     quickstart.require("rl", files=(quickstart.train, quickstart.test))
     pairs, test = questions(quickstart.train), held_out(quickstart, settings)
     policy = first_policy(quickstart, out, settings)
-    with endpoint(f"hf:{quickstart.judge('rl')}", *JUDGING, "--policy", "weighted") as (url, _):
+    with endpoint(f"hf:{quickstart.judge('rl')}", *JUDGING, "policy=weighted") as (url, _):
         model, processor = load_model(str(policy), device="cpu")
         texts = answers(model, processor, test, settings, num=settings.candidates, seed=1)
         began = time.perf_counter()
