@@ -15,6 +15,7 @@ from rewardlab.benchmarks.robustness.model import Robustness
 from rewardlab.metrics.calibration import Bin, RiskPoint
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate, Interval
 from rewardlab.metrics.revision import RevisionScores
+from rewardlab.samplers.base import SAMPLING_KEYS
 
 
 @dataclass(frozen=True)
@@ -248,7 +249,7 @@ class Report:
     In JSON the fields of ``scores`` stand beside the others. ``findings`` say what is wrong with the judge (see ``findings``).
     ``failure`` says why the run is no evidence of the judge, "" of one that is: then no figure of it stands as its own.
     ``cached_votes`` are answers of earlier runs; they are not in ``cost`` and ``seconds_per_vote``. ``revision`` is of a judge
-    that verifies itself, ``robustness`` of a run under attack (`rewardlab bench robustness`), None of others. ``requirements``
+    that verifies itself, ``robustness`` of a run under attack (`NAME:attacked`), None of others. ``requirements``
     are those of `--require`.
     """
 
@@ -295,9 +296,17 @@ class Report:
         )
 
     def _repr_markdown_(self) -> str:
-        from rewardlab.benchmarks.report import report_markdown  # imports matplotlib, which reading a report does not need
+        """Return the main figures for a notebook; the whole report is in ``report.md`` and ``report.html``."""
+        scores = self.scores
+        lines = [f"**{self!r}**", "", f"- {scores.num_pairs:,} pairs, {scores.num_votes_total:,} votes"]
+        lines += [f"- invalid answers: {100 * scores.invalid_rate:.2f} %"]
+        lines += [f"- swap consistency: {100 * scores.swap_consistency:.1f} %"] if scores.swap_consistency is not None else []
+        return "\n".join([*lines, *(f"- {finding}" for finding in self.findings)])
 
-        return report_markdown(self)
+    @property
+    def sampling(self) -> dict[str, float | int | None]:
+        """Return how votes were sampled; None if that is not known."""
+        return {name: getattr(self, name) for name in SAMPLING_KEYS}
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``report.json`` holds."""
