@@ -26,10 +26,11 @@ sys.path.insert(0, str(ROOT))
 
 from eval.field_study.audit import audit_field, audit_lines, field_picture
 from eval.pictures import CHROMIUM, FOLDER, Camera
-from eval.scripts import run_script
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.replay import Replay
+from rewardlab.cli.exit_codes import exit_code_of
+from rewardlab.errors import RewardlabError
 from rewardlab.models.checkpoints import commit
 from rewardlab.prompts import reading_format
 from rewardlab.types import BOTH_ORDERS, choice_of
@@ -138,4 +139,8 @@ def write_results(rows: Sequence[Row], options: argparse.Namespace) -> None:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    try:
+        main()
+    except RewardlabError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(exit_code_of(error)) from error
