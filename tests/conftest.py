@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -22,29 +23,27 @@ from rewardlab.demo.server import Faults, TeacherConfig, build_demo_app
 from rewardlab.types import PreferencePair
 from tests.support.servers import running
 
-# The same examples at every run and no limit in milliseconds: a failing law is one that anybody can see fail again.
-# `--hypothesis-profile default` explores further.
+# The same examples in every run, so that a failure can be reproduced; `make nightly` tries fresh ones.
 settings.register_profile("fixed", derandomize=True, deadline=None)
+settings.register_profile("fresh", max_examples=500, deadline=None)
 settings.load_profile("fixed")
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
-# Files whose tests train models, start other processes or browsers, or take seconds for another reason: `make check` leaves
-# them out (`-m "not slow"`), `make test` runs them. Fixtures named in SLOW_FIXTURES make a single test slow.
+# Three tiers: `make check` runs what is neither slow nor nightly, `make test` what is not nightly, `make nightly` the rest.
+# Files whose tests train models, start processes or browsers, or take seconds for another reason are slow, and so is every
+# test of a fixture in SLOW_FIXTURES. Tests of studies, and those with the mark `nightly`, are nightly.
+NIGHTLY_FILES = ("tests/studies/",)
 SLOW_FILES = (
     "tests/demo/test_demo.py",
     "tests/demo/test_hard.py",
-    "tests/demo/test_quickstart.py",
     "tests/distill/test_batch_transport.py",
     "tests/distill/test_distill.py",
     "tests/distill/test_ray_transport.py",
     "tests/models/test_families.py",
     "tests/parity/",
     "tests/repo/test_contributing.py",
-    "tests/repo/test_image_steps.py",
-    "tests/repo/test_notebooks.py",
-    "tests/repo/test_wheel.py",
     "tests/rewards/test_audit.py",
     "tests/rewards/test_mathematics.py",
     "tests/samplers/test_child_process.py",
@@ -55,7 +54,6 @@ SLOW_FILES = (
     "tests/serving/test_dialects.py",
     "tests/serving/test_request_cost.py",
     "tests/serving/test_voting.py",
-    "tests/studies/",
     "tests/training/",
     "tests/curation/test_decontaminate.py",
 )
@@ -71,12 +69,19 @@ FAST_IN_SLOW = (
 SLOW_FIXTURES = ("tiny_checkpoint", "finished_run")
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark slow tests, and put the files that have some first: two processes that share the files then end together."""
+    """Mark slow and nightly tests, and put slow files first, so that the processes that share the files end together."""
     for item in items:
         name = Path(item.path).relative_to(Path(__file__).parents[1]).as_posix()
+        if name.startswith(NIGHTLY_FILES):
+            item.add_marker(pytest.mark.nightly)
+        extra = item.get_closest_marker("extra")
+        if extra and find_spec(extra.args[0]) is None:
+            item.add_marker(pytest.mark.skip(reason=f"needs {extra.args[0]}: make extras"))
         slow_file = name.startswith(SLOW_FILES) and name not in FAST_IN_SLOW
-        if slow_file or set(SLOW_FIXTURES) & set(getattr(item, "fixturenames", ())):
+        slow_fixture = set(SLOW_FIXTURES) & set(getattr(item, "fixturenames", ()))
+        if slow_file or slow_fixture or item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.slow)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)

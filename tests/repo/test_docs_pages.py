@@ -255,7 +255,7 @@ def test_a_page_begins_with_a_sentence(page: str) -> None:
     assert len(re.findall(r"^# ", FENCE.sub("", pages()[page]), re.M)) == 1, "one title"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_site_builds(tmp_path: Path) -> None:
     """Strictly: a warning is a failure. No page asks a foreign server for anything."""
     pytest.importorskip("mkdocs")

@@ -32,6 +32,7 @@ def test_a_notebook_defines_nothing_and_holds_no_output(path: Path) -> None:
             assert (cell["outputs"], cell["execution_count"]) == ([], None)
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")  # jupyter's, of its own packages
 def test_stability(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads the published results, and runs its two trials from an untaught judge."""
@@ -46,6 +47,7 @@ def test_stability(finished_run: Path, tmp_path: Path, monkeypatch: pytest.Monke
     assert results[-1].count("reinforce") == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")  # jupyter's, of its own packages
 def test_closed_loop(
     finished_run: Path, tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -41,7 +41,7 @@ def test_a_tutorial_is_published_with_its_outputs(path: Path) -> None:
     assert not re.search(r"Warning|Traceback", text)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore")  # jupyter's, of its own packages
 @pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -180,11 +179,10 @@ def test_each_token_is_trained_on_once(hard: list[Any], tiny_checkpoint: Path, t
     assert max(rounds.values()) == 3
 
 
-@pytest.mark.parametrize("zero", [0, 2, 3])
+@pytest.mark.nightly
+@pytest.mark.parametrize("zero", [0, *(pytest.param(zero, marks=pytest.mark.extra("deepspeed")) for zero in (2, 3))])
 def test_two_processes_agree(tiny_checkpoint: Path, tmp_path: Path, zero: int) -> None:
     """DDP, and ZeRO where DeepSpeed is installed: both processes end with one policy and one critic, both of which moved."""
-    if zero and importlib.util.find_spec("deepspeed") is None:
-        pytest.skip("deepspeed is not installed")
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
     if zero:
         settings = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": zero}}

@@ -23,6 +23,7 @@ from tests.training.test_processes import same
 KINDS = ("sft", "rl", "rl+lora", "rl+critic", "rl+evaluated")
 
 
+@pytest.mark.nightly
 def test_weights_in_parts(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """SFT, RL with the trainer's own decoder, with adapters, with a critic and a reference, evaluated meanwhile; and a run that
     was killed goes on."""
