@@ -36,52 +36,76 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 # test of a fixture in SLOW_FIXTURES. Tests of studies, and those with the mark `nightly`, are nightly.
 NIGHTLY_FILES = ("tests/studies/",)
 SLOW_FILES = (
+    "tests/benchmarks/test_calibrate.py",
+    "tests/benchmarks/test_cost.py",
+    "tests/benchmarks/test_failing_endpoints.py",
+    "tests/benchmarks/test_findings.py",
+    "tests/benchmarks/test_loaders.py",
+    "tests/benchmarks/test_paid_answers.py",
+    "tests/benchmarks/test_report_page.py",
+    "tests/benchmarks/test_robustness.py",
+    "tests/benchmarks/test_run_exports.py",
+    "tests/benchmarks/test_votes_as_they_come.py",
+    "tests/cli/test_training_overrides.py",
+    "tests/curation/test_decontaminate.py",
+    "tests/data/test_qwen_video.py",
     "tests/demo/test_demo.py",
     "tests/demo/test_hard.py",
     "tests/distill/test_batch_transport.py",
     "tests/distill/test_distill.py",
     "tests/distill/test_ray_transport.py",
+    "tests/health/test_doctor.py",
+    "tests/integrations/test_picture_doors.py",
+    "tests/judging/test_panel.py",
     "tests/models/test_families.py",
     "tests/parity/",
     "tests/repo/test_contributing.py",
+    "tests/reporting/test_run_page.py",
     "tests/rewards/test_audit.py",
     "tests/rewards/test_mathematics.py",
+    "tests/samplers/test_answer_cache.py",
     "tests/samplers/test_child_process.py",
     "tests/samplers/test_concurrency.py",
+    "tests/samplers/test_request_options.py",
     "tests/samplers/test_samplers.py",
     "tests/samplers/test_vllm.py",
-    "tests/serving/test_fuzzing.py",
+    "tests/serving/test_answer_signs.py",
+    "tests/serving/test_connections.py",
     "tests/serving/test_dialects.py",
+    "tests/serving/test_engine_restart.py",
+    "tests/serving/test_fairness.py",
+    "tests/serving/test_fuzzing.py",
+    "tests/serving/test_judge_versions.py",
+    "tests/serving/test_media_loader.py",
+    "tests/serving/test_peers.py",
     "tests/serving/test_request_cost.py",
+    "tests/serving/test_stopping.py",
     "tests/serving/test_voting.py",
     "tests/training/",
-    "tests/curation/test_decontaminate.py",
-)
-FAST_IN_SLOW = (
-    "tests/training/test_evaluation_callback.py",
-    "tests/training/test_folder.py",
-    "tests/training/test_held_out.py",
-    "tests/training/test_identity.py",
-    "tests/training/test_policy_trainer.py",
-    "tests/training/test_trl_seam.py",
-    "tests/parity/test_trl_losses.py",
 )
 SLOW_FIXTURES = ("tiny_checkpoint", "finished_run")
+
+
+def is_slow_file(path: Path) -> bool:
+    return path.relative_to(Path(__file__).parents[1]).as_posix().startswith((*SLOW_FILES, *NIGHTLY_FILES))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file whose tests ``make check`` leaves out anyway: importing trainers takes longer than many tests."""
+    return True if config.option.markexpr == "not slow" and collection_path.suffix and is_slow_file(collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark slow and nightly tests, and put slow files first, so that the processes that share the files end together."""
     for item in items:
-        name = Path(item.path).relative_to(Path(__file__).parents[1]).as_posix()
-        if name.startswith(NIGHTLY_FILES):
+        if Path(item.path).relative_to(Path(__file__).parents[1]).as_posix().startswith(NIGHTLY_FILES):
             item.add_marker(pytest.mark.nightly)
         extra = item.get_closest_marker("extra")
         if extra and find_spec(extra.args[0]) is None:
             item.add_marker(pytest.mark.skip(reason=f"needs {extra.args[0]}: make extras"))
-        slow_file = name.startswith(SLOW_FILES) and name not in FAST_IN_SLOW
         slow_fixture = set(SLOW_FIXTURES) & set(getattr(item, "fixturenames", ()))
-        if slow_file or slow_fixture or item.get_closest_marker("nightly"):
+        if is_slow_file(item.path) or slow_fixture or item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.slow)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)

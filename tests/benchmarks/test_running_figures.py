@@ -16,6 +16,7 @@ from rewardlab.samplers.request_options import RequestOptions
 from tests.support.openai_server import ChatServer, chat_server
 
 
+@pytest.mark.slow
 def test_the_figures_of_the_votes_so_far(
     demo_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

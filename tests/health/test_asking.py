@@ -65,6 +65,7 @@ def test_a_teacher(keys: dict[str, int], requests: int) -> None:
     assert "the config has no prices" in next(teacher_findings(own, PAIRS)).message
 
 
+@pytest.mark.slow
 def test_by_the_command(run: Callable[..., str], tmp_path: Path) -> None:
     write_parquet(PAIRS, tmp_path / "pairs.parquet")
     assert "--data PAIRS says what their judgments would cost" in run("distill/gpt_4o")

@@ -146,6 +146,7 @@ def parse(line: list[str]) -> dict[str, Any]:
     return parameters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", command_lines())
 def test_command_lines_parse(line: list[str]) -> None:
     """Command, options and values are those of the program; a judge that names an engine has one we know."""

@@ -248,6 +248,7 @@ def pages_that_run() -> Iterator[Any]:
             yield pytest.param(page, marks=slow, id=page.relative_to(ROOT).as_posix())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", list(pages_that_run()))
 def test_blocks_run(page: Path, desk: Path, url: str) -> None:
     """Those of a page one after another in one folder, as its reader types them; Python's share their names."""

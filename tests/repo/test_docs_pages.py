@@ -69,6 +69,7 @@ def resolve(page: str, target: str) -> str:
 # --- links
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", sorted(WRITTEN))
 def test_links_lead_somewhere(page: str) -> None:
     """To a page and a heading that are there, a file, or a known foreign host."""

@@ -64,6 +64,7 @@ def check(judge: Any) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "message"),
     [("Response 1 is better", "m answered 'Response 1 is better' where 0 or 1"), (None, "m failed .*404.*where 0 or 1")],
@@ -78,6 +79,7 @@ def test_an_answer_that_cannot_be_read_is_found_before_the_run(answer: str | Non
             check(judge)
 
 
+@pytest.mark.slow
 def test_a_judge_of_pairs_is_no_judge_of_consistency() -> None:
     """`rewardlab serve` answers to any name of a model, at the default address of the consistency judge."""
     with judge_servers("first") as (url,):
@@ -110,6 +112,7 @@ def test_questions_of_several_batches_are_added_up(tmp_path: Path) -> None:
         reward.close()
 
 
+@pytest.mark.slow
 def test_many_unreadable_answers_in_a_row_end_the_run(tmp_path: Path) -> None:
     """Each pays 0 as before, until there were too many; an answer in between, and the count begins anew."""
     judge_of = lambda url: EndpointConsistencyJudge(ConsistencyConfig(base_url=url, model="m", concurrency=1))  # noqa: E731

@@ -162,6 +162,7 @@ def test_waiting_for_others_is_not_being_late(seconds: float, deadline_s: float,
     assert answered["failed"] == 16 * (consistency == 0)
 
 
+@pytest.mark.slow
 def test_one_who_stops_waiting_does_not_cancel_the_question(demo_server: Callable[..., str]) -> None:
     """The next rollout with the same reasoning gets the answer, from the cache."""
     config = ConsistencyConfig(base_url=demo_server(Faults(hang=1.0, hang_s=0.5)), model="demo-checker", deadline_s=10)
@@ -196,6 +197,7 @@ def test_the_endpoint_judge_over_http(demo_server: Callable[..., str]) -> None:
     assert counts == {"asked": 3, "cached": 3, "unclear": 1}
 
 
+@pytest.mark.slow
 def test_a_dead_or_broken_endpoint_is_counted(demo_server: Callable[..., str]) -> None:
     """Down, 500 and garbage: consistency 0, each counted as failed, and asked again the next time."""
     down = ConsistencyConfig(base_url="http://127.0.0.1:9/v1", model="demo-checker", deadline_s=5)
