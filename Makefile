@@ -88,7 +88,7 @@ $(EXTRAS)/.ready: $(READY)
 	main=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
 	own=$$($(EXTRAS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
 	echo "import site; site.addsitedir('$$main')" > "$$own/main.pth"
-	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[deepspeed,qlora,inspect]' trackio
+	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[deepspeed,qlora,inspect]' trackio
 	@touch $@
 
 extras: $(EXTRAS)/.ready

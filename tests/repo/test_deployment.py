@@ -22,7 +22,6 @@ import yaml
 from fastapi import FastAPI
 
 import rewardlab
-from rewardlab.cli import app
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.prompts import load_template
@@ -30,6 +29,7 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import PUBLIC_PATHS, Keys, read_keys
 from tests.support import dockerfile
+from tests.support.command_line import make_targets, parse_command
 from tests.support.servers import running
 
 ROOT = Path(__file__).parents[2]
@@ -132,25 +132,11 @@ def test_command_lines_are_found() -> None:
     assert {name: names.count(name) for name in at_least if names.count(name) < at_least[name]} == {}
 
 
-def parse(line: list[str]) -> dict[str, Any]:
-    """Read a command line as typer does, and run nothing. Raises typer's own errors."""
-    command: Any = typer.main.get_command(app)
-    name, arguments = "rewardlab", list(line)
-    while arguments and arguments[0] in getattr(command, "commands", {}):
-        name = arguments.pop(0)
-        command = command.commands[name]
-    if arguments in (["--help"], ["--version"]):
-        return {}
-    assert not hasattr(command, "commands"), f"{line}: {arguments[:1]} is no command of rewardlab"
-    parameters: dict[str, Any] = command.make_context(name, arguments).params
-    return parameters
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("line", command_lines())
 def test_command_lines_parse(line: list[str]) -> None:
     """Command, options and values are those of the program; a judge that names an engine has one we know."""
-    judges = parse(line).get("judge") or ()
+    judges = parse_command(line).get("judge") or ()
     for judge in (judges,) if isinstance(judges, str) else judges:
         if ":" in judge:
             JudgeSpec.parse(judge)
@@ -161,7 +147,7 @@ def test_wrong_command_lines_do_not_parse(wrong: str) -> None:
     """Neither a command, nor an option, nor a value, nor a gap."""
     usage_error: Any = typer.BadParameter.__base__
     with pytest.raises((AssertionError, usage_error)):
-        parse(wrong.split())
+        parse_command(wrong.split())
 
 
 @pytest.mark.parametrize("path", [*MANIFESTS, LAUNCH / "slurm.sh", COMPOSE, DEPLOY, ROOT / "AGENTS.md"], ids=lambda p: p.name)
@@ -257,7 +243,7 @@ def test_probes_ask_routes_that_need_no_key() -> None:
 
 def test_ports_agree() -> None:
     """The endpoint's default port is the one that images, services and manifests name."""
-    default = parse(["serve", "--judge", "hf:x"])["port"]
+    default = parse_command(["serve", "--judge", "hf:x"])["port"]
     ports = [int(dockerfile.last(target, "EXPOSE").text) for target in TARGETS]
     ports += [port for path in MANIFESTS for port in values(documents(path), "containerPort")]
     for service in documents(COMPOSE)[0]["services"].values():
@@ -285,7 +271,7 @@ def test_service_of_systemd_runs_the_program(tmp_path: Path) -> None:
     command = re.search(r"^ExecStart=\S+/rewardlab (.*)$", unit, re.MULTILINE)
     assert command
     line = shlex.split(command[1].replace("/etc/rewardlab/serve.yaml", str(tmp_path / "serve.yaml")))
-    given = parse(line)
+    given = parse_command(line)
     assert (given["judge"], given["allowed_host"], given["log_format"]) == ("vllm:runs/rl/final", ["judge.example.org"], "json")
     stop = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
     assert stop
@@ -335,10 +321,8 @@ def test_workflow_runs_what_ci_runs() -> None:
 
 
 def test_workflow_calls_targets_of_the_makefile() -> None:
-    rules = re.findall(r"^([a-z -]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    targets = {target for rule in rules for target in rule.split()}
     wanted = {word for run in values(documents(WORKFLOW), "run") for word in re.findall(r"^make ([a-z-]+)$", run)}
-    assert wanted <= targets
+    assert wanted <= make_targets()
 
 
 # --- forms and files for the community
@@ -385,10 +369,8 @@ def test_layers_of_agents_md_are_those_of_the_house_rules() -> None:
 
 def test_agents_md_is_short_and_names_real_targets() -> None:
     text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
-    rules = re.findall(r"^([a-z -]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    targets = {target for rule in rules for target in rule.split()}
     assert len(text.splitlines()) <= 75
-    assert set(re.findall(r"`make ([a-z-]+)`", text)) <= targets
+    assert set(re.findall(r"`make ([a-z-]+)`", text)) <= make_targets()
 
 
 def test_citation_names_the_paper() -> None:
