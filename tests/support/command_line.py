@@ -25,8 +25,6 @@ def parse_command(words: list[str]) -> dict[str, Any]:
     if "--help" in arguments or arguments == ["--version"]:
         return {}
     assert not hasattr(command, "commands"), f"{words}: {arguments[:1]} is no command of rewardlab"
-    for parameter in command.params:
-        parameter.type.exists = False  # files are the reader's
     parameters: dict[str, Any] = command.make_context(name, arguments).params
     return parameters
 
