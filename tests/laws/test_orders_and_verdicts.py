@@ -117,6 +117,7 @@ def test_reading_never_raises_and_a_choice_is_always_ok(text: str, finish: Finis
 
 
 TAGS = ["<think>", "</think>", "<answer>", "</answer>", "1", "2", " or ", "\n", "x"]
+TEXTS = st.lists(st.sampled_from(TAGS), max_size=4).map("".join)
 
 
 def answers_in(tail: str) -> Iterator[str]:
@@ -130,7 +131,7 @@ def answers_in(tail: str) -> Iterator[str]:
 @example("<answer>1</answer></answer>")
 @example("<answer>1</answer><answer>")
 @example("<answer>1<answer>2</answer>")
-@given(st.lists(st.sampled_from(TAGS), max_size=12).map("".join))
+@given(st.tuples(TEXTS, st.just("<think>x</think>"), TEXTS, st.sampled_from(("<answer>1</answer>", "")), TEXTS).map("".join))
 def test_a_choice_needs_its_own_closed_tag_after_the_reasoning(text: str) -> None:
     """Whatever the tags' arrangement: a verdict is the last closed answer after the last closed reasoning."""
     verdict = parse_verdict(text, "think_answer")

@@ -31,5 +31,5 @@ def parse_command(words: list[str]) -> dict[str, Any]:
 
 @cache
 def make_targets() -> frozenset[str]:
-    rules = re.findall(r"^([\w -]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+    rules = re.findall(r"^([a-z -]+):(?!=)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     return frozenset(target for rule in rules for target in rule.split())

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,11 +36,6 @@ def config_for(checkpoint: Path, **changes: Any) -> RLConfig:
 
 def varied_reward() -> TokenReward:
     return TokenReward(lambda ids, n: float(sum(ids) % 5))
-
-
-@pytest.fixture
-def hard(demo_pairs: Any) -> list[Any]:
-    return [replace(pair, attempts="2") for pair in demo_pairs[0][:16]]
 
 
 def test_a_fresh_critic_says_nothing_and_sees(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
