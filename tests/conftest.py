@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import random
+import shutil
+import tempfile
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,6 +24,7 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 import pytest
 from hypothesis import settings
 
+import rewardlab
 from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.demo.server import Faults, TeacherConfig, build_demo_app
@@ -120,8 +128,6 @@ def demo_pairs() -> tuple[list[PreferencePair], list[Truth]]:
 @pytest.fixture
 def demo_server(demo_pairs: tuple[list[PreferencePair], list[Truth]]) -> Iterator[Callable[..., str]]:
     """``start(faults=..., config=...)`` serves the demonstration's teacher and checker and returns the API's base URL."""
-    from contextlib import ExitStack
-
     with ExitStack() as stack:
 
         def start(faults: Faults | None = None, config: TeacherConfig | None = None) -> str:
@@ -132,48 +138,76 @@ def demo_server(demo_pairs: tuple[list[PreferencePair], list[Truth]]) -> Iterato
 
 
 @pytest.fixture(scope="session")
-def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint folder of a real, tiny, untrained Qwen2.5-VL with processor and trained tokenizer."""
-    import random
+def models(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for models that tests share: in pytest's cache, as long as no line of the package and no version of torch or
+    transformers changes; without the cache, of this session."""
+    cache = getattr(pytestconfig, "cache", None)
+    if cache is None:
+        return tmp_path_factory.mktemp("models")
+    digest = hashlib.sha256(f"{version('torch')} {version('transformers')} {version('trl')}".encode())
+    for path in sorted(Path(rewardlab.__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    folder = Path(cache.mkdir("models")) / digest.hexdigest()[:16]
+    for other in folder.parent.iterdir():
+        if other != folder and other.stat().st_mtime < time.time() - 3600:  # of older code, and of no session that runs
+            shutil.rmtree(other, ignore_errors=True)
+    folder.mkdir(exist_ok=True)
+    return folder
 
-    from rewardlab.demo.base_model import build_model, build_processor, save_model, train_tokenizer
-    from rewardlab.demo.build import corpus
 
-    pairs, truths = make_pairs(300, seed=0, held_out=False)
-    tokenizer = train_tokenizer(corpus(pairs, truths, random.Random(0)), 700)
-    folder = tmp_path_factory.mktemp("tiny") / "base"
-    save_model(folder, build_model(tokenizer, hidden=32, layers=2, seed=0), build_processor(tokenizer))
+def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """Return a folder, filled by ``make`` unless it is there. Of two processes that make it at a time one is kept."""
+    if not folder.exists():
+        made = Path(tempfile.mkdtemp(dir=folder.parent))
+        make(made)
+        with suppress(OSError):  # another process was faster
+            made.rename(folder)
     return folder
 
 
 @pytest.fixture(scope="session")
-def finished_run(tiny_checkpoint: Path, demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder as a quickstart leaves it; its judge has learnt to say either verdict, and is right by luck."""
-    from rewardlab.config import SFTConfig
-    from rewardlab.data.pairs import write_parquet
-    from rewardlab.training.sft import train_sft
-    from rewardlab.types import choice_of
-    from rewardlab.verdicts.parse import format_verdict
+def base_checkpoint(models: Path) -> Path:
+    """What :func:`tiny_checkpoint` copies: tests write nothing there."""
 
-    run = tmp_path_factory.mktemp("finished")
-    pairs = [
-        replace(p, attempts="1", judgment=format_verdict(choice_of((p.preferred or 0) ^ (n % 2), p.order), "x"))
-        for n, p in enumerate(demo_pairs[0])
-    ]
-    config = SFTConfig(
-        model=str(tiny_checkpoint),
-        template="plain",
-        learning_rate=1e-2,
-        max_steps=40,
-        batch_size=8,
-        micro_batch_size=8,
-        gradient_checkpointing=False,
-        save_steps=1000,
-    )
-    train_sft(pairs, config, run / "rl")
-    write_parquet(pairs[:60], run / "distill" / "distilled.parquet")
-    write_parquet(pairs[60:80], run / "demo" / "test.parquet")
-    return run
+    def make(folder: Path) -> None:
+        from rewardlab.demo.base_model import build_model, build_processor, save_model, train_tokenizer
+        from rewardlab.demo.build import corpus
+
+        pairs, truths = make_pairs(300, seed=0, held_out=False)
+        tokenizer = train_tokenizer(corpus(pairs, truths, random.Random(0)), 700)
+        save_model(folder, build_model(tokenizer, hidden=32, layers=2, seed=0), build_processor(tokenizer))
+
+    return made_once(models / "base", make)
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(base_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint folder of a real, tiny, untrained Qwen2.5-VL with processor and trained tokenizer."""
+    return Path(shutil.copytree(base_checkpoint, tmp_path_factory.mktemp("tiny") / "base"))
+
+
+@pytest.fixture(scope="session")
+def finished_run(models: Path, base_checkpoint: Path, demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as a quickstart leaves it; its judge has learnt to say either verdict, and is right by luck."""
+
+    def make(folder: Path) -> None:
+        from rewardlab.config import SFTConfig
+        from rewardlab.data.pairs import write_parquet
+        from rewardlab.training.sft import train_sft
+        from rewardlab.types import choice_of
+        from rewardlab.verdicts.parse import format_verdict
+
+        pairs = [
+            replace(p, attempts="1", judgment=format_verdict(choice_of((p.preferred or 0) ^ (n % 2), p.order), "x"))
+            for n, p in enumerate(demo_pairs[0])
+        ]
+        steps = {"max_steps": 40, "batch_size": 8, "micro_batch_size": 8, "gradient_checkpointing": False, "save_steps": 1000}
+        train_sft(pairs, SFTConfig(model=str(base_checkpoint), template="plain", learning_rate=1e-2, **steps), folder / "rl")
+        write_parquet(pairs[:60], folder / "distill" / "distilled.parquet")
+        write_parquet(pairs[60:80], folder / "demo" / "test.parquet")
+
+    made = made_once(models / "finished", make)
+    return Path(shutil.copytree(made, tmp_path_factory.mktemp("finished") / "run"))
 
 
 @pytest.fixture(scope="session")

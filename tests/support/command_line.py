@@ -14,10 +14,13 @@ from rewardlab.cli import app
 ROOT = Path(__file__).parents[2]
 
 
+root_command = cache(lambda: typer.main.get_command(app))
+
+
 def parse_command(words: list[str]) -> dict[str, Any]:
     """Return the parameters of a command line, without the program's name. Raise AssertionError for an unknown command and
     click's own errors for a wrong option, a wrong value and what is missing."""
-    command: Any = typer.main.get_command(app)
+    command: Any = root_command()
     name, arguments = "rewardlab", list(words)
     while arguments and arguments[0] in getattr(command, "commands", {}):
         name = arguments.pop(0)
