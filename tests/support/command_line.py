@@ -7,14 +7,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from rewardlab.cli import app
+from docs.generator.command_line import root_command
 
 ROOT = Path(__file__).parents[2]
-
-
-root_command = cache(lambda: typer.main.get_command(app))
 
 
 def parse_command(words: list[str]) -> dict[str, Any]:
