@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from rewardlab.config import ConsistencyConfig
 from rewardlab.curation.quality import ConsistencyEndpoint
@@ -27,26 +22,18 @@ from rewardlab.rewards.scorer import GIVE_UP_AFTER, EndpointConsistencyJudge, Ju
 from rewardlab.types import Choice
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.judge_servers import judge_servers
-from tests.support.servers import running
+from tests.support.openai_server import ChatServer, chat_server
 
 END = 7
 
 
-@contextmanager
-def answering(text_of: Callable[[int], str | None]) -> Iterator[str]:
-    """The address of a server that answers its n-th question by ``text_of(n)``, None: by status 404."""
-    numbers = count()
+def answering(text_of: Callable[[int], str | None]) -> AbstractContextManager[str]:
+    """Serve what answers its n-th question by ``text_of(n)``, None: by status 404; yields its address."""
 
-    async def answer(request: Request) -> JSONResponse:
-        await request.body()
-        text = text_of(next(numbers))
-        if text is None:
-            return JSONResponse({"error": {"message": "no model 'm'", "type": "x", "code": 404}}, 404)
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-        return JSONResponse({"id": "0", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]})
+    def refuse(body: dict[str, Any], number: int) -> tuple[int, str] | None:
+        return (404, "no model 'm'") if text_of(number - 1) is None else None
 
-    with running(Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])) as url:
-        yield f"{url}/v1"
+    return chat_server(ChatServer(refuse, text=lambda number: text_of(number - 1) or ""))
 
 
 def checks(url: str) -> list[Any]:

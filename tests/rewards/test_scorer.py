@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from rewardlab.config import ConsistencyConfig
 from rewardlab.demo.server import Faults
@@ -20,8 +15,8 @@ from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardWeig
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer, as_completion, reward_metrics
 from rewardlab.types import Choice, Completion, FinishReason, Order
 from rewardlab.verdicts.parse import format_verdict
+from tests.support.openai_server import ChatServer, chat_server
 from tests.support.rewards import values_of
-from tests.support.servers import running
 
 GOOD = format_verdict(Choice.FIRST, "Response 1: red, correct. Response 2: blue, wrong.")
 BAD = format_verdict(Choice.SECOND, "Response 1: red, correct. Response 2: blue, wrong.")
@@ -124,19 +119,6 @@ def test_a_failing_consistency_judge_gives_zero_not_a_reward() -> None:
     assert scorer.counts == {"broken": 1}
 
 
-@contextmanager
-def checker(seconds: float) -> Iterator[str]:
-    """The address of a server that says of everything, after so many seconds, that it agrees."""
-
-    async def answer(request: Request) -> JSONResponse:
-        await asyncio.sleep(seconds)
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "1"}}
-        return JSONResponse({"id": "0", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]})
-
-    with running(Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])) as url:
-        yield f"{url}/v1"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "deadline_s", "consistency"), [(0.2, 5.0, 1), (1.5, 0.4, 0)])
 def test_waiting_for_others_is_not_being_late(seconds: float, deadline_s: float, consistency: int) -> None:
@@ -151,7 +133,7 @@ def test_waiting_for_others_is_not_being_late(seconds: float, deadline_s: float,
         await judge.aclose()
         return parts, scorer.counts, judge.counts
 
-    with checker(seconds) as url:
+    with chat_server(ChatServer(text="1", delay_s=seconds)) as url:
         parts, waited, answered = asyncio.run(ask(url))
     assert [part.consistency for part in parts] == [consistency] * 16
     assert waited == {}
