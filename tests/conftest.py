@@ -88,6 +88,8 @@ SLOW_FILES = (
     "tests/serving/test_peers.py",
     "tests/serving/test_request_cost.py",
     "tests/serving/test_stopping.py",
+    "tests/serving/test_ui_page.py",
+    "tests/serving/test_ui_state.py",
     "tests/serving/test_voting.py",
     "tests/training/",
 )
