@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shlex
@@ -30,6 +29,7 @@ from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import PUBLIC_PATHS, Keys, read_keys
 from tests.support import dockerfile
 from tests.support.command_line import make_targets, parse_command
+from tests.support.repository import LAYERS
 from tests.support.servers import running
 
 ROOT = Path(__file__).parents[2]
@@ -348,23 +348,11 @@ def test_files_follow_the_published_schemas(schema: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def layers() -> list[set[str]]:
-    """``LAYERS`` of the house rules, read from its source: no test file imports another."""
-    tree = ast.parse((ROOT / "tests" / "repo" / "test_house_rules.py").read_text(encoding="utf-8"))
-    value = next(
-        node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "LAYERS"
-    )
-    found: list[set[str]] = ast.literal_eval(value)
-    return found
-
-
 def test_layers_of_agents_md_are_those_of_the_house_rules() -> None:
     text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", text, re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
-    assert [set(re.findall(r"`(\w+)`", names)) for _, names in rows] == layers()
+    assert [set(re.findall(r"`(\w+)`", names)) for _, names in rows] == LAYERS
 
 
 def test_agents_md_is_short_and_names_real_targets() -> None:

@@ -12,22 +12,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.repository import LAYERS, ROOT, tracked_files
+
 PACKAGE = ROOT / "rewardlab"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 SOURCES = [*MODULES, *sorted((ROOT / "eval").rglob("*.py")), *sorted((ROOT / "data_recipes").rglob("*.py"))]
 
-# A module may import from its own layer and from lower ones.
-LAYERS = [
-    {"types", "errors", "extensions"},
-    {"prompts", "verdicts", "metrics", "rl"},
-    {"config", "processes", "reporting"},
-    {"data", "samplers", "models"},
-    {"judging", "rewards", "distill"},
-    {"training", "benchmarks", "serving", "integrations"},
-    {"demo", "curation", "health"},
-    {"cli"},
-]
 PURE = [
     "types.py",
     *(f"{room}/{p.name}" for room in ("prompts", "verdicts", "metrics", "rl") for p in PACKAGE.glob(f"{room}/*.py")),
@@ -317,13 +307,6 @@ def test_little_to_read() -> None:
 def num_parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     names = [*node.args.posonlyargs, *node.args.args]
     return len(names) + len(node.args.kwonlyargs) - bool(names and names[0].arg in ("self", "cls"))
-
-
-def tracked_files() -> list[Path]:
-    listed = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True)
-    if listed.returncode:
-        pytest.skip("not a git checkout")
-    return [ROOT / name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
 
 
 def test_no_file_speaks_of_a_machine() -> None:
