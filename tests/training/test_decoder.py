@@ -27,9 +27,8 @@ from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import build_trainer, rl_rows
 from tests.support import scaled_runs
 from tests.support.configs import short_rl_config
-from tests.support.launching import train_on
+from tests.support.launching import same, train_on
 from tests.support.rewards import TokenReward
-from tests.training.test_processes import same
 
 LENGTH, SEED = 8, 3
 

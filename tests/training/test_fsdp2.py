@@ -17,8 +17,7 @@ from torch.distributed.tensor import DTensor
 from rewardlab.errors import ConfigError
 from rewardlab.training.run.whole_weights import whole_parts, whole_weights
 from tests.support import scaled_runs
-from tests.support.launching import train_on
-from tests.training.test_processes import same
+from tests.support.launching import same, train_on
 
 KINDS = ("sft", "rl", "rl+lora", "rl+critic", "rl+evaluated")
 

@@ -17,25 +17,7 @@ from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.run.folder import common_arguments, micro_batches
 from rewardlab.training.run.watchdog import rollbacks
 from tests.support import scaled_runs
-from tests.support.launching import train_on
-
-CURVE = ("loss", "grad_norm", "reward", "entropy", "completions/mean_length", "advantage/outlier_frac", "reward_std")
-
-
-def same(one: Path, other: Path) -> None:
-    """Both curves within a ten-thousandth, and weights within 1e-5 of each other and away from where they began."""
-
-    def curve(run: Path) -> list[list[float]]:
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        ours = CURVE if any("reward" in line for line in lines) else CURVE[:2]  # entropy in SFT is TRL's, of one process
-        return [[line.get(name, 0.0) for name in ours] for line in lines if "loss" in line]
-
-    torch.testing.assert_close(torch.tensor(curve(one)), torch.tensor(curve(other)), atol=1e-5, rtol=1e-4)
-    assert len(curve(one)) == 4
-    assert len({line[1] for line in curve(one)}) == 4
-    a, b = (load_model(str(run / "final"), device="cpu")[0].state_dict() for run in (one, other))
-    for name, weight in a.items():
-        torch.testing.assert_close(weight, b[name], atol=1e-5, rtol=1e-4)
+from tests.support.launching import same, train_on
 
 
 @pytest.fixture(scope="module")
