@@ -102,7 +102,9 @@ def is_slow_file(path: Path) -> bool:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Import no file whose tests ``make check`` leaves out anyway: importing trainers takes longer than many tests."""
-    return True if config.option.markexpr == "not slow" and collection_path.suffix and is_slow_file(collection_path) else None
+    is_named = collection_path in {Path(argument.partition("::")[0]).resolve() for argument in config.args}
+    is_left_out = config.option.markexpr == "not slow" and collection_path.is_file() and is_slow_file(collection_path)
+    return True if is_left_out and not is_named else None
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects
