@@ -24,20 +24,7 @@ from rewardlab.data.video import frames_of_video
 from rewardlab.errors import CheckpointError, ConfigError, MediaError
 from rewardlab.judging.spec import judge_video_policy
 from rewardlab.models.video_policy import video_policy_of
-
-
-def film(path: Path, num_frames: int, rate: Fraction, size: tuple[int, int]) -> Path:
-    """A film that gets brighter by the same step from frame to frame, from black on; ``size`` is (width, height) in px."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=rate)
-        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
-        for n in range(num_frames):
-            grey = np.full((size[1], size[0], 3), round(255 * n / max(1, num_frames - 1)), dtype=np.uint8)
-            for packet in stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")):
-                container.mux(packet)
-        for packet in stream.encode():
-            container.mux(packet)
-    return path
+from tests.support.videos import film
 
 
 def read_with_av(ele: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any], float]:
