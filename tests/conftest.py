@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -164,8 +164,10 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     if not folder.exists():
         made = Path(tempfile.mkdtemp(dir=folder.parent))
         make(made)
-        with suppress(OSError):  # another process was faster
+        try:
             made.rename(folder)
+        except OSError:  # another process was faster
+            shutil.rmtree(made)
     return folder
 
 
