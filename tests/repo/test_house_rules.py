@@ -25,9 +25,9 @@ PURE = [
 ]
 # What there is to read, and how tangled it is: a count may fall, never rise above its ceiling.
 CEILINGS = {
-    "files with one importer": 162,
-    "files of at most 50 lines": 62,
-    "functions with 8 or more parameters": 50,
+    "files with one importer": 161,
+    "files of at most 50 lines": 60,
+    "functions with 8 or more parameters": 38,
     "imports against the order of benchmarks": 5,
 }
 KNOWN_CIRCLES: list[set[str]] = [
