@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
+import networkx
 import pytest
 
 from tests.support.repository import LAYERS, ROOT, tracked_files
@@ -113,29 +114,9 @@ def references() -> dict[str, set[str]]:
 
 
 def circles(graph: dict[str, set[str]]) -> list[set[str]]:
-    """The sets of nodes that reach one another (Tarjan's strongly connected components)."""
-    index: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[set[str]] = []
-
-    def visit(node: str) -> None:
-        index[node] = low[node] = len(index)
-        stack.append(node)
-        for other in graph[node]:
-            if other not in index:
-                visit(other)
-            if other in stack:
-                low[node] = min(low[node], low[other])
-        if low[node] == index[node]:
-            place = stack.index(node)
-            found.append(set(stack[place:]))
-            del stack[place:]
-
-    for node in graph:
-        if node not in index:
-            visit(node)
-    return [nodes for nodes in found if len(nodes) > 1]
+    """The sets of nodes that reach one another."""
+    arrows = networkx.DiGraph([(node, other) for node, others in graph.items() for other in others])
+    return [nodes for nodes in networkx.strongly_connected_components(arrows) if len(nodes) > 1]
 
 
 def against_the_order(graph: dict[str, set[str]]) -> list[str]:
