@@ -123,7 +123,7 @@ def test_a_benchmark_says_how_videos_are_shown(tiny_checkpoint: Path, tmp_path: 
     rows, notes = load_rows(settings, open_any_judge(settings))
     assert len(rows[0].pair.images) == 6  # three seconds, two a second
     assert "videos (1): each shown as qwen-vl-utils" in notes[-1]
-    again = read_pairs(data, policy=judge_video_policy(settings.judge))
+    again = read_pairs(data, policy=judge_video_policy(settings.judge.judge))
     assert again[0].images == rows[0].pair.images
     baseline = bench_settings("pairs", data, "baseline:first")
     assert "evenly spread" in load_rows(baseline, open_any_judge(baseline))[1][-1]
