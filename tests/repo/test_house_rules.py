@@ -26,20 +26,12 @@ PURE = [
 ]
 # What there is to read, and how tangled it is: a count may fall, never rise above its ceiling.
 CEILINGS = {
-    "files with one importer": 161,
-    "files of at most 50 lines": 60,
+    "files with one importer": 138,
+    "files of at most 50 lines": 49,
     "functions with 8 or more parameters": 38,
-    "imports against the order of benchmarks": 5,
+    "imports against the order of benchmarks": 3,
 }
-KNOWN_CIRCLES: list[set[str]] = [
-    {"data.guessed_mapping", "data.pairs", "data.sources"},
-    {f"benchmarks.{name}" for name in ("arithmetic", "figures", "findings", "headline", "judgment_pages", "report")}
-    | {"benchmarks.report_model", "benchmarks.words"},
-    {"judging.asking", "judging.judge"},
-    {"benchmarks.comparison", "benchmarks.group_differences"},
-    {"judging.comparison", "judging.comparison_page"},
-    {"samplers.vllm", "samplers.vllm_server"},
-]
+KNOWN_CIRCLES: list[set[str]] = [{"data.guessed_mapping", "data.pairs", "data.sources"}]
 OWNERS = {
     "openai": {"samplers/chat_endpoint.py", "samplers/openai_batch.py"},
     "vllm": {"samplers/vllm.py"},
