@@ -132,7 +132,9 @@ def test_what_would_be_refused_is_no_estimate(run: Callable[..., str], tmp_path:
     with pytest.raises(DataError, match="speaks of an image"):
         benchmark_load(replace(settings, data=tmp_path / "asks.parquet"), "Qwen/Qwen2.5-VL-7B-Instruct")
     with pytest.raises(ConfigError, match="is for recordings"):
-        benchmark_load(replace(settings, orders="recorded"), "Qwen/Qwen2.5-VL-7B-Instruct")
+        benchmark_load(
+            replace(settings, judge=settings.judge.model_copy(update={"orders": "recorded"})), "Qwen/Qwen2.5-VL-7B-Instruct"
+        )
     suite = tmp_path / "suite.yaml"
     suite.write_text("title: Ours\nbenchmarks: [{benchmark: pairs, data: blind.parquet}]\n")
     result = CliRunner().invoke(app, ["doctor", str(suite), "nonsense=3", "--data", str(tmp_path)])
@@ -146,6 +148,7 @@ def test_a_judge_is_asked_in_its_own_words(tiny_checkpoint: Path, tmp_path: Path
     (tmp_path / "judge" / CARD).write_text(json.dumps({"template": "plain", "template_hash": load_template("plain").hash}))
     write_parquet(PAIRS, tmp_path / "pairs.parquet")
     settings = bench_settings("pairs", tmp_path / "pairs.parquet", "hf:x", votes=1, controls=())
+    plain = bench_settings("pairs", tmp_path / "pairs.parquet", "hf:x", votes=1, controls=(), template="plain")
     default, own = (benchmark_load(settings, str(tmp_path / name)).prompt for name in ("nothing", "judge"))
-    assert own == benchmark_load(replace(settings, template="plain"), str(tmp_path / "nothing")).prompt
+    assert own == benchmark_load(plain, str(tmp_path / "nothing")).prompt
     assert own < default - 50
