@@ -202,6 +202,7 @@ def test_a_split_leaks_no_picture(demo_pairs: Any) -> None:
     assert chosen != hold_out_groups(groups, 0.2, seed=1)
 
 
+@pytest.mark.slow
 def test_build_stats_split_balance_convert(demo_pairs: Any, tmp_path: Path) -> None:
     """A source with everything in it: what is kept, what is left out, by kind; then the other commands on the set."""
     pairs = demo_pairs[0][:40]
@@ -398,6 +399,7 @@ def test_unfit_judgments() -> None:
     assert low < 100 < 120 < high < 1000
 
 
+@pytest.mark.slow
 def test_filter_asks_a_real_checker(demo_pairs: Any, demo_server: Any, tmp_path: Path) -> None:
     """The demonstration's own consistency checker behind its API: shallow judgments that praise the loser are taken out."""
     pairs = [

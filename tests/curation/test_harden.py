@@ -55,6 +55,7 @@ def test_every_judgment_is_right(demo_pairs: Any) -> None:
         assert pair.attempts == "2"
 
 
+@pytest.mark.slow
 def test_ratio_and_seed(demo_pairs: Any) -> None:
     """As many as asked for on average, each family at most once a pair; another seed draws others."""
     pairs = demo_pairs[0]

@@ -340,6 +340,7 @@ def test_sampling_goes_on(tmp_path: Path) -> None:
         sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, **{**how, "seed": 2})
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     """From a log, by exact answers; then by a filled-in file; exit status 1 where there is no negative."""
     write_parquet(PAIRS, tmp_path / "pairs.parquet")
@@ -375,6 +376,7 @@ def test_the_command(tmp_path: Path) -> None:
         assert (done.returncode, said in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_the_command_again_in_the_same_folder(tmp_path: Path) -> None:
     """What somebody has filled in stays, and may be used there; negatives of an earlier run do not."""
     write_parquet(PAIRS, tmp_path / "pairs.parquet")

@@ -62,6 +62,7 @@ def made_of(pair: PreferencePair, family: Family, seed: int = 0) -> list[Any]:
     return list(attacks_on(pair, family, random.Random(seed)))
 
 
+@pytest.mark.slow
 @given(PAIRS, st.integers(0, 3))
 def test_labels_hold(pair: PreferencePair, seed: int) -> None:
     """What a family claims to lose never states the right answer, but for those that say both; one response stays as it is."""
@@ -153,6 +154,7 @@ def test_a_short_answer_is_an_answer(text: str, answer: str, is_stated: bool) ->
     assert states(text, answer) is is_stated
 
 
+@pytest.mark.slow
 def test_what_may_be_an_answer_is_not_made() -> None:
     """No word that shortens an answer, no number or letter that one of them names, and nothing where the good one declines."""
     pair = PreferencePair("p", "Is there a dog?", ("No, there is no dog.", "Yes, there is a dog."), 0)
@@ -297,6 +299,7 @@ def test_edits_of_pictures(demo_pairs: Any) -> None:
     assert not list(attacked_pairs([pair], families_of(("edit", "caption", "unseen")), seed=0, with_pictures=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(2, 2), (10, 2000), (2000, 10), (3000, 2000)])
 def test_pictures_of_any_size(size: tuple[int, int]) -> None:
     """What is made of a picture that can be read can be read, too."""

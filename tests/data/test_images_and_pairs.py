@@ -267,6 +267,7 @@ print(mb("VmHWM") - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kept", "most_mb"), [(0, 400), (100_000, 220)])
 def test_a_large_image_is_decoded_without_copies(kept: int, most_mb: int) -> None:
     """A see-through one of 144 MB: as it is stored and as it is seen, or as it is stored alone where little is kept."""

@@ -35,6 +35,7 @@ def write(path: Path, sizes: list[int], **options: Any) -> None:
     pq.write_table(pa.Table.from_pylist(rows), path, compression="none", use_dictionary=False, **options)
 
 
+@pytest.mark.slow
 def test_large_rows_come_in_small_batches(tmp_path: Path) -> None:
     """All rows in their order; of two row groups each has its own number; a column without media is not read by theirs."""
     import pyarrow.parquet as pq

@@ -443,6 +443,7 @@ def test_a_recipe_of_ones_own(tmp_path: Path) -> None:
         list(convert_source(find_recipe("rlaif_v"), tmp_path / "nowhere"))
 
 
+@pytest.mark.slow
 def test_a_recipe_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Found by its entry point, listed, and built from by its name."""
     (tmp_path / "their_recipes.py").write_text(

@@ -239,4 +239,4 @@ def test_a_hub_that_cannot_be_reached_is_not_asked_again_and_again(monkeypatch: 
             fetch_source("hf:me/none")
     finally:
         reaches_hub.cache_clear()
-    assert time.perf_counter() - start_time < 8
+    assert time.perf_counter() - start_time < 20

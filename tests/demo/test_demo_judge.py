@@ -128,6 +128,7 @@ def test_the_command(tmp_path: Path) -> None:
         assert pair.question in done.stdout
 
 
+@pytest.mark.slow
 def test_a_package_that_is_missing() -> None:
     """One sentence with the cure, and exit status 2."""
     code = "import sys; sys.modules['torch'] = None; sys.argv = ['rewardlab', 'demo']; from rewardlab.cli import main; main()"

@@ -25,6 +25,8 @@ from rewardlab.demo.quickstart import quickstart
 from rewardlab.demo.summary import Summary
 from rewardlab.errors import ConfigError, RewardlabError
 
+pytestmark = pytest.mark.nightly
+
 CONFIGS: dict[str, str] = {
     "demo": "{difficulty: hard, num_train: 150, num_test: 24, num_validation: 8, num_unlike: 16,"
     " hidden: 32, layers: 2, vocab_size: 700, base_steps: 3}",

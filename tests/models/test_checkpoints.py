@@ -182,7 +182,7 @@ def test_no_card_without_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     reaches_hub.cache_clear()
     began = time.monotonic()
     assert load_template_for("me/base", None, from_hub=True).name == "r1_reward"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20  # retries take half a minute
     reaches_hub.cache_clear()
 
 

@@ -172,9 +172,9 @@ def test_a_part_that_is_not_there(tiny_checkpoint: Path) -> None:
         freeze(model, ["."])
 
 
+@pytest.mark.extra("bitsandbytes")
 def test_qlora_and_merging(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Four-bit weights below an adapter that learns; merged into the whole ones it is a checkpoint like any other."""
-    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
     lora = {"r": 4, "quantize": "nf4"}
     scaled_runs.run("sft", tiny_checkpoint, tmp_path / "run", data=scaled_runs.mixed(), lora=lora)
     final = tmp_path / "run" / "final"

@@ -248,6 +248,7 @@ def test_contrast_of_figures() -> None:
                 assert (high + 0.05) / (low + 0.05) >= 4.5, color
 
 
+@pytest.mark.slow
 @in_chromium
 def test_no_letter_is_cut_off(chromium: Any) -> None:
     """Every text of every figure lies within it, and no two labels at the ends of lines overlap."""

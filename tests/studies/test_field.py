@@ -200,6 +200,7 @@ def test_the_picture_says_why(data: Path) -> None:
         field_picture([])
 
 
+@pytest.mark.slow
 def test_the_recording_of_the_docs_picture(data: Path, tmp_path: Path) -> None:
     """Ours is the simulated judge's chance of a right answer; the same seed records the same answers."""
     rows = [replace(row, row=number) for number, row in enumerate(rows_of(data) * 400)]

@@ -21,6 +21,8 @@ from rewardlab.training import hardening
 from rewardlab.training.hardening import harden_judge
 from tests.support.hardening import Commands, plan_in
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[2]
 KEYS = (
     *("max_steps=16", "save_steps=2", "rollout_batch_size=8", "batch_size=8", "micro_batch_size=4", "group_size=4"),
