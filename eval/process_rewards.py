@@ -23,13 +23,13 @@ from scipy.stats import rankdata
 from scipy.stats import t as student
 from transformers import PrinterCallback, TrainerCallback
 
+from eval.step_truths import first_wrong, spoil_judgment, steps_of, truth_of_steps
 from rewardlab.config import PRMConfig, RLConfig, StepsConfig, load_config
 from rewardlab.data.files import write_atomic
 from rewardlab.data.other_images import with_blank_images
 from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import read_truths
-from rewardlab.demo.step_truths import first_wrong, spoil_judgment, steps_of, truth_of_steps
 from rewardlab.distill.step_labels import label_steps, read_steps
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.metrics.intervals import mean_interval

@@ -13,7 +13,7 @@ HEAD = """# Where is what?
 Every module with the first sentence of its docstring. Imports go one way, from the lower layers to the higher ones:
 `types`, `errors`, `extensions`, then `prompts`, `verdicts`, `metrics`, `rl`, then `config`, `processes`, `reporting`, then
 `data`, `samplers`, `models`, then `judging`, `rewards`, `distill`, then `training`, `benchmarks`, `serving`, `integrations`,
-then `demo`, `curation`, `health`, and last `cli`. A test holds this.
+then `demo`, `curation`, `health`, `pipelines`, and last `cli`. A test holds this.
 
 Outside the package: `configs/` (one YAML per named run), `data_recipes/` (one file per public source), `eval/` (suites,
 protocols, studies, results), `notebooks/`, `tests/` (mirrors the package).

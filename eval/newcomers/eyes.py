@@ -12,8 +12,8 @@ from functools import cache
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from rewardlab.demo.contrast_pairs import NUMBERS
-from rewardlab.demo.scenes import CELL_PX, COLORS, PLACES, SHAPES, Scene, Thing, plural, render_scene
+from rewardlab.demo.pictures import CELL_PX, COLORS, PLACES, SHAPES, Scene, Thing, plural, render_scene
+from rewardlab.demo.tasks import NUMBERS
 
 LEAST_PIXELS = 60  # of a thing; the smallest that is drawn has some 80
 SIDE = 16  # of a shape's mask, its bounding box made square

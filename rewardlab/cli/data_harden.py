@@ -28,10 +28,6 @@ def data_harden(
             help="Families or kinds of attacks, comma-separated, such as degenerate,order; default: all that are for training.",
         ),
     ] = "",
-    attempts: Annotated[
-        str,
-        typer.Option("--attempts", help="Difficulty tag of the negatives of tagged pairs, which `rl` chooses by."),
-    ] = "2",
     template: Annotated[
         str,
         typer.Option(
@@ -65,7 +61,6 @@ def data_harden(
         ratio=ratio,
         seed=seed,
         families=tuple(name for name in families.split(",") if name),
-        attempts=attempts,
         verdict_format="" if template == "none" else load_template(template).verdict_format,
     )
     counts = HardenCounts()

@@ -12,7 +12,6 @@ import typer
 from rewardlab import __version__
 from rewardlab.cli.applications import App
 from rewardlab.cli.exit_codes import EXIT_CODES
-from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, spec_help
 from rewardlab.processes import is_main
 
@@ -51,21 +50,6 @@ def sort_commands() -> None:
         return PANELS.index(panel) if isinstance(panel, str) and panel in PANELS else len(PANELS)
 
     app.registered_commands.sort(key=lambda command: place(command.rich_help_panel))
-
-
-RENAMED = {"world": "rewardlab demo", "study": "python -m eval.studies"}
-
-
-def refuse_renamed() -> None:
-    """Answer commands of old names with an error that states the new ones."""
-
-    def refuse(context: typer.Context) -> None:
-        name = context.info_name or ""
-        raise ConfigError(f"there is no command {name!r}; it is now `{' '.join([RENAMED[name], *context.args[:1]])}`")
-
-    for name in RENAMED:
-        settings = {"ignore_unknown_options": True, "allow_extra_args": True}
-        app.command(name, hidden=True, context_settings=settings, add_help_option=False)(refuse)
 
 
 class LogLevel(StrEnum):
