@@ -25,6 +25,7 @@ TITLES = {
     "recipes": ("Mapping of a source", "rewardlab data build FILE.yaml"),
     "harden": ("Hardening loop", "rewardlab harden --config"),
     "pipelines": ("Pipeline", "rewardlab quickstart"),
+    "judge": ("Judge", "rewardlab bench run --judge"),
     "suite": ("Benchmark suite", "rewardlab bench suite FILE.yaml"),
 }
 

@@ -14,8 +14,8 @@ from rewardlab.demo.quickstart import open_quickstart, quickstart
 from rewardlab.pipelines.runner import fill_stages
 
 BUILD = ("python", "-m", "eval.hard_demo.build")
-UNLIKE = """rewardlab bench run pairs --data {out}/demo/unlike.parquet --template plain --judge hf:{out}/rl/final --votes 1
---max-tokens 64 --batch-size 480 --controls greedy --seed {seed} --out {out}/bench/unlike"""
+UNLIKE = """rewardlab bench run pairs --data {out}/demo/unlike.parquet --judge hf:{out}/rl/final --votes 1
+--controls greedy --seed {seed} template=plain max_tokens=64 batch_size=480 --out {out}/bench/unlike"""
 
 
 def hard_quickstart(out: Path, configs: Path = FOLDER, seed: int = 0) -> None:

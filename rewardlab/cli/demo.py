@@ -147,4 +147,4 @@ def quickstart_command(
     from rewardlab.demo.quickstart import quickstart
 
     quickstart(out, configs, seed, from_scratch=from_scratch)
-    typer.echo(f"report: {out}/report.html\nserve:  rewardlab serve --judge hf:{out}/rl/final --max-tokens 64")
+    typer.echo(f"report: {out}/report.html\nserve:  rewardlab serve --judge hf:{out}/rl/final max_tokens=64")

@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
+from rewardlab.config.judge import JudgeConfig
 from rewardlab.config.pipeline import HardenConfig, PipelineConfig
 from rewardlab.config.policy import PolicyConfig
 from rewardlab.config.rl import RLConfig
@@ -26,6 +27,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "recipes": MappingConfig,
     "harden": HardenConfig,
     "pipelines": PipelineConfig,
+    "judge": JudgeConfig,
 }
 
 
