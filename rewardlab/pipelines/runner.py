@@ -204,7 +204,10 @@ class Pipeline:
         last = time.monotonic()
         try:
             while any(not stage.config.ready for stage in [*waiting.values(), *(run.stage for run in running.values())]):
-                for stage in self._next(waiting, running):
+                chosen = self._next(waiting, running)
+                if not chosen and all(run.stage.config.ready for run in running.values()):
+                    raise ConfigError(f"stages {', '.join(waiting)} need each other; remove one of their needs")
+                for stage in chosen:
                     running[stage.name] = Run(waiting.pop(stage.name), self._start(stage), time.monotonic())
                     if stage.config.ready:
                         self._wait_until_up(running[stage.name])

@@ -177,3 +177,8 @@ def test_stages_that_do_not_exist() -> None:
         load_config(PipelineConfig, None, {"stages": {"a": {"run": "python x", "result": "x", "needs": ["b"]}}})
     with pytest.raises(ConfigError, match="either a result"):
         load_config(PipelineConfig, None, {"stages": {"a": {"run": "python x"}}})
+
+
+def test_stages_that_need_each_other(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="stages a, b need each other"):
+        Pipeline(tmp_path, {}).run(stages_in(tmp_path, a__b="", b__a=""))
