@@ -248,7 +248,7 @@ class Report:
     In JSON the fields of ``scores`` stand beside the others. ``findings`` say what is wrong with the judge (see ``findings``).
     ``failure`` says why the run is no evidence of the judge, "" of one that is: then no figure of it stands as its own.
     ``cached_votes`` are answers of earlier runs; they are not in ``cost`` and ``seconds_per_vote``. ``revision`` is of a judge
-    that verifies itself, ``robustness`` of a run under attack (`rewardlab bench robustness`), None of others. ``requirements``
+    that verifies itself, ``robustness`` of a run under attack (`NAME:attacked`), None of others. ``requirements``
     are those of `--require`.
     """
 
@@ -295,9 +295,12 @@ class Report:
         )
 
     def _repr_markdown_(self) -> str:
-        from rewardlab.benchmarks.report import report_markdown  # imports matplotlib, which reading a report does not need
-
-        return report_markdown(self)
+        """Return the main figures for a notebook; the whole report is in ``report.md`` and ``report.html``."""
+        scores = self.scores
+        lines = [f"**{self!r}**", "", f"- {scores.num_pairs:,} pairs, {scores.num_votes_total:,} votes"]
+        lines += [f"- invalid answers: {100 * scores.invalid_rate:.2f} %"]
+        lines += [f"- swap consistency: {100 * scores.swap_consistency:.1f} %"] if scores.swap_consistency is not None else []
+        return "\n".join([*lines, *(f"- {finding}" for finding in self.findings)])
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``report.json`` holds."""

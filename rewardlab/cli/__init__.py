@@ -18,7 +18,6 @@ from rewardlab.cli import (  # noqa: F401  (commands)
     bench,
     bench_compare,
     bench_data,
-    bench_robustness,
     bench_runs,
     bench_scorers,
     configs,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from rewardlab.benchmarks.registry import PACKAGED
+from rewardlab.benchmarks.registry import LISTWISE, PACKAGED, VARIANTS, split_variant
 from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import (
@@ -39,6 +39,7 @@ ROWS = "Rows"  # a panel of options
 if TYPE_CHECKING:
     from rewardlab.benchmarks.base import Row
     from rewardlab.benchmarks.report_model import Report
+    from rewardlab.config.judge import JudgeConfig
 
 
 def show_run(report: Report, rows: Sequence[Row], out: Path, *, as_json: bool, all_judgments: bool) -> None:
@@ -73,7 +74,7 @@ class RunOptions:
         str,
         typer.Argument(
             help=f"{', '.join(PACKAGED)} (your own labelled .parquet/.jsonl), one of an installed package, or a Python file "
-            "with a BENCHMARK."
+            "with a BENCHMARK; NAME:attacked: its pairs under attack; rewardbench2:choice and :ratings: its own protocols."
         ),
     ]
     overrides: JudgeKeys = None
@@ -96,13 +97,21 @@ class RunOptions:
     controls: Annotated[
         str, typer.Option("--controls", help="Extra greedy passes, comma-separated: greedy, blank, other; '' for none.")
     ] = "blank"
+    attacks: Annotated[
+        str,
+        typer.Option(
+            "--attacks",
+            help="NAME:attacked: families or kinds of attacks, comma-separated, such as degenerate,order; default: all. Kinds: "
+            "degenerate, insertion, harmless, wording, edit, caption, unseen.",
+        ),
+    ] = ""
     require: Annotated[
         list[str],
         typer.Option(
             "--require",
             help="Exit status 1 unless the report has it: 'accuracy>=0.7' (the estimate), 'accuracy.low>=0.65' (the lower "
             "bound of its interval), 'accuracy[GROUP]>=0.6', 'invalid_rate<=0.02', 'swap_consistency>=80%', "
-            "'position_bias<=0.05' (by its size). Repeatable.",
+            "'position_bias<=0.05' (by its size); under attack 'good_unnamed<=0.02' and the like. Repeatable.",
         ),
     ] = field(default_factory=list)
     max_failed: MaxFailed = MAX_FAILED
@@ -143,20 +152,32 @@ def bench_run(options: RunOptions) -> None:
     `{"row": 0, "scores": [0.3, 0.7]}`, or an outcome, `{"row": 0, "right": true}`; `row` is the 0-based row of the data file,
     index 0 its first/chosen response. Texts are read as R1-Reward writes them (`<answer>1</answer>`) unless `template=` names
     another format; a finished run's `votes.jsonl` is a replay file, too.
+    `NAME:attacked` measures how often a worse answer wins by an attack: `--limit` pairs (100), sampled by the seed, each under
+    every family of `--attacks`, beside harmless words; the figures of held-out families are the ones to report. Judged once in
+    both orders at temperature 0. `rewardbench2:choice` shows four answers at once, `:ratings` each alone, in the words of
+    `template=FILE` ({question} {a} {b} {c} {d}, or {question} {a}), at temperature 0 with 2,048 tokens.
+
     The same command continues a killed run. **Exit status 1** if no verdict could be read in any answer: `template=` is not
     the judge's. **Exit status 3** if an endpoint refuses request after request, or more than `--max-failed` of the votes
     failed: such a report is marked as failed.
     """
     import rewardlab.benchmarks.report  # noqa: F401  (what it lacks is said before anything is queried)
+    from rewardlab.benchmarks.benchmark import run_benchmark
     from rewardlab.benchmarks.prepare import prepared_data
     from rewardlab.benchmarks.requirements import parse_requirement
-    from rewardlab.benchmarks.runner import run_bench
     from rewardlab.benchmarks.settings import BenchSettings
 
+    name, variant = split_variant(options.benchmark)
+    data = options.data or prepared_data(name)
+    judge = judge_of(options.judge, options.overrides, options.votes, **default_keys(options.judge, variant))
+    if variant in LISTWISE:
+        run_protocol(options, variant, judge, data)
+        return
     settings = BenchSettings(
         benchmark=options.benchmark,
-        data=options.data or prepared_data(options.benchmark),
-        judge=judge_of(options.judge, options.overrides, options.votes),
+        data=data,
+        judge=judge,
+        attacks=tuple(name for name in options.attacks.split(",") if name),
         images=options.images,
         limit=options.limit,
         seed=options.seed,
@@ -170,8 +191,18 @@ def bench_run(options: RunOptions) -> None:
         allow_without_images=options.allow_without_images,
         requirements=tuple(map(parse_requirement, options.require)),
     )
-    report, rows = run_bench(settings, options.out)
+    report, rows = run_benchmark(settings, options.out)
     show_run(report, rows, options.out, as_json=options.as_json, all_judgments=options.all_judgments)
+
+
+def default_keys(judge: str, variant: str) -> dict[str, Any]:
+    """Return the defaults of a variant, as far as they have an effect on the judge."""
+    if not variant:
+        return {}
+    from rewardlab.judging.spec import judge_config, keys_of
+
+    used = keys_of(judge_config(judge).judge)
+    return {name: value for name, value in VARIANTS[variant].items() if name in used}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,52 +249,21 @@ def bench_suite(options: SuiteOptions) -> None:
         raise typer.Exit(ExitCode.FINDING)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ListwiseOptions:
-    """Options of `bench listwise`."""
-
-    overrides: JudgeKeys = None
-    data: Annotated[Path, typer.Option("--data", help="RewardBench 2: the Hub's parquet, or the same as JSON lines.")]
-    judge: JudgeOption
-    out: Out
-    protocol: Annotated[
-        str,
-        typer.Option("--protocol", help="choice (one of four, in four placings) or ratings (every answer alone, Ties too)."),
-    ] = "choice"
-    words: Annotated[
-        Optional[Path],
-        typer.Option(
-            "--words", help="File with your words: {question} {a} {b} {c} {d} of a choice, {question} {a} of a rating."
-        ),
-    ] = None
-    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None
-    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0
-    max_failed: MaxFailed = MAX_FAILED
-
-
-@command(bench_app, "listwise")
-def bench_listwise(options: ListwiseOptions) -> None:
-    """RewardBench 2 by its own protocols: one of four at once, or every answer rated alone; its scorer's figures beside ours.
-
-    Greedy (`temperature=0 max_tokens=2048`) unless you say otherwise, as the benchmark has it.
-    A judge of pairs takes `bench run rewardbench2` instead (every right answer against each wrong one), or `rewardlab rank`.
-    The same command continues a killed run. **Exit status 3** if an endpoint refuses request after request, or more than
-    `--max-failed` of the answers failed, **exit status 1** if nothing could be read in any: the report has no accuracy then.
-    """
+def run_protocol(options: RunOptions, protocol: str, config: JudgeConfig, data: Path) -> None:
+    """Run RewardBench 2 by one of its own protocols: one of four at once, or every answer rated alone."""
     from rewardlab.benchmarks.headline import NOT_ONE_VERDICT
     from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, listwise_markdown, run_listwise
     from rewardlab.judging.engines import open_generative_judge
-    from rewardlab.judging.spec import JudgeSpec
+    from rewardlab.judging.spec import JudgeSpec, judge_config
 
-    config = judge_of(options.judge, options.overrides, temperature=0.0, max_tokens=2048)
     spec = JudgeSpec.parse(config.judge)
     if spec.by_probability or spec.verifies:
         raise ConfigError(
             f"--judge {config.judge}: expected hf:PATH, vllm:PATH or openai:MODEL@URL, which write an answer of their own"
         )
-    settings = ListSettings(
-        options.data, options.protocol, options.words, options.limit, options.seed, command_line(), options.max_failed
-    )
+    words = None if config.template is None else Path(config.template)
+    config = judge_config(config.model_copy(update={"template": None}))
+    settings = ListSettings(data, protocol, words, options.limit, options.seed, command_line(), options.max_failed)
     report = run_listwise(open_generative_judge(config), settings, options.out)
     typer.echo(listwise_markdown(report))
     typer.echo(f"written: {options.out}/report.json, report.md, answers.jsonl, official.jsonl (for bench official)")
@@ -272,8 +272,8 @@ def bench_listwise(options: ListwiseOptions) -> None:
         raise typer.Exit(ExitCode.ENDPOINT)
     if report.scores.invalid_rate == 1:
         typer.echo(
-            f"{NOT_ONE_VERDICT.format(report.scores.num_answers)}; do --words ask for the form that is read, [[A]] to [[D]] or "
-            "a rating in the last line, and does max_tokens leave room for it?",
+            f"{NOT_ONE_VERDICT.format(report.scores.num_answers)}; does template=FILE ask for the form that is read, [[A]] to "
+            "[[D]] or a rating in the last line, and does max_tokens leave room for it?",
             err=True,
         )
         raise typer.Exit(ExitCode.FINDING)

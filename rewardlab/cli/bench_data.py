@@ -87,7 +87,7 @@ def bench_import(
     Samples find their rows by their texts, or by ids, and keep the order they were shown in. Samples without a row are counted;
     **more than a twentieth of them** is an error. The command to score the file is printed.
     """
-    from rewardlab.benchmarks.recordings.imports import import_recording
+    from rewardlab.benchmarks.recordings.readers import import_recording
     from rewardlab.benchmarks.registry import find_benchmark
     from rewardlab.benchmarks.rows import load_rows_as_stored
     from rewardlab.benchmarks.settings import bench_settings
