@@ -23,7 +23,6 @@ from rewardlab.cli import (  # noqa: F401  (commands)
     configs,
     data,
     data_checks,
-    data_harden,
     data_negatives,
     demo,
     distill,

@@ -1,9 +1,10 @@
-"""`rewardlab data negatives`: hard negatives from a policy's answers."""
+"""`rewardlab data negatives` and `data harden`: hard negatives from a policy's answers, and from attacks."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -17,7 +18,7 @@ from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.spec import JudgeSpec, spec_help
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rewardlab.curation.policy_negatives import PaidAnswer, Readers
     from rewardlab.rewards.policy_signs.truth import Rightness
@@ -205,3 +206,81 @@ def _rightness(options: NegativesOptions) -> Rightness | None:
             raise ConfigError(f"--truth {truth}: there is no such file")
         return by_labels(Path(rest))
     raise ConfigError(f"--truth {truth}: expected exact, rules, judge:SPEC or file:PATH")
+
+
+@dataclass(frozen=True)
+class HardenOptions:
+    """A labelled set and the attacks on it."""
+
+    data: Data
+    out: Out
+    ratio: Annotated[float, typer.Option("--ratio", min=0.0, help="Negatives for each pair of the set, on average.")] = 0.5
+    families: Annotated[
+        str,
+        typer.Option(
+            "--families",
+            help="Families or kinds of attacks, comma-separated, such as degenerate,order; default: all that are for training.",
+        ),
+    ] = ""
+    template: Annotated[
+        str,
+        typer.Option(
+            "--template",
+            help="Prompt template of the judge; judgments of degenerate responses name the defect in its format. none: no such "
+            "judgments.",
+        ),
+    ] = "r1_reward"
+    seed: RandomSeed = 0
+    images: Images = None
+    allow_columns: AllowColumns = None
+
+
+@command(data_app, "harden")
+def data_harden(options: HardenOptions) -> None:
+    """Add hard negatives to a labelled set: a judge learns from them to resist degenerate and hostile responses.
+
+    Each pair is followed by its negatives, whose better response is known. An empty, one-word, looped or refusing response
+    loses. A forged verdict, an order or harmless words within either response change nothing, nor does a JPEG of the picture:
+    the pair's own judgment (of `rewardlab distill`) stays true and is kept. For a degenerate response a judgment names the
+    defect. Pairs without a judgment or tag have negatives without. Families that `bench run` holds out are not used.
+
+    `rewardlab data harden runs/distill/distilled.parquet --template plain --out runs/hardened` writes Parquet shards.
+    `rewardlab sft --data runs/hardened` trains on their judgments, `rewardlab rl` on their labels; pairs without judgments are
+    for RL alone. After an interruption the same command starts again. **Exit status 1** if no negative could be made.
+    """
+    from rewardlab.curation.harden import HardenCounts, HardenSettings, harden
+    from rewardlab.data.pairs import stream_pairs, write_shards
+    from rewardlab.prompts import load_template
+    from rewardlab.reporting.progress import bar
+
+    settings = HardenSettings(
+        ratio=options.ratio,
+        seed=options.seed,
+        families=tuple(name for name in options.families.split(",") if name),
+        verdict_format="" if options.template == "none" else load_template(options.template).verdict_format,
+    )
+    counts, columns = HardenCounts(), columns_of(options.allow_columns)
+    with (
+        closing(stream_pairs(options.data, images=options.images, frames=None, allow_columns=columns)) as pairs,
+        bar("harden", None) as advance,
+    ):
+
+        def counted() -> Iterator[PreferencePair]:
+            for pair in pairs:
+                advance()
+                yield pair
+
+        for _ in write_shards(harden(counted(), settings, counts), options.out):
+            pass
+    for group, number in sorted(counts.groups.items()):
+        typer.echo(f"{group}: {number:,}")
+    unlabelled = f"; {counts.unlabelled:,} pairs without a label stay as they are" if counts.unlabelled else ""
+    made = f"{counts.negatives:,} negatives, {counts.judged:,} of them with a judgment"
+    typer.echo(f"{counts.pairs:,} pairs and {made}, in {options.out}{unlabelled}")
+    if counts.negatives and not counts.judged:
+        typer.echo(
+            "no negative has a judgment: for `rewardlab rl`; `rewardlab sft` learns judgments, which `rewardlab distill` makes"
+        )
+    if not counts.negatives:
+        typer.echo("no negative could be made: the pairs have no labels, or these families make nothing of them", err=True)
+        raise typer.Exit(ExitCode.FINDING)

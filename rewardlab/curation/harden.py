@@ -55,7 +55,7 @@ class HardenSettings:
 
 @dataclass
 class HardenCounts:
-    """What was made: pairs of the set, and negatives by group; pairs without a label."""
+    """Numbers of pairs of the set, of those without a label, and of negatives by group."""
 
     pairs: int = 0
     unlabelled: int = 0

@@ -269,7 +269,7 @@ def learn_to_see(
     """Train ``model`` in place for ``config.steps`` steps; ``progress`` is called after each with loss and token accuracy.
 
     Every :data:`SAVE_STEPS` steps all that the rest depends on is written to the file ``kept``, and read from there where it
-    exists: a training that was killed goes on as it would have.
+    exists: a killed training resumes with the same result.
     """
     torch.manual_seed(config.seed)
     rng = random.Random(f"perception {config.seed}")

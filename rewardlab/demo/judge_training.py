@@ -41,7 +41,7 @@ def train_judge(out: Path, configs: str | Path, seed: int) -> Path:
 
 
 def save_in_half_precision(checkpoint: Path, out: Path) -> Path:
-    """Write a checkpoint with its weights rounded to float16, once; return ``out``. What only training needs is left out."""
+    """Write a checkpoint with its weights rounded to float16, once, without files that only training needs; return ``out``."""
     import torch
     from safetensors.torch import load_file, save_file
 

@@ -110,7 +110,8 @@ def open_quickstart(
         "served": f"http://127.0.0.1:{ports[1]}",
     }
     settings = {"seed": seed, "configs": digest_of(folder), "from_scratch": from_scratch, "build": list(build)}
-    run = Pipeline(out, settings, parallel=num_cores(), launcher=launcher if processes > 1 else "")
+    offline = {"HF_HUB_OFFLINE": "1"}
+    run = Pipeline(out, settings, parallel=num_cores(), launcher=launcher if processes > 1 else "", env=offline)
     pipeline = load_config(PipelineConfig, "pipelines/quickstart")
     return run, {stage.name: stage for stage in fill_stages(pipeline.stages, values)}
 

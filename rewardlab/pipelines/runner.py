@@ -103,19 +103,22 @@ def launcher_words(launcher: str) -> list[str]:
     return words
 
 
-def start_process(words: Sequence[str], log: Path, threads: int | None, folder: Path | None) -> subprocess.Popen[bytes]:
-    """Start a command in a process that ends with this one, its output in ``log``."""
+def start_process(words: Sequence[str], log: Path, env: Mapping[str, str], folder: Path | None) -> subprocess.Popen[bytes]:
+    """Start a command in a process that ends with this one, its output in ``log``; ``env`` is laid over the environment."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    env = {**os.environ, "NO_PROXY": ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"]))}
-    if threads:
-        # Waiting threads may spin for a moment only: two processes on two cores else slow each other several-fold, and one
-        # whose threads never spin loses a quarter of its speed.
-        env |= {"OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": "1000"}
+    local = ",".join(filter(None, [os.environ.get("NO_PROXY"), "127.0.0.1"]))
     with log.open("ab") as sink:
-        return subprocess.Popen(words, stdout=sink, stderr=sink, env=env, cwd=folder, preexec_fn=end_with_parent)
+        return subprocess.Popen(
+            words,
+            stdout=sink,
+            stderr=sink,
+            env={**os.environ, "NO_PROXY": local, **env},
+            cwd=folder,
+            preexec_fn=end_with_parent,
+        )
 
 
-Start = Callable[[Sequence[str], Path, int | None, Path | None], Process]
+Start = Callable[[Sequence[str], Path, Mapping[str, str], Path | None], Process]
 
 
 def cpu_seconds_of_children() -> float:
@@ -145,7 +148,8 @@ def open_url(request: str | urllib.request.Request, timeout: float) -> Any:
 class Pipeline:
     """A folder of stages, which is this process's alone from now on; ``settings`` are what its results depend on.
 
-    At most ``parallel`` stages run at a time. ``folder`` is the stages' working directory, by default this process's.
+    At most ``parallel`` stages run at a time, with ``env`` laid over the environment. ``folder`` is their working directory, by
+    default this process's.
     Raise ConfigError if ``out`` was begun with other settings.
     """
 
@@ -154,6 +158,7 @@ class Pipeline:
     parallel: int = 1
     folder: Path | None = None
     launcher: str = ""
+    env: Mapping[str, str] = field(default_factory=dict)
     start: Start = start_process
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_seconds: dict[str, float] = field(default_factory=dict)
@@ -235,7 +240,12 @@ class Pipeline:
         launcher = self._launcher if stage.config.launched else []
         python = launcher or [sys.executable]
         words = [*python, "-m", "rewardlab.cli", *rest] if program == "rewardlab" else [*python, *rest]
-        return self.start(words, self.log(stage), stage.config.threads, self.folder)
+        env = dict(self.env)
+        if threads := stage.config.threads:
+            # Waiting threads may spin for a moment only: two processes on two cores else slow each other several-fold, and one
+            # whose threads never spin loses a quarter of its speed.
+            env |= {"OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": "1000"}
+        return self.start(words, self.log(stage), env, self.folder)
 
     def log(self, stage: Stage) -> Path:
         return self.out / LOGS / f"{stage.name}.log"

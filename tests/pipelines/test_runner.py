@@ -106,7 +106,7 @@ def test_a_killed_pipeline_leaves_nothing_running(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from rewardlab.pipelines.runner import start_process\n"
         f"words = [sys.executable, '-c', 'import time; time.sleep(60)']\n"
-        f"print(start_process(words, Path({str(tmp_path / 'log')!r}), 1, None).pid, flush=True); time.sleep(60)"
+        f"print(start_process(words, Path({str(tmp_path / 'log')!r}), {{}}, None).pid, flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -126,11 +126,11 @@ def test_words_are_filled_in(tmp_path: Path) -> None:
     assert stage.words == ("rewardlab", "sft", "--out", "my runs", "a=1", "b=2")
     started: list[Any] = []
 
-    def start(words: Any, log: Path, threads: int | None, folder: Path | None) -> Any:
+    def start(words: Any, log: Path, env: Any, folder: Path | None) -> Any:
         started.append(words)
         (tmp_path / "my runs").mkdir()
         (tmp_path / "my runs" / "x").touch()
-        return start_process([sys.executable, "-c", ""], log, threads, folder)
+        return start_process([sys.executable, "-c", ""], log, env, folder)
 
     Pipeline(tmp_path, {}, launcher="python -m launch --nproc 2", start=start).run([stage])
     assert started == [["python", "-m", "launch", "--nproc", "2", "-m", "rewardlab.cli", *stage.words[1:]]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,7 +35,7 @@ class InProcess:
     stop_before: int = -1
     lines: list[list[str]] = field(default_factory=list)
 
-    def __call__(self, words: Sequence[str], log: Path, threads: int | None, folder: Path | None) -> Ended:
+    def __call__(self, words: Sequence[str], log: Path, env: Mapping[str, str], folder: Path | None) -> Ended:
         if len(self.lines) == self.stop_before:
             raise KeyboardInterrupt
         self.lines.append(list(words[3:]))
