@@ -7,7 +7,7 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -109,13 +109,15 @@ def data_negatives(options: NegativesOptions) -> None:
     readers = readers_of(pairs)
     if len(readers) < len(pairs):
         raise DataError(f"{options.data}: some pairs share a pair_id, by which answers are matched; give each its own")
+    left_out: Counter[str] | None = None
     if options.answers:
-        paid, left_out = list(logged_answers(options.answers)), None
+        paid = list(logged_answers(options.answers))
     else:
         paid, left_out = _sample(options, pairs)
     # All of a policy's answers count; of those in a log the ones that the judge could compare.
     rightness = known or _teacher(options, readers, [each for each in paid if options.policy or each.reward is not None])
-    counts, unknown, made = NegativeCounts(), [], []
+    counts, unknown = NegativeCounts(), list[dict[str, Any]]()
+    made = []
     for answer, negative in wrong_and_paid(readers, paid, rightness, counts, least_reward=options.least_reward):
         if negative is None:
             reader = readers[answer.pair_id]
