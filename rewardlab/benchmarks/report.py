@@ -240,7 +240,7 @@ def answer_facts(report: Report) -> list[tuple[str, str]]:
 
 def asking_facts(report: Report) -> list[tuple[str, str]]:
     """Return (name, value) of how the judge was asked, from its name to the commit."""
-    scores, sampling, votes = report.scores, (report.temperature, report.top_p, report.max_tokens), str(report.votes)
+    scores, sampling, votes = report.scores, report.sampling.values(), str(report.votes)
     if report.stop_error is not None:
         samples = scores.num_votes_total / scores.num_pairs
         votes = f"up to {votes}, until settled but for {100 * report.stop_error:g} %: {samples:.2f} samples per pair"

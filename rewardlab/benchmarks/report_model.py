@@ -15,6 +15,7 @@ from rewardlab.benchmarks.robustness.model import Robustness
 from rewardlab.metrics.calibration import Bin, RiskPoint
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate, Interval
 from rewardlab.metrics.revision import RevisionScores
+from rewardlab.samplers.base import SAMPLING_KEYS
 
 
 @dataclass(frozen=True)
@@ -301,6 +302,11 @@ class Report:
         lines += [f"- invalid answers: {100 * scores.invalid_rate:.2f} %"]
         lines += [f"- swap consistency: {100 * scores.swap_consistency:.1f} %"] if scores.swap_consistency is not None else []
         return "\n".join([*lines, *(f"- {finding}" for finding in self.findings)])
+
+    @property
+    def sampling(self) -> dict[str, float | int | None]:
+        """Return how votes were sampled; None if that is not known."""
+        return {name: getattr(self, name) for name in SAMPLING_KEYS}
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``report.json`` holds."""

@@ -157,7 +157,7 @@ JudgeKeys = Annotated[
     Optional[list[str]],
     typer.Argument(
         metavar="KEY=VALUE",
-        help="Keys of the judge: temperature=0 top_p=0.9 template=plain. `rewardlab configs keys judge` lists them.",
+        help="Keys of the judge: temperature=0 max_tokens=64 template=plain. `rewardlab configs keys judge` lists them.",
     ),
 ]
 Votes = Annotated[Optional[int], typer.Option("--votes", min=1, help="Samples per pair and order; the same as votes=N.")]
