@@ -39,7 +39,7 @@ def config_in(folder: Path, demo_pairs: Any, *keys: str) -> HardenConfig:
     (folder / "j.yaml").write_text(f"{{{SMALL}, rollout_batch_size: 4, template: plain, consistency: {{weight: 0}}}}")
     files = {"data": "pairs.parquet", "held_out": "held_out.parquet", "policy_config": "p.yaml", "judge_config": "j.yaml"}
     given = {name: str(folder / file) for name, file in {**files, "judge_file": "judge.txt"}.items()}
-    sizes = {"rounds": 1, "questions": 6, "least_reward": 0.0, "mix": 1.0, "max_tokens": 40, "judge_max_tokens": 48}
+    sizes = {"rounds": 1, "questions": 24, "least_reward": 0.0, "mix": 2.0, "max_tokens": 64, "judge_max_tokens": 64}
     models = {"policy": str(DEMO_JUDGE), "judge": str(DEMO_JUDGE)}
     return load_config(HardenConfig, "harden/loop", {**given, **sizes, **models, **parse_overrides(keys)})
 
@@ -69,7 +69,7 @@ def test_a_round(demo_pairs: Any, tmp_path: Path) -> None:
     pairs = read_pairs(out / "round_0" / "pairs.parquet")
     assert last.negatives == len(negatives) > 0
     assert [pair.pair_id for pair in pairs[: len(negatives)]] == [pair.pair_id for pair in negatives]
-    assert len(pairs) == 2 * len(negatives)  # mix=1
+    assert len(pairs) == 3 * len(negatives)  # mix=2
     assert list(last.answers) == [str(DEMO_JUDGE), "round_0/policy/checkpoint-1", "round_0/policy/final"]
     assert last.next_policy == latest_as_good(last.answers)
     low, high = last.difference or (1.0, 0.0)
