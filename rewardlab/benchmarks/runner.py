@@ -13,9 +13,7 @@ from typing import Any
 from rewardlab.benchmarks.arithmetic import problems
 from rewardlab.benchmarks.base import OFFICIAL, REFUSED_FIELDS, REPORT, SCORES, VOTES, Benchmark, Row
 from rewardlab.benchmarks.baselines import BaselineJudge
-from rewardlab.benchmarks.confidence import LEAST_VOTES, calibrate
 from rewardlab.benchmarks.findings import INVALID, find_faults, gather_evidence
-from rewardlab.benchmarks.kinds import kinds_of
 from rewardlab.benchmarks.official import write_official
 from rewardlab.benchmarks.pass_log import PassLog, Spending
 from rewardlab.benchmarks.passes import AnyJudge, Pass
@@ -23,9 +21,17 @@ from rewardlab.benchmarks.registry import benchmark_identity
 from rewardlab.benchmarks.replay import MISSING, Replay
 from rewardlab.benchmarks.report_model import NO_COST, Confidence, Cost, MemberScores, PanelScores, Report, RowScore
 from rewardlab.benchmarks.requirements import check_possible, check_report
-from rewardlab.benchmarks.revision import revision_of
 from rewardlab.benchmarks.rows import has_other_images, images_hash, load_rows
-from rewardlab.benchmarks.scores import baseline_scores, control_scores, one_vote_scores, score_rows
+from rewardlab.benchmarks.scores import (
+    LEAST_VOTES,
+    baseline_scores,
+    calibrate,
+    control_scores,
+    kinds_of,
+    one_vote_scores,
+    revision_of,
+    score_rows,
+)
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings, check_names
 from rewardlab.config.data import NO_BUDGET, NO_PRICES
 from rewardlab.data.files import data_hash, write_atomic

@@ -23,15 +23,17 @@ if TYPE_CHECKING:
     from rewardlab.config.judge import JudgeConfig
 
 # Panels of `rewardlab --help`, in their order.
-DEMONSTRATION, CHECKS, DATA, TRAINING, JUDGING, SERVING, ABOUT = PANELS = (
+DEMONSTRATION, CHECKS, DATA, TRAINING, JUDGING, SERVING, ADVANCED = PANELS = (
     "Demonstration",
     "Configs and checks",
     "Data",
     "Training",
     "Judging and measuring",
     "Serving",
-    "About",
+    "Advanced",
 )
+# Commands that a first look can do without.
+ADVANCED_COMMANDS = ("select", "self-distil", "steps", "rm", "prm", "merge", "harden", "audit", "score", "version")
 COSTS = "Costs"  # a panel of options
 SUMMARY = "Train, benchmark and serve generative multimodal judges whose numbers can be trusted."
 EPILOG = "Exit status. " + " ".join(f"**{code.value}**: {text}" for code, text in EXIT_CODES.items())
@@ -52,7 +54,10 @@ def _version(wanted: bool) -> None:
 
 
 def sort_commands() -> None:
-    """Sort the commands by their panels, once all are registered."""
+    """Sort the commands by their panels, once all are registered; those of :data:`ADVANCED_COMMANDS` come last."""
+    for command in app.registered_commands:
+        if command.name in ADVANCED_COMMANDS:
+            command.rich_help_panel = ADVANCED
 
     def place(panel: object) -> int:
         return PANELS.index(panel) if isinstance(panel, str) and panel in PANELS else len(PANELS)
@@ -86,7 +91,7 @@ def main_options(
     logging.getLogger("rewardlab").setLevel(level.upper())
 
 
-@app.command("version", rich_help_panel=ABOUT)
+@app.command("version", rich_help_panel=ADVANCED)
 def version_command() -> None:
     """Print the version: `rewardlab 1.2.3`."""
     typer.echo(f"rewardlab {__version__}")
