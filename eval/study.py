@@ -1,4 +1,4 @@
-"""The quickstart over several seeds, by hand: `python eval/study.py --out runs/study`. Results go to eval/results/."""
+"""The quickstart over several seeds: `python eval/study.py --out runs/study`. Writes to eval/results/."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from eval.hard_demo.grids import Grid, Split, UnlikeGrid, random_grid, render_gr
 from eval.hard_demo.row_tasks import ROW_TASKS, draw_row_contrast
 from eval.hard_demo.rows import DigitRow, random_row, render_row
 from eval.hard_demo.unlike import draw_unlike, render_unlike
-from eval.scripts import run_script
 from rewardlab.demo.build import DemoConfig, build_base, build_pairs
 from rewardlab.demo.facts import Fact
 from rewardlab.demo.pairs import SHARE_DIGITS, DemoDifficulty, Drawing
@@ -92,4 +91,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    main()

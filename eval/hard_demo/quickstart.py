@@ -8,7 +8,6 @@ from pathlib import Path
 
 from eval.hard_demo.build import FOLDER
 from eval.hard_demo.grids import Split
-from eval.scripts import run_script
 from rewardlab.config.pipeline import StageConfig
 from rewardlab.demo.quickstart import open_quickstart, quickstart
 from rewardlab.pipelines.runner import fill_stages
@@ -42,4 +41,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    run_script(main)
+    main()
