@@ -165,8 +165,6 @@ CASES: list[tuple[str, list[str], str]] = [
         ["rl", "--data", "{pairs}", "--config", "grpo", "--out", "{out}", "consistency.wieght=0"],
         "unknown key 'consistency.wieght'; did you mean 'consistency.weight'?",
     ),
-    ("command of an old name", ["world", "build", "--out", "{out}"], "it is now `rewardlab demo build`"),
-    ("command that moved", ["study", "methods"], "python -m eval.studies"),
     ("config of no name", ["rl", "--data", "{pairs}", "--config", "rl/grop", "--out", "{out}"], "did you mean rl/grpo"),
     (
         "images elsewhere",

@@ -17,7 +17,7 @@ LAYERS = [
     {"data", "samplers", "models"},
     {"judging", "rewards", "distill"},
     {"training", "benchmarks", "serving", "integrations"},
-    {"demo", "curation", "health"},
+    {"demo", "curation", "health", "pipelines"},
     {"cli"},
 ]
 
