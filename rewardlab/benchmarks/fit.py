@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.registry import packaged_benchmarks
-from rewardlab.data.pairs import lines_of
+from rewardlab.data.row_files import lines_of
 from rewardlab.errors import DataError
 
 NUM_ROWS = 200  # that are looked at

@@ -37,8 +37,7 @@ def find_recipe(name: str) -> Recipe:
     ``RECIPE``, or by a .yaml mapping. Raises ConfigError.
     """
     from rewardlab.config import MappingConfig, load_config
-    from rewardlab.data.mapping import recipe_of
-    from rewardlab.data.recipes import Recipe
+    from rewardlab.data.recipes import Recipe, recipe_of
     from rewardlab.extensions import load_extension
 
     if name.endswith((".yaml", ".yml")):
@@ -173,8 +172,8 @@ def data_split(
 ) -> None:
     """Two parts that share no picture, not even a re-encoded copy: `train/` and `test/`."""
     from rewardlab.curation.split import hold_out_groups, picture_groups
+    from rewardlab.data.files import mark_unfinished
     from rewardlab.data.pairs import PairSet, write_parts
-    from rewardlab.data.unfinished import mark_unfinished
     from rewardlab.reporting.progress import bar
 
     names = columns_of(allow_columns)

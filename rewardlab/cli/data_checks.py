@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -17,6 +19,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rewardlab.types import PreferencePair
+
+
+SHOWN = 5  # bad rows of a kind
+_NUMBER = re.compile(r"\d+")
+
+
+class ReasonCount:
+    """Counts reasons by kind. Two are of one kind where they differ in numbers alone: of rows, of images, of files."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, str] = {}
+
+    def is_shown(self, reason: str) -> bool:
+        """Count a reason and return whether it is among the first of its kind."""
+        kind = _NUMBER.sub("0", reason)
+        self._first.setdefault(kind, reason)
+        self._counts[kind] += 1
+        return self._counts[kind] <= SHOWN
+
+    def rest(self) -> list[str]:
+        """Return a line for each kind that has more than what is shown."""
+        return [
+            f"and {number - SHOWN:,} more like: {self._first[kind]}" for kind, number in self._counts.items() if number > SHOWN
+        ]
 
 
 @data_app.command("validate")
@@ -43,7 +70,6 @@ def data_validate(
     from rewardlab.data.columns import UnreadColumnsError, unread_words
     from rewardlab.data.media_mentions import MediaCount
     from rewardlab.data.pairs import BadRow, validate_rows, write_shards
-    from rewardlab.data.reasons import ReasonCount
 
     reasons = ReasonCount()
     bad, unlabelled, names, media = 0, 0, set[str](), MediaCount()
@@ -91,7 +117,7 @@ def data_validate(
 
 
 def _suggest(data: Path) -> None:
-    from rewardlab.data.suggested_mapping import suggested_mapping
+    from rewardlab.data.column_mapping import suggested_mapping
 
     typer.echo(suggested_mapping(data), nl=False)
 

@@ -175,7 +175,7 @@ def pairs_parcel(data: Path, repo: str, *, images: Path | None, **given: Any) ->
     """Yield a set as Parquet shards with media inside, written anew where it is in another form, and its card. Raise DataError
     or MediaError at the first bad row."""
     from rewardlab.data.dataset_card import SHARDS, dataset_card_body, dataset_front_matter, read_json, split_patterns
-    from rewardlab.data.pairs import files_of
+    from rewardlab.data.row_files import files_of
 
     if not data.exists():
         raise DataError(f"{data}: no such file or folder; expected a checkpoint, or pairs as .parquet or .jsonl")
@@ -205,7 +205,8 @@ def pairs_parcel(data: Path, repo: str, *, images: Path | None, **given: Any) ->
 def _write_anew(data: Path, folder: Path, out: Path, images: Path | None) -> Iterator[Path]:
     """Write a set as Parquet shards with media inside, of several splits each into a folder of its name; yield the files."""
     from rewardlab.data.dataset_card import split_of
-    from rewardlab.data.pairs import files_of, stream_pairs, write_shards
+    from rewardlab.data.pairs import stream_pairs, write_shards
+    from rewardlab.data.row_files import files_of
 
     files = files_of(data)
     names = {file: split_of(file.relative_to(folder).as_posix()) for file in files}
@@ -219,7 +220,7 @@ def _write_anew(data: Path, folder: Path, out: Path, images: Path | None) -> Ite
 
 def _is_whole(file: Path) -> bool:
     """Return whether a file was written by us with its media inside."""
-    from rewardlab.data.pairs import is_checked
+    from rewardlab.data.row_files import is_checked
 
     return is_checked(file) and not (file.parent / "media").exists()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rewardlab.curation.policy_negatives import PaidAnswer
 from rewardlab.data.files import write_atomic
-from rewardlab.data.pairs import lines_of
+from rewardlab.data.row_files import lines_of
 from rewardlab.errors import DataError
 from rewardlab.rewards.pairwise import without_thinking
 from rewardlab.rewards.policy_signs.truth import Rightness

@@ -18,12 +18,11 @@ from rewardlab.curation.decontaminate import Contamination, pair_images
 from rewardlab.curation.duplicates import Duplicates
 from rewardlab.curation.image_hashes import picture_of
 from rewardlab.curation.overview import Overview
-from rewardlab.data.files import write_atomic
+from rewardlab.data.files import mark_unfinished, write_atomic
 from rewardlab.data.pairs import SHARD_ROWS, write_parts
 from rewardlab.data.recipes import Recipe, Rejected, check_images_folder, convert_source
 from rewardlab.data.rows import FRAMES
 from rewardlab.data.sources import HubStream, source_files
-from rewardlab.data.unfinished import mark_unfinished
 from rewardlab.errors import DataError, OutputError
 from rewardlab.reporting.progress import Advance
 from rewardlab.types import PreferencePair

@@ -1,4 +1,4 @@
-"""Text files that are whole or absent, whenever the process is killed."""
+"""Files that are whole or absent, and folders that are marked until they are whole, whenever the process is killed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from rewardlab.errors import DataError, OutputError
 
+UNFINISHED = ".unfinished"  # marks a folder of shards that is not whole, and ours to remove
+SHARD_FILES = "part-*.parquet"
 _LOCKS: list[int] = []
 
 
@@ -86,11 +88,7 @@ def data_hash(path: Path) -> str:
 
 def lock_folder(folder: Path) -> None:
     """Keep other processes out of ``folder`` until this one ends, however it ends. Raises OutputError where one is in it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be written ({error.strerror}); choose a writable --out") from error
+    lock = _open_lock(folder / ".lock")
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -114,3 +112,49 @@ def write_atomic(path: Path, text: str) -> None:
             partial.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"{path}: cannot be written ({reason}); choose a writable --out") from error
+
+
+@contextmanager
+def mark_unfinished(folder: Path) -> Iterator[None]:
+    """Keep ``folder`` marked as unfinished until the block ends. After a kill or an error the mark stays, and the next call
+    removes the shards. A second writer is kept out.
+
+    Raise OutputError if the folder holds shards without a mark (old pairs would stay among new ones), if another process writes
+    in it, or if it cannot be written.
+    """
+    mark = folder / UNFINISHED
+    lock = _lock_mark(mark)
+    try:
+        for old in [*folder.glob(SHARD_FILES), *folder.glob("part-*.partial")]:
+            old.unlink()
+        yield
+        mark.unlink()
+    finally:
+        os.close(lock)
+
+
+def _lock_mark(mark: Path) -> int:
+    """Return the file descriptor of the mark, whose lock ends with it. Raise OutputError as :func:`mark_unfinished` does."""
+    folder = mark.parent
+    if not mark.exists() and (shards := sorted(folder.glob(SHARD_FILES))):
+        raise OutputError(
+            f"{folder}: holds shards already ({shards[0].name}) that no command left unfinished; choose another --out, or "
+            "remove them"
+        )
+    lock = _open_lock(mark)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.fstat(lock).st_nlink:  # its owner has just finished, and removed it
+            raise BlockingIOError
+    except OSError as error:
+        os.close(lock)
+        raise OutputError(f"{folder}: another process is writing in it; wait for it or stop it") from error
+    return lock
+
+
+def _open_lock(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise OutputError(f"{path.parent}: cannot be written ({error.strerror}); choose a writable --out") from error

@@ -22,7 +22,7 @@ from rewardlab.prompts.sanitize import break_control_tokens
 from rewardlab.types import Order, Outcome
 
 if TYPE_CHECKING:
-    from rewardlab.data.tables import TableFile
+    from rewardlab.data.parquet import TableFile
 
 GROUP_ROWS = 200  # of images, a row group is tens of megabytes
 KINDS = ("dpo", "kto")
@@ -142,10 +142,9 @@ def write_preferences(pairs: Iterable[JudgedPair], path: Path, kind: str, rules:
 @contextmanager
 def _table(path: Path, kind: str) -> Iterator[TableFile]:
     """Yield the file to fill; it is closed at the end, and discarded where that is not reached."""
-    from rewardlab.data.tables import TableFile
+    from rewardlab.data.parquet import TableFile
 
-    schema = preference_features(kind).arrow_schema
-    table = TableFile(path, {c.name: c.type for c in schema}, group_rows=GROUP_ROWS, metadata=schema.metadata)
+    table = TableFile(path, preference_features(kind).arrow_schema, group_rows=GROUP_ROWS)
     try:
         yield table
     except BaseException:

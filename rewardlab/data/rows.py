@@ -136,12 +136,14 @@ class Files:
     """Where a row's media are: paths start at ``folder``; with ``checked`` embedded images were checked when written.
 
     A relative path that leads out of ``folder`` by ``..`` is refused, unless ``is_callers`` says that the caller and no
-    file named it. A path from the root of the disk is read where it points, and links are followed.
+    file named it. An absolute path is read, and links are followed. ``undecodable``, for readers that do not look at images,
+    takes images that cannot be decoded, with the reason (None: they are errors); a missing image is an error all the same.
     """
 
     folder: Path = Path()
     checked: bool = False
     is_callers: bool = False
+    undecodable: dict[bytes, str] | None = None
 
     def file_of(self, path: str, where: str) -> Path:
         """Return the file that a row's ``path`` names. Raise MediaError for a relative one out of the folder."""
@@ -156,12 +158,22 @@ class Files:
         """Return an image of a row: ``{"bytes", "path"}``, a path, or a data URL. Raises MediaError that names ``where``."""
         data = value.get("bytes") if isinstance(value, Mapping) else None
         if isinstance(data, bytes) and data:
-            return data if self.checked else plain_image(data, where=where)
+            return data if self.checked else self._plain(data, where)
         path = path_of_medium(value, "image", where)
         if path.startswith("data:"):
-            return plain_image(from_data_url(path, where=where), where=where)
+            return self._plain(from_data_url(path, where=where), where)
         file = self.file_of(path, where)
-        return read_image(file, where=place_of(where, file))
+        where = place_of(where, file)
+        return read_image(file, where=where) if self.undecodable is None else self._plain(read_media(file, where), where)
+
+    def _plain(self, data: bytes, where: str) -> bytes:
+        try:
+            return plain_image(data, where=where)
+        except MediaError as error:
+            if self.undecodable is None or not data:
+                raise
+            self.undecodable.setdefault(data, str(error))
+            return data
 
     def video(self, value: Any, where: str) -> bytes:
         """Return a video file, undecoded. Raises MediaError."""
@@ -170,15 +182,19 @@ class Files:
             return data
         file = self.file_of(path_of_medium(value, "video", where), where)
         where = place_of(where, file)
-        refuse_devices(file, where)
-        try:
-            data = file.read_bytes()
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise MediaError(f"{where}: cannot be read ({why}); check --images and the file name") from error
-        if not data:
+        if not (data := read_media(file, where)):
             raise MediaError(f"{where}: the file is empty; expected a video")
         return data
+
+
+def read_media(file: Path, where: str) -> bytes:
+    """Return the bytes of a media file. Raises MediaError."""
+    try:
+        refuse_devices(file, where)
+        return file.read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise MediaError(f"{where}: cannot be read ({why}); check --images and the file name") from error
 
 
 def path_of_medium(value: Any, kind: str, where: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rewardlab.config import DistillConfig
 from rewardlab.data.pairs import Shard
-from rewardlab.data.tables import TableFile
+from rewardlab.data.parquet import TableFile
 from rewardlab.distill.journal import Answer, Journal
 from rewardlab.distill.statistics import AttemptRow, Summary, Tally
 from rewardlab.distill.tagging import agrees, tag

@@ -23,7 +23,8 @@ import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rewardlab.config import DistillConfig
-from rewardlab.data.pairs import PairSet, files_of, is_checked
+from rewardlab.data.pairs import PairSet
+from rewardlab.data.row_files import files_of, is_checked
 from rewardlab.data.rows import Files, from_row
 from rewardlab.distill.budget import BudgetGuard, BudgetSpentError, CallLedger
 from rewardlab.distill.chat_transport import ChatTransport, open_endpoints

@@ -157,7 +157,7 @@ def test_bad_files(tmp_path: Path) -> None:
     for name, text, said in [
         ("none.jsonl", None, "no such file"),
         ("empty.jsonl", "", "holds no pairs"),
-        ("pairs.txt", "a,b", r"expected pairs as \.parquet, \.jsonl"),
+        ("pairs.txt", "a,b", r"expected rows as \.parquet, \.jsonl"),
         ("torn.jsonl", '{"question"', "line 1"),
         ("list.jsonl", "[1]", "row 0"),
         ("bad.parquet", "PAR1 it is not", "Parquet"),
