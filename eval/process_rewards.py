@@ -25,8 +25,8 @@ from transformers import PrinterCallback, TrainerCallback
 
 from rewardlab.config import PRMConfig, RLConfig, StepsConfig, load_config
 from rewardlab.data.files import write_atomic
-from rewardlab.data.other_images import with_blank_images
 from rewardlab.data.pairs import read_pairs
+from rewardlab.data.rows import with_blank_images
 from rewardlab.demo.judgments import Truth
 from rewardlab.demo.pairs import read_truths
 from rewardlab.demo.step_truths import first_wrong, spoil_judgment, steps_of, truth_of_steps

@@ -14,7 +14,7 @@ from rewardlab.benchmarks.kinds import KINDS
 from rewardlab.benchmarks.run_files import SCORES, VOTES
 from rewardlab.data.files import read_lines
 from rewardlab.data.images import thumbnail, to_data_url
-from rewardlab.data.judged import reduce_logged_votes
+from rewardlab.data.judgments import reduce_logged_votes
 from rewardlab.data.votes import vote_of
 from rewardlab.reporting.tables import RESPONSE_LETTERS
 from rewardlab.types import IMAGE_MARK, Choice, Order, Outcome, Vote, response_at

@@ -9,12 +9,12 @@ from typing import Self
 
 from rewardlab.benchmarks.run_files import PARTIAL_VOTES, VOTES
 from rewardlab.benchmarks.spending import Spending
-from rewardlab.data.vote_log import VoteEntry, VoteLog
+from rewardlab.data.votes import VoteEntry, VoteLog
 from rewardlab.types import Vote
 
 
 class PassLog:
-    """The log of a run in a folder, opened or continued (:class:`rewardlab.data.vote_log.VoteLog`): a line per row and pass.
+    """The log of a run in a folder, opened or continued (:class:`rewardlab.data.votes.VoteLog`): a line per row and pass.
 
     ``spending`` is what all votes of the run came to so far. Raise what the log raises.
     """

@@ -25,7 +25,7 @@ from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings, check_names
 from rewardlab.config.data import NO_BUDGET, NO_PRICES
 from rewardlab.data.files import write_atomic
-from rewardlab.data.other_images import with_blank_images, with_other_images
+from rewardlab.data.rows import with_blank_images, with_other_images
 from rewardlab.errors import ConfigError
 from rewardlab.judging.engines import open_model_judge
 from rewardlab.judging.judge import ModelJudge

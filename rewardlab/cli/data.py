@@ -76,8 +76,7 @@ def data_recipes_list() -> None:
 
 
 def _contamination(against: list[str]) -> tuple[Contamination | None, list[str]]:
-    from rewardlab.curation.contamination import load_benchmark_pairs, parse_against
-    from rewardlab.curation.decontaminate import Contamination, MatchLimits, num_images
+    from rewardlab.curation.decontaminate import Contamination, MatchLimits, load_benchmark_pairs, num_images, parse_against
     from rewardlab.reporting.progress import bar
 
     if not against:
@@ -152,7 +151,7 @@ def data_build(
 @data_app.command("balance")
 def data_balance(data: Data, out: Out, images: Images = None, allow_columns: AllowColumns = None, seed: RandomSeed = 0) -> None:
     """Exchange responses so that of each source and category as many pairs prefer either response, shown first as often."""
-    from rewardlab.curation.balance import Balance
+    from rewardlab.curation.build import Balance
     from rewardlab.data.pairs import stream_pairs, write_shards
 
     balance = Balance(seed)
@@ -171,7 +170,7 @@ def data_split(
     seed: RandomSeed = 0,
 ) -> None:
     """Two parts that share no picture, not even a re-encoded copy: `train/` and `test/`."""
-    from rewardlab.curation.split import hold_out_groups, picture_groups
+    from rewardlab.curation.duplicates import hold_out_groups, picture_groups
     from rewardlab.data.files import mark_unfinished
     from rewardlab.data.pairs import PairSet, write_parts
     from rewardlab.reporting.progress import bar
@@ -289,8 +288,7 @@ def data_decontaminate(
     the least certain finds side by side. `rewardlab data decontaminate pairs.parquet --against
     vl_rewardbench=vl_rewardbench.jsonl,images/ --out runs/clean`
     """
-    from rewardlab.curation.contamination import contamination_markdown, decontaminate, parse_against
-    from rewardlab.curation.decontaminate import MatchLimits
+    from rewardlab.curation.decontaminate import MatchLimits, contamination_markdown, decontaminate, parse_against
 
     limits = MatchLimits(image_bits=image_bits, similarity=similarity, least_words=least_words)
     command = shlex.join(["rewardlab", *sys.argv[1:]])

@@ -67,7 +67,7 @@ def _write(
     images: Path | None,
     allow_columns: str | None,
 ) -> None:
-    from rewardlab.data.judged import read_judged
+    from rewardlab.data.judgments import read_judged
     from rewardlab.data.preferences import PreferenceRules, write_preferences
 
     rules = PreferenceRules(min_margin, keep_inconsistent)

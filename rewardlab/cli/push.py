@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
@@ -9,11 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 import typer
 
 from rewardlab.cli.options import TRAINING, Images, app
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.reporting.cards import README
 
 if TYPE_CHECKING:
-    from rewardlab.cli.push_parts import Parcel
-    from rewardlab.data.hub import HubRepo
+    from collections.abc import Sequence
+
+    from rewardlab.benchmarks.report_model import Report
+    from rewardlab.data.hub import HubRepo, Parcel
 
 
 @app.command("push", rich_help_panel=TRAINING)
@@ -45,9 +49,8 @@ def push_command(
     that somebody wrote stays: only the section between rewardlab's marks is replaced.
     `HF_TOKEN=... rewardlab push runs/rl/final me/my-judge --report runs/bench --license apache-2.0`
     """
-    from rewardlab.cli.push_parts import checkpoint_parcel, is_checkpoint, pairs_parcel
-    from rewardlab.data.hub import HubRepo
-    from rewardlab.reporting.cards import README, author_text, merge_card
+    from rewardlab.data.hub import HubRepo, pairs_parcel
+    from rewardlab.reporting.cards import author_text, merge_card
 
     given: dict[str, Any] = {"license": licence, "datasets": dataset}
     with ExitStack() as stack:
@@ -96,7 +99,6 @@ def _own_readme(folder: Path, local: str | None, remote: str | None) -> str | No
 
 def _show(parcel: Parcel, card: str, target: HubRepo) -> None:
     from rewardlab.models.hub import reaches_hub
-    from rewardlab.reporting.cards import README
 
     typer.echo(card)
     for name in parcel.files:
@@ -121,3 +123,131 @@ def _say(parcel: Parcel) -> None:
         typer.echo(f"left out: {', '.join(parcel.left_out)}")
     for note in parcel.notes:
         typer.echo(note)
+
+
+# Of a trainer, not of a model: states to go on from, and a pickle of its arguments.
+TRAINER_FILES = (
+    "training_args.bin",
+    "optimizer*",
+    "scheduler*",
+    "rng_state*",
+    "trainer_state.json",
+    "global_step*",
+    "*.partial",
+)
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Return whether a folder holds a model or an adapter."""
+    return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+
+
+def checkpoint_parcel(folder: Path, repo: str, reports: Sequence[Path], *, base_model: str | None, **given: Any) -> Parcel:
+    """Return a checkpoint and its card. Raise CheckpointError for one without weights, or an adapter whose base nobody else
+    has; ConfigError for a report of another judge, or of a run that failed."""
+    from rewardlab.data.hub import Parcel, readme_of
+    from rewardlab.models.model_card import adapter_base, is_hub_id, model_card_body, model_front_matter
+
+    files, left_out = _files_of(folder)
+    _check_weights(folder)
+    base, changed = adapter_base(folder), {}
+    if base is not None and base_model is not None:
+        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        changed["adapter_config.json"] = (
+            json.dumps(config | {"base_model_name_or_path": base_model}, indent=2) + "\n"
+        ).encode()
+        files = [name for name in files if name not in changed]
+    elif base is not None and not is_hub_id(base):
+        raise CheckpointError(
+            f"{folder}: an adapter of {base}, a folder that others do not have; name its base on the Hub (--base-model "
+            "OWNER/NAME), or push what `rewardlab merge` makes of it"
+        )
+    read = [_read_report(path, folder) for path in reports]
+    front = model_front_matter(folder, base_model=base_model, **given)
+    whole = [report for report in read if not report.robustness]  # attacked pairs measure no accuracy of the judge
+    if whole:
+        front["model-index"] = _model_index(repo, whole)
+    body = model_card_body(folder, repo, [line for report in read for line in _result_lines(report)])
+    notes = [] if front["license"] else ["no license stated: --license apache-2.0 (or another) puts it on the card"]
+    notes += [] if front["base_model"] else ["no base model stated: the checkpoint does not name one of the Hub; --base-model"]
+    missing = "no model-index: accuracies are of attacked pairs alone" if read else "no accuracy on the card"
+    notes += [] if whole else [f"{missing}; --report RUN of `rewardlab bench run` puts it there"]
+    stale = ["*.safetensors", "*.safetensors.index.json"]
+    return Parcel(folder, files, front, body, stale, readme_of(folder), changed, left_out, notes)
+
+
+def _files_of(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the names of the files to send and of those left out, README.md in neither."""
+    sent, left_out = list[str](), list[str]()
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_dir() or any(part.startswith(".") for part in name.parts) or str(name) == README:
+            continue
+        trainers = any(Path(part).match(pattern) for part in name.parts for pattern in TRAINER_FILES)
+        (left_out if trainers else sent).append(name.as_posix())
+    return sent, left_out
+
+
+def _check_weights(folder: Path) -> None:
+    """Raise CheckpointError where weights are missing."""
+    if not any(folder.glob("*.safetensors")):
+        raise CheckpointError(f"{folder}: holds no *.safetensors; expected the folder of a finished run (OUT/final)")
+    for index in folder.glob("*.safetensors.index.json"):
+        wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        if missing := sorted(name for name in wanted if not (folder / name).is_file()):
+            raise CheckpointError(f"{folder}: lacks {', '.join(missing)}, which {index.name} names; copy the whole checkpoint")
+
+
+def _read_report(run: Path, folder: Path) -> Report:
+    """Return the report of a run. Raise ConfigError where the run failed, and where its judge had other weights or was asked in
+    other words."""
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.run_files import VOTES
+    from rewardlab.models.checkpoints import read_card, weights_id
+
+    report = read_run(run).report
+    if report.failure:
+        raise ConfigError(
+            f"{run}: no card may have its figures, for the run failed: {report.failure}; run the same benchmark command again, "
+            "which asks for what failed, or leave out this --report"
+        )
+    with (run / VOTES).open(encoding="utf-8") as log:
+        identity = json.loads(log.readline()).get("identity", {})
+    if (weights := identity.get("weights")) and weights != weights_id(folder):
+        raise ConfigError(
+            f"{run}: judged by {report.judge}, whose weights are not those of {folder} (a copy with new times counts as "
+            "another file, too: cp -a keeps them); run the benchmark on this checkpoint"
+        )
+    trained = (read_card(folder) or {}).get("template_hash")
+    if trained and identity.get("template") not in (None, trained):
+        raise ConfigError(f"{run}: asked in words of hash {identity['template']}; {folder} was trained on {trained}")
+    return report
+
+
+def _result_lines(report: Report) -> list[str]:
+    from rewardlab.benchmarks.report import accuracy_rows, facts
+    from rewardlab.benchmarks.robustness.text import FIGURES, figure_rows, robustness_sentence
+    from rewardlab.reporting.tables import markdown_table
+
+    accuracy = f"accuracy{' on attacked pairs' if report.robustness else ''}, 95 % interval"
+    lines = [f"### {report.benchmark}", "", *markdown_table(("", accuracy, "pairs"), accuracy_rows(report))]
+    if report.robustness:
+        lines += ["", robustness_sentence(report.robustness), "", *markdown_table(FIGURES, figure_rows(report.robustness))]
+    lines += ["", *(f"- {name}: {value}" for name, value in facts(report))]
+    versions = ", ".join(f"{name} {number}" for name, number in report.versions.items() if number)
+    return [*lines, f"- versions: {versions}", *(f"- note: {note}" for note in report.notes), ""]
+
+
+def _model_index(repo: str, reports: Sequence[Report]) -> Any:
+    from huggingface_hub.repocard_data import EvalResult, eval_results_to_model_index
+
+    results = []
+    for report in reports:
+        values = {"accuracy": report.scores.accuracy.micro, "invalid_rate": report.scores.invalid_rate}
+        if report.scores.swap_consistency is not None:
+            values["swap_consistency"] = report.scores.swap_consistency
+        results += [
+            EvalResult("image-text-to-text", report.benchmark, report.benchmark, name, round(value, 4))
+            for name, value in values.items()
+        ]
+    return eval_results_to_model_index(repo.rpartition("/")[2], results)

@@ -1,19 +1,19 @@
-"""From a public source to a clean set of pairs: converted, checked, freed of repetitions and of what benchmarks contain.
+"""From a public source to a clean set of pairs: converted, checked, balanced, deduplicated, without benchmark rows.
 
-One pass, pair by pair. Everything that is not in the set is in ``rejected.jsonl`` with its reason; ``report.json`` is written
-last, so that a folder without it is not a finished set. A build that was killed starts anew.
+One pass, pair by pair. Everything that is left out is in ``rejected.jsonl`` with its reason; ``report.json`` is written last,
+so that a folder without it is not a finished set. An interrupted build starts anew.
 """
 
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rewardlab.curation.balance import Balance
 from rewardlab.curation.decontaminate import Contamination, pair_images
 from rewardlab.curation.duplicates import Duplicates
 from rewardlab.curation.image_hashes import picture_of
@@ -25,7 +25,38 @@ from rewardlab.data.rows import FRAMES
 from rewardlab.data.sources import HubStream, source_files
 from rewardlab.errors import DataError, OutputError
 from rewardlab.reporting.progress import Advance
-from rewardlab.types import PreferencePair
+from rewardlab.types import BOTH_ORDERS, Order, PreferencePair
+
+CELLS = tuple((preferred, order) for preferred in (0, 1) for order in BOTH_ORDERS)
+
+
+class Balance:
+    """Places pairs, one after another, where their source and category have fewest: counts of the four cells (which response is
+    preferred, which is shown first) differ by one at most, where no pair carries a judgment.
+
+    Exchanging the responses of a pair with a judgment exchanges its order, too, so that the judgment still reads right; its
+    cells are then two of the four. Among equals the seed and the pair decide.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+        self._cells: Counter[tuple[str, str, int, Order]] = Counter()
+
+    def place(self, pair: PreferencePair) -> PreferencePair:
+        """Return the pair, its responses exchanged or not; one without label stays as it is."""
+        if pair.preferred is None:
+            return pair
+        dice = random.Random(f"place {self._seed} {pair.pair_id}")
+        open_cells = [cell for cell in CELLS if not pair.judgment or self._at(pair, cell[0]).order == cell[1]]
+        dice.shuffle(open_cells)
+        preferred, order = min(open_cells, key=lambda cell: self._cells[pair.source, pair.category, *cell])
+        self._cells[pair.source, pair.category, preferred, order] += 1
+        return replace(self._at(pair, preferred), order=order)
+
+    @staticmethod
+    def _at(pair: PreferencePair, preferred: int) -> PreferencePair:
+        return pair if pair.preferred == preferred else pair.swap()
+
 
 REPORT, REJECTED = "report.json", "rejected.jsonl"
 MOST_LETTERS = 300  # of a reason, where reasons are counted

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rewardlab.data.judged import JudgedPair
+from rewardlab.data.judgments import JudgedPair
 from rewardlab.errors import DataError, OutputError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.prompts.sanitize import break_control_tokens

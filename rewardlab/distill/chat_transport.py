@@ -13,8 +13,7 @@ from rewardlab.config import DistillConfig
 from rewardlab.data.rows import with_frames
 from rewardlab.distill.budget import BudgetGuard, BudgetSpentError, CallLedger, Ledger
 from rewardlab.distill.journal import Answer, Journal
-from rewardlab.distill.tagging import order_of, tag
-from rewardlab.distill.transport import PASSES, Progress, progress_note, request_fields
+from rewardlab.distill.teacher import PASSES, Progress, order_of, progress_note, request_fields, tag
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.reporting.progress import Advance

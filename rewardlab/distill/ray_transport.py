@@ -31,7 +31,7 @@ from rewardlab.distill.chat_transport import ChatTransport, open_endpoints
 from rewardlab.distill.journal import Answer, Journal
 from rewardlab.distill.pipeline import JOURNAL, finish, identity_of, survey
 from rewardlab.distill.statistics import Statistics
-from rewardlab.distill.transport import Progress
+from rewardlab.distill.teacher import Progress
 from rewardlab.errors import ConfigError, EndpointError, OutputError, RewardlabError
 from rewardlab.reporting.progress import bar
 from rewardlab.types import Completion, Order, PreferencePair

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rewardlab.data.vote_log import VoteLog
+from rewardlab.data.votes import VoteLog
 from rewardlab.judging.asking import PairRequest, ask_missing, vote_places
 from rewardlab.judging.judge import ModelJudge
 from rewardlab.judging.ranking import Match

@@ -18,7 +18,7 @@ from rewardlab.benchmarks.robustness.run import run_robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.cli import main
-from rewardlab.cli.push_parts import checkpoint_parcel
+from rewardlab.cli.push import checkpoint_parcel
 from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import read_pairs, write_jsonl, write_parquet, write_shards
 from rewardlab.errors import ConfigError

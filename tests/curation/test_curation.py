@@ -15,12 +15,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
-from rewardlab.curation.balance import Balance
-from rewardlab.curation.duplicates import Duplicates
+from rewardlab.curation.build import Balance
+from rewardlab.curation.duplicates import Duplicates, hold_out_groups, picture_groups
 from rewardlab.curation.image_hashes import picture_of
 from rewardlab.curation.overview import Overview
 from rewardlab.curation.quality import Rules, examine_judgments, leaks_label, length_fences
-from rewardlab.curation.split import hold_out_groups, picture_groups
 from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import PairSet, read_pairs, validate_rows, write_jsonl, write_parquet, write_shards
 from rewardlab.data.rows import with_frames

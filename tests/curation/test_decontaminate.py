@@ -16,14 +16,16 @@ from sklearn.datasets import load_sample_images
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
-from rewardlab.curation.contamination import BenchmarkFile, decontaminate, parse_against
 from rewardlab.curation.decontaminate import (
+    BenchmarkFile,
     BenchmarkPair,
     MatchLimits,
     TextIndex,
+    decontaminate,
     find_matches,
     jaccard,
     num_steps,
+    parse_against,
     shingles,
 )
 from rewardlab.curation.image_hashes import PictureIndex, picture_of

@@ -19,9 +19,8 @@ import pytest
 from PIL import Image
 
 from rewardlab.data.images import BASE64_PIECE, decode_image, encode_png, from_data_url, plain_image, read_image, to_data_url
-from rewardlab.data.other_images import with_blank_images, with_other_images
 from rewardlab.data.pairs import read_pairs, write_parquet
-from rewardlab.data.rows import from_row, validate
+from rewardlab.data.rows import from_row, validate, with_blank_images, with_other_images
 from rewardlab.errors import DataError, MediaError, OutputError
 from rewardlab.types import IMAGE_MARK, Order, PreferencePair
 

@@ -22,7 +22,7 @@ from rewardlab.cli import app
 from rewardlab.data.candidates import candidates_hash, read_candidates
 from rewardlab.data.files import data_hash
 from rewardlab.data.images import encode_png
-from rewardlab.data.judged import JudgedPair, judge_of_votes, read_judged
+from rewardlab.data.judgments import JudgedPair, judge_of_votes, read_judged
 from rewardlab.data.pairs import write_parquet
 from rewardlab.data.preferences import PreferenceRules, write_preferences
 from rewardlab.data.votes import vote_row

@@ -15,7 +15,7 @@ from eval.newcomers.eyes import name_of, pixels_of, right_place, scene_of
 from eval.newcomers.server import STYLES, Judge
 from eval.newcomers.sets import FORMS, newcomers_pairs
 from rewardlab.data.images import to_data_url
-from rewardlab.data.other_images import with_blank_images
+from rewardlab.data.rows import with_blank_images
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.types import Order, PreferencePair
 
