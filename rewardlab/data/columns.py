@@ -1,56 +1,20 @@
-"""Which columns of a row are read. One of another name is an error: a pair without its picture reads like any other."""
+"""Columns that are read. One of another name is an error: a pair without its picture would pass for any other."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
 from rewardlab.errors import DataError
 from rewardlab.reporting.progress import log_line
+from rewardlab.types import PreferencePair
 
-PAIR_COLUMNS = frozenset(
-    [
-        "pair_id",
-        "question",
-        "images",
-        "videos",
-        "responses",
-        "response_images",
-        "preferred",
-        "category",
-        "source",
-        "licence",
-        "level",
-        "attempts",
-        "teacher_share",
-        "order",
-        "judgment",
-        "provenance",
-    ]
-)
-CANDIDATE_COLUMNS = frozenset(
-    [
-        "id",
-        "question",
-        "prompt",
-        "responses",
-        "chosen",
-        "rejected",
-        "images",
-        "best",
-        "group",
-        "subset",
-        # RewardBench 2 has these, and nothing is decided by them:
-        "num_correct",
-        "num_incorrect",
-        "total_completions",
-        "models",
-        "additional_metadata",
-    ]
-)
+PAIR_COLUMNS = frozenset(column.name for column in fields(PreferencePair))
+_REWARDBENCH2 = "num_correct num_incorrect total_completions models additional_metadata"  # columns that decide nothing
+CANDIDATE_COLUMNS = frozenset(f"id question prompt responses chosen rejected images best group subset {_REWARDBENCH2}".split())
 ALL = "all"
 FLAG = "--allow-columns"
 
@@ -127,7 +91,7 @@ def unread_words(columns: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class AllowedColumns:
-    """Columns that may stand in a row and are not read: by name, or all but those that hold media. Each is logged once."""
+    """Columns that may be in a row and are not read: by name, or all but those that hold media. Each is logged once."""
 
     names: frozenset[str] = frozenset()
     logged: set[str] = field(default_factory=set, compare=False)

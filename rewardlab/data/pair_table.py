@@ -22,14 +22,14 @@ from typing import Any, Protocol, overload
 
 import numpy as np
 
-from rewardlab.data.column_mapping import PairForm
+from rewardlab.data.column_mapping import PairForm, rows_in_pair_form
 from rewardlab.data.columns import PAIR_COLUMNS, AllowedColumns
 from rewardlab.data.files import place_in_file
 from rewardlab.data.images import check_image
 from rewardlab.data.media_mentions import MediaCount
 from rewardlab.data.pairs import MEDIA_HASH, BadRow, read_row
 from rewardlab.data.parquet import parquet_batches, unreadable_parquet
-from rewardlab.data.row_files import FileRow, data_files_of, is_checked, parse_line, stored_rows
+from rewardlab.data.row_files import FileRow, data_files_of, is_checked, parse_line
 from rewardlab.data.rows import FRAMES, Files, media_of, path_of_medium, place_of, with_frames
 from rewardlab.data.video import VideoPolicy
 from rewardlab.errors import DataError, InputError, MediaError
@@ -43,8 +43,8 @@ REWRITE = "`rewardlab data convert FILE --out FOLDER` writes it anew, in small o
 
 
 class RowFile(Protocol):
-    """A file of rows. ``checked``: embedded images were looked at when it was written. Only once :meth:`light_rows` has been
-    gone through to its end are the number of rows and each row known, except of Parquet."""
+    """A file of rows in pair form, read by number. ``checked``: embedded images were checked when it was written. Except for
+    Parquet, the number of rows and each row are known only after :meth:`light_rows` has ended."""
 
     path: Path
     checked: bool
@@ -52,41 +52,33 @@ class RowFile(Protocol):
     def __len__(self) -> int: ...
 
     def row(self, number: int) -> FileRow:
-        """Return row ``number``, from 0, in pair form. Raise DataError for a file that has changed."""
+        """Return row ``number``, from 0. Raise DataError for a file that has changed."""
         ...
 
     def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
-        """Yield all rows in pair form. Bytes of media may be left out; with ``by_content`` only those that
-        :meth:`identity` tells."""
+        """Yield all rows. Bytes of media may be left out; with ``by_content`` only those that :meth:`identity` covers."""
         ...
 
     def identity(self) -> bytes:
-        """Return what changes with embedded media, where rows do not tell."""
+        """Return what changes with embedded media that :meth:`light_rows` leaves out."""
         ...
 
 
 def open_rows(path: Path) -> RowFile:
-    """Return the rows of a file by what its name ends in. Raise DataError for one that cannot be read."""
+    """Return the rows of a file by its suffix. Raise DataError for one that cannot be read."""
     kinds: dict[str, Callable[[Path], RowFile]] = {".parquet": ParquetRows, ".jsonl": LineRows}
     return kinds.get(path.suffix, HeldRows)(path)
 
 
-def _is_bytes(column: str) -> bool:
-    """Whether a leaf of a Parquet schema holds the bytes of media: of a list of structs, or of one."""
-    return "." in column and column.rpartition(".")[2] == "bytes"
-
-
 class ParquetRows:
-    """Rows of a Parquet file by number; the row group last read stays in memory, one for each thread."""
+    """Rows of a Parquet file; the row group last read stays in memory, one for each thread."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow.parquet as pq
 
         self.path, self.checked = path, is_checked(path)
-        try:
+        with self._readable():
             self._metadata = pq.read_metadata(path)
-        except (OSError, ValueError) as error:
-            raise unreadable_parquet(path, error) from error
         groups = [self._metadata.row_group(n) for n in range(self._metadata.num_row_groups)]
         self._form = PairForm.of(path, self._metadata.schema.to_arrow_schema().names)
         self._media = {*MEDIA, *self._form.media_columns}
@@ -110,67 +102,59 @@ class ParquetRows:
         self.__dict__.update(state)
         self._local = threading.local()
 
-    def _file(self) -> Any:
-        import pyarrow.parquet as pq
-
-        with self._readable():
-            return pq.ParquetFile(self.path, metadata=self._metadata)  # mapped pages would count as this process's memory
-
     @contextmanager
     def _readable(self) -> Iterator[None]:
         try:
             yield
+        except InputError:
+            raise
         except (OSError, ValueError) as error:  # damaged, or changed while it is read
-            if isinstance(error, InputError):
-                raise
             raise unreadable_parquet(self.path, error) from error
+
+    @contextmanager
+    def _file(self) -> Iterator[Any]:
+        import pyarrow.parquet as pq
+
+        with self._readable(), pq.ParquetFile(self.path, metadata=self._metadata) as file:  # mapped pages would count as memory
+            yield file
 
     def row(self, number: int) -> FileRow:
         group = bisect_right(self._starts, number) - 1
         if getattr(self._local, "group", None) != group:
-            with self._file() as file, self._readable():
+            with self._file() as file:
                 self._local.table, self._local.group = file.read_row_group(group, use_threads=False), group
         rows: list[dict[str, Any]] = self._local.table.slice(number - self._starts[group], 1).to_pylist()
         return self._form.of_row(FileRow(rows[0]), self.path, number)
 
     def _is_read(self, column: str, by_content: bool) -> bool:
-        """Whether a column is read for its texts: of media that a hash in the file names, their paths alone. Where a file holds
-        bytes and paths, only the bytes say which paths count."""
-        name = column.partition(".")[0]
+        """Return whether light rows need a leaf column: all texts; of media their paths, and their bytes if no hash in the file
+        covers them, or if only the bytes tell which of its paths count."""
+        name, _, leaf = column.partition(".")
         if name in PAIR_COLUMNS and name not in self._media:
             return True
         is_needed = name in self._media and by_content and (not self.checked or name in self._mixes_paths)
-        return is_needed or not _is_bytes(column)
+        return is_needed or leaf.rpartition(".")[2] != "bytes"
 
     def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
-        """Yield all rows without the bytes of media; with ``by_content``, with those in a file that another program wrote."""
         columns = [column for column in self._columns if self._is_read(column, by_content)]
-        with self._file() as file, self._readable():
-            number = 0
-            for batch in parquet_batches(file, columns):
-                for row in batch.to_pylist():
-                    yield self._form.of_row(FileRow(row), self.path, number)
-                    number += 1
+        with self._file() as file:
+            rows = (row for batch in parquet_batches(file, columns) for row in batch.to_pylist())
+            for number, row in enumerate(rows):
+                yield self._form.of_row(FileRow(row), self.path, number)
 
     def identity(self) -> bytes:
-        """Return what changes with media: their hash, or in files of older versions the sizes of their columns."""
-        if media := (self._metadata.metadata or {}).get(MEDIA_HASH):
-            return bytes(media)
-        groups = [self._metadata.row_group(n) for n in range(self._metadata.num_row_groups)]
-        numbers = [n for n, column in enumerate(self._columns) if column.endswith(".bytes")]
-        return repr([(group.num_rows, [group.column(n).total_uncompressed_size for n in numbers]) for group in groups]).encode()
+        """Return the hash of all media in a file that we wrote."""
+        return bytes((self._metadata.metadata or {}).get(MEDIA_HASH, b""))
 
 
 def _holds(groups: Sequence[Any], name: str, leaf: str) -> bool:
-    """Whether a leaf (``bytes`` or ``path``) of the media column ``name`` has any value; also where a file does not say."""
-    for group in groups:
-        for column in map(group.column, range(group.num_columns)):
-            path = column.path_in_schema
-            if path.startswith(f"{name}.") and path.endswith(f".{leaf}"):
-                counts = column.statistics
-                if counts is None or not counts.has_null_count or counts.null_count < column.num_values:
-                    return True
-    return False
+    """Return whether a leaf ("bytes" or "path") of the media column ``name`` has any value, or the file has no statistics."""
+    chunks = [group.column(n) for group in groups for n in range(group.num_columns)]
+    of_leaf = [c for c in chunks if c.path_in_schema.startswith(f"{name}.") and c.path_in_schema.endswith(f".{leaf}")]
+    return any(
+        chunk.statistics is None or not chunk.statistics.has_null_count or chunk.statistics.null_count < chunk.num_values
+        for chunk in of_leaf
+    )
 
 
 class LineRows:
@@ -180,7 +164,7 @@ class LineRows:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._form: PairForm | None = None  # as the first row has it
+        self._form: PairForm | None = None  # by the first row
         self._offsets = self._lines = np.empty(0, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -193,11 +177,10 @@ class LineRows:
                 line = int(self._lines[number])
                 stored = FileRow(parse_line(_text_of(file.readline()), self.path, line), line)
         except OSError as error:
-            raise _gone(self.path, error) from error
+            raise DataError(f"{self.path}: cannot be read any more ({error.strerror})") from error
         return (self._form or PairForm()).of_row(stored, self.path, number)
 
     def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
-        """Yield all rows as they are: their media are paths."""
         offsets, lines, place = list[int](), list[int](), 0
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -220,10 +203,6 @@ def _text_of(line: bytes) -> str:
     return line.decode("utf-8-sig", "surrogateescape")
 
 
-def _gone(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path}: cannot be read any more ({error.strerror})")
-
-
 class HeldRows:
     """Rows of a CSV, a JSON list or an Arrow file, all of them in memory; a larger set is to be converted first."""
 
@@ -233,18 +212,16 @@ class HeldRows:
         self.path = path
         if (size := path.stat().st_size) > MOST_HELD_BYTES:
             raise DataError(f"{path}: its {size >> 20:,} MiB would all be held in memory; {REWRITE}")
-        self._rows = list(stored_rows(path))
-        columns = next((list(map(str, stored.row)) for stored in self._rows if isinstance(stored.row, Mapping)), [])
-        self._form = PairForm.of(path, columns)
+        self._rows = list(rows_in_pair_form(path))
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def row(self, number: int) -> FileRow:
-        return self._form.of_row(self._rows[number], self.path, number)
+        return self._rows[number]
 
     def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
-        yield from map(self.row, range(len(self)))
+        yield from self._rows
 
     def identity(self) -> bytes:
         return b""

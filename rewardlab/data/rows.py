@@ -20,10 +20,9 @@ judgment           string              a teacher's reasoned verdict, "" without
 provenance         string              ``RECIPE:HASH``, the SHA-256 (16 digits) of the source's row
 =================  ==================  =================================================================================
 
-Only ``question``, ``responses`` and ``preferred`` are required; a file of version 1 lacks some columns and reads the same. A
-column of another name is an error unless it is allowed (:mod:`rewardlab.data.columns`). In
-JSON lines an image or a video is a path, and a question or a response may be a list of parts, as chats have them:
-``{"type": "text", "text": ...}``, ``{"type": "image", "image": PATH}``, ``{"type": "video", "video": PATH}``.
+Only ``question``, ``responses`` and ``preferred`` are required. A column of another name is an error unless it is allowed
+(:mod:`rewardlab.data.columns`). In JSON lines an image or a video is a path, and a question or a response may be a list of
+parts: ``{"type": "text", "text": ...}``, ``{"type": "image", "image": PATH}``, ``{"type": "video", "video": PATH}``.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Order, PreferencePair
 
 VERSION = 2
 TEXTS = ("category", "source", "licence", "attempts", "judgment", "provenance")
-FRAMES = 8  # of a video, where nobody says how many
+FRAMES = 8  # default number of frames of a video
 
 
 def _has_lone_surrogate(text: str) -> bool:
@@ -77,52 +76,37 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
     return pair
 
 
+COLUMNS = (
+    *("pair_id", "question", "images", "videos", "responses", "response_images", "preferred", "category", "source"),
+    *("licence", "level", "attempts", "teacher_share", "order", "judgment", "provenance"),
+)
+
+
 def features() -> Any:
     """Return the columns as ``datasets`` knows them."""
     from datasets import Features, Image, List, Value
 
-    text, file = Value("string"), {"bytes": Value("binary"), "path": Value("string")}
-    return Features(
-        {
-            "pair_id": text,
-            "question": text,
-            "images": List(Image()),
-            "videos": List(file),
-            "responses": List(text),
-            "response_images": List(List(Image())),
-            "preferred": Value("int8"),
-            "category": text,
-            "source": text,
-            "licence": text,
-            "level": Value("int8"),
-            "attempts": text,
-            "teacher_share": Value("float32"),
-            "order": text,
-            "judgment": text,
-            "provenance": text,
-        }
-    )
+    kinds = {
+        "images": List(Image()),
+        "videos": List({"bytes": Value("binary"), "path": Value("string")}),
+        "responses": List(Value("string")),
+        "response_images": List(List(Image())),
+        "preferred": Value("int8"),
+        "level": Value("int8"),
+        "teacher_share": Value("float32"),
+    }
+    return Features({name: kinds.get(name, Value("string")) for name in COLUMNS})
 
 
 def to_row(pair: PreferencePair) -> dict[str, Any]:
-    """Return the row of a pair, media embedded."""
-    return {
-        "pair_id": pair.pair_id,
-        "question": pair.question,
+    """Return the row of a pair, media embedded, its columns in the order of the format."""
+    row = {name: getattr(pair, name) for name in COLUMNS}
+    return row | {
         "images": _embedded(pair.images),
         "videos": _embedded(pair.videos),
         "responses": list(pair.responses),
         "response_images": [_embedded(images) for images in pair.response_images],
-        "preferred": pair.preferred,
-        "category": pair.category,
-        "source": pair.source,
-        "licence": pair.licence,
-        "level": pair.level,
-        "attempts": pair.attempts,
-        "teacher_share": pair.teacher_share,
         "order": pair.order.value,
-        "judgment": pair.judgment,
-        "provenance": pair.provenance,
     }
 
 
@@ -301,12 +285,8 @@ def from_row(
         responses=(contents[0].text, contents[1].text),
         preferred=_number(row.get("preferred")),
         images=_images([*question.images, *_list(row, "images", where)], files, where),
-        category=row.get("category") or "",
-        source=row.get("source") or "",
         level=level,
-        attempts=row.get("attempts") or "",
         order=Order(row.get("order") or "given"),
-        judgment=row.get("judgment") or "",
         response_images=(
             _images([*contents[0].images, *response_images[0]], files, where),
             _images([*contents[1].images, *response_images[1]], files, where),
@@ -316,8 +296,7 @@ def from_row(
             for n, video in enumerate([*question.videos, *_list(row, "videos", where)])
         ),
         teacher_share=share,
-        licence=row.get("licence") or "",
-        provenance=row.get("provenance") or "",
+        **{name: row.get(name) or "" for name in TEXTS},
     )
     check_marks(pair, where)
     return validate(pair, where=where)
