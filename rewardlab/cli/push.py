@@ -3,77 +3,85 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from rewardlab.cli.commands import command
 from rewardlab.cli.options import TRAINING, Images, app
 from rewardlab.errors import CheckpointError, ConfigError, DataError
 from rewardlab.reporting.cards import README
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rewardlab.benchmarks.report_model import Report
     from rewardlab.data.hub import HubRepo, Parcel
 
 
-@app.command("push", rich_help_panel=TRAINING)
-def push_command(
-    folder: Annotated[Path, typer.Argument(help="A checkpoint (OUT/final, a merged one), or pairs: .parquet, .jsonl, folder.")],
-    repo: Annotated[str, typer.Argument(help="OWNER/NAME on the Hub (HF_ENDPOINT names another hub).")],
+CARD_KEYS = ("license", "datasets", "base_model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """Options of `rewardlab push`."""
+
+    folder: Annotated[Path, typer.Argument(help="A checkpoint (OUT/final, a merged one), or pairs: .parquet, .jsonl, folder.")]
+    repo: Annotated[str, typer.Argument(help="OWNER/NAME on the Hub (HF_ENDPOINT names another hub).")]
+    card: Annotated[
+        Optional[list[str]],
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Values on the card: license=apache-2.0, datasets=OWNER/NAME or datasets=[A/B,C/D] that it was trained on, "
+            "base_model=OWNER/NAME if the checkpoint names a folder.",
+        ),
+    ] = None
     report: Annotated[
         Optional[list[Path]], typer.Option("--report", help="Folder of a `bench run` of this checkpoint; repeat for several.")
-    ] = None,
-    base_model: Annotated[
-        Optional[str], typer.Option("--base-model", help="OWNER/NAME of the base, where the checkpoint names a folder.")
-    ] = None,
-    licence: Annotated[Optional[str], typer.Option("--license", help="As the Hub names it: apache-2.0, cc-by-4.0, ...")] = None,
-    dataset: Annotated[
-        Optional[list[str]], typer.Option("--dataset", help="OWNER/NAME it was trained on; repeat for several.")
-    ] = None,
-    images: Images = None,
-    private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one.")] = False,
+    ] = None
+    images: Images = None
+    private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one.")] = False
     replace_card: Annotated[
         bool, typer.Option("--replace-card", help="Write README.md anew, over what others wrote in it.")
-    ] = False,
+    ] = False
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the card, list the files sent and deleted; send nothing.")
-    ] = False,
-) -> None:
+    ] = False
+
+
+@command(app, "push", rich_help_panel=TRAINING)
+def push_command(options: Push) -> None:
     """Push a checkpoint or a set of pairs to the Hub, with a card: accuracy in both orders, template hash, command, versions.
 
     Files, card and deletions are one commit: a push that was cut off changes nothing, and the same command goes on. A README
     that somebody wrote stays: only the section between rewardlab's marks is replaced.
-    `HF_TOKEN=... rewardlab push runs/rl/final me/my-judge --report runs/bench --license apache-2.0`
+    `HF_TOKEN=... rewardlab push runs/rl/final me/my-judge license=apache-2.0 --report runs/bench`
     """
     from rewardlab.data.hub import HubRepo, pairs_parcel
     from rewardlab.reporting.cards import author_text, merge_card
 
-    given: dict[str, Any] = {"license": licence, "datasets": dataset}
+    folder, values = options.folder, card_values(options.card or ())
     with ExitStack() as stack:
         if is_checkpoint(folder):
-            target = HubRepo(repo, "model")
-            parcel = checkpoint_parcel(folder, repo, report or [], base_model=base_model, **given)
-        elif report or base_model:
-            raise ConfigError(f"{folder}: is no checkpoint; --report and --base-model belong to one")
+            target = HubRepo(options.repo, "model")
+            parcel = checkpoint_parcel(folder, options.repo, options.report or [], values)
+        elif options.report or "base_model" in values:
+            raise ConfigError(f"{folder}: is no checkpoint; --report and base_model= belong to one")
         else:
-            target = HubRepo(repo, "dataset")
-            parcel = stack.enter_context(pairs_parcel(folder, repo, images=images, **given))
-        local = parcel.readme
-        remote = None if dry_run else target.read_readme()
-        human = None if replace_card else _own_readme(folder, local, remote)
-        options = [name for name, value in {**given, "base_model": base_model}.items() if value]
-        card = merge_card(human or "", parcel.front, parcel.body, given=options)
-        if dry_run:
+            target = HubRepo(options.repo, "dataset")
+            parcel = stack.enter_context(pairs_parcel(folder, options.repo, images=options.images, **values))
+        remote = None if options.dry_run else target.read_readme()
+        human = None if options.replace_card else _author_readme(folder, parcel.readme, remote)
+        card = merge_card(human or "", parcel.front, parcel.body, given=values)
+        if options.dry_run:
             _show(parcel, card, target)
             return
-        url = target.create(private=private)
+        url = target.create(private=options.private)
         deleted = parcel.leftovers(target.list_files())
-        changed = {**parcel.changed, README: card.encode()}
-        commit = target.upload(parcel.folder, parcel.files, deleted=deleted, changed=changed, message="rewardlab push")
+        commit = target.upload(parcel, card, deleted=deleted)
     typer.echo(f"{len(parcel.files):,} files and the card: {url} ({commit})")
     _say_deleted(deleted)
     if human is not None and author_text(human):
@@ -83,7 +91,21 @@ def push_command(
     _say(parcel)
 
 
-def _own_readme(folder: Path, local: str | None, remote: str | None) -> str | None:
+def card_values(assignments: Sequence[str]) -> dict[str, Any]:
+    """Return the values that KEY=VALUE put on the card. Raise ConfigError for another key."""
+    from rewardlab.config import parse_overrides
+
+    values = parse_overrides(assignments)
+    if unknown := [key for key in values if key not in CARD_KEYS]:
+        near = get_close_matches(unknown[0], CARD_KEYS, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"{unknown[0]}: expected one of {', '.join(CARD_KEYS)}{meant}")
+    if isinstance(values.get("datasets"), str):
+        values["datasets"] = [values["datasets"]]
+    return values
+
+
+def _author_readme(folder: Path, local: str | None, remote: str | None) -> str | None:
     """Return the README to keep the text of: the repository's, or else the folder's. Raise DataError where both hold texts that
     differ."""
     from rewardlab.reporting.cards import author_text
@@ -142,7 +164,7 @@ def is_checkpoint(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
 
 
-def checkpoint_parcel(folder: Path, repo: str, reports: Sequence[Path], *, base_model: str | None, **given: Any) -> Parcel:
+def checkpoint_parcel(folder: Path, repo: str, reports: Sequence[Path], values: Mapping[str, Any]) -> Parcel:
     """Return a checkpoint and its card. Raise CheckpointError for one without weights, or an adapter whose base nobody else
     has; ConfigError for a report of another judge, or of a run that failed."""
     from rewardlab.data.hub import Parcel, readme_of
@@ -150,7 +172,7 @@ def checkpoint_parcel(folder: Path, repo: str, reports: Sequence[Path], *, base_
 
     files, left_out = _files_of(folder)
     _check_weights(folder)
-    base, changed = adapter_base(folder), {}
+    base, base_model, changed = adapter_base(folder), values.get("base_model"), {}
     if base is not None and base_model is not None:
         config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         changed["adapter_config.json"] = (
@@ -159,17 +181,19 @@ def checkpoint_parcel(folder: Path, repo: str, reports: Sequence[Path], *, base_
         files = [name for name in files if name not in changed]
     elif base is not None and not is_hub_id(base):
         raise CheckpointError(
-            f"{folder}: an adapter of {base}, a folder that others do not have; name its base on the Hub (--base-model "
-            "OWNER/NAME), or push what `rewardlab merge` makes of it"
+            f"{folder}: an adapter of {base}, a folder that others do not have; name its base on the Hub "
+            "(base_model=OWNER/NAME), or push what `rewardlab merge` makes of it"
         )
     read = [_read_report(path, folder) for path in reports]
-    front = model_front_matter(folder, base_model=base_model, **given)
+    front = model_front_matter(folder, **values)
     whole = [report for report in read if not report.robustness]  # attacked pairs measure no accuracy of the judge
     if whole:
         front["model-index"] = _model_index(repo, whole)
     body = model_card_body(folder, repo, [line for report in read for line in _result_lines(report)])
-    notes = [] if front["license"] else ["no license stated: --license apache-2.0 (or another) puts it on the card"]
-    notes += [] if front["base_model"] else ["no base model stated: the checkpoint does not name one of the Hub; --base-model"]
+    notes = [] if front["license"] else ["no license stated: license=apache-2.0 (or another) puts it on the card"]
+    notes += (
+        [] if front["base_model"] else ["no base model stated: the checkpoint names none of the Hub; base_model=OWNER/NAME"]
+    )
     missing = "no model-index: accuracies are of attacked pairs alone" if read else "no accuracy on the card"
     notes += [] if whole else [f"{missing}; --report RUN of `rewardlab bench run` puts it there"]
     stale = ["*.safetensors", "*.safetensors.index.json"]

@@ -219,7 +219,7 @@ def suggested_mapping(path: Path) -> str:
     name, place = re.sub(r"[^a-z0-9]+", "_", path.stem.lower()).strip("_") or "mine", _remark(str(path))
     lines = [
         f"# A mapping for {place}, of its first {len(rows):,} rows. Check it, save it as {name}.yaml, then",
-        f"# rewardlab data build {name}.yaml --from {place} --no-decontaminate --out sets/{name}",
+        f"# rewardlab data build {name}.yaml --from {place} --against none --out sets/{name}",
         f"name: {_quoted(name)}",
         *_fields(columns),
     ]

@@ -21,17 +21,13 @@ _LOCKS: list[int] = []
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file. ``str.splitlines`` would also break at U+2028 and its kin, which JSON leaves as they
-    are.
-    """
+    """Return the lines of a text file; ``str.splitlines`` would also break at U+2028, which JSON leaves as it is."""
     lines = path.read_text(encoding="utf-8").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def read_complete_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a JSON lines file that may still be written to, without a last line that is cut off; [] if there is no
-    file.
-    """
+    """Return the rows of a JSON lines file that may still grow, without an incomplete last line; [] if there is no file."""
     return list(complete_lines(path))
 
 
@@ -46,8 +42,8 @@ def complete_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def json_fault(error: ValueError, text: str = "") -> str:
-    """Return why JSON cannot be read; ``text``: that of a file, whose line is named. Python's own words of a number that is too
-    long for it are advice for who writes programs."""
+    """Return why JSON cannot be read. For a number that is too long for Python, whose own message is advice for programmers,
+    name its line in the file's ``text``."""
     if isinstance(error, json.JSONDecodeError) or "int_max_str_digits" not in str(error):
         return str(error)
     most = sys.get_int_max_str_digits()
@@ -57,13 +53,12 @@ def json_fault(error: ValueError, text: str = "") -> str:
 
 
 def leads_out(path: str) -> bool:
-    """Return whether a relative path leaves, by ``..``, the folder that it starts at; links count as what they are named."""
+    """Return whether a relative path leaves, by ``..``, the folder that it starts at; links are not followed."""
     return not os.path.isabs(path) and os.path.normpath(path).split(os.sep)[0] == os.pardir
 
 
 def place_in_file(path: Path, file: Path, line: int | None) -> str:
-    """Return the words behind a row's number in the set ``path``: " (b.jsonl, line 4)", as far as they are known and no
-    matter of course."""
+    """Return the words behind a row's number in the set ``path``: " (b.jsonl, line 4)"; the file only if it is not the set."""
     parts = [*([file.name] if file != path else []), *([f"line {line:,}"] if line is not None else [])]
     return f" ({', '.join(parts)})" if parts else ""
 
@@ -75,8 +70,8 @@ def sha256_of(path: Path) -> str:
 
 
 def data_hash(path: Path) -> str:
-    """Return 16 hex digits of what a data file, or all data files within a folder, hold; their names count. Raise DataError
-    where there is none."""
+    """Return 16 hex digits of the content of a data file, or of the names and contents of a folder's data files. Raise
+    DataError if there is none."""
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected a data file")
     if not path.is_dir():
@@ -87,7 +82,7 @@ def data_hash(path: Path) -> str:
 
 
 def lock_folder(folder: Path) -> None:
-    """Keep other processes out of ``folder`` until this one ends, however it ends. Raises OutputError where one is in it."""
+    """Keep other processes out of ``folder`` until this one ends. Raises OutputError if another process is in it."""
     lock = _open_lock(folder / ".lock")
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -176,18 +176,19 @@ class HubRepo:
             except RepositoryNotFoundError:
                 return []
 
-    def upload(
-        self, folder: Path, files: Sequence[str], *, deleted: Collection[str], changed: Mapping[str, bytes], message: str
-    ) -> str:
-        """Send ``files`` of ``folder`` and ``changed`` (name -> content), the card among it, and delete ``deleted``, in one
-        commit; return its address. Raise OutputError where the repository stays as it was."""
+    def upload(self, parcel: Parcel, card: str, *, deleted: Collection[str]) -> str:
+        """Send a parcel with its card, and delete ``deleted``, in one commit; return its address. Raise OutputError if that
+        fails: the repository is unchanged."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-        operations = [CommitOperationAdd(name, folder / name) for name in files]
+        operations = [CommitOperationAdd(name, parcel.folder / name) for name in parcel.files]
+        changed = {**parcel.changed, README: card.encode()}
         operations += [CommitOperationAdd(name, content) for name, content in changed.items()]
         with self._failures("the repository is as it was; the same command goes on"):
             deletions = [CommitOperationDelete(name, is_folder=False) for name in deleted]
-            commit = self._api.create_commit(self.name, [*operations, *deletions], repo_type=self.kind, commit_message=message)
+            commit = self._api.create_commit(
+                self.name, [*operations, *deletions], repo_type=self.kind, commit_message="rewardlab push"
+            )
         return str(commit.commit_url)
 
     @contextmanager
@@ -256,7 +257,7 @@ def pairs_parcel(data: Path, repo: str, *, images: Path | None, **given: Any) ->
         splits = split_patterns(names)
         front = dataset_front_matter(number, build, splits, **given)
         if not front["license"]:
-            notes.append("no license stated: --license cc-by-4.0 (or another) puts it on the card")
+            notes.append("no license stated: license=cc-by-4.0 (or another) puts it on the card")
         body = dataset_card_body(repo, number, build, stats, splits)
         readme = readme_of(data) if data.is_dir() else None
         stale = sorted({SHARDS, *((PurePosixPath(name).parent / SHARDS).as_posix() for name in names)})

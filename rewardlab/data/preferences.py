@@ -1,9 +1,9 @@
-"""Judged pairs as training data of other libraries, in TRL's conversational form for models that see images.
+"""Judged pairs as training data for other libraries, in TRL's conversational form for vision-language models.
 
-``prompt``, ``chosen``, ``rejected`` (of KTO ``completion`` and a ``label``) are lists of messages ``{"role", "content"}``. A
-content is a list of ``{"type": "image"}`` and ``{"type": "text", "text"}``, and ``images`` are those of the prompt, in order.
-Beside them stand ``margin`` (the winner's share of the votes less the other's, 0..1), ``share`` (the winner's),
-``swap_consistent`` and ``pair_id``. The prompt is the question alone, in the words that `rewardlab policy` asks it in.
+``prompt``, ``chosen``, ``rejected`` (for KTO ``completion`` and a ``label``) are lists of messages ``{"role", "content"}``. A
+content is a list of ``{"type": "image"}`` and ``{"type": "text", "text"}``; ``images`` are those of the prompt, in order. Other
+columns: ``margin`` (the winner's fraction of the votes minus the other's, 0..1), ``share`` (the winner's), ``swap_consistent``
+and ``pair_id``. The prompt is the question alone, as `rewardlab policy` puts it.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _TEMPLATE = "answer"
 
 @dataclass(frozen=True)
 class PreferenceRules:
-    """Which judged pairs are kept: a margin of ``min_margin`` (0..1) or more and, unless ``keep_inconsistent``, the same winner
-    in both orders."""
+    """Keep judged pairs with a margin of ``min_margin`` (0..1) or more and, unless ``keep_inconsistent``, the same winner in
+    both orders."""
 
     min_margin: float = 0.0
     keep_inconsistent: bool = False
@@ -59,8 +59,8 @@ class PreferenceRules:
 
 
 def margin_of(judged: JudgedPair) -> float:
-    """Return the share of the votes, or the probability, for the winner less that for the other, each order weighing the same.
-    It can be negative for a panel, and for orders with different numbers of votes."""
+    """Return the fraction of the votes, or the probability, for the winner minus that for the other; both orders weigh the
+    same. It can be negative for a panel, and for orders with different numbers of votes."""
     share, winner = judged.judgment.share_0, judged.judgment.outcome.winner
     assert share is not None
     assert winner is not None
@@ -83,7 +83,7 @@ def preference_features(kind: str) -> Any:
 
 
 def preference_rows(judged: JudgedPair, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the row of a pair, of KTO the two rows: the winner first."""
+    """Yield the row of a pair, or for KTO two rows: the winner first."""
     pair, winner, margin = judged.pair, judged.judgment.outcome.winner, margin_of(judged)
     assert winner is not None
     (question,) = build_messages(pair, order=Order.GIVEN, template=load_template(_TEMPLATE))
@@ -100,7 +100,7 @@ def preference_rows(judged: JudgedPair, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _answer(text: str) -> list[dict[str, Any]]:
-    """Return a response as a message; a control token in it is broken up, as in prompts, its other tags are not."""
+    """Return a response as a message; control tokens in it are broken up, as in prompts, other tags are not."""
     return [{"role": "assistant", "content": [{"type": "text", "text": break_control_tokens(text)}]}]
 
 
@@ -114,8 +114,8 @@ class PreferenceCounts:
 
 
 def write_preferences(pairs: Iterable[JudgedPair], path: Path, kind: str, rules: PreferenceRules) -> PreferenceCounts:
-    """Write the kept pairs as one new Parquet file that is whole or absent. Raise DataError where none is kept, OutputError
-    where ``path`` is there already or cannot be written."""
+    """Write the kept pairs as one new Parquet file that is whole or absent. Raise DataError if no pair is kept, OutputError if
+    ``path`` exists or cannot be written."""
     if path.suffix != ".parquet":
         raise OutputError(f"{path}: expected the name of a .parquet file")
     if path.exists():
@@ -141,7 +141,7 @@ def write_preferences(pairs: Iterable[JudgedPair], path: Path, kind: str, rules:
 
 @contextmanager
 def _table(path: Path, kind: str) -> Iterator[TableFile]:
-    """Yield the file to fill; it is closed at the end, and discarded where that is not reached."""
+    """Yield the file to fill; close it at the end, discard it after an error."""
     from rewardlab.data.parquet import TableFile
 
     table = TableFile(path, preference_features(kind).arrow_schema, group_rows=GROUP_ROWS)

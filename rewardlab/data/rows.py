@@ -38,7 +38,7 @@ from typing import Any
 
 from rewardlab.data.columns import AllowedColumns
 from rewardlab.data.files import leads_out
-from rewardlab.data.images import blank_like, from_data_url, plain_image, read_image, refuse_devices
+from rewardlab.data.images import blank_like, from_data_url, plain_image, refuse_devices
 from rewardlab.data.video import VideoPolicy, frames_of_video
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Order, PreferencePair
@@ -57,8 +57,8 @@ def _has_lone_surrogate(text: str) -> bool:
 
 
 def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
-    """Return the pair if it can be judged, and written. Raises DataError for half of a surrogate pair, an empty question, empty
-    or equal responses, a bad label."""
+    """Return the pair if it can be judged, and written. Raises DataError for a lone surrogate, an empty question, empty or
+    equal responses, a bad label."""
     texts = {"pair_id": pair.pair_id, "question": pair.question, "responses": "".join(pair.responses)}
     texts |= {name: getattr(pair, name) for name in TEXTS}
     if damaged := next((name for name, text in texts.items() if _has_lone_surrogate(text)), None):
@@ -68,7 +68,7 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
     if not all(response.strip() for response in pair.responses):
         raise DataError(f"{where}: a response is empty; both must be non-empty text")
     same = pair.responses[0].strip() == pair.responses[1].strip()
-    images = pair.response_images  # empty where a judge that does not look is asked: two images that are not read may differ
+    images = pair.response_images  # empty for a judge of texts: images that are not read may differ
     if same and (IMAGE_MARK not in pair.responses[0] or (images[0] and images[0] == images[1])):
         raise DataError(f"{where}: the two responses are equal, so neither can be better; drop the pair")
     if pair.preferred not in (0, 1, None) or isinstance(pair.preferred, bool | float):
@@ -147,7 +147,7 @@ class Files:
             return self._plain(from_data_url(path, where=where), where)
         file = self.file_of(path, where)
         where = place_of(where, file)
-        return read_image(file, where=where) if self.undecodable is None else self._plain(read_media(file, where), where)
+        return self._plain(read_media(file, where), where)
 
     def _plain(self, data: bytes, where: str) -> bytes:
         try:
@@ -181,23 +181,21 @@ def read_media(file: Path, where: str) -> bytes:
 
 
 def path_of_medium(value: Any, kind: str, where: str) -> str:
-    """Return the path, or the data URL, of an image or a video (``kind``) without bytes. Raises MediaError, naming ``where``,
-    where there is none that could be read.
-    """
+    """Return the path, or the data URL, of an image or a video (``kind``) without bytes. Raises MediaError if there is none."""
     path = value.get("path") if isinstance(value, Mapping) else value
     if isinstance(value, Mapping) and path is None:
         raise MediaError(f"{where}: holds neither bytes nor a path; give one of them, or leave the {kind} out of the list")
     if not isinstance(path, str):
         raise MediaError(f"{where}: expected the path of the {kind}, or {{'bytes': ...}}, got {type(path).__name__}")
     if not path.strip():
-        raise MediaError(f"{where}: the path is empty; give the path of a file, or an empty list where there is no {kind}")
+        raise MediaError(f"{where}: the path is empty; give the path of a file, or an empty list for no {kind}")
     if _URL.match(path):
         raise MediaError(f"{where}: {path:.80} is not fetched; download the {kind} and give its path")
     return path
 
 
 def place_of(where: str, file: Path) -> str:
-    """Return the words for a medium's file in messages, however long its name."""
+    """Return the name of a media file in messages, cut to 160 characters."""
     return f"{where}, {file!s:.160}"
 
 
@@ -206,7 +204,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.I)
 
 @dataclass
 class _Content:
-    """A text and the media that stand within it."""
+    """A text and the media in it."""
 
     text: str
     images: list[Any]
@@ -243,11 +241,11 @@ def from_row(
     columns: AllowedColumns | None = None,
     place: str = "",
 ) -> PreferencePair:
-    """Return one checked pair, its videos as they are; ``columns``: of other names, that may stand in the row (None: none).
-    Raises DataError or MediaError, naming the row and ``place``, words for where it is; UnreadColumnsError, with the rest of
-    the row, for all columns of other names.
+    """Return one checked pair, its videos as files; ``columns``: other columns that may be in the row (None: none). Raises
+    DataError or MediaError, naming the row and ``place``, words for its file and line; UnreadColumnsError, with the rest of the
+    row, for columns of other names.
 
-    A whole number may come as 1.0 and a number that is not known as NaN: pandas keeps columns with gaps as floats.
+    A whole number may be 1.0 and a missing one NaN: pandas keeps columns with gaps as floats.
     """
     within, where, files = where, f"{where} {index}{place}", files or Files()
     if not isinstance(row, Mapping):
@@ -265,7 +263,7 @@ def from_row(
     question = _Content.of(row.get("question"), "question", where)
     contents = [_Content.of(response, "responses", where) for response in responses]
     if any(VIDEO_MARK in content.text for content in contents):
-        raise DataError(f"{where}: a response holds a video, which no judge is shown; give its frames as images")
+        raise DataError(f"{where}: a response holds a video, which no judge takes; give its frames as images")
     if row.get("order") not in (None, "", *Order):
         raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
     for name in TEXTS:
@@ -303,7 +301,7 @@ def from_row(
 
 
 def _number(value: Any) -> Any:
-    """Return a whole float as the integer that it is, None for NaN, and anything else as it is."""
+    """Return a whole float as an integer, None for NaN, and anything else unchanged."""
     if not isinstance(value, float):
         return value
     return None if math.isnan(value) else int(value) if value.is_integer() else value
@@ -323,7 +321,7 @@ def _images(values: Sequence[Any], files: Files, where: str) -> tuple[bytes, ...
 
 
 def check_marks(pair: PreferencePair, where: str) -> None:
-    """Raises DataError where a text has places for more or fewer media than there are."""
+    """Raise DataError if a text has more or fewer placeholders than there are media."""
     for text, images in zip(pair.responses, pair.response_images, strict=True):
         if text.count(IMAGE_MARK) != len(images):
             raise DataError(
@@ -337,11 +335,8 @@ def check_marks(pair: PreferencePair, where: str) -> None:
 def with_frames(
     pair: PreferencePair, number: int = FRAMES, *, where: str = "", policy: VideoPolicy | None = None
 ) -> PreferencePair:
-    """Return the pair with at most ``number`` frames of each video among its images, where it stands or else after them;
-    ``policy``: as a judge's family samples them.
-
-    Raises MediaError for a video that cannot be read.
-    """
+    """Return the pair with at most ``number`` frames of each video, sampled by ``policy``, among its images: at the video's
+    placeholder or after all images. Raises MediaError for a video that cannot be read."""
     if not pair.videos:
         return pair
     sampling = policy() if policy else None
@@ -371,7 +366,7 @@ def media_of(pair: PreferencePair) -> tuple[bytes, ...]:
 
 
 def provenance(recipe: str, row: Mapping[str, Any]) -> str:
-    """Return ``RECIPE:HASH`` of a source's row; media count by what is in them."""
+    """Return ``RECIPE:HASH`` of a source's row; media count by their content."""
 
     def plain(value: Any) -> Any:
         return hashlib.sha256(value).hexdigest() if isinstance(value, bytes | bytearray) else str(value)
@@ -381,7 +376,7 @@ def provenance(recipe: str, row: Mapping[str, Any]) -> str:
 
 
 def with_blank_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
-    """Replace every image by a grey one of its size: a judge that still wins reads the text, not the image."""
+    """Replace every image by a grey one of its size: a judge that still wins does not need the image."""
 
     def blank(images: Sequence[bytes]) -> tuple[bytes, ...]:
         return tuple(map(blank_like, images))
@@ -395,11 +390,8 @@ def with_blank_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
 
 
 def with_other_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
-    """Return every pair shown the images of another: the next one from half-way down the list on whose images are not its own.
-
-    Plausible pictures that have nothing to do with the question, as many as its own; those within responses stay. Raises
-    DataError where no other pair shows as many that differ.
-    """
+    """Return every pair with the images of another: the next pair, from half-way down the list on, with as many and different
+    images. Images within responses stay. Raises DataError if there is no such pair."""
 
     def other(n: int) -> tuple[bytes, ...]:
         for step in range(len(pairs)):

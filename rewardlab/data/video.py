@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QwenFrames:
-    """What a family of Qwen is shown of a video. ``patch_px``: side of a patch of its vision tower; a frame's sides are
-    multiples of twice that. Numbers of frames are even, as two make one step of time.
-
-    ``total_pixels`` bounds all frames of a video together; None: as qwen_vl_utils has it for 128,000 tokens.
-    """
+    """The frames that a family of Qwen sees. ``patch_px``: side of a patch of its vision tower; a frame's sides are multiples
+    of twice that. Numbers of frames are even, as two make one time step. ``total_pixels`` bounds all frames of a video
+    together; None: the bound of qwen_vl_utils for 128,000 tokens."""
 
     patch_px: int
     fps: float = 2.0
@@ -38,7 +36,7 @@ class QwenFrames:
     total_pixels: int | None = None
 
     def describe(self, max_frames: int) -> str:
-        """Return in words how videos become at most ``max_frames`` images, with the version that decides it."""
+        """Describe how videos become at most ``max_frames`` images, with the package version."""
         from importlib.metadata import version
 
         return (
@@ -47,7 +45,7 @@ class QwenFrames:
         )
 
     def places(self, total: int, video_fps: float, max_frames: int, *, where: str) -> list[int]:
-        """Return which of ``total`` frames are shown, at most ``max_frames``. Raises MediaError for a video too short."""
+        """Return the indices of the sampled frames, at most ``max_frames``. Raises MediaError for a video too short."""
         import torch
 
         utils = _qwen_vl_utils()
@@ -57,14 +55,14 @@ class QwenFrames:
             number = utils.smart_nframes(wanted, total_frames=total, video_fps=video_fps)
         except ValueError as error:
             raise MediaError(
-                f"{where}: {total} frames, and at most {max_frames} wanted, where this judge's family takes two or more; give "
+                f"{where}: {total} frames, and at most {max_frames} wanted, but this judge's family takes two or more; give "
                 "one frame as an image, and `frames` of 2 or more"
             ) from error
         places: list[int] = torch.linspace(0, total - 1, number).round().long().tolist()
         return places
 
     def size(self, height: int, width: int, number: int, *, where: str) -> tuple[int, int]:
-        """Return (height, width) that ``number`` frames of a video are shown at. Raises MediaError for a shape too thin."""
+        """Return (height, width) of each of ``number`` frames of a video. Raises MediaError for a shape too thin."""
         utils = _qwen_vl_utils()
         factor = self.patch_px * utils.SPATIAL_MERGE_SIZE
         total = self.total_pixels or utils.MODEL_SEQ_LEN * factor * factor * 0.9
@@ -90,16 +88,16 @@ class QwenFrames:
         return buffer.getvalue()
 
 
-VideoPolicy = Callable[[], QwenFrames | None]  # called where there is a video: None for frames evenly spread
+VideoPolicy = Callable[[], QwenFrames | None]  # called if there is a video; None: evenly spread frames
 
 
 def _qwen_vl_utils() -> Any:
-    """Return the module that decides. Raise ConfigError where it is not installed: other frames would be other votes."""
+    """Return the sampling module. Raise ConfigError if it is missing: other frames would give other votes."""
     try:
         from qwen_vl_utils import vision_process
     except ImportError as error:
         raise ConfigError(
-            f"this judge's family is shown videos as qwen-vl-utils samples them, and it is missing ({error}): "
+            f"this judge's family needs videos as qwen-vl-utils samples them, and it is missing ({error}): "
             "pip install 'rewardlab[video]'"
         ) from error
     return vision_process
@@ -136,8 +134,7 @@ SIDE_PX = 448  # of the longer side, at most: 32 frames of 1080p would be some 1
 
 @dataclass(frozen=True)
 class DecodingBounds:
-    """What decoding a video may take: ``seconds`` of one processor, frames of ``pixels``; ``is_stopped`` says that nobody waits
-    for it any more."""
+    """Limits of decoding a video: CPU ``seconds``, ``pixels`` of a frame; ``is_stopped`` tells that nobody waits for it."""
 
     seconds: float = math.inf
     pixels: int = MAX_PIXELS
@@ -152,11 +149,11 @@ def frames_of_video(
     policy: QwenFrames | None = None,
     bounds: DecodingBounds | None = None,
 ) -> tuple[bytes, ...]:
-    """Return at most ``number`` frames as JPEG: by ``policy`` or else of at most :data:`SIDE_PX`, evenly spread, the first and
-    the last among them. Raises MediaError, and ConfigError where a package is missing. Decoding ends at ``bounds``.
+    """Return at most ``number`` frames as JPEG: by ``policy``, or evenly spread, first and last included, of at most
+    :data:`SIDE_PX`. Raises MediaError, also at ``bounds``, and ConfigError if a package is missing.
 
-    ``video`` is a file or what is in one, ``where`` names it. It is decoded twice, once to count: containers lie about how many
-    frames they hold.
+    ``video`` is a file or its content, ``where`` names it. It is decoded twice, once to count: containers lie about their
+    number of frames.
     """
     try:
         import av  # an FFmpeg; only videos need it
@@ -198,8 +195,8 @@ def _unreadable(name: str, error: Exception) -> MediaError:
 
 
 def video_pixels(video: bytes, where: str, *, most_pixels: int) -> int:
-    """Return how many pixels a frame has at most by the header, ``most_pixels`` where it does not say. Raises MediaError where
-    these are more, and for what is no video."""
+    """Return the pixels of a frame by the header, ``most_pixels`` if it does not say. Raises MediaError if there are more, and
+    for a file that is no video."""
     try:
         import av
     except ImportError as error:
@@ -214,12 +211,12 @@ def video_pixels(video: bytes, where: str, *, most_pixels: int) -> int:
 
 
 def describe_frames(number: int, policy: QwenFrames | None) -> str:
-    """Return in words how :func:`frames_of_video` takes at most ``number`` frames."""
+    """Describe how :func:`frames_of_video` samples at most ``number`` frames."""
     return f"{number} frames at most, evenly spread, within {SIDE_PX} px (PyAV)" if policy is None else policy.describe(number)
 
 
 def _frame_rate(rate: Any, name: str) -> float:
-    """Return frames per second. Raises MediaError where the file does not say."""
+    """Return frames per second. Raises MediaError if the file does not say."""
     if not rate:
         raise MediaError(f"{name}: does not say how many frames it has a second; re-encode it, or give a folder of its frames")
     return float(rate)
@@ -230,16 +227,15 @@ def _opened(video: Path | bytes) -> str | io.BytesIO:
 
 
 def _container(video: bytes, name: str) -> str:
-    """Return FFmpeg's name of a container. Bytes may come from anybody: left to guess, FFmpeg would take some for a playlist or
-    a session description, and open the files and sockets that these name.
-    """
+    """Return FFmpeg's name of a container. FFmpeg must not guess it: it would take hostile bytes for a playlist or a session
+    description, and open the files and sockets that these name."""
     if (container := {"mp4": "mov", "mkv": "matroska", "avi": "avi"}.get(kind_of(video))) is not None:
         return container
     raise MediaError(f"{name}: not a video that is read from bytes; expected MP4, MOV, WebM, Matroska or AVI")
 
 
 class _Work:
-    """Decoding of one video; what a header says of the size and number of its frames is not believed."""
+    """Decoding of one video; the size and number of frames in its header are not trusted."""
 
     def __init__(self, bounds: DecodingBounds, name: str) -> None:
         self._bounds, self._name = bounds, name
@@ -265,7 +261,7 @@ class _Work:
             yield frame
 
     def declared_pixels(self, stream: Any) -> int:
-        """Return how many pixels a frame has by the header of its stream, its sides rounded up as decoders do."""
+        """Return the pixels of a frame by its stream's header, its sides rounded up as decoders do."""
         self._check_size(stream.width, stream.height)
         return math.prod(-(-side // ROUNDED_PX) * ROUNDED_PX for side in (stream.width, stream.height)) or self._bounds.pixels
 

@@ -261,8 +261,8 @@ def training_stages(run: Pipeline, url: str) -> TrainingStages:
         distill=run.stage(
             "distill",
             "distill/statistics.json",
-            *("distill", "--data", str(demo / TRAIN), "--config", run.config("distill"), "--base-url", url),
-            *("--seed", seed, "--out", str(out / "distill")),
+            *("distill", "--data", str(demo / TRAIN), "--config", run.config("distill")),
+            *(f"base_url={url}", f"seed={seed}", "--out", str(out / "distill")),
         ),
         sft=train("sft", demo / BASE),
         rl=train("rl", out / "sft" / "final", "--consistency-url", url),

@@ -466,7 +466,8 @@ def test_a_recipe_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "theirs",
         "--from",
         str(tmp_path / "x.jsonl"),
-        "--no-decontaminate",
+        "--against",
+        "none",
         "--out",
         str(tmp_path / "set"),
     ]

@@ -60,7 +60,7 @@ def mapping(tmp_path: Path) -> Path:
 
 
 def build(mapping: Path, source: object, out: Path, *more: str) -> Any:
-    command = ["data", "build", str(mapping), "--from", str(source), "--no-decontaminate", "--out", str(out), *more]
+    command = ["data", "build", str(mapping), "--from", str(source), "--against", "none", "--out", str(out), *more]
     return CliRunner().invoke(app, command)
 
 
@@ -176,7 +176,7 @@ def test_a_hub_dataset_is_streamed(hub: tuple[HubServer, dict[str, str]], mappin
     sources = {"all": ["hf:me/pairs"], "test": ["hf:me/pairs:default:test"], "small": ["hf:me/pairs:small"]}
     sources |= {"unknown": ["hf:me/pairs:nothing"], "files": ["hf:me/pairs", "--download"]}
     commands = {
-        name: ["data", "build", str(mapping), "--no-decontaminate", "--out", str(tmp_path / name), "--from", *source]
+        name: ["data", "build", str(mapping), "--against", "none", "--out", str(tmp_path / name), "--from", *source]
         for name, source in sources.items()
     }
     env = {**os.environ, **TERMINAL, **hub[1], "HF_HOME": str(tmp_path / "hf")}

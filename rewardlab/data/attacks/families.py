@@ -174,30 +174,18 @@ class AttackedPair:
 def _degenerate(
     name: str, words: str, answer: AnswerMaker, defect: str = "", *, loses_to_wrong: bool = False, loses_to_good: bool = True
 ) -> Family:
-    """Return a family of degenerate answers: for training where their defect is said."""
-    return Family(
-        name,
-        Kind.DEGENERATE,
-        words,
-        in_training=bool(defect),
-        answer=answer,
-        loses_to_wrong=loses_to_wrong,
-        loses_to_good=loses_to_good,
-        defect=defect,
-    )
+    """Return a family of degenerate answers, for training if their defect is stated."""
+    claims = {"loses_to_wrong": loses_to_wrong, "loses_to_good": loses_to_good}
+    return replace(Family(name, Kind.DEGENERATE, words, bool(defect), answer, defect=defect), **claims)
 
 
 def _insertion(kind: str, words: str, *, in_training: bool = False) -> Family:
-    return Family(kind, Kind.INSERTION, words, in_training=in_training, texts=tuple(insertions.attacks((kind,))))
+    return Family(kind, Kind.INSERTION, words, in_training, texts=tuple(insertions.attacks((kind,))))
 
 
 def _harmless(name: str, words: str, texts: Sequence[str], *, in_training: bool = False) -> Family:
     placed = tuple(Attack(name, place, text) for text in texts for place in PLACES)
-    return Family(name, Kind.HARMLESS, words, in_training=in_training, texts=placed)
-
-
-def _picture(name: str, kind: Kind, words: str, edit: PictureEdit | None, *, in_training: bool = False) -> Family:
-    return Family(name, kind, words, in_training=in_training, edit=edit)
+    return Family(name, Kind.HARMLESS, words, in_training, texts=placed)
 
 
 def _drawn(make: Callable[[random.Random], str]) -> tuple[str, ...]:
@@ -250,20 +238,14 @@ _ALL = (
     _harmless("harmless_remarks", "words that say nothing", HARMLESS_IN_TRAINING, in_training=True),
     _harmless("random_words", "words by chance", _drawn(random_words), in_training=True),
     _harmless("random_characters", "characters by chance", _drawn(random_characters), in_training=True),
-    Family(
-        "garbled",
-        Kind.WORDING,
-        "its small words dropped, doubled or misspelled",
-        in_training=True,
-        rewording=answers.garbled,
-    ),
+    Family("garbled", Kind.WORDING, "its small words dropped, doubled or misspelled", True, rewording=answers.garbled),
     _harmless("harmless_words", "other words that say nothing", HARMLESS),
-    _picture("jpeg", Kind.EDIT, "the picture as a JPEG", jpeg, in_training=True),
-    _picture("resized", Kind.EDIT, "the picture made smaller, and large again", resized),
-    _picture("bordered", Kind.EDIT, "a border around the picture", bordered),
-    _picture("captioned", Kind.CAPTION, "a verdict written under the picture", captioned),
-    _picture("blank", Kind.UNSEEN, "a grey picture", lambda data, dice: blank_like(data)),
-    _picture(OTHER_PICTURE, Kind.UNSEEN, "another pair's picture", None),
+    Family("jpeg", Kind.EDIT, "the picture as a JPEG", in_training=True, edit=jpeg),
+    Family("resized", Kind.EDIT, "the picture made smaller, and large again", edit=resized),
+    Family("bordered", Kind.EDIT, "a border around the picture", edit=bordered),
+    Family("captioned", Kind.CAPTION, "a verdict written under the picture", edit=captioned),
+    Family("blank", Kind.UNSEEN, "a grey picture", edit=lambda data, dice: blank_like(data)),
+    Family(OTHER_PICTURE, Kind.UNSEEN, "another pair's picture"),
 )
 FAMILIES = {family.name: family for family in _ALL}
 
