@@ -31,11 +31,11 @@ CELLS = tuple((preferred, order) for preferred in (0, 1) for order in BOTH_ORDER
 
 
 class Balance:
-    """Places pairs, one after another, where their source and category have fewest: counts of the four cells (which response is
-    preferred, which is shown first) differ by one at most, where no pair carries a judgment.
+    """Balances pairs within each source and category: counts of the four cells (which response is preferred, which is shown
+    first) differ by one at most, unless pairs have judgments.
 
-    Exchanging the responses of a pair with a judgment exchanges its order, too, so that the judgment still reads right; its
-    cells are then two of the four. Among equals the seed and the pair decide.
+    Swapping the responses of a pair with a judgment swaps its order, too, so that the judgment still fits; such a pair has two
+    of the four cells to go to. The seed and the pair break ties.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -43,7 +43,7 @@ class Balance:
         self._cells: Counter[tuple[str, str, int, Order]] = Counter()
 
     def place(self, pair: PreferencePair) -> PreferencePair:
-        """Return the pair, its responses exchanged or not; one without label stays as it is."""
+        """Return the pair, its responses swapped or not; a pair without label is unchanged."""
         if pair.preferred is None:
             return pair
         dice = random.Random(f"place {self._seed} {pair.pair_id}")
@@ -64,10 +64,9 @@ MOST_LETTERS = 300  # of a reason, where reasons are counted
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """``similarity``: of texts from which on pairs of the same pictures repeat each other, None: repetitions stay. ``embed``:
-    media in the Parquet files, else in a folder beside them. ``frames``: of a folder of frames. ``images``: where paths of
-    media start, None: at the source's folder.
-    """
+    """``similarity``: least similarity of texts at which pairs of the same pictures are repeats, None: keep repeats. ``embed``:
+    write media into the Parquet files, else into a folder beside them. ``frames``: most images of a folder of frames.
+    ``images``: the folder that paths of media start at, None: the source's."""
 
     similarity: float | None = 0.9
     embed: bool = True
@@ -84,13 +83,8 @@ class _Build:
         self.duplicates = None if options.similarity is None else Duplicates(options.similarity)
         self.balance = Balance(options.seed)
         self.counts: Counter[str] = Counter()
-        self.ids: dict[int, int] = {}  # hash of an id -> how often it came: of a large set, ids themselves are too much
-        self.reasons: dict[str, Counter[str]] = {
-            "dropped": Counter(),
-            "bad": Counter(),
-            "duplicate": Counter(),
-            "contaminated": Counter(),
-        }
+        self.ids: dict[int, int] = {}  # hash of an id -> its count; ids themselves would take too much memory
+        self.reasons: dict[str, Counter[str]] = {kind: Counter() for kind in ("dropped", "bad", "duplicate", "contaminated")}
         self.overview = Overview(options.seed)
 
     def pairs(self, recipe: Recipe, source: Path | HubStream) -> Iterator[PreferencePair]:
@@ -103,22 +97,21 @@ class _Build:
             self.counts["converted"] += 1
             if (pair := self._screen(item)) is not None:
                 self.counts["kept"] += 1
-                pair = self._with_own_id(pair)
+                pair = self._with_unique_id(pair)
                 self.overview.add(pair)
                 yield pair
                 if self.counts["kept"] == self.options.limit:
                     return
 
-    def _with_own_id(self, pair: PreferencePair) -> PreferencePair:
-        """Return the pair under an id that no other of the set has: repeated pairs, and a user's own ids, may have one
-        twice."""
+    def _with_unique_id(self, pair: PreferencePair) -> PreferencePair:
+        """Return the pair under an id that is unique in the set: repeated pairs, and a user's ids, may share one."""
         key = hash(pair.pair_id)
         if key not in self.ids:
             self.ids[key] = 1
             return pair
         self.counts["repeated_ids"] += 1
         self.ids[key] += 1
-        while hash(name := f"{pair.pair_id}#{self.ids[key]}") in self.ids:  # somebody's own id
+        while hash(name := f"{pair.pair_id}#{self.ids[key]}") in self.ids:  # an id of the source
             self.ids[key] += 1
         self.ids[hash(name)] = 1
         return replace(pair, pair_id=name)
@@ -149,7 +142,7 @@ class _Build:
 
 
 def _short(reason: str) -> str:
-    """Return a reason without what is only this row's: its number and its texts."""
+    """Return a reason without the row's number and texts."""
     short = reason.partition(", row ")[2].partition(": ")[2] or reason if ", row " in reason else reason
     return short[:MOST_LETTERS]
 
@@ -164,17 +157,14 @@ def build(
     advance: Advance,
     facts: dict[str, Any],
 ) -> dict[str, Any]:
-    """Write ``part-*.parquet``, ``rejected.jsonl``, ``stats.json``, ``stats.html`` and ``report.json`` into ``out``; returns
-    the report. ``facts`` go into it as they are.
-
-    Raises OutputError where ``out`` holds a finished set or shards of somebody else, DataError where nothing is left and where
-    ``options.images`` is no folder.
-    """
+    """Write ``part-*.parquet``, ``rejected.jsonl``, ``stats.json``, ``stats.html`` and ``report.json`` into ``out``; return the
+    report, with ``facts``. Raises OutputError if ``out`` holds a finished set or other shards, DataError if no pair is left, or
+    ``options.images`` is no folder."""
     if (out / REPORT).exists():
         raise OutputError(f"{out / REPORT}: a finished set; choose another --out")
     check_images_folder(options.images)
     if isinstance(source, Path):
-        source_files(source, recipe.files, recipe.url)  # nothing is begun where there is nothing to build from
+        source_files(source, recipe.files, recipe.url)  # write nothing if there is nothing to read
     with mark_unfinished(out):
         with (out / REJECTED).open("w", encoding="utf-8", errors="backslashreplace") as rejected:
             run = _Build(options, contamination, rejected, advance)
@@ -194,10 +184,7 @@ def build(
             "licence": recipe.licence or "not stated",
             "published_rows": recipe.published,
             "source": str(source),
-            **{
-                name: run.counts[name]
-                for name in ("converted", "kept", "dropped", "bad", "duplicate", "contaminated", "repeated_ids")
-            },
+            **{name: run.counts[name] for name in ("converted", "kept", *run.reasons, "repeated_ids")},
             "reasons": {kind: dict(counts.most_common()) for kind, counts in run.reasons.items() if counts},
             "options": asdict(options) | {"images": None if options.images is None else str(options.images)},
             "shards": len(shards),

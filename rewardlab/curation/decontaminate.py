@@ -31,12 +31,12 @@ from rewardlab.reporting.progress import bar
 from rewardlab.reporting.tables import markdown_table
 from rewardlab.types import PreferencePair
 
-OTHER_IMAGE = "prompt about another image"  # many ask the same of different pictures: told, but nothing the benchmark contains
-BOILERPLATE = "boilerplate answer"  # a refusal, or what a benchmark has for several prompts: told, but no copy
+OTHER_IMAGE = "prompt about another image"  # reported, but no match: many ask the same about different pictures
+BOILERPLATE = "boilerplate answer"  # reported, but no match: a refusal, or an answer to several prompts
 SHARED = ("image", "prompt", "answer", "whole pair", OTHER_IMAGE, BOILERPLATE)
 SHINGLE = 3  # words
-WHOLE_SHINGLES, WHOLE_SHARE = 18, 0.9  # a text of 20 words and more stands in another that has so much of its shingles
-REFUSAL_WORDS = 40  # a longer text that begins like a refusal says something of its own
+WHOLE_SHINGLES, WHOLE_SHARE = 18, 0.9  # a text of 20 words or more is contained in one with this fraction of its shingles
+REFUSAL_WORDS = 40  # a longer text that begins like a refusal has content
 SHORT_WORDS = 25  # an answer that two prompts share is boilerplate up to this length, one that three share at any
 
 _REFUSAL = re.compile(
@@ -47,17 +47,14 @@ _REFUSAL = re.compile(
 
 
 def is_refusal_text(text: str) -> bool:
-    """Return whether a text is a short refusal or apology, such as anybody may write to anything."""
+    """Return whether a text is a short refusal or apology."""
     return bool(_REFUSAL.search(text)) and len(words_of(text)) <= REFUSAL_WORDS
 
 
 @dataclass(frozen=True)
 class MatchLimits:
-    """When two things are the same: ``image_bits`` of 64 by which the hashes of one picture may differ, and the other
-    ``image`` limits of :class:`rewardlab.curation.image_hashes.ImageLimits`; the least
-    Jaccard ``similarity`` of texts (0..1), which must
-    have ``least_words``.
-    """
+    """When two things are the same: most ``image_bits`` of 64 in which the hashes of one picture differ (further limits:
+    :class:`rewardlab.curation.image_hashes.ImageLimits`); least Jaccard ``similarity`` of texts (0..1) of ``least_words``."""
 
     image_bits: int = 8
     similarity: float = 0.7
@@ -81,8 +78,8 @@ class BenchmarkPair:
 class Match:
     """Training pair ``index`` shares its ``what`` (one of :data:`SHARED`) with a benchmark's row.
 
-    ``similarity`` is 1 for equal ones; of near images 1 - differing bits / 64, of near texts the Jaccard similarity, of a text
-    within a longer one the share of it that is there, below 1.
+    ``similarity`` is 1 for equal ones, 1 - differing bits / 64 for near images, the Jaccard similarity for near texts, and for
+    a text within a longer one the fraction of it that is there, below 1.
     """
 
     index: int
@@ -93,12 +90,12 @@ class Match:
 
     @property
     def contains(self) -> bool:
-        """Whether it makes the training pair one that the benchmark contains."""
+        """Return whether the benchmark contains the training pair because of this match."""
         return self.what not in (OTHER_IMAGE, BOILERPLATE)
 
 
 def shingles(text: str) -> frozenset[str]:
-    """Runs of three words, lower case, punctuation left out; a shorter text is one shingle."""
+    """Return runs of three words, in lower case and without punctuation; a shorter text is one shingle."""
     words = words_of(text)
     return frozenset(" ".join(words[n : n + SHINGLE]) for n in range(max(1, len(words) - SHINGLE + 1)))
 
@@ -108,7 +105,7 @@ def jaccard(first: frozenset[str], second: frozenset[str]) -> float:
 
 
 class TextIndex:
-    """The prompts, or the answers, of benchmarks, to look texts up in."""
+    """An index of the prompts, or the answers, of benchmarks."""
 
     def __init__(self, texts: Sequence[tuple[str, int, str]], limits: MatchLimits) -> None:
         """``texts``: (benchmark, row, text)."""
@@ -140,7 +137,7 @@ class TextIndex:
 
 
 class Contamination:
-    """Benchmarks, to look training pairs up in; ``advance`` hears of each of their images."""
+    """An index of benchmarks' pairs; ``advance`` is called for each of their images."""
 
     def __init__(self, benchmark_pairs: Sequence[BenchmarkPair], limits: MatchLimits, advance: Callable[[int], None]) -> None:
         self._pictures: PictureIndex[tuple[str, int]] = PictureIndex(limits.image, crops=True)
@@ -159,7 +156,7 @@ class Contamination:
         self._with_images = {(entry.name, entry.row) for entry in benchmark_pairs if entry.pair.images}
 
     def matches(self, index: int, pair: PreferencePair, pictures: Sequence[Picture] | None = None) -> list[Match]:
-        """Return every match of training pair ``index``, best first; ``pictures``: of its images, None to compute them."""
+        """Return all matches of training pair ``index``, best first; ``pictures`` of its images, None: compute them."""
         similarities: dict[tuple[str, str, int], float] = {}
         if pictures is None:
             pictures = [picture_of(image, views=True) for image in pair_images(pair)]
@@ -178,7 +175,7 @@ class Contamination:
 
 
 def _common_answers(benchmark_pairs: Sequence[BenchmarkPair]) -> set[str]:
-    """Return the answers of benchmarks that are anybody's: refusals, and what stands under several different prompts."""
+    """Return the boilerplate answers of benchmarks: refusals, and answers to several prompts."""
     prompts: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
     texts = {text: tuple(words_of(text)) for entry in benchmark_pairs for text in entry.pair.responses}
     for entry in benchmark_pairs:
@@ -197,9 +194,8 @@ def find_matches(
     limits: MatchLimits,
     advance: Callable[[int], None],
 ) -> list[Match]:
-    """Return every match of a training pair with a benchmark's row, best first within a pair; ``advance`` is called at each
-    step.
-    """
+    """Return all matches of training pairs with rows of benchmarks, best first within a pair; ``advance`` is called for each
+    of :func:`num_steps`."""
     index, matches = Contamination(benchmark_pairs, limits, advance), []
     for number, pair in enumerate(pairs):
         matches += index.matches(number, pair)
@@ -208,7 +204,7 @@ def find_matches(
 
 
 def _whole(pair: PreferencePair) -> tuple[object, ...]:
-    """Return question and responses, however they are ordered, spaced and capitalised; of any length."""
+    """Return question and responses without their order, spacing and case."""
     return tuple(words_of(pair.question)), frozenset(tuple(words_of(text)) for text in pair.responses)
 
 
@@ -218,12 +214,12 @@ def num_short(pairs: Sequence[PreferencePair], limits: MatchLimits) -> int:
 
 
 def num_images(benchmark_pairs: Sequence[BenchmarkPair]) -> int:
-    """Return how often a :class:`Contamination` will call ``advance``."""
+    """Return how often :class:`Contamination` calls ``advance``."""
     return sum(len(pair_images(entry.pair)) for entry in benchmark_pairs)
 
 
 def num_steps(pairs: Sequence[PreferencePair], benchmark_pairs: Sequence[BenchmarkPair]) -> int:
-    """Return how often :func:`find_matches` will call ``advance``."""
+    """Return how often :func:`find_matches` calls ``advance``."""
     return len(pairs) + num_images(benchmark_pairs)
 
 
@@ -232,9 +228,7 @@ def pair_images(pair: PreferencePair) -> tuple[bytes, ...]:
 
 
 def summary(matches: Sequence[Match]) -> dict[str, dict[str, int]]:
-    """Count by benchmark the training pairs that share each of :data:`SHARED`, those it contains, and the rows of it that hold
-    these.
-    """
+    """Count by benchmark the training pairs that share each of :data:`SHARED`, those it contains, and its rows that match."""
     counts_by_benchmark: dict[str, dict[str, int]] = {}
     for name in sorted({match.name for match in matches}):
         hits = [match for match in matches if match.name == name]
@@ -250,7 +244,7 @@ SHOWN = 60
 
 
 class ContaminationReport(TypedDict):
-    """The content of ``report.json``; ``by_benchmark`` counts the pairs that share something, by what is shared."""
+    """The content of ``report.json``; ``by_benchmark`` counts the pairs that share something, by :data:`SHARED`."""
 
     train: str
     against: dict[str, str]
@@ -266,7 +260,7 @@ class ContaminationReport(TypedDict):
 
 @dataclass(frozen=True)
 class BenchmarkFile:
-    """A benchmark to compare with: its name, data file, and folder of images (None: beside the data, or inside it)."""
+    """A benchmark to compare with; ``images``: their folder, None: beside the data, or inside it."""
 
     name: str
     data: Path
@@ -275,11 +269,11 @@ class BenchmarkFile:
 
 
 def parse_against(spec: str) -> BenchmarkFile:
-    """Parse ``NAME=DATA``, ``NAME=DATA,IMAGES``, or ``NAME=DATA,-`` where no images are at hand. Raises ConfigError."""
+    """Parse ``NAME=DATA``, ``NAME=DATA,IMAGES``, or ``NAME=DATA,-`` without images. Raises ConfigError."""
     name, equals, rest = spec.partition("=")
     data, comma, images = rest.partition(",")
     if not equals or not data or (comma and not images):
-        raise ConfigError(f"--against {spec}: expected NAME=DATA or NAME=DATA,IMAGES (IMAGES a folder, or - for none at hand)")
+        raise ConfigError(f"--against {spec}: expected NAME=DATA or NAME=DATA,IMAGES (IMAGES a folder, or - for none)")
     try:
         find_benchmark(name)
     except ConfigError as error:
@@ -298,10 +292,10 @@ def decontaminate(
     command: str,
     allow_columns: Collection[str] = (),
 ) -> ContaminationReport:
-    """Write ``clean.parquet``, ``contaminated.jsonl``, ``report.json`` and ``report.html`` to ``out``; returns the report.
+    """Write ``clean.parquet``, ``contaminated.jsonl``, ``report.json`` and ``report.html`` to ``out``; return the report.
 
-    A training pair goes if it shares an image, a prompt (unless about another image) or an answer with any row. Raises what
-    the loaders raise, and OutputError where ``out`` holds a result already.
+    A training pair is removed if it shares an image, a prompt (unless about another image) or an answer with any row. Raises
+    what the loaders raise, and OutputError if ``out`` holds a result.
     """
     if (out / CLEAN).exists():
         raise OutputError(f"{out / CLEAN}: exists already; choose another --out")
@@ -331,7 +325,7 @@ def decontaminate(
 
 
 def labels_of(against: Sequence[BenchmarkFile]) -> list[str]:
-    """Return the label of each: its name, and its file too if the name occurs twice. Raises ConfigError."""
+    """Return the label of each: its name, with its file if the name occurs twice. Raises ConfigError."""
     names = [benchmark.name for benchmark in against]
     labels = [
         name if names.count(name) == 1 else f"{name} ({benchmark.data})" for name, benchmark in zip(names, against, strict=True)
@@ -344,7 +338,7 @@ def labels_of(against: Sequence[BenchmarkFile]) -> list[str]:
 def load_benchmark_pairs(
     against: Sequence[BenchmarkFile], *, allow_columns: Collection[str] = ()
 ) -> tuple[list[BenchmarkPair], list[str]]:
-    """Return the pairs of benchmarks, and notes about comparing with them; ``allow_columns``: of sets of one's own among them.
+    """Return the pairs of benchmarks, and notes about comparing with them; ``allow_columns`` applies to plain sets of pairs.
     Raises what the loaders raise, and DataError for the file of another benchmark."""
     pairs: list[BenchmarkPair] = []
     notes: list[str] = []
@@ -385,7 +379,7 @@ def _write(
     write_atomic(out / TAKEN, "".join(line + "\n" for line in lines))
     write_atomic(out / "report.json", json.dumps(report, indent=1) + "\n")
     rows = {(entry.name, entry.row): entry.pair for entry in benchmark_pairs}
-    # The least alike first: where a limit is too loose it shows there.
+    # The least similar first: they show whether a limit is too loose.
     best_matches = sorted((hits[0] for hits in by_pair.values()), key=lambda match: match.similarity)
     examples = [_side_by_side(match, pairs, rows) for match in best_matches[:SHOWN]]
     page = (

@@ -26,7 +26,7 @@ BANDS, ROWS = 8, 8  # finds 99 % of what is alike by 0.9, and looks at 38 % of w
 
 @dataclass(frozen=True)
 class PictureSketch:
-    """What is kept of a picture: hashes, mean colour, and 8 by 8 thumbnail less that, as whole levels."""
+    """The hashes of a picture, its mean colour, and its 8 by 8 thumbnail minus that colour, as whole levels."""
 
     pixels: bytes
     bits: int
@@ -52,7 +52,7 @@ class PictureSketch:
 
 @dataclass(frozen=True)
 class EarlierPair:
-    """The pair that was there first."""
+    """A pair that later ones may repeat."""
 
     pair_id: str
     texts: tuple[np.ndarray, np.ndarray, np.ndarray]  # of question and responses
@@ -69,9 +69,7 @@ class Duplicate:
 
 
 def grams_of(text: str) -> np.ndarray:
-    """Return hashes of its runs of three words, [N] uint32; of a shorter text, of all of it. As many hashes as different runs,
-    but for one collision in four thousand million.
-    """
+    """Return hashes of a text's runs of three words, [N] uint32, or the hash of a shorter text."""
     words = np.array([crc32(word.encode(errors="replace")) for word in words_of(text)], dtype=np.uint64)
     if len(words) < SHINGLE:
         return np.array([crc32(words.tobytes())], dtype=np.uint32)
@@ -113,7 +111,7 @@ class Duplicates:
         return [row.tobytes() for row in values]
 
     def _repeats(self, earlier: EarlierPair, candidate: EarlierPair) -> Duplicate | None:
-        """Compare question by question, picture by picture, and each response with both of the other's."""
+        """Compare questions, pictures, and each response with both of the other pair's."""
         limits = ImageLimits()
         if len(earlier.pictures) != len(candidate.pictures) or not self._alike(earlier.texts[0], candidate.texts[0]):
             return None
@@ -123,7 +121,7 @@ class Duplicates:
             return None
         if not all(old.is_near(new, limits) for old, new in zip(earlier.pictures, candidate.pictures, strict=True)):
             return None
-        if straight and crossed:  # all four are alike: nobody can say which is which
+        if straight and crossed:  # all four are alike, so labels cannot be compared
             return Duplicate(earlier.pair_id, contradicts=False)
         labelled = None not in (earlier.preferred, candidate.preferred)
         return Duplicate(earlier.pair_id, contradicts=labelled and (earlier.preferred == candidate.preferred) != straight)
@@ -138,7 +136,7 @@ def _itself(value: int) -> int:
 
 
 class Groups:
-    """Numbers that belong together (union-find)."""
+    """Union-find over numbers."""
 
     def __init__(self) -> None:
         self._parent: list[int] = []
@@ -179,11 +177,8 @@ def picture_groups(
 
 
 def hold_out_groups(groups: Sequence[int], share: float, seed: int) -> set[int]:
-    """Return the groups of the smaller part: in an order that the seed draws, each that still fits into ``share`` (0..1) of the
-    pairs.
-
-    A group larger than what is left stays in the larger part, so that the smaller one may fall short, never exceed.
-    """
+    """Return the groups to hold out: in a random order by ``seed``, each that still fits into the fraction ``share`` of the
+    pairs. The held-out part may be smaller than ``share``, never larger."""
     sizes = Counter(groups)
     room, held_back = int(share * len(groups)), set()
     for group in sorted(sizes, key=lambda group: hashlib.sha256(f"{seed} {group}".encode()).digest()):

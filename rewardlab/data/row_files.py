@@ -20,6 +20,7 @@ from rewardlab.errors import DataError
 from rewardlab.reporting.progress import log_line
 
 MARK = b"rewardlab_pairs"  # in a Parquet file's metadata: the version of the format; its images were checked
+HUB = "hf:"  # before OWNER/NAME of a dataset of the Hub
 OTHER_TABLES = (".csv", ".tsv", ".json", ".arrow")
 KINDS = ".parquet, .jsonl, .csv, .tsv, .json with one list, or a dataset that `datasets` saved"
 ARROW_ROWS = 64  # rows of a record batch that are converted to Python at a time
@@ -52,7 +53,7 @@ def files_of(path: Path) -> list[Path]:
 def data_files_of(path: Path) -> list[Path]:
     """Return the files of a set in any form that can be read; the log names several splits, and files that are not read. Raise
     DataError if one is missing, or is of another kind."""
-    if str(path).startswith("hf:"):
+    if str(path).startswith(HUB):
         raise DataError(
             f"{path}: is on the Hub; `rewardlab data build RECIPE_OR_MAPPING --from {path} --out FOLDER` makes pairs of it"
         )

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.row_files import log_splits, saved_dataset_files, stored_rows
+from rewardlab.data.row_files import HUB, log_splits, saved_dataset_files, stored_rows
 from rewardlab.errors import ConfigError, DataError
 
-HUB = "hf:"  # before OWNER/NAME of a dataset of the Hub
 HUB_FORM = "hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]]"
-TABLES = ("**/*.parquet", "**/*.jsonl", "**/*.json")  # the usual files of a source; another list names files in particular
+TABLES = ("**/*.parquet", "**/*.jsonl", "**/*.json")  # the usual files of a source; a recipe may name particular ones
 
 SourceRows = Iterable[Mapping[str, Any] | DataError]
 
@@ -55,19 +54,19 @@ class HubStream:
             )
         try:
             dataset = load_dataset(
-                self.name,
-                self.config or None,
-                split=self.split or None,
-                revision=self.revision or None,
-                streaming=True,
+                self.name, self.config or None, split=self.split or None, revision=self.revision or None, streaming=True
             )
             streams = dataset if isinstance(dataset, IterableDatasetDict) else {self.split: dataset}
             return {str(name): stream.decode(False) for name, stream in streams.items()}
         except Exception as error:  # the boundary: the library fails in many ways
-            raise DataError(f"{self}: {_unreadable(error)}") from error
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise DataError(
+                f"{self}: cannot be read ({reason}); check name, config and split, accept its terms and log in by `hf auth "
+                "login`, or fetch its files (--download)"
+            ) from error
 
     def parts(self) -> Iterator[tuple[str, SourceRows]]:
-        """Yield each split's name and rows. Raises DataError, also where a stream breaks off."""
+        """Yield each split's name and rows. Raises DataError, also if a stream breaks off."""
         for name, stream in self.splits().items():
             yield name, self._rows(name, stream)
 
@@ -82,13 +81,24 @@ class HubStream:
                 f"{self}: split {split} breaks off after {number:,} rows ({error}); run the command again"
             ) from error
 
+    def download(self) -> Path:
+        """Download the dataset's files, continuing an interrupted download; return their folder. Raises ConfigError for a
+        config or a split, DataError."""
+        if self.config or self.split:
+            raise ConfigError(f"{self}: files are fetched whole, without CONFIG and SPLIT; name hf:{self.name} alone")
+        from huggingface_hub import snapshot_download
 
-def _unreadable(error: Exception) -> str:
-    reason = " ".join(str(error).split())[:300] or type(error).__name__
-    return (
-        f"cannot be read ({reason}); check name, config and split, accept its terms and log in by `hf auth login`, or fetch "
-        "its files (--download)"
-    )
+        from rewardlab.models.hub import hub_options
+
+        offline = bool(hub_options(self.name))
+        try:
+            folder = snapshot_download(self.name, repo_type="dataset", revision=self.revision or None, local_files_only=offline)
+        except Exception as error:  # the boundary: see above
+            raise DataError(
+                f"{self}: cannot be fetched ({error}); accept its terms and log in by `hf auth login`, or fetch it on a "
+                "machine with a network and name its folder"
+            ) from error
+        return Path(folder)
 
 
 def open_source(text: str, files: tuple[str, ...], *, download: bool = False) -> Path | HubStream:
@@ -100,32 +110,7 @@ def open_source(text: str, files: tuple[str, ...], *, download: bool = False) ->
     if not text.startswith(HUB):
         return Path(text)
     stream = HubStream.parse(text)
-    if not download and set(TABLES) <= set(files):
-        return stream
-    if stream.config or stream.split:
-        raise ConfigError(f"{text}: files are fetched whole, without CONFIG and SPLIT; name hf:{stream.name} alone")
-    return fetch_source(text)
-
-
-def fetch_source(source: str) -> Path:
-    """Return a folder or file as it is; for ``hf:OWNER/NAME[@REVISION]`` download the dataset, continuing an interrupted
-    download, and return its folder. Raises DataError."""
-    if not source.startswith(HUB):
-        return Path(source)
-    from huggingface_hub import snapshot_download
-
-    from rewardlab.models.hub import hub_options
-
-    name, _, revision = source.removeprefix(HUB).partition("@")
-    try:
-        return Path(
-            snapshot_download(name, repo_type="dataset", revision=revision or None, local_files_only=bool(hub_options(name)))
-        )
-    except Exception as error:  # the boundary: a download may break in any way of the library's
-        raise DataError(
-            f"{source}: cannot be fetched ({error}); accept its terms and log in by `hf auth login`, or fetch it on a machine "
-            "with a network and name its folder"
-        ) from error
+    return stream if not download and set(TABLES) <= set(files) else stream.download()
 
 
 def media_folder(source: Path | HubStream) -> Path:

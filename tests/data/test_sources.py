@@ -26,7 +26,7 @@ from rewardlab.cli import app
 from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import BadRow, read_pairs, validate_rows
 from rewardlab.data.row_files import rows_of, saved_dataset_files
-from rewardlab.data.sources import HubStream, fetch_source, open_source
+from rewardlab.data.sources import HubStream, open_source
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.hub import reaches_hub
 from tests.support.hub_server import HubServer, Repo
@@ -216,7 +216,7 @@ def test_a_hub_that_cannot_be_reached_is_not_asked_again_and_again(monkeypatch: 
         with pytest.raises(DataError, match=r"hf:me/none: .*cannot be reached; fetch its files"):
             list(HubStream.parse("hf:me/none").parts())
         with pytest.raises(DataError, match="hf:me/none: cannot be fetched"):
-            fetch_source("hf:me/none")
+            HubStream.parse("hf:me/none").download()
     finally:
         reaches_hub.cache_clear()
     assert time.perf_counter() - start_time < 8
