@@ -46,7 +46,7 @@ ATTEMPT_COLUMNS = {
 
 
 def write_outputs(pairs: Iterable[PreferencePair], journal: Journal, config: DistillConfig, out: Path) -> Summary:
-    """Write both files, pair by pair, and return the statistics. Raises OutputError."""
+    """Write the tagged pairs and all attempts, and return the statistics. Raises OutputError."""
     distilled, attempts, tally = Shard(out / DISTILLED), TableFile(out / ATTEMPTS, ATTEMPT_COLUMNS), Tally()
     verdict_format = load_template(config.template).verdict_format
     for pair in pairs:
@@ -84,8 +84,8 @@ STATISTICS, JOURNAL = "statistics.json", "journal.sqlite"
 def survey(pairs: Iterable[PreferencePair], *, allow_without_images: bool = False) -> tuple[int, str]:
     """Return (number of pairs, hash of their identities, texts, labels and media).
 
-    Raises DataError unless there are some, each labelled, each with an id of its own, and, unless ``allow_without_images``,
-    where their questions speak of images that none has. Logs how many have no image where others do.
+    Raises DataError for no pairs, for unlabelled pairs and shared ids, and, unless ``allow_without_images``, if questions
+    refer to images and no pair has any. Logs how many pairs lack images that others have.
     """
     digest, number = hashlib.sha256(), 0
     ids: set[str] = set()
@@ -108,7 +108,7 @@ def survey(pairs: Iterable[PreferencePair], *, allow_without_images: bool = Fals
 
 
 def refuse_unfit(number: int, num_ids: int, unlabelled: Sequence[str]) -> None:
-    """Raise DataError for no pairs, for some without a label, whose ids are ``unlabelled``, and for some that share an id."""
+    """Raise DataError for no pairs, for pairs without a label (ids ``unlabelled``), and for shared ids."""
     if not number:
         raise DataError("there are no pairs")
     if unlabelled:
@@ -118,7 +118,7 @@ def refuse_unfit(number: int, num_ids: int, unlabelled: Sequence[str]) -> None:
 
 
 def identity_of(config: DistillConfig, data: str) -> dict[str, str | int | float]:
-    """Return what must not change between the parts of a run. Endpoints, prices, budget and transport may."""
+    """Return the settings that must not change between parts of a run; endpoints, prices, budget and transport may."""
     return {
         "data": data,
         "model": config.model,
@@ -132,7 +132,7 @@ def identity_of(config: DistillConfig, data: str) -> dict[str, str | int | float
     }
 
 
-# A transport by its name in the config; another is its file, a line here and a word of the config's.
+# Transports by their names in the config.
 OpenTransport = Callable[[DistillConfig, Journal, BudgetGuard, Advance, str | None], Transport]
 TRANSPORTS: dict[str, OpenTransport] = {"chat": ChatTransport.open, "batch": BatchTransport}
 
@@ -156,13 +156,13 @@ def distill(
 ) -> Statistics:
     """Run (or continue) the teacher stage into folder ``out``; returns the statistics it also writes.
 
-    ``pairs`` are gone through several times: a list, or a :class:`rewardlab.data.pairs.PairSet` that reads them anew. Writes
-    ``distilled.parquet`` (every pair that has its answers), ``attempts.parquet`` (every answer, the rejected ones too) and
-    ``statistics.json``; ``journal.sqlite`` is what it continues from.
+    ``pairs`` are iterated several times: a list, or a :class:`rewardlab.data.pairs.PairSet`. Writes ``distilled.parquet`` (all
+    pairs that have their answers), ``attempts.parquet`` (all answers, including rejected ones) and ``statistics.json``;
+    continues from ``journal.sqlite``.
 
-    Pairs whose requests failed, or that the budget did not reach, are left out of the set and counted; the same command asks
-    them again. Raises EndpointError when the endpoint is down, ConfigError when ``out`` holds another run's journal, DataError
-    for pairs without label or an id of their own, and as :func:`survey` does of images that are not there.
+    Pairs whose requests failed, or that the budget did not reach, are left out and counted; the same command requests them
+    again. Raises EndpointError if the endpoint is down, ConfigError if ``out`` holds another run's journal, and DataError as
+    :func:`survey` does.
     """
     number, data = survey(pairs, allow_without_images=allow_without_images)
     with Journal(out / JOURNAL, identity_of(config, data)) as journal:
@@ -182,7 +182,7 @@ def finish(
             raise EndpointError(_no_answers(progress, config, journal))
         summary, asked_without = write_outputs(pairs, journal, config, out), journal.left_out()
     if asked_without:
-        log_line(f"asked without {', '.join(asked_without)}, which the teacher refuses: its own defaults hold")
+        log_line(f"requests leave out {', '.join(asked_without)}, which the teacher refuses: its own defaults hold")
     statistics: Statistics = {
         **summary,
         "num_pairs_asked_about": number,

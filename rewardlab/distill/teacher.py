@@ -1,4 +1,4 @@
-"""Queries to the teacher, and what its answers say of a pair: transports' interface, request fields, tags."""
+"""Queries to the teacher and the tags that its answers give a pair: transports' interface, request fields, tags."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rewardlab.verdicts.parse import verdict_of
 
 
 def order_of(pair_id: str, seed: int, attempt: int) -> Order:
-    """Return the order of an attempt (from 1): at first a coin that depends on the seed and the pair alone, then in turns."""
+    """Return the order of an attempt (from 1): the first by a coin of seed and pair, then alternating."""
     first = random.Random(f"order {seed} {pair_id}").choice(BOTH_ORDERS)
     return first if attempt % 2 else first.swap()
 
@@ -29,18 +29,18 @@ def seed_of(pair_id: str, seed: int, attempt: int) -> int:
 
 
 def agrees(pair: PreferencePair, answer: Answer, verdict_format: str) -> bool:
-    """Return whether a teacher's answer names the preferred response; an unreadable answer does not."""
+    """Return whether a teacher's answer names the preferred response; an invalid answer does not."""
     verdict = verdict_of(answer.completion(), verdict_format)
     assert pair.preferred is not None
     return verdict.choice is choice_of(pair.preferred, answer.order)
 
 
 def tag(pair: PreferencePair, answers: Sequence[Answer], config: DistillConfig) -> PreferencePair | None:
-    """Return the pair with its difficulty and kept judgment, or None while more has to be asked.
+    """Return the pair with its difficulty and kept judgment, or None if more answers are needed.
 
     ``attempts`` is "1".."3" for the attempt that agreed with the label, whose order and text are kept, else "unsolved" after
-    the last one. ``teacher_share`` is the share of the first ``votes`` answers that agree (0..1), of which half are in either
-    order; None where no votes are asked for. ``answers`` are those of attempts 1, 2, ... without a gap.
+    the last one. ``teacher_share`` is the fraction of the first ``votes`` answers that agree, half of them in each order; None
+    without votes. ``answers`` are those of attempts 1, 2, ... without a gap.
     """
     verdict_format = load_template(config.template).verdict_format
     correct = [agrees(pair, answer, verdict_format) for answer in answers]
@@ -55,13 +55,13 @@ def tag(pair: PreferencePair, answers: Sequence[Answer], config: DistillConfig) 
     return replace(pair, attempts=str(first + 1), judgment=agreeing.text, order=agreeing.order, teacher_share=share)
 
 
-PASSES = 3  # over pairs whose requests failed; batches in a row that may bring no answer
+PASSES = 3  # over pairs whose requests failed; also rounds of batches in a row without an answer
 
 
 @dataclass
 class Progress:
-    """How far a run is: pairs with all their answers, those with a judgment to keep, those of which a request failed; and the
-    fields that the teacher refuses, and is asked without."""
+    """Progress of a run: pairs with all their answers, pairs with a judgment to keep, pairs with failed requests; and the
+    fields that are left out because the teacher refuses them."""
 
     done: int = 0
     kept: int = 0
@@ -76,7 +76,7 @@ class Progress:
 
 
 class Transport(Protocol):
-    """A way to ask the teacher, used as ``async with``: every answer is in the journal, and none exceeds the budget."""
+    """A way to query the teacher, used as ``async with``: every answer is in the journal, and none exceeds the budget."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -85,9 +85,8 @@ class Transport(Protocol):
     ) -> None: ...
 
     async def run(self, pairs: Iterable[PreferencePair]) -> Progress:
-        """Ask until every pair has its answers, the budget is spent, or requests keep failing; ``pairs`` are iterated more than
-        once. Raises EndpointError where the endpoint is down or refuses.
-        """
+        """Query until every pair has its answers, the budget is spent, or requests keep failing; ``pairs`` are iterated more
+        than once. Raises EndpointError if the endpoint is down or refuses."""
         ...
 
 

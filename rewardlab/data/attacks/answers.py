@@ -55,12 +55,12 @@ MOST_WORDS, MOST_CHARACTERS = 24, 60
 
 
 def made_up_word(dice: random.Random) -> str:
-    """Return a word of one to four syllables, such as "reban"."""
+    """Return a made-up word of one to four syllables, such as "reban"."""
     return "".join(dice.choice(_SYLLABLES) for _ in range(dice.randint(1, 4))) + dice.choice(_ENDINGS)
 
 
 def random_words(dice: random.Random) -> str:
-    """Return a "sentence" of 1 to 24 words by chance, common and made-up ones, the short as often as the long."""
+    """Return 1 to 24 random words, common and made-up ones, with a random end of sentence."""
     made_up = dice.random()
     words = [
         made_up_word(dice) if dice.random() < made_up else dice.choice(COMMON_WORDS)
@@ -71,7 +71,7 @@ def random_words(dice: random.Random) -> str:
 
 
 def random_characters(dice: random.Random) -> str:
-    """Return 3 to 60 characters by chance, of one alphabet or of two."""
+    """Return 3 to 60 random characters of one alphabet or two."""
     alphabets = dice.sample(_ALPHABETS, dice.randint(1, 2))
     return "".join(dice.choice(dice.choice(alphabets)) for _ in range(dice.randint(3, MOST_CHARACTERS))).strip() or "..."
 
@@ -112,7 +112,7 @@ FILLER = (
     "All of it has been taken into account.",
 )
 LOOP_WORDS = 3
-MOST_OTHERS = 16  # answers to other questions that are tried
+MOST_OTHERS = 16  # answers to other questions to try
 JOINTS = (" Or: ", " / ", ". Alternatively: ", "; but perhaps: ")  # between both answers
 SMALL_WORDS = frozenset(words_of("a an the it is are was were be there of to in on at and this that has have"))
 FUNCTION_WORDS = frozenset(("a", "an", "the", "it", "is", "okay", "sure", "answer", "solution"))  # they answer nothing
@@ -127,7 +127,7 @@ _MORE_NUMBERS = (
     "hundred thousand million dozen half third quarter once twice both none"
 )
 NUMBER_WORDS = (frozenset(NUMERALS) - {"one"}) | frozenset(words_of(_MORE_NUMBERS))  # "one" is a pronoun as well
-# Answers that decline: of a pair whose good answer does, no degenerate one is known to be worse.
+# Answers that decline: if the good answer does, no degenerate one is known to be worse.
 _DECLINES = re.compile(
     r"\b(?:cannot|can['\u2019]?t|unable|not able|sorry|refuse|unclear|unknown|uncertain|impossible|depends|either|n/a|"
     r"no answer|none of|not (?:possible|visible|clear|enough|shown|certain|sure|given)|hard to (?:say|tell))\b",
@@ -144,8 +144,8 @@ def _within(inside: list[str], outside: list[str]) -> bool:
 
 
 def states(text: str, answer: str) -> bool:
-    """Return whether a text may be read as an answer: the words of either stand in the other one after another, or both are
-    alike without any. Words such as "the" alone answer nothing, unless they are the whole answer."""
+    """Return whether a text may be read as an answer: one contains the words of the other, in sequence, or both are equal
+    without words. Words such as "the" alone answer nothing, unless they are the whole answer."""
     ours, theirs = _words(text), _words(answer)
     if not ours or not theirs:
         return text.strip() == answer.strip()
@@ -157,7 +157,7 @@ def states(text: str, answer: str) -> bool:
 
 
 def declines(answer: str) -> bool:
-    """Return whether an answer refuses, hedges or says that there is none, as far as common English words tell."""
+    """Return whether an answer refuses, hedges or says that there is none, by common English words."""
     return not answer.strip() or _DECLINES.search(answer) is not None
 
 
@@ -170,12 +170,12 @@ def _wrong(pair: PreferencePair) -> str:
 
 
 def _question(pair: PreferencePair) -> str:
-    """Return the question without the marks of its media, which a response has no media for."""
+    """Return the question without its media placeholders."""
     return pair.question.replace(IMAGE_MARK, " ").replace(VIDEO_MARK, " ").strip()
 
 
 def _one_of(texts: Sequence[str]) -> AnswerMaker:
-    """Return a maker that takes one of the texts, none that may be read as either answer."""
+    """Return a maker of one of the texts that cannot be read as either answer."""
 
     def make(pair: PreferencePair, dice: random.Random) -> str | None:
         fit = [text for text in texts if not any(states(text, answer) for answer in pair.responses)]
@@ -186,7 +186,7 @@ def _one_of(texts: Sequence[str]) -> AnswerMaker:
 
 @dataclass(frozen=True)
 class OtherAnswer:
-    """The good answer of another pair, its question, and what its pictures are known by."""
+    """The good answer of another pair, its question, and check sums of its pictures."""
 
     question: str
     answer: str
@@ -203,7 +203,8 @@ def _pictures(pair: PreferencePair) -> frozenset[int]:
 
 
 def _kinds(text: str) -> set[str]:
-    """Return whether a text has a number, or begins or ends with yes or no: "0.5" may mean 1/2, and "Yes" that it is true."""
+    """Return the kinds of a text: it has a number, or begins or ends with yes or no. "0.5" may mean 1/2, "Yes" that it is
+    true."""
     words = words_of(text)
     has_number = any(character.isnumeric() for character in text) or not NUMBER_WORDS.isdisjoint(words)
     return {
@@ -212,7 +213,7 @@ def _kinds(text: str) -> set[str]:
 
 
 def asks_yes_or_no(pair: PreferencePair) -> bool:
-    """Return whether yes or no may answer a pair's question, by how a sentence of it begins, or by an answer that says so."""
+    """Return whether yes or no may answer a pair's question, by the beginning of a sentence, or by an answer."""
     sentences = re.split(r"[.?!:;,\n]", _question(pair))
     begins = {words[0] for sentence in sentences if (words := words_of(sentence))}
     return not AUXILIARIES.isdisjoint(begins) or any("yes or no" in _kinds(answer) for answer in pair.responses)
@@ -225,9 +226,9 @@ def one_word(pair: PreferencePair, dice: random.Random) -> str | None:
 
 
 def to_another_question(pair: PreferencePair, dice: random.Random, others: Sequence[OtherAnswer] = ()) -> str | None:
-    """Return the good answer of another pair, one of a few of ``others`` that are drawn. None where each of these has the same
-    question or a picture of the pair, declines to answer, or may be read as an answer of the pair: as numbers may be read of
-    numbers, and yes or no of either."""
+    """Return the good answer of another pair, from a few random ones of ``others``. None if each of these has the same
+    question or a picture of the pair, declines to answer, or may be read as an answer of the pair, as may any number for a
+    number."""
     kinds = set[str]().union(*map(_kinds, pair.responses))
     for other in dice.sample(others, min(MOST_OTHERS, len(others))):
         answer = other.answer
@@ -248,7 +249,7 @@ def question_repeated(pair: PreferencePair, dice: random.Random) -> str | None:
 
 
 def looped(pair: PreferencePair, dice: random.Random) -> str | None:
-    """The first words of the wrong answer, again and again, to three times its length."""
+    """The first words of the wrong answer, repeated to three times its length."""
     words = _wrong(pair).split()
     beginning = " ".join(words[:LOOP_WORDS])
     if not words:
@@ -258,13 +259,13 @@ def looped(pair: PreferencePair, dice: random.Random) -> str | None:
 
 
 def truncated(pair: PreferencePair, dice: random.Random) -> str | None:
-    """The first half of the wrong answer, ended within a word."""
+    """The first half of the wrong answer, cut within a word."""
     text = _wrong(pair)[: len(_wrong(pair)) // 2]
     return None if not words_of(text) or states(text, _good(pair)) else text
 
 
 def padded(pair: PreferencePair, dice: random.Random) -> str | None:
-    """The wrong answer, and sentences that say nothing, to thrice its length and by two at least."""
+    """The wrong answer, padded with two or more sentences without content to three times its length."""
     text, parts, length = _wrong(pair), list[str](), 0
     while len(parts) < 2 or length < 2 * len(text):
         parts.append(dice.choice(FILLER))
@@ -273,21 +274,21 @@ def padded(pair: PreferencePair, dice: random.Random) -> str | None:
 
 
 def random_text(pair: PreferencePair, dice: random.Random) -> str | None:
-    """Words by chance, or characters by chance."""
+    """Random words, or random characters."""
     text = dice.choice((random_words, random_words, random_characters))(dice)
     return None if any(states(text, answer) for answer in pair.responses) else text
 
 
 def scrambled(pair: PreferencePair, dice: random.Random) -> str | None:
-    """Words of the question and of the wrong answer in an order by chance: as many as the answer has, and four at least."""
+    """Words of the question and the wrong answer in random order: as many as the answer has, at least four."""
     words = f"{_question(pair)} {_wrong(pair)}".split()
     text = " ".join(dice.sample(words, min(len(words), max(4, len(_wrong(pair).split())))))
     return None if any(states(text, answer) for answer in pair.responses) else text
 
 
 def garbled(text: str, other: str, dice: random.Random) -> str | None:
-    """Return a text with small words dropped, doubled or misspelled that the ``other`` answer has too, all others as they are:
-    a small word may be what tells the two apart. None where it has no such word, or none but such."""
+    """Return a text with small words dropped, doubled or misspelled; only words that the ``other`` answer has, too, since a
+    small word may be the difference. None if the text has no such word, or only such words."""
     words, there = text.split(), words_of(other)
     small = [n for n, word in enumerate(words) if word.lower() in SMALL_WORDS and word.lower() in there]
     small = [n for n in small if n == 0 or words[n] != "A"]  # the name of an option
@@ -304,14 +305,14 @@ def garbled(text: str, other: str, dice: random.Random) -> str | None:
 
 
 def both_answers(pair: PreferencePair, dice: random.Random) -> str | None:
-    """Both answers at once, in an order by chance."""
+    """Both answers at once, in random order."""
     texts = [text.replace(IMAGE_MARK, "").strip() for text in pair.responses]
     dice.shuffle(texts)
     return None if not all(texts) else dice.choice(JOINTS).join(texts)
 
 
 def other_repeated(pair: PreferencePair, dice: random.Random) -> str | None:
-    """The right answer, said twice."""
+    """The right answer, twice."""
     text = _good(pair).replace(IMAGE_MARK, "").strip()
     return f"{text} {text}" if text else None
 
