@@ -142,12 +142,7 @@ class DecodingBounds:
 
 
 def frames_of_video(
-    video: Path | bytes,
-    number: int,
-    *,
-    where: str = "",
-    policy: QwenFrames | None = None,
-    bounds: DecodingBounds | None = None,
+    video: Path | bytes, number: int, *, where: str = "", policy: QwenFrames | None = None, bounds: DecodingBounds | None = None
 ) -> tuple[bytes, ...]:
     """Return at most ``number`` frames as JPEG: by ``policy``, or evenly spread, first and last included, of at most
     :data:`SIDE_PX`. Raises MediaError, also at ``bounds``, and ConfigError if a package is missing.

@@ -24,14 +24,7 @@ from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import PairSet, read_pairs, validate_rows, write_jsonl, write_parquet, write_shards
 from rewardlab.data.rows import with_frames
 from rewardlab.data.texts import opening_of
-from rewardlab.types import (
-    IMAGE_MARK,
-    VIDEO_MARK,
-    Choice,
-    Order,
-    PreferencePair,
-    choice_of,
-)
+from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Choice, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
 
 

@@ -28,17 +28,7 @@ from rewardlab.data.preferences import PreferenceRules, write_preferences
 from rewardlab.data.votes import vote_row
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.spec import DEMO_JUDGE
-from rewardlab.types import (
-    Choice,
-    Completion,
-    FinishReason,
-    Order,
-    PreferencePair,
-    Verdict,
-    VerdictStatus,
-    Vote,
-    choice_of,
-)
+from rewardlab.types import Choice, Completion, FinishReason, Order, PreferencePair, Verdict, VerdictStatus, Vote, choice_of
 
 IMAGE = encode_png(Image.new("RGB", (56, 56), (9, 40, 200)))
 # name -> winners of the votes in the given order, and in the swapped one; None: no verdict

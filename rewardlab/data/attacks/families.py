@@ -298,11 +298,7 @@ def _other_answers(pairs: Sequence[PreferencePair], seed: int) -> list[answers.O
 
 
 def attacks_on(
-    pair: PreferencePair,
-    family: Family,
-    dice: random.Random,
-    base: int = 0,
-    others: Sequence[answers.OtherAnswer] = (),
+    pair: PreferencePair, family: Family, dice: random.Random, base: int = 0, others: Sequence[answers.OtherAnswer] = ()
 ) -> Iterator[AttackedPair]:
     """Yield the pairs that a family makes of a labelled pair, number ``base`` of a set: a degenerate answer against each
     answer, a text in each answer, or one pair with edited pictures.
