@@ -1,4 +1,4 @@
-"""`rewardlab data validate` and `stats`: what a set of pairs holds, and what is wrong with it."""
+"""`rewardlab data validate` and `stats`: check a set of pairs, and show its statistics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 class ReasonCount:
-    """Counts reasons by kind. Two are of one kind where they differ in numbers alone: of rows, of images, of files."""
+    """Counts reasons by kind: reasons of one kind differ only in numbers."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -40,7 +40,7 @@ class ReasonCount:
         return self._counts[kind] <= SHOWN
 
     def rest(self) -> list[str]:
-        """Return a line for each kind that has more than what is shown."""
+        """Return a line for each kind with more reasons than are shown."""
         return [
             f"and {number - SHOWN:,} more like: {self._first[kind]}" for kind, number in self._counts.items() if number > SHOWN
         ]
@@ -53,15 +53,13 @@ def data_validate(
     images: Images = None,
     allow_columns: AllowColumns = None,
     suggest: Annotated[
-        bool, typer.Option("--suggest", help="Check nothing; print a mapping of the file's columns, for `data build`.")
+        bool, typer.Option("--suggest", help="Print a mapping of the file's columns for `data build`, and check nothing.")
     ] = False,
 ) -> None:
     """Check every row: list the bad ones with their reasons, and with --out keep the good ones.
 
-    Exit status 1 if any is bad, or none is there.
-
-    Of rows that are bad for the same reason five are listed, and the others counted. Columns that are not read are listed once,
-    at the end; rows that are good but for them are not kept.
+    Exit status 1 if any row is bad, or there is none. Five rows are listed for each reason, and the others counted. Columns
+    that are not read are listed once, at the end; rows that have them are not kept.
     """
     if suggest:
         if out or images or allow_columns:
@@ -131,8 +129,8 @@ def data_stats(
     seed: RandomSeed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Numbers of a set as a table, as `stats.json`, and with example pairs to look at as `stats.html`: balance, lengths, length
-    bias."""
+    """Show statistics of a set: balance, lengths, length bias; write them as `stats.json`, and with example pairs as
+    `stats.html`."""
     from rewardlab.curation.overview import Overview, summary_lines
     from rewardlab.data.pairs import stream_pairs
     from rewardlab.reporting.progress import bar

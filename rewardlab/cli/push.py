@@ -106,8 +106,8 @@ def card_values(assignments: Sequence[str]) -> dict[str, Any]:
 
 
 def _author_readme(folder: Path, local: str | None, remote: str | None) -> str | None:
-    """Return the README to keep the text of: the repository's, or else the folder's. Raise DataError where both hold texts that
-    differ."""
+    """Return the README whose text is kept: the repository's, or else the folder's. Raise DataError if both have different
+    texts."""
     from rewardlab.reporting.cards import author_text
 
     written = [text for text in (local, remote) if text is not None and author_text(text)]
@@ -135,7 +135,7 @@ def _show(parcel: Parcel, card: str, target: HubRepo) -> None:
 
 
 def _say_deleted(names: list[str]) -> None:
-    """Name the files of an earlier push that are not among the new ones."""
+    """List the deleted files of an earlier push."""
     for name in names:
         typer.echo(f"{'deleted':>14}  {name}")
 
@@ -147,7 +147,7 @@ def _say(parcel: Parcel) -> None:
         typer.echo(note)
 
 
-# Of a trainer, not of a model: states to go on from, and a pickle of its arguments.
+# Files of a trainer, not of the model.
 TRAINER_FILES = (
     "training_args.bin",
     "optimizer*",
@@ -165,8 +165,8 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def checkpoint_parcel(folder: Path, repo: str, reports: Sequence[Path], values: Mapping[str, Any]) -> Parcel:
-    """Return a checkpoint and its card. Raise CheckpointError for one without weights, or an adapter whose base nobody else
-    has; ConfigError for a report of another judge, or of a run that failed."""
+    """Return a checkpoint and its card. Raise CheckpointError if it lacks weights, or is an adapter of a local base;
+    ConfigError for a report of another judge, or of a failed run."""
     from rewardlab.data.hub import Parcel, readme_of
     from rewardlab.models.model_card import adapter_base, is_hub_id, model_card_body, model_front_matter
 
@@ -186,7 +186,7 @@ def checkpoint_parcel(folder: Path, repo: str, reports: Sequence[Path], values: 
         )
     read = [_read_report(path, folder) for path in reports]
     front = model_front_matter(folder, **values)
-    whole = [report for report in read if not report.robustness]  # attacked pairs measure no accuracy of the judge
+    whole = [report for report in read if not report.robustness]  # accuracy on attacked pairs is not the judge's accuracy
     if whole:
         front["model-index"] = _model_index(repo, whole)
     body = model_card_body(folder, repo, [line for report in read for line in _result_lines(report)])
@@ -213,7 +213,7 @@ def _files_of(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _check_weights(folder: Path) -> None:
-    """Raise CheckpointError where weights are missing."""
+    """Raise CheckpointError if weights are missing."""
     if not any(folder.glob("*.safetensors")):
         raise CheckpointError(f"{folder}: holds no *.safetensors; expected the folder of a finished run (OUT/final)")
     for index in folder.glob("*.safetensors.index.json"):
@@ -223,8 +223,7 @@ def _check_weights(folder: Path) -> None:
 
 
 def _read_report(run: Path, folder: Path) -> Report:
-    """Return the report of a run. Raise ConfigError where the run failed, and where its judge had other weights or was asked in
-    other words."""
+    """Return the report of a run. Raise ConfigError if the run failed, or its judge had other weights or another template."""
     from rewardlab.benchmarks.comparison import read_run
     from rewardlab.benchmarks.run_files import VOTES
     from rewardlab.models.checkpoints import read_card, weights_id

@@ -40,15 +40,15 @@ COUNTS = ("converted", "kept", "dropped", "bad", "duplicate", "contaminated")
 
 
 def split_of(name: str) -> str:
-    """Return the split that a file of a set belongs to: the folder it lies in, or its own name where that is one of
-    :data:`SPLITS`, else train. What no split's name may hold becomes "_"."""
+    """Return the split of a file in a set: its folder, or its own name if that is one of :data:`SPLITS`, else train. Characters
+    that a split's name may not have become "_"."""
     path = PurePosixPath(name)
     split = path.parts[0] if len(path.parts) > 1 else path.stem if path.stem in SPLITS else "train"
     return re.sub(r"\W", "_", split, flags=re.ASCII)
 
 
 def split_patterns(names: Sequence[str]) -> dict[str, list[str]]:
-    """Return which files hold each split, train first: by name, or shards by a pattern that matches no other file."""
+    """Return the files of each split, train first: names, or one pattern for all shards."""
     patterns: dict[str, list[str]] = {}
     for name in sorted(names, key=lambda name: (split_of(name) != "train", name)):
         path, of_split = PurePosixPath(name), patterns.setdefault(split_of(name), [])
@@ -61,8 +61,8 @@ def split_patterns(names: Sequence[str]) -> dict[str, list[str]]:
 def dataset_front_matter(
     num_pairs: int, build: Mapping[str, Any], splits: Mapping[str, Sequence[str]], **given: Any
 ) -> dict[str, Any]:
-    """Return the front matter of a set of ``num_pairs``; a ``given`` value that is not empty wins. ``build`` is the report of
-    `data build`, {} of a set that it did not make; ``splits`` are the patterns of each one's files."""
+    """Return the front matter of a set of ``num_pairs``; a ``given`` value that is not empty wins. ``build``: the report of
+    `data build`, or {}; ``splits``: the patterns of each split's files."""
     data_files = [{"split": split, "path": list(paths)} for split, paths in splits.items()]
     licence = str(build.get("licence", ""))
     front = {
@@ -128,9 +128,8 @@ def dataset_card_body(
 
 @dataclass(frozen=True)
 class HubRepo:
-    """A repository: ``kind`` is "model" or "dataset", ``name`` OWNER/NAME. ``HF_ENDPOINT`` names another hub than the public
-    one, ``HF_TOKEN`` the token of who writes, else the one of `hf auth login`.
-    """
+    """A repository: ``kind`` is "model" or "dataset", ``name`` OWNER/NAME. ``HF_ENDPOINT`` names another hub, ``HF_TOKEN`` the
+    token (default: that of `hf auth login`)."""
 
     name: str
     kind: str
@@ -146,8 +145,7 @@ class HubRepo:
         return HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
 
     def read_readme(self) -> str | None:
-        """Return the README that stands in the repository, None where there is none. Raise OutputError where it cannot be
-        asked."""
+        """Return the repository's README, None if there is none. Raise OutputError if the hub cannot be reached."""
         with self._failures("nothing of it was sent"):
             if not self._api.file_exists(self.name, README, repo_type=self.kind):
                 return None
@@ -155,8 +153,8 @@ class HubRepo:
             return Path(path).read_text(encoding="utf-8")
 
     def create(self, *, private: bool) -> str:
-        """Create the repository where it is not there yet; return its address. Raise ConfigError for one that is public where
-        ``private`` is wanted, OutputError where the token may not write."""
+        """Create the repository if it does not exist; return its address. Raise ConfigError if it is public although
+        ``private`` is wanted, OutputError if the token may not write."""
         with self._failures("nothing of it was sent"):
             self._api.whoami()
             url = str(self._api.create_repo(self.name, repo_type=self.kind, private=private or None, exist_ok=True))
@@ -166,8 +164,8 @@ class HubRepo:
         return url
 
     def list_files(self) -> list[str]:
-        """Return the names of the repository's files; [] where there is no repository, or none that the token may see. Raise
-        OutputError where it cannot be asked."""
+        """Return the names of the repository's files; [] if there is no repository, or none that the token may see. Raise
+        OutputError if the hub cannot be reached."""
         from huggingface_hub.errors import RepositoryNotFoundError
 
         with self._failures("nothing of it was sent"):
@@ -209,8 +207,8 @@ class HubRepo:
 
 @dataclass(frozen=True)
 class Parcel:
-    """``files`` of ``folder`` go as they are, ``changed`` (name -> content) in place of theirs; ``stale`` are patterns of the
-    names that files of an earlier push have; ``readme`` is the text that stands in the folder."""
+    """A push: ``files`` of ``folder``, and ``changed`` ones (name -> content). ``stale``: name patterns of files of an earlier
+    push; ``readme``: the folder's README."""
 
     folder: Path
     files: Sequence[str]
@@ -223,8 +221,8 @@ class Parcel:
     notes: Sequence[str] = ()
 
     def leftovers(self, names: Sequence[str]) -> list[str]:
-        """Return which files of a repository an earlier push left: not sent again, and of a name that is stale. No pattern
-        matches within other folders than its own."""
+        """Return the files of a repository that an earlier push left: not sent again, with a stale name. A pattern matches
+        only in its own folder."""
         sent = {*self.files, *self.changed}
         left = [PurePosixPath(name) for name in names if name not in sent]
         patterns = [PurePosixPath(pattern) for pattern in self.stale]
@@ -235,8 +233,8 @@ class Parcel:
 
 @contextmanager
 def pairs_parcel(data: Path, repo: str, *, images: Path | None, **given: Any) -> Iterator[Parcel]:
-    """Yield a set as Parquet shards with media inside, written anew where it is in another form, and its card. Raise DataError
-    or MediaError at the first bad row."""
+    """Yield a set as Parquet shards with media inside, rewritten if it is in another form, and its card. Raise DataError or
+    MediaError at the first bad row."""
     import pyarrow.parquet as pq
 
     if not data.exists():
@@ -265,7 +263,7 @@ def pairs_parcel(data: Path, repo: str, *, images: Path | None, **given: Any) ->
 
 
 def _write_anew(data: Path, folder: Path, out: Path, images: Path | None) -> Iterator[Path]:
-    """Write a set as Parquet shards with media inside, of several splits each into a folder of its name; yield the files."""
+    """Write a set as Parquet shards with media inside, each of several splits into its folder; yield the files."""
     files = files_of(data)
     names = {file: split_of(file.relative_to(folder).as_posix()) for file in files}
     if len(set(names.values())) == 1:

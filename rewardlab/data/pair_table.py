@@ -244,9 +244,8 @@ class PairFacts:
 
 @dataclass(frozen=True)
 class MediaMarks(Files):
-    """Stands a short mark in for each medium of a row: enough to count them, and with ``by_content`` to notice that others have
-    taken their place. With ``look`` images are looked at, too, as :func:`check_image` does.
-    """
+    """Short marks in place of a row's media: enough to count them, and with ``by_content`` to notice other media in their
+    place. With ``look`` images are checked by :func:`check_image`."""
 
     by_content: bool = False
     look: bool = False
@@ -280,7 +279,7 @@ class MediaMarks(Files):
         return _encoded(f"{path} {_size_of(file)}")
 
     def _was_not_read(self, value: Any) -> bool:
-        """Whether a medium is embedded, and its bytes were left where they are."""
+        """Return whether a medium is embedded and its bytes were not read."""
         return self.checked and isinstance(value, Mapping) and "bytes" not in value and value.get("path") is None
 
     def _number(self) -> bytes:
@@ -293,7 +292,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _size_of(file: Path) -> int:
-    """Return the bytes of a file; 0 where there is none."""
+    """Return the size of a file in bytes; 0 if there is none."""
     try:
         return file.stat().st_size if file.is_file() else 0
     except (OSError, ValueError):
@@ -301,13 +300,13 @@ def _size_of(file: Path) -> int:
 
 
 class PairTable(Sequence[PreferencePair]):
-    """The pairs of a set on disk, read as they are taken; of videos ``frames``, by ``policy`` as a judge's family samples them;
-    ``allow_columns`` as :func:`rewardlab.data.pairs.validate_rows` takes them.
+    """The pairs of a set on disk, read when they are taken; videos become ``frames``, sampled by ``policy``; ``allow_columns``
+    as :func:`rewardlab.data.pairs.validate_rows` takes them.
 
-    ``fingerprint`` names what was read: all texts, and of media their paths and sizes, or the hash of their bytes where these
-    had to be read. Threads and worker processes may share one. Raise DataError at the first row that is no pair, for a set
-    without any, and, unless ``allow_without_images``, for one without media whose questions speak of images. Media are not
-    checked: a pair with an unreadable one raises MediaError when it is taken, or by :meth:`look_at`.
+    ``fingerprint`` is a hash of all texts and, for media, of their paths and sizes, or of their bytes if these had to be read.
+    Threads and worker processes may share a table. Raise DataError at the first bad row, for a set without pairs, and, unless
+    ``allow_without_images``, for a set without media whose questions refer to images. Media are not checked: an unreadable one
+    raises MediaError when its pair is taken, or by :meth:`look_at`.
     """
 
     def __init__(
@@ -340,7 +339,7 @@ class PairTable(Sequence[PreferencePair]):
         self.fingerprint = digest.hexdigest()[:16]
 
     def _light_pairs(self, digest: Any = None, advance: Any = None) -> Iterator[PreferencePair]:
-        """Yield every pair of the set with marks in place of media; with ``digest``, the first time, marks by their content."""
+        """Yield all pairs with marks in place of media; with ``digest`` (the first time), marks by content."""
         index, by_content = 0, digest is not None
         for file in self._files:
             files = MediaMarks(self.images or file.path.parent, checked=file.checked, by_content=by_content)
@@ -348,7 +347,7 @@ class PairTable(Sequence[PreferencePair]):
                 place = place_in_file(self.path, file.path, stored.line)
                 read = partial(read_row, stored.row, index=index, path=self.path, columns=self._columns, place=place)
                 pair = read(files=files)
-                if isinstance(pair, BadRow) and isinstance(pair.error, MediaError):  # its texts count; reading it says why
+                if isinstance(pair, BadRow) and isinstance(pair.error, MediaError):  # its texts count
                     pair = read(files=replace(files, by_content=False))
                 if isinstance(pair, BadRow):
                     raise pair.error
@@ -375,12 +374,12 @@ class PairTable(Sequence[PreferencePair]):
         return with_frames(pair, self._frames, where=f"{self.path}, row {index}", policy=self._policy)
 
     def look_at(self, number: int, *, decode: bool = False) -> PreferencePair:
-        """Return a pair, its videos as they are, with marks in place of images that were looked at as :func:`check_image` does;
-        with ``decode`` these are decoded. Raise DataError or MediaError."""
+        """Return a pair, its videos as files, with marks in place of images that passed :func:`check_image`; with ``decode``
+        images are decoded. Raise DataError or MediaError."""
         return self._read(number, Files() if decode else MediaMarks(by_content=True, look=True))
 
     def _read(self, number: int, files: Files | None = None) -> PreferencePair:
-        """Return a pair, its videos as they are; ``files`` says how media are read (None: as when its turn comes)."""
+        """Return a pair, its videos as files; ``files`` reads its media (None: as usual)."""
         index = int(self._rows[number])
         number_of_file = bisect_right(self._starts, index) - 1
         file = self._files[number_of_file]
@@ -395,7 +394,7 @@ class PairTable(Sequence[PreferencePair]):
         return pair
 
     def number_of_row(self, message: str) -> int | None:
-        """Return the number of the pair whose row of the file a message begins with."""
+        """Return the number of the pair whose row an error message names."""
         begin = re.match(rf"{re.escape(str(self.path))}, row (\d+)\b", message)
         numbers = np.flatnonzero(np.asarray(self._rows) == int(begin[1])).tolist() if begin else []
         return numbers[0] if numbers else None
@@ -422,12 +421,12 @@ class PairTable(Sequence[PreferencePair]):
 
 
 def text_identity(pair: PreferencePair) -> bytes:
-    """Return what a training run reads of a pair besides media."""
+    """Return all that a training run reads of a pair, without media."""
     texts = (pair.pair_id, pair.question, *pair.responses, str(pair.preferred), pair.attempts, pair.order.value, pair.judgment)
     return "".join(f"{len(text)} {text}" for text in texts).encode(errors="surrogatepass")
 
 
-# What training asks of pairs, wherever they are.
+# Access to pairs on disk or in memory.
 
 
 def pair_facts(pairs: Sequence[PreferencePair]) -> list[PairFacts]:
@@ -436,27 +435,27 @@ def pair_facts(pairs: Sequence[PreferencePair]) -> list[PairFacts]:
 
 
 def allowed_columns(pairs: Sequence[PreferencePair]) -> Collection[str]:
-    """Return the further columns that a set on disk may have."""
+    """Return the other columns that a set on disk may have."""
     return pairs.allow_columns if isinstance(pairs, PairTable) else ()
 
 
 def allows_without_images(pairs: Sequence[PreferencePair]) -> bool:
-    """Return whether a set on disk may speak of images that it does not have."""
+    """Return whether questions of a set on disk may refer to missing images."""
     return isinstance(pairs, PairTable) and pairs.allow_without_images
 
 
 def select_pairs(pairs: Sequence[PreferencePair], numbers: Sequence[int]) -> Sequence[PreferencePair]:
-    """Return some of the pairs; those on disk stay there."""
+    """Return some of the pairs; pairs on disk are not read."""
     return pairs.select(numbers) if isinstance(pairs, PairTable) else [pairs[n] for n in numbers]
 
 
 def light_pairs(pairs: Sequence[PreferencePair]) -> Iterator[tuple[int, PreferencePair]]:
-    """Yield (number, pair); those on disk in the order of their files, with marks in place of media."""
+    """Yield (number, pair); pairs on disk in the order of their files, with marks in place of media."""
     return pairs.light_pairs() if isinstance(pairs, PairTable) else iter(enumerate(pairs))
 
 
 def fingerprint_of(pairs: Sequence[PreferencePair]) -> str:
-    """Return a hash of what a training run reads of its pairs: of those on disk, see :class:`PairTable`."""
+    """Return a hash of all that a training run reads of its pairs; for pairs on disk, see :class:`PairTable`."""
     if isinstance(pairs, PairTable):
         return pairs.fingerprint
     digest = hashlib.sha256()

@@ -1,7 +1,7 @@
 """Files of pairs: Parquet (media inside, or by content in a folder beside it; loadable by ``datasets``) and JSON lines.
 
-What a row holds says :mod:`rewardlab.data.rows`. A set is one file, or a folder of them (shards), read in the order of their
-names. Everything streams: a set larger than memory is read, checked and written a few rows at a time.
+:mod:`rewardlab.data.rows` defines a row. Everything streams: a set larger than memory is read, checked and written a few rows
+at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OTHER_FORM = (
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that is no pair: its number in the set, from 0, and why."""
+    """A row that is not a valid pair: its number in the set, from 0, and why."""
 
     index: int
     error: InputError
@@ -77,7 +77,7 @@ class Shard:
 
 
 def _store_media(data: bytes, media: Path, base: Path) -> str:
-    """Put a file into the media folder, by its content; its path from ``base``."""
+    """Store a file in the media folder, named by its content; return its path relative to ``base``."""
     digest = hashlib.sha256(data).hexdigest()
     path = media / digest[:2] / f"{digest}.{kind_of(data)}"
     if not path.exists():
@@ -92,10 +92,7 @@ def _store_media(data: bytes, media: Path, base: Path) -> str:
 
 
 def write_parquet(pairs: Iterable[PreferencePair], path: Path) -> int:
-    """Write all pairs, media inside, by way of a temporary file: ``path`` is whole or absent. Returns how many.
-
-    Raises OutputError.
-    """
+    """Write all pairs, media inside; return their number. ``path`` is whole or absent. Raises OutputError."""
     shard = Shard(path)
     for pair in pairs:
         shard.add(pair)
@@ -115,9 +112,8 @@ def write_shards(
 def write_parts(
     pairs: Iterable[PreferencePair], folder: Path, *, rows_per_shard: int = SHARD_ROWS, embed: bool = True
 ) -> Iterator[Path]:
-    """Write pairs as ``part-00000.parquet`` and so on; yields each file once it is whole, and takes pairs as it is asked for
-    the next. Without ``embed`` media go into ``folder/media``, each once, named by its SHA-256. Raises OutputError. The folder
-    is whoever calls this to mark."""
+    """Write pairs lazily as ``part-00000.parquet`` and so on; yield each file once it is whole. Without ``embed`` media go into
+    ``folder/media``, each once, named by its SHA-256. The caller marks the folder as unfinished. Raises OutputError."""
     media, shard, number = None if embed else folder / "media", None, 0
     for pair in pairs:
         shard = shard or Shard(folder / f"part-{number:05d}.parquet", media)
@@ -163,8 +159,8 @@ def read_row(
     columns: AllowedColumns | None = None,
     place: str = "",
 ) -> PreferencePair | BadRow:
-    """Return row ``index`` of the set ``path`` as a pair, its videos as they are, or the reason why it is none; ``place`` as
-    :func:`rewardlab.data.files.place_in_file` gives it."""
+    """Return row ``index`` of the set ``path`` as a pair, its videos as files, or why it is none; ``place`` as
+    :func:`rewardlab.data.files.place_in_file` returns it."""
     try:
         if isinstance(row, DataError):
             raise row
@@ -207,10 +203,9 @@ def stream_pairs(
     undecodable: dict[bytes, str] | None = None,
     decode: bool = False,
 ) -> Generator[PreferencePair, None, None]:
-    """Yield the pairs of a set, one at a time, of videos ``frames`` (None: videos as they are), by ``policy`` as a judge's
-    family samples them; relative media paths start at ``images`` or else beside the file; ``allow_columns``, ``undecodable``
-    and ``decode`` as :func:`validate_rows` takes them. Raises DataError (or MediaError) at the first bad row.
-    """
+    """Yield the pairs of a set, one at a time. Videos become ``frames`` (None: they stay files), sampled by ``policy``;
+    relative media paths start at ``images``, or at the file's folder; further options as :func:`validate_rows` takes them.
+    Raises DataError or MediaError at the first bad row."""
     rows = validate_rows(path, images=images, allow_columns=allow_columns, undecodable=undecodable, decode=decode)
     for index, item in enumerate(rows):
         if isinstance(item, BadRow):
@@ -227,7 +222,7 @@ def read_pairs(
     allow_columns: Collection[str] = (),
     undecodable: dict[bytes, str] | None = None,
 ) -> list[PreferencePair]:
-    """Return all pairs of a set, as :func:`stream_pairs` gives them. Raises DataError also for a set without any."""
+    """Return all pairs of a set, as :func:`stream_pairs` yields them. Raises DataError also for an empty set."""
     folder = None if images is None else Path(images)
     further: dict[str, Any] = {"policy": policy, "allow_columns": allow_columns, "undecodable": undecodable}
     pairs = list(stream_pairs(Path(path), images=folder, frames=frames, **further))
@@ -237,10 +232,8 @@ def read_pairs(
 
 
 class PairSet:
-    """A set on disk, to be gone through any number of times without being held in memory: the first ``limit`` pairs of it.
-
-    Raises what :func:`stream_pairs` raises, when it is gone through.
-    """
+    """The first ``limit`` pairs of a set on disk, to be iterated any number of times without holding them in memory. Iterating
+    raises what :func:`stream_pairs` raises."""
 
     def __init__(
         self,

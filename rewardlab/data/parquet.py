@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from rewardlab.errors import DataError, OutputError
 
@@ -18,7 +19,8 @@ BUFFER_BYTES = 1 << 20  # bytes of a column that are read at a time, instead of 
 
 class TableFile:
     """A Parquet file to which rows are added; ``path`` is whole once this is closed, or absent. ``columns`` are a schema, or
-    column names with pyarrow types or their names ("string", "int8"). ``group_rows`` rows are held in memory.
+    column names with pyarrow types or their names ("string", "int8"). ``group_rows`` rows are held in memory. As a context
+    manager it is closed, or discarded after an error.
 
     Raises OutputError.
     """
@@ -59,6 +61,15 @@ class TableFile:
         """Remove everything written so far."""
         self._writer.close()
         self._partial.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.discard()
 
     def close(self, metadata: Mapping[bytes, bytes] | None = None) -> None:
         """Write the remaining rows and ``metadata``, and move the file into place."""

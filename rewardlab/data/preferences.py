@@ -10,19 +10,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rewardlab.data.judgments import JudgedPair
 from rewardlab.errors import DataError, OutputError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.prompts.sanitize import break_control_tokens
 from rewardlab.types import Order, Outcome
-
-if TYPE_CHECKING:
-    from rewardlab.data.parquet import TableFile
 
 GROUP_ROWS = 200  # of images, a row group is tens of megabytes
 KINDS = ("dpo", "kto")
@@ -120,34 +116,18 @@ def write_preferences(pairs: Iterable[JudgedPair], path: Path, kind: str, rules:
         raise OutputError(f"{path}: expected the name of a .parquet file")
     if path.exists():
         raise OutputError(f"{path}: is there already; choose another --out, or remove it")
-    dropped, kept, num_rows = Counter[str](), 0, 0
-    with ExitStack() as stack:
-        table: TableFile | None = None
+    from rewardlab.data.parquet import TableFile
+
+    dropped, kept = Counter[str](), 0
+    with TableFile(path, preference_features(kind).arrow_schema, group_rows=GROUP_ROWS) as table:
         for judged in pairs:
             if (reason := rules.reason_against(judged)) is not None:
                 dropped[reason] += 1
                 continue
-            table = table or stack.enter_context(_table(path, kind))
             kept += 1
             for row in preference_rows(judged, kind):
                 table.add(row)
-                num_rows += 1
-    counts = PreferenceCounts(kept, num_rows, dict(dropped.most_common()))
-    if not kept:
-        reasons = "; ".join(f"{number:,} × {reason}" for reason, number in counts.dropped.items())
-        raise DataError(f"{path}: no pair is kept, so there is nothing to write ({reasons or 'there are no pairs'})")
-    return counts
-
-
-@contextmanager
-def _table(path: Path, kind: str) -> Iterator[TableFile]:
-    """Yield the file to fill; close it at the end, discard it after an error."""
-    from rewardlab.data.parquet import TableFile
-
-    table = TableFile(path, preference_features(kind).arrow_schema, group_rows=GROUP_ROWS)
-    try:
-        yield table
-    except BaseException:
-        table.discard()
-        raise
-    table.close()
+        if not kept:
+            reasons = "; ".join(f"{number:,} × {reason}" for reason, number in dropped.most_common())
+            raise DataError(f"{path}: no pair is kept, so there is nothing to write ({reasons or 'there are no pairs'})")
+    return PreferenceCounts(kept, table.num_rows, dict(dropped.most_common()))
