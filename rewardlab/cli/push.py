@@ -19,7 +19,7 @@ from rewardlab.reporting.cards import README
 
 if TYPE_CHECKING:
     from rewardlab.benchmarks.report_model import Report
-    from rewardlab.data.hub import HubRepo, Parcel
+    from rewardlab.data.hub import HubRepo, HubUpload
 
 
 CARD_KEYS = ("license", "datasets", "base_model")
@@ -60,35 +60,35 @@ def push_command(options: Push) -> None:
     that somebody wrote stays: only the section between rewardlab's marks is replaced.
     `HF_TOKEN=... rewardlab push runs/rl/final me/my-judge license=apache-2.0 --report runs/bench`
     """
-    from rewardlab.data.hub import HubRepo, pairs_parcel
+    from rewardlab.data.hub import HubRepo, pairs_upload
     from rewardlab.reporting.cards import author_text, merge_card
 
     folder, values = options.folder, card_values(options.card or ())
     with ExitStack() as stack:
         if is_checkpoint(folder):
             target = HubRepo(options.repo, "model")
-            parcel = checkpoint_parcel(folder, options.repo, options.report or [], values)
+            upload = checkpoint_upload(folder, options.repo, options.report or [], values)
         elif options.report or "base_model" in values:
             raise ConfigError(f"{folder}: is no checkpoint; --report and base_model= belong to one")
         else:
             target = HubRepo(options.repo, "dataset")
-            parcel = stack.enter_context(pairs_parcel(folder, options.repo, images=options.images, **values))
+            upload = stack.enter_context(pairs_upload(folder, options.repo, images=options.images, **values))
         remote = None if options.dry_run else target.read_readme()
-        human = None if options.replace_card else _author_readme(folder, parcel.readme, remote)
-        card = merge_card(human or "", parcel.front, parcel.body, given=values)
+        human = None if options.replace_card else _author_readme(folder, upload.readme, remote)
+        card = merge_card(human or "", upload.front, upload.body, given=values)
         if options.dry_run:
-            _show(parcel, card, target)
+            _show(upload, card, target)
             return
         url = target.create(private=options.private)
-        deleted = parcel.leftovers(target.list_files())
-        commit = target.upload(parcel, card, deleted=deleted)
-    typer.echo(f"{len(parcel.files):,} files and the card: {url} ({commit})")
+        deleted = upload.leftovers(target.list_files())
+        commit = target.send(upload, card, deleted=deleted)
+    typer.echo(f"{len(upload.files):,} files and the card: {url} ({commit})")
     _say_deleted(deleted)
     if human is not None and author_text(human):
         typer.echo(
             f"{README}: what others wrote in it stays; rewardlab's section is new (--replace-card writes all of it anew)"
         )
-    _say(parcel)
+    _say(upload)
 
 
 def card_values(assignments: Sequence[str]) -> dict[str, Any]:
@@ -119,19 +119,19 @@ def _author_readme(folder: Path, local: str | None, remote: str | None) -> str |
     return written[0] if written else remote or local
 
 
-def _show(parcel: Parcel, card: str, target: HubRepo) -> None:
+def _show(upload: HubUpload, card: str, target: HubRepo) -> None:
     from rewardlab.models.hub import reaches_hub
 
     typer.echo(card)
-    for name in parcel.files:
-        typer.echo(f"{(parcel.folder / name).stat().st_size:>14,}  {name}")
-    for name in (*parcel.changed, README):
+    for name in upload.files:
+        typer.echo(f"{(upload.folder / name).stat().st_size:>14,}  {name}")
+    for name in (*upload.changed, README):
         typer.echo(f"{'written':>14}  {name}")
     if reaches_hub():
-        _say_deleted(parcel.leftovers(target.list_files()))
+        _say_deleted(upload.leftovers(target.list_files()))
     else:
         typer.echo("no hub can be reached, so that what a push would delete there is not known")
-    _say(parcel)
+    _say(upload)
 
 
 def _say_deleted(names: list[str]) -> None:
@@ -140,10 +140,10 @@ def _say_deleted(names: list[str]) -> None:
         typer.echo(f"{'deleted':>14}  {name}")
 
 
-def _say(parcel: Parcel) -> None:
-    if parcel.left_out:
-        typer.echo(f"left out: {', '.join(parcel.left_out)}")
-    for note in parcel.notes:
+def _say(upload: HubUpload) -> None:
+    if upload.left_out:
+        typer.echo(f"left out: {', '.join(upload.left_out)}")
+    for note in upload.notes:
         typer.echo(note)
 
 
@@ -164,10 +164,10 @@ def is_checkpoint(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
 
 
-def checkpoint_parcel(folder: Path, repo: str, reports: Sequence[Path], values: Mapping[str, Any]) -> Parcel:
+def checkpoint_upload(folder: Path, repo: str, reports: Sequence[Path], values: Mapping[str, Any]) -> HubUpload:
     """Return a checkpoint and its card. Raise CheckpointError if it lacks weights, or is an adapter of a local base;
     ConfigError for a report of another judge, or of a failed run."""
-    from rewardlab.data.hub import Parcel, readme_of
+    from rewardlab.data.hub import HubUpload, readme_of
     from rewardlab.models.model_card import adapter_base, is_hub_id, model_card_body, model_front_matter
 
     files, left_out = _files_of(folder)
@@ -197,7 +197,7 @@ def checkpoint_parcel(folder: Path, repo: str, reports: Sequence[Path], values: 
     missing = "no model-index: accuracies are of attacked pairs alone" if read else "no accuracy on the card"
     notes += [] if whole else [f"{missing}; --report RUN of `rewardlab bench run` puts it there"]
     stale = ["*.safetensors", "*.safetensors.index.json"]
-    return Parcel(folder, files, front, body, stale, readme_of(folder), changed, left_out, notes)
+    return HubUpload(folder, files, front, body, stale, readme_of(folder), changed, left_out, notes)
 
 
 def _files_of(folder: Path) -> tuple[list[str], list[str]]:

@@ -208,11 +208,6 @@ def _whole(pair: PreferencePair) -> tuple[object, ...]:
     return tuple(words_of(pair.question)), frozenset(tuple(words_of(text)) for text in pair.responses)
 
 
-def num_short(pairs: Sequence[PreferencePair], limits: MatchLimits) -> int:
-    """Return the number of questions and responses that are too short to be compared."""
-    return sum(len(words_of(text)) < limits.least_words for pair in pairs for text in (pair.question, *pair.responses))
-
-
 def num_images(benchmark_pairs: Sequence[BenchmarkPair]) -> int:
     """Return how often :class:`Contamination` calls ``advance``."""
     return sum(len(pair_images(entry.pair)) for entry in benchmark_pairs)
@@ -227,16 +222,16 @@ def pair_images(pair: PreferencePair) -> tuple[bytes, ...]:
     return (*pair.images, *pair.response_images[0], *pair.response_images[1])
 
 
-def summary(matches: Sequence[Match]) -> dict[str, dict[str, int]]:
-    """Count by benchmark the training pairs that share each of :data:`SHARED`, those it contains, and its rows that match."""
-    counts_by_benchmark: dict[str, dict[str, int]] = {}
-    for name in sorted({match.name for match in matches}):
-        hits = [match for match in matches if match.name == name]
-        counts = {what: len({m.index for m in hits if m.what == what}) for what in SHARED}
-        counts["contained"] = len({m.index for m in hits if m.contains})
-        counts["benchmark_rows"] = len({m.row for m in hits if m.contains})
-        counts_by_benchmark[name] = counts
-    return counts_by_benchmark
+def summary(matches: Sequence[Match]) -> dict[str, int]:
+    """Count the training pairs that share each of :data:`SHARED` with a benchmark, those it contains, and its rows that
+    match."""
+    counts = {what: len({match.index for match in matches if match.what == what}) for what in SHARED}
+    contained = [match for match in matches if match.contains]
+    return {
+        **counts,
+        "contained": len({match.index for match in contained}),
+        "benchmark_rows": len({match.row for match in contained}),
+    }
 
 
 CLEAN, TAKEN = "clean.parquet", "contaminated.jsonl"
@@ -302,7 +297,8 @@ def decontaminate(
     labels = labels_of(against)
     benchmark_pairs, notes = load_benchmark_pairs(against, allow_columns=allow_columns)
     pairs = read_pairs(train, images=images, allow_columns=allow_columns)
-    if short := num_short(pairs, limits):
+    texts = (text for pair in pairs for text in (pair.question, *pair.responses))
+    if short := sum(len(words_of(text)) < limits.least_words for text in texts):
         few = f"{short:,} of {3 * len(pairs):,} training texts have fewer than {limits.least_words} words"
         notes.append(f"{few} and were not compared alone")
     with bar("comparing", num_steps(pairs, benchmark_pairs)) as advance:
@@ -315,7 +311,7 @@ def decontaminate(
         "num_pairs": len(pairs),
         "num_removed": len(removed),
         "num_kept": len(pairs) - len(removed),
-        "by_benchmark": {**{label: _nothing() for label in labels}, **summary(matches)},
+        "by_benchmark": {label: summary([match for match in matches if match.name == label]) for label in labels},
         "removed_by_source": dict(Counter(pairs[index].source or "unknown" for index in removed).most_common()),
         "notes": notes,
         "command": command,
@@ -354,10 +350,6 @@ def load_benchmark_pairs(
         if origins := ", ".join(benchmark.origins):
             notes.append(f"{label} is made of {origins}: pairs of other splits of these are near it in kind")
     return pairs, notes
-
-
-def _nothing() -> dict[str, int]:
-    return dict.fromkeys((*SHARED, "contained", "benchmark_rows"), 0)
 
 
 def _write(

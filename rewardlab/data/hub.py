@@ -174,13 +174,13 @@ class HubRepo:
             except RepositoryNotFoundError:
                 return []
 
-    def upload(self, parcel: Parcel, card: str, *, deleted: Collection[str]) -> str:
-        """Send a parcel with its card, and delete ``deleted``, in one commit; return its address. Raise OutputError if that
+    def send(self, upload: HubUpload, card: str, *, deleted: Collection[str]) -> str:
+        """Send an upload with its card, and delete ``deleted``, in one commit; return its address. Raise OutputError if that
         fails: the repository is unchanged."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-        operations = [CommitOperationAdd(name, parcel.folder / name) for name in parcel.files]
-        changed = {**parcel.changed, README: card.encode()}
+        operations = [CommitOperationAdd(name, upload.folder / name) for name in upload.files]
+        changed = {**upload.changed, README: card.encode()}
         operations += [CommitOperationAdd(name, content) for name, content in changed.items()]
         with self._failures("the repository is as it was; the same command goes on"):
             deletions = [CommitOperationDelete(name, is_folder=False) for name in deleted]
@@ -206,9 +206,9 @@ class HubRepo:
 
 
 @dataclass(frozen=True)
-class Parcel:
-    """A push: ``files`` of ``folder``, and ``changed`` ones (name -> content). ``stale``: name patterns of files of an earlier
-    push; ``readme``: the folder's README."""
+class HubUpload:
+    """The content of a push: ``files`` of ``folder``, and ``changed`` ones (name -> content). ``stale``: name patterns of
+    files of an earlier push; ``readme``: the folder's README."""
 
     folder: Path
     files: Sequence[str]
@@ -232,7 +232,7 @@ class Parcel:
 
 
 @contextmanager
-def pairs_parcel(data: Path, repo: str, *, images: Path | None, **given: Any) -> Iterator[Parcel]:
+def pairs_upload(data: Path, repo: str, *, images: Path | None, **given: Any) -> Iterator[HubUpload]:
     """Yield a set as Parquet shards with media inside, rewritten if it is in another form, and its card. Raise DataError or
     MediaError at the first bad row."""
     import pyarrow.parquet as pq
@@ -259,7 +259,7 @@ def pairs_parcel(data: Path, repo: str, *, images: Path | None, **given: Any) ->
         body = dataset_card_body(repo, number, build, stats, splits)
         readme = readme_of(data) if data.is_dir() else None
         stale = sorted({SHARDS, *((PurePosixPath(name).parent / SHARDS).as_posix() for name in names)})
-        yield Parcel(folder, names, front, body, stale, readme, notes=notes)
+        yield HubUpload(folder, names, front, body, stale, readme, notes=notes)
 
 
 def _write_anew(data: Path, folder: Path, out: Path, images: Path | None) -> Iterator[Path]:

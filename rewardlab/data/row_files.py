@@ -189,7 +189,7 @@ def _rows_of_arrow(path: Path) -> Iterator[Mapping[str, Any]]:
         raise DataError(f"{path}: not a readable Arrow file ({error})") from error
 
 
-def csv_columns(path: Path) -> list[str]:
+def _csv_columns(path: Path) -> list[str]:
     """Return the names in the first line of a CSV or TSV file, [] if it is empty. Raise DataError for another separator, or a
     name that occurs twice."""
     csv.field_size_limit(MAX_CELL)  # of the process
@@ -208,9 +208,9 @@ def csv_columns(path: Path) -> list[str]:
 
 
 def _rows_of_csv(path: Path) -> Iterator[FileRow]:
-    """Yield the rows of a CSV or TSV file; cells that a short line lacks are None. Raise DataError as :func:`csv_columns`
+    """Yield the rows of a CSV or TSV file; cells that a short line lacks are None. Raise DataError as :func:`_csv_columns`
     does, and for a quote that is not closed, with the line at which its record begins."""
-    columns, number, begin = csv_columns(path), 0, 1
+    columns, number, begin = _csv_columns(path), 0, 1
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             records = csv.reader(file, delimiter=_separator(path), strict=True)

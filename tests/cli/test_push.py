@@ -18,7 +18,7 @@ from rewardlab.benchmarks.robustness.run import run_robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.cli import main
-from rewardlab.cli.push import checkpoint_parcel
+from rewardlab.cli.push import checkpoint_upload
 from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import read_pairs, write_jsonl, write_parquet, write_shards
 from rewardlab.errors import ConfigError
@@ -278,7 +278,7 @@ def test_a_failed_run_is_on_no_card(name: str, measured: Path, fake_checkpoint: 
     assert "run the same benchmark command again" in " ".join(refused.stderr.split())
     other = measured / ("plain" if name == "attacked" else "attacked")
     with pytest.raises(ConfigError, match="28 of 80 votes failed"):
-        checkpoint_parcel(fake_checkpoint, "me/judge", [other, path.parent], {})
+        checkpoint_upload(fake_checkpoint, "me/judge", [other, path.parent], {})
 
 
 def test_attacked_pairs_are_no_result_of_the_hub(measured: Path, fake_checkpoint: Path) -> None:
@@ -286,12 +286,12 @@ def test_attacked_pairs_are_no_result_of_the_hub(measured: Path, fake_checkpoint
     sentence that speaks of the accuracy on top."""
     plain, attacked = measured / "plain", measured / "attacked"
     given = {"license": "mit"}
-    alone = checkpoint_parcel(fake_checkpoint, "me/judge", [attacked], given)
+    alone = checkpoint_upload(fake_checkpoint, "me/judge", [attacked], given)
     assert "model-index" not in alone.front
     assert [note for note in alone.notes if "model-index" in note and "`rewardlab bench run`" in note]
     assert "| accuracy on attacked pairs, 95 % interval |" in alone.body
     assert alone.body.index("| micro average |") < alone.body.index("The accuracy of this run is of attacked pairs")
-    both = checkpoint_parcel(fake_checkpoint, "me/judge", [attacked, plain], given)
+    both = checkpoint_upload(fake_checkpoint, "me/judge", [attacked, plain], given)
     [model] = both.front["model-index"]
     assert [result["dataset"]["name"] for result in model["results"]] == ["pairs"]
     assert both.notes == []
