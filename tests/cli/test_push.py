@@ -234,6 +234,7 @@ def test_dry_run_and_refusals(push: Push, hub: HubServer, fake_checkpoint: Path)
     (fake_checkpoint / "adapter_model.safetensors").unlink()
     assert "holds no *.safetensors" in push(fake_checkpoint, "me/adapter").stderr
     assert "expected OWNER/NAME" in push(fake_checkpoint, "adapter").stderr
+    assert "did you mean license?" in push(fake_checkpoint, "me/adapter", "licence=mit").stderr
 
 
 def test_cards_keep_what_others_wrote() -> None:

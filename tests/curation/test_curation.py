@@ -406,6 +406,7 @@ def test_filter_asks_a_real_checker(demo_pairs: Any, demo_server: Any, tmp_path:
     write_parquet(pairs, tmp_path / "p.parquet")
     command = ["data", "filter", str(tmp_path / "p.parquet"), "--out", str(tmp_path / "out"), "--most-alike", "1"]
     command += ["--length-fence", "99"]
+    assert "expected MODEL@URL" in str(CliRunner().invoke(app, [*command, "--consistency", demo_server()]).exception)
     done = CliRunner().invoke(app, [*command, "--consistency", f"demo-checker@{demo_server()}"])
     assert done.exit_code == 0, done.output
     report = json.loads((tmp_path / "out" / "report.json").read_text())
