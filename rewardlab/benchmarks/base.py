@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from rewardlab.data.video import VideoPolicy
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.errors import InputError
 from rewardlab.types import Judgment, PreferencePair, Vote
 from rewardlab.verdicts.formats import WRITERS

@@ -9,9 +9,9 @@ from typing import Any
 from PIL.Image import Image
 
 from rewardlab.data.images import from_data_url, plain_image, plain_png, read_image
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES, Files, from_row, validate, with_frames
 from rewardlab.data.urls import MAX_IMAGE_BYTES, AllowedUrls, fetch_media
-from rewardlab.data.video import VideoPolicy
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import Candidates, PreferencePair
 

@@ -29,9 +29,9 @@ from rewardlab.data.images import check_image
 from rewardlab.data.media_mentions import MediaCount
 from rewardlab.data.pairs import MEDIA_HASH, BadRow, read_row
 from rewardlab.data.parquet import parquet_batches, unreadable_parquet
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.row_files import FileRow, data_files_of, is_checked, parse_line
 from rewardlab.data.rows import FRAMES, Files, media_of, path_of_medium, place_of, with_frames
-from rewardlab.data.video import VideoPolicy
 from rewardlab.errors import DataError, InputError, MediaError
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.types import Order, PreferencePair

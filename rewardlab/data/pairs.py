@@ -21,9 +21,9 @@ from rewardlab.data.columns import AllowedColumns
 from rewardlab.data.files import mark_unfinished, place_in_file
 from rewardlab.data.images import kind_of
 from rewardlab.data.parquet import TableFile, unwritable
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.row_files import MARK, data_files_of, is_checked
 from rewardlab.data.rows import FRAMES, VERSION, Files, features, from_row, to_row, with_frames
-from rewardlab.data.video import VideoPolicy
 from rewardlab.errors import DataError, InputError, MediaError
 from rewardlab.types import PreferencePair
 

@@ -39,7 +39,8 @@ from typing import Any
 from rewardlab.data.columns import AllowedColumns
 from rewardlab.data.files import leads_out
 from rewardlab.data.images import blank_like, from_data_url, plain_image, refuse_devices
-from rewardlab.data.video import VideoPolicy, frames_of_video
+from rewardlab.data.qwen_video import VideoPolicy
+from rewardlab.data.video import frames_of_video
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Order, PreferencePair
 

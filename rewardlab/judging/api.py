@@ -16,9 +16,9 @@ from numbers import Integral, Real
 from typing import Any, TypeVar
 
 from rewardlab.data.inputs import PairInput, candidates_of_texts, pair_of
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES
 from rewardlab.data.urls import AllowedUrls
-from rewardlab.data.video import VideoPolicy
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.best_of_n import play_many
 from rewardlab.judging.comparison import ComparisonResult, check_answers

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from rewardlab.data.video import VideoPolicy
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import weights_id
 from rewardlab.models.video_policy import video_policy_of

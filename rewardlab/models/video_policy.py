@@ -6,7 +6,7 @@ import json
 from functools import cache
 from pathlib import Path
 
-from rewardlab.data.video import QwenFrames
+from rewardlab.data.qwen_video import QwenFrames
 from rewardlab.errors import CheckpointError
 
 # model type of a configuration -> side of a patch of its vision tower in px

@@ -19,7 +19,8 @@ from rewardlab.benchmarks.runner import open_any_judge
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.images import decode_image
 from rewardlab.data.pairs import read_pairs
-from rewardlab.data.video import QwenFrames, frames_of_video
+from rewardlab.data.qwen_video import QwenFrames
+from rewardlab.data.video import frames_of_video
 from rewardlab.errors import CheckpointError, ConfigError, MediaError
 from rewardlab.judging.spec import judge_video_policy
 from rewardlab.models.video_policy import video_policy_of

@@ -34,7 +34,6 @@ PURE = [
 ]
 LONG_FILES = {
     "rewardlab/training/policy_gradient/trainer.py": 545,  # the one seam with TRL: every method of it that is overridden
-    "eval/gpu_stages.py": 450,  # all that is tried on a GPU
 }
 OWNERS = {
     "openai": {"samplers/chat_endpoint.py", "samplers/openai_batch.py"},
@@ -189,13 +188,13 @@ def test_only_the_demo_knows_that_the_model_is_tiny() -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_habits_of_files(path: Path) -> None:
-    """A docstring, at most 400 lines (a size that makes one think), no bare except, no leftover; prompt builders know no
+    """A docstring, at most 500 lines (a file is a whole concept), no bare except, no leftover; prompt builders know no
     label."""
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"[\x00-\x08\x0b-\x1f]", text), "a control character"
     tree = ast.parse(text)
     assert ast.get_docstring(tree), "module docstring"
-    assert len(text.splitlines()) <= LONG_FILES.get(str(path.relative_to(ROOT)), 400)
+    assert len(text.splitlines()) <= LONG_FILES.get(str(path.relative_to(ROOT)), 500)
     assert not re.search(r"\b(TODO|FIXME|XXX|HACK)\b", text)
     for node in ast.walk(tree):
         if isinstance(node, ast.ExceptHandler):

@@ -16,8 +16,9 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.data_files import json_rows, reason
 from rewardlab.benchmarks.media import check_media, read_media, read_within
 from rewardlab.benchmarks.mm_rlhf.official import path_category
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import validate
-from rewardlab.data.video import VideoPolicy, is_video
+from rewardlab.data.video import is_video
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 

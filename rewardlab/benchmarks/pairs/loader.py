@@ -10,8 +10,8 @@ from pathlib import Path
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.pairs.clusters import CLUSTERS, PROMPT, clusters_of
 from rewardlab.data.pairs import read_pairs
+from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import with_frames
-from rewardlab.data.video import VideoPolicy
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import PreferencePair
 
