@@ -64,7 +64,9 @@ def data_validate(
     if suggest:
         if out or images or allow_columns:
             raise ConfigError("--suggest prints a mapping and checks nothing; give it without other options")
-        return _suggest(data)
+        from rewardlab.data.column_mapping import suggested_mapping
+
+        return typer.echo(suggested_mapping(data), nl=False)
     from rewardlab.data.columns import UnreadColumnsError, unread_words
     from rewardlab.data.media_mentions import MediaCount
     from rewardlab.data.pairs import BadRow, validate_rows, write_shards
@@ -112,12 +114,6 @@ def data_validate(
         typer.echo(f"{data}: holds no pairs")
     if bad or unread or not names:
         raise typer.Exit(ExitCode.FINDING)
-
-
-def _suggest(data: Path) -> None:
-    from rewardlab.data.column_mapping import suggested_mapping
-
-    typer.echo(suggested_mapping(data), nl=False)
 
 
 @data_app.command("stats")
