@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.registry import benchmark_identity
-from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.rows import images_hash
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings
 from rewardlab.data.files import data_hash
-from rewardlab.judging.judge import ModelJudge
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
 from rewardlab.samplers.base import HF
 
@@ -46,25 +43,24 @@ class RunIdentity:
 
 def run_identity(settings: BenchSettings, judge: AnyJudge, rows: Sequence[Row], num_votes: int) -> RunIdentity:
     """Return what decides the votes of a run of ``settings`` by ``judge`` on ``rows``."""
-    spec = JudgeSpec.parse(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
-    of_model = judge.identity if isinstance(judge, ModelJudge) else {}
-    weights = data_hash(Path(spec.target)) if isinstance(judge, Replay) else str(of_model.get("weights", ""))
-    parts = [str(of_model.get("judge", settings.judge)), settings.engine_args, settings.request.identity]
+    query, of_judge = settings.judge, judge.identity
+    spec = JudgeSpec.parse(query.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
+    parts = [str(of_judge.get("judge", query.judge)), query.engine_args, query.request_identity]
     return RunIdentity(
         benchmark=benchmark_identity(settings.benchmark),
         data=data_hash(settings.data),
         images=images_hash(rows),
         judge=" ".join(part for part in parts if part),
-        weights=weights,
+        weights=str(of_judge.get("weights", "")),
         votes=num_votes,
-        orders=settings.orders,
+        orders=query.orders,
         limit=settings.limit,
         seed=settings.seed,
-        batch_size=settings.batch_size if spec.engine == HF else None,
-        template=str(of_model["template"]) if of_model else settings.template,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        stop_error=settings.stop_error,
-        max_tokens=settings.max_tokens,
-        verdict_temperature=of_model.get("verdict_temperature", 1.0),
+        batch_size=query.batch_size if spec.engine == HF else None,
+        template=str(of_judge["template"]) if "template" in of_judge else query.template,
+        temperature=query.temperature,
+        top_p=query.top_p,
+        stop_error=query.stop_error,
+        max_tokens=query.max_tokens,
+        verdict_temperature=of_judge.get("verdict_temperature", 1.0),
     )

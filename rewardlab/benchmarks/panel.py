@@ -8,7 +8,7 @@ from dataclasses import replace
 from rewardlab.benchmarks.confidence import LEAST_VOTES, calibrate
 from rewardlab.benchmarks.report_model import Confidence, MemberScores, PanelScores
 from rewardlab.data.votes import num_failed
-from rewardlab.judging.panel import PanelJudge
+from rewardlab.judging.judge import JudgeKind
 from rewardlab.metrics.accuracy import Labeled, pair_score
 from rewardlab.metrics.intervals import mean_estimate
 from rewardlab.types import BOTH_ORDERS, Judgment
@@ -16,7 +16,7 @@ from rewardlab.verdicts.panel import member_judgments
 from rewardlab.verdicts.votes import in_order
 
 
-def panel_scores(panel: PanelJudge, items: Sequence[Labeled], clusters: Sequence[str]) -> PanelScores:
+def panel_scores(panel: JudgeKind, items: Sequence[Labeled], clusters: Sequence[str]) -> PanelScores:
     """Return the scores of each member and how often members differ, from the panel's judgments."""
     judged = [member_judgments(item.judgment.votes) for item in items]
     winners = [{voice.outcome.winner for voice in of_pair.values()} - {None} for of_pair in judged]
@@ -25,7 +25,7 @@ def panel_scores(panel: PanelJudge, items: Sequence[Labeled], clusters: Sequence
         _member_scores(member.spec, [of_pair[member.spec] for of_pair in judged], items, clusters) for member in panel.members
     )
     differ = sum(len(winners[n]) > 1 for n in several) / len(several) if several else None
-    return PanelScores("log-odds" if panel.by_log_odds else "majority", differ, members)
+    return PanelScores("log-odds" if panel.name.startswith("pool:") else "majority", differ, members)
 
 
 def panel_confidence(items: Sequence[Labeled], clusters: Sequence[str]) -> dict[str, Confidence]:

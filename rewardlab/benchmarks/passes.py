@@ -67,7 +67,7 @@ class Pass:
         """
         votes = {int(entry.key[1]): list(entry.votes) for entry in self.log.entries(self.name)}
         total = sum(len(orders) for orders in self.orders) * num_votes
-        if not isinstance(judge, ModelJudge):
+        if not isinstance(judge, ModelJudge):  # a baseline or a replay: nothing is queried
             with bar(f"bench: {self.name}", total) as advance:
                 self._look_up(judge, num_votes, seed, votes, advance)
             return [reduce_votes(row.pair.pair_id, votes[row.row]) for row in self.rows]
@@ -116,15 +116,7 @@ class Pass:
             chunk = range(start, min(start + CHUNK, len(self.rows)))
             wanted = [n for n in chunk if self.rows[n].row not in votes_by_row]
             rows, orders = [self.rows[n] for n in wanted], [self.orders[n] for n in wanted]
-            if isinstance(judge, Replay):
-                votes = [
-                    [vote for order in row_orders for vote in judge.votes(row, order, num_votes)]
-                    for row, row_orders in zip(rows, orders, strict=True)
-                ]
-            else:
-                pairs, chunk_seed = [row.pair for row in rows], self.chunk_seed(seed, start)
-                judgments = judge.compare_many(pairs, orders=orders, num_votes=num_votes, seed=chunk_seed)
-                votes = [list(judgment.votes) for judgment in judgments]
+            votes = judge.votes_of(rows, orders, num_votes, self.chunk_seed(seed, start))
             for row, row_votes in zip(rows, votes, strict=True):
                 self.write(row.row, row_votes, None)
                 votes_by_row[row.row] = row_votes

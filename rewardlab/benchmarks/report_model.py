@@ -257,6 +257,8 @@ class Report:
     data: str
     data_sha256: str
     judge: str
+    judge_config: Mapping[str, Any]
+    judge_config_hash: str
     template: str | None
     orders: str
     votes: int

@@ -11,7 +11,6 @@ from rewardlab.benchmarks.fit import check_fit, refuse_other_benchmark
 from rewardlab.benchmarks.pairs.clusters import PROMPT
 from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
-from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings
 from rewardlab.data.media_mentions import MediaCount
 from rewardlab.data.recipes import check_images_folder
@@ -27,7 +26,7 @@ def load_benchmark_rows(benchmark: Benchmark, settings: BenchSettings, *, with_i
     """Return the rows of a data file. Raise DataError where the loader of a benchmark from outside fails in any way."""
     load: Callable[..., list[Row]] = benchmark.load
     if benchmark.load_videos is not None:
-        load = partial(benchmark.load_videos, policy=judge_video_policy(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER))
+        load = partial(benchmark.load_videos, policy=judge_video_policy(settings.judge.judge, *NO_ENGINES, *WITHOUT_SAMPLER))
     return _load(load, benchmark, settings, with_images=with_images)
 
 
@@ -61,12 +60,12 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
     benchmark = find_benchmark(settings.benchmark)
     rows = load_benchmark_rows(benchmark, settings, with_images=judge.sees)
     check_fit(benchmark, rows, settings.data)
-    if isinstance(judge, Replay) and (strangers := judge.rows - {row.row for row in rows}):
+    if judge.rows is not None and (strangers := judge.rows - {row.row for row in rows}):
         raise DataError(f"{judge.name}: has samples for row {min(strangers)}, which {settings.data} does not have")
     notes = size_notes(benchmark, rows) + equal_length_notes(rows)
     notes += _own_pair_notes(rows, settings, looks=judge.sees) if settings.benchmark == OWN_PAIRS else _page_notes(rows)
     if num_videos := sum(row.num_videos for row in rows):
-        policy = judge_video_policy(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
+        policy = judge_video_policy(settings.judge.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
         notes.append(
             f"videos ({num_videos:,}): each shown as {describe_frames(benchmark.frames, policy() if policy else None)}"
         )

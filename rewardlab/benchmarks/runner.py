@@ -8,59 +8,43 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rewardlab.benchmarks.arithmetic import problems
-from rewardlab.benchmarks.asked_without import asked_without
 from rewardlab.benchmarks.assemble import RunResult, label_rows, make_report, row_score
 from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.baselines import BaselineJudge
-from rewardlab.benchmarks.cost import BudgetGate, most_it_may_cost
 from rewardlab.benchmarks.identity import run_identity
 from rewardlab.benchmarks.pass_log import PassLog
 from rewardlab.benchmarks.passes import AnyJudge, Pass
-from rewardlab.benchmarks.recorded_orders import RECORDED, resolve_policy, shown_orders
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
 from rewardlab.benchmarks.requirements import check_possible, check_report
 from rewardlab.benchmarks.rows import has_other_images, load_rows
-from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
+from rewardlab.benchmarks.run_files import REFUSED_FIELDS, REPORT, SCORES, VOTES
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings, check_names
+from rewardlab.benchmarks.spending import Spending
 from rewardlab.config.data import NO_BUDGET, NO_PRICES
 from rewardlab.data.files import write_atomic
 from rewardlab.data.rows import with_blank_images, with_other_images
+from rewardlab.distill.budget import BudgetGuard, BudgetSpentError
+from rewardlab.distill.journal import Usage
 from rewardlab.errors import ConfigError
 from rewardlab.judging.engines import open_model_judge
 from rewardlab.judging.judge import ModelJudge
-from rewardlab.judging.margins import ProbabilityJudge
-from rewardlab.judging.panel import PanelJudge
-from rewardlab.judging.served import ServedJudge
-from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
+from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, judge_config
 from rewardlab.metrics.accuracy import Labeled
 from rewardlab.prompts import reading_format
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.base import RequestGate
-from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair
+from rewardlab.types import BOTH_ORDERS, Completion, Judgment, Order, PreferencePair
 
 
 def open_any_judge(settings: BenchSettings) -> AnyJudge:
-    """The judge that ``settings.judge`` names. Raises ConfigError for an unknown SPEC."""
-    spec = JudgeSpec.parse(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
-    if spec.engine in NO_ENGINES and settings.cache is not None:
-        raise ConfigError(f"{settings.judge!r} is not asked, and has no answers to keep; leave --cache out")
+    """Return the judge of a run. Raise ConfigError for an unknown specification."""
+    spec = JudgeSpec.parse(settings.judge.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
     if spec.engine == "baseline":
         return BaselineJudge(spec.target)
     if spec.engine == "replay":
-        return Replay(Path(spec.target), reading_format(settings.template) if settings.template else None)
-    return open_model_judge(
-        settings.judge,
-        template=settings.template,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        max_tokens=settings.max_tokens,
-        batch_size=settings.batch_size,
-        engine_args=settings.engine_args,
-        api_key=settings.api_key,
-        request=settings.request,
-        cache=settings.cache,
-    )
+        return Replay(Path(spec.target), reading_format(settings.judge.template) if settings.judge.template else None)
+    return open_model_judge(settings.judge, api_key=settings.api_key)
 
 
 def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> tuple[Report, list[Row]]:
@@ -69,9 +53,10 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
     An interrupted run continues from its log; a finished one is only scored again. ``spent`` is what other runs have spent of
     its budget. Raises what the judge and loader raise.
     """
-    benchmark = check_names(settings.benchmark, settings.controls, settings.orders, settings.template, settings.judge)
+    benchmark = check_names(settings.benchmark, settings.controls, settings.judge)
     judge = open_any_judge(settings)
-    settings = replace(settings, orders=resolve_policy(settings.orders, judge, settings.votes))
+    orders = judge.resolve_orders(settings.judge.orders, settings.judge.votes)
+    settings = replace(settings, judge=judge_config(settings.judge, orders=orders))
     _check_stopping(settings, judge)
     _check_budget(settings, judge)
     rows, notes = load_rows(settings, judge)
@@ -105,21 +90,20 @@ def judge_rows(
     check_possible(
         settings.requirements,
         controls=settings.controls,
-        orders=settings.orders,
+        orders=settings.judge.orders,
         groups=[row.group for row in rows],
         whole_prompts=benchmark.whole_prompts,
         measured=extra.figures if extra else None,
     )
-    num_votes = settings.votes or (judge.max_votes if isinstance(judge, Replay) else 1)
-    orders, order_notes = shown_orders(settings.orders, judge, rows, settings.seed, settings.votes)
+    query = settings.judge
+    num_votes = query.votes or judge.default_votes
+    orders, order_notes = judge.shown_orders(query.orders, rows, settings.seed, query.votes)
     notes += order_notes
-    if isinstance(judge, Replay) and settings.orders == RECORDED:
-        judge = judge.as_recorded()
     further = extra.passes if extra else {}
     identity = run_identity(settings, judge, [*rows, *(row for some in further.values() for row in some)], num_votes)
     if isinstance(judge, ModelJudge) and not (out / VOTES).exists():
         judge.check()  # nothing is left behind where nobody answers
-    if settings.prices != NO_PRICES and isinstance(judge, ModelJudge):
+    if settings.prices != NO_PRICES and judge.is_queried:
         num_orders = sum(map(len, orders)) + 2 * sum(map(len, further.values()))
         log_line(most_it_may_cost(settings, num_orders * (num_votes + len(settings.controls))))
     with PassLog(out, identity.to_dict() | dict(extra.identity if extra else {})) as log:
@@ -128,13 +112,13 @@ def judge_rows(
         for name, some in further.items():
             both = [BOTH_ORDERS] * len(some)
             others[name] = Pass(name, some, both, log, prices=settings.prices).run(judge, num_votes, settings.seed, gate)
-        votes_pass = Pass("votes", rows, orders, log, settings.stop_error, settings.prices)
+        votes_pass = Pass("votes", rows, orders, log, query.stop_error, settings.prices)
         judgments = votes_pass.run(judge, num_votes, settings.seed, gate)
         controls = _controls(settings, judge, rows, orders, log, notes, gate)
         log.finish()
-    left_out = asked_without(judge, out) if isinstance(judge, ModelJudge) else frozenset()
+    left_out = omitted_fields(judge, out) if isinstance(judge, ModelJudge) else frozenset()
     seconds = votes_pass.seconds_per_vote
-    cost = log.spending.cost(settings.prices) if isinstance(judge, ModelJudge) and judge.is_metered else None
+    cost = log.spending.cost(settings.prices) if judge.is_metered else None
     result = RunResult(settings, benchmark, judge, identity, rows, orders, judgments, controls, seconds, left_out, cost, others)
     report = make_report(result, notes, out)
     row_scores = [row_score(row, item) for row, item in zip(rows, label_rows(rows, judgments), strict=True)]
@@ -154,24 +138,23 @@ def _check_budget(settings: BenchSettings, judge: AnyJudge) -> None:
         return
     if settings.budget.usd is not None and settings.prices == NO_PRICES:
         raise ConfigError("--budget-usd needs --price PROMPT,COMPLETION, in US dollars per million tokens")
-    if not (isinstance(judge, ModelJudge) and judge.is_metered):
+    if not judge.is_metered:
         raise ConfigError(f"a budget is kept of an openai: judge, and not of {judge.name}; leave the budget out")
 
 
 def _check_stopping(settings: BenchSettings, judge: AnyJudge) -> None:
     """Raises ConfigError where there is nothing to stop."""
-    if settings.stop_error is None:
+    query = settings.judge
+    if query.stop_error is None:
         return
-    if not isinstance(judge, ModelJudge):
-        raise ConfigError(f"--stop-error saves asking, and {judge.name} is not asked; its report says what stopping would cost")
-    if isinstance(judge, ProbabilityJudge | PanelJudge | ServedJudge):
-        how = "by its members" if isinstance(judge, PanelJudge) else "by probability"
-        how = "by a rule of its own" if isinstance(judge, ServedJudge) else how
-        raise ConfigError(f"--stop-error settles a majority of votes, and {settings.judge} decides {how}; use fewer --votes")
-    if settings.orders != "both" or (settings.votes or 1) < 2 or not 0 <= settings.stop_error < 0.5:
+    if not judge.is_queried:
+        raise ConfigError(f"stop_error saves queries, and {judge.name} has none; its report says what stopping would cost")
+    if judge.decides:
+        raise ConfigError(f"stop_error settles a majority of votes, and {query.judge} decides {judge.decides}; use fewer votes")
+    if query.orders != "both" or (query.votes or 1) < 2:
         raise ConfigError(
-            f"--stop-error {settings.stop_error:g} with {settings.votes or 1} votes and orders {settings.orders}: expected a "
-            "probability below 0.5, --votes of 2 or more and both orders"
+            f"stop_error={query.stop_error:g} with {query.votes or 1} votes and orders={query.orders}: expected 2 votes or "
+            "more and both orders"
         )
 
 
@@ -213,3 +196,47 @@ def _controls(
 
 def _with_pairs(rows: Sequence[Row], pairs: Sequence[PreferencePair]) -> list[Row]:
     return [replace(row, pair=pair) for row, pair in zip(rows, pairs, strict=True)]
+
+
+def omitted_fields(judge: ModelJudge, out: Path) -> frozenset[str]:
+    """Return the fields that requests to the judge omitted, now or in an earlier part of the run, and keep them in ``out``."""
+    path = out / REFUSED_FIELDS
+    names = judge.left_out | frozenset(json.loads(path.read_text()) if path.exists() else ())
+    if names:
+        write_atomic(path, json.dumps(sorted(names)) + "\n")
+    return names
+
+
+class BudgetGate:
+    """Lets a request through where it cannot exceed the budget, whatever its answer's length; see :class:`BudgetGuard`.
+
+    ``spending`` is what earlier parts of the run have spent; it is not changed here.
+    """
+
+    def __init__(self, settings: BenchSettings, spending: Spending) -> None:
+        usage = Usage(
+            spending.requests, spending.prompt, spending.completion, spending.cached, spending.usd(settings.prices), 0
+        )
+        self._guard = BudgetGuard(settings.prices, settings.budget, settings.judge.max_tokens, usage, spending.longest)
+
+    async def open(self) -> bool:
+        """Wait until another request may be sent; False: the budget is spent."""
+        try:
+            await self._guard.open()
+        except BudgetSpentError:
+            return False
+        return True
+
+    def close(self, completion: Completion) -> None:
+        """Pay a completion. Raise EndpointError for an answer without usage where there is a budget."""
+        self._guard.close()
+        self._guard.pay(completion)
+
+
+def most_it_may_cost(settings: BenchSettings, num_requests: int) -> str:
+    """Return a sentence on the most that a run's answers may cost, before any is asked for."""
+    usd = num_requests * settings.prices.usd(0, settings.judge.max_tokens)
+    return (
+        f"{num_requests:,} requests, each of at most {settings.judge.max_tokens:,} tokens of answer: at most ${usd:,.2f}, "
+        "prompts not counted"
+    )

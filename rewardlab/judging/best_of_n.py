@@ -17,7 +17,6 @@ from rewardlab.data.votes import VoteLog
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import Judge, ModelJudge
 from rewardlab.judging.match_log import KEY, MATCHES, PARTIAL_MATCHES, LoggedMatches
-from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.ranking import PLANS, Match, Plan, Ranking
 from rewardlab.metrics.intervals import mean_interval
 from rewardlab.models.checkpoints import commit
@@ -173,8 +172,8 @@ def run_ranking(
 
 def _other_format(judge: ModelJudge, votes: Sequence[Vote]) -> str | None:
     """Return what to do about answers without a verdict that another format reads, None where there are few."""
-    other = None if isinstance(judge, PanelJudge) else other_format(unread_texts(votes))
-    return other.sentence(f"--template {other.name} asks for that form and reads it (with another --out)") if other else None
+    other = None if judge.members else other_format(unread_texts(votes))
+    return other.sentence(f"template={other.name} asks for that form and reads it (with another --out)") if other else None
 
 
 def _row(number: int, prompt: Candidates, ranking: Ranking) -> dict[str, object]:

@@ -8,11 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Self
 
+from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError
 from rewardlab.judging.asking import VoteRequest, votes_by_chunk
 from rewardlab.judging.judge import ModelJudge
 from rewardlab.judging.merging import SharedRequests, as_they_come
-from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
+from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, judge_config
 from rewardlab.samplers.base import OPENAI, RequestGate
 from rewardlab.types import Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.panel import panel_judgment
@@ -25,20 +26,26 @@ class PanelJudge(ModelJudge):
     ConfigError without members, and where one is named twice: it would have two voices.
     """
 
-    def __init__(self, members: Sequence[ModelJudge], *, by_log_odds: bool = False, spec: str = "") -> None:
+    decides = "by its members"
+    has_partial_votes = True
+
+    def __init__(self, members: Sequence[ModelJudge], *, by_log_odds: bool = False, config: JudgeConfig | None = None) -> None:
         names = [member.spec for member in members]
         if not names:
             raise ConfigError("a panel needs a member; expected panel:A,B,C")
         keys = [_one_name(name) for name in names]
         if twice := [name for n, name in enumerate(names) if keys[n] in keys[:n]]:
             raise ConfigError(f"{twice[0]!r} is named twice in the panel; every member has one voice")
-        self.members, self.by_log_odds = tuple(members), by_log_odds
-        self.spec = spec or f"{'pool' if by_log_odds else 'panel'}:{';'.join(names)};"
-        self.temperature = max(member.temperature for member in members)
+        self._members, self.by_log_odds = tuple(members), by_log_odds
+        self.config = config or JudgeConfig.of(f"{'pool' if by_log_odds else 'panel'}:{';'.join(names)};")
 
     @property
-    def name(self) -> str:
-        return self.spec
+    def members(self) -> tuple[ModelJudge, ...]:
+        return self._members
+
+    @property
+    def temperature(self) -> float:
+        return max(member.temperature for member in self.members)
 
     @property
     def identity(self) -> dict[str, str | float]:
@@ -67,7 +74,8 @@ class PanelJudge(ModelJudge):
             member.check()
 
     def greedy(self) -> Self:
-        return type(self)([member.greedy() for member in self.members], by_log_odds=self.by_log_odds, spec=self.spec)
+        members = [member.greedy() for member in self.members]
+        return type(self)(members, by_log_odds=self.by_log_odds, config=judge_config(self.config, temperature=0.0))
 
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int

@@ -145,5 +145,5 @@ def open_sampler(target: str, options: EngineOptions) -> Sampler:
     from rewardlab.samplers.vllm_server import VLLMServerSampler
 
     if options.restart_after_s is None:
-        return VLLMSampler.load(target, args=options.engine_args)
-    return VLLMServerSampler.load(target, args=options.engine_args, deadline_s=options.restart_after_s, logprobs=False)
+        return VLLMSampler.load(target, args=options.query.engine_args)
+    return VLLMServerSampler.load(target, args=options.query.engine_args, deadline_s=options.restart_after_s, logprobs=False)

@@ -25,6 +25,7 @@ import httpx
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
+from rewardlab.config.judge import RequestConfig
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.models.checkpoints import check_folder
 from rewardlab.models.families import vision_token_ids
@@ -238,14 +239,13 @@ class VLLMServerSampler(OpenAISampler):
         config = AutoConfig.from_pretrained(server.model)
         self._specials = special_tokens(AutoTokenizer.from_pretrained(server.model))
         bias = {str(token): FORBIDDEN for token in vision_token_ids(config)}
+        body = {"logprobs": logprobs, "return_token_ids": True, **NEUTRAL} | ({"logit_bias": bias} if bias else {})
         super().__init__(
             server.url,
             "judge",
             api_key=server.key,
-            concurrency=concurrency,
-            deadline_s=deadline_s,
+            request=RequestConfig.model_validate({"concurrency": concurrency, "deadline_s": deadline_s, "body": body}),
             many=True,
-            body={"logprobs": logprobs, "return_token_ids": True, **NEUTRAL} | ({"logit_bias": bias} if bias else {}),
             name=f"{VLLM}:{server.model}",
         )
 

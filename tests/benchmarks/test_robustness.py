@@ -21,7 +21,7 @@ from rewardlab.benchmarks.robustness import run as robustness_run
 from rewardlab.benchmarks.robustness.run import run_robustness
 from rewardlab.benchmarks.robustness.scores import Case, cases_of, figures_of, robustness_of
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import BenchSettings, bench_settings
 from rewardlab.cli import main
 from rewardlab.data.attacks.families import attacked_pairs, families_of
 from rewardlab.data.judgments import read_judged
@@ -63,7 +63,7 @@ def pairs_file(demo_pairs: Any, tmp_path: Path) -> Path:
 
 
 def settings_of(data: Path, judge: str = "baseline:shortest", **more: Any) -> BenchSettings:
-    return BenchSettings("pairs", data, judge, votes=1, orders="both", controls=(), temperature=0.0, **more)
+    return bench_settings("pairs", data, judge, controls=(), **more)
 
 
 def attack(data: Path, out: Path, judge: str = "baseline:shortest", *, num_pairs: int = 24, **more: Any) -> Report:

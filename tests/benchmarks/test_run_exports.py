@@ -20,7 +20,7 @@ from rewardlab.benchmarks.run_exports import (
 )
 from rewardlab.benchmarks.run_names import short_names
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_parquet
 from rewardlab.metrics.intervals import AccuracyEstimate
@@ -34,7 +34,7 @@ def runs(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path
     folder = tmp_path_factory.mktemp("runs")
     write_parquet(demo_pairs[0][:40], folder / "pairs.parquet")
     for rule in ("longest", "random"):
-        settings = BenchSettings("pairs", folder / "pairs.parquet", f"baseline:{rule}", votes=3)
+        settings = bench_settings("pairs", folder / "pairs.parquet", f"baseline:{rule}", votes=3)
         run_bench(settings, folder / f"{rule}_50%")
     return [folder / "longest_50%", folder / "random_50%"]
 

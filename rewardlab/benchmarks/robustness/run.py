@@ -10,7 +10,6 @@ from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.registry import find_benchmark
-from rewardlab.benchmarks.replay import Replay
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.robustness.scores import cases_of, measured_figures, robustness_of
 from rewardlab.benchmarks.rows import load_rows
@@ -20,7 +19,7 @@ from rewardlab.data.attacks.families import AttackedPair, Family, attacked_pairs
 from rewardlab.data.votes import ATTACKS
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import ModelJudge
-from rewardlab.judging.served import ServedJudge
+from rewardlab.judging.spec import judge_config
 from rewardlab.types import Judgment
 from rewardlab.verdicts.votes import reduce_votes
 
@@ -40,14 +39,18 @@ def run_robustness(
     family, for a replay, which has no votes on attacked pairs, and for more pictures than memory is meant for; otherwise what
     :func:`rewardlab.benchmarks.runner.run_bench` raises.
     """
+    query = settings.judge
+    if (query.votes or 1) > 1 or query.orders not in ("auto", "both") or query.stop_error is not None:
+        raise ConfigError("votes, orders, stop_error: pairs under attack are judged once, in both orders; leave out")
+    settings = replace(settings, judge=judge_config(settings.judge, votes=1, orders="both"))
     chosen, reduce = families_of(families), reduce_votes
     judge = open_any_judge(settings)
-    if isinstance(judge, Replay):
-        raise ConfigError(f"{settings.judge!r} has no votes on attacked pairs; name the judge itself")
+    if judge.is_recording:
+        raise ConfigError(f"{settings.judge.judge!r} has no votes on attacked pairs; name the judge itself")
     if isinstance(judge, ModelJudge):
         reduce = judge.reduce
     rows, notes = load_rows(settings, judge)
-    if isinstance(judge, ServedJudge) and any(family.name == EMPTY for family in chosen):
+    if not judge.accepts_empty_responses and any(family.name == EMPTY for family in chosen):
         chosen = [family for family in chosen if family.name != EMPTY]
         notes.append("no empty answers: a served judge takes none")
     if num_pairs < len(rows):
