@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from rewardlab.benchmarks.base import VOTES
 from rewardlab.benchmarks.comparison import read_run
-from rewardlab.benchmarks.run_files import VOTES
 from rewardlab.data.files import read_lines
 from rewardlab.data.votes import vote_of
 from rewardlab.errors import ConfigError, DataError

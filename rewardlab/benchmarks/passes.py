@@ -7,12 +7,12 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import BaselineJudge
-from rewardlab.benchmarks.pass_log import PassLog
+from rewardlab.benchmarks.pass_log import PassLog, Spending
 from rewardlab.benchmarks.replay import Replay
-from rewardlab.benchmarks.running_figures import RunningFigures
 from rewardlab.config.data import NO_PRICES, Prices
 from rewardlab.data.votes import num_failed
 from rewardlab.errors import EndpointError
@@ -23,7 +23,40 @@ from rewardlab.samplers.base import RequestGate
 from rewardlab.samplers.failures import FailureStreak, errors_in_words, refusal_cure
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, Vote
 from rewardlab.verdicts.early_stopping import votes_settled
-from rewardlab.verdicts.votes import reduce_votes
+from rewardlab.verdicts.votes import VALID, reduce_votes
+
+
+@dataclass
+class RunningFigures:
+    """Counts of single votes, those of an earlier part of a run among them. ``num_right`` are those that
+    named the better response, ``num_invalid`` those that were answered and cannot be read; a tie is neither."""
+
+    num_votes: int = 0
+    num_right: int = 0
+    num_invalid: int = 0
+    num_failed: int = 0
+
+    def add(self, vote: Vote, preferred: int | None) -> None:
+        """Count a vote on a pair whose better response has the index ``preferred``."""
+        self.num_votes += 1
+        self.num_right += vote.winner is not None and vote.winner == preferred
+        if vote.completion.failed:
+            self.num_failed += 1
+        elif vote.verdict.status not in VALID:
+            self.num_invalid += 1
+
+    def note(self, spending: Spending, prices: Prices) -> str:
+        """Return the figures in words: the share of all votes that are right, then what is not zero."""
+        if not self.num_votes:
+            return ""
+        parts = [f"{100 * self.num_right / self.num_votes:.1f} % of votes right"]
+        parts += [f"{num:,} {name}" for num, name in ((self.num_invalid, "invalid"), (self.num_failed, "failed")) if num]
+        if prices != NO_PRICES:
+            parts.append(f"${spending.usd(prices):,.2f}")
+        elif tokens := spending.prompt + spending.completion:
+            parts.append(f"{tokens:,} tokens")
+        return ", ".join(parts)
+
 
 CONTROLS = ("greedy", "blank", "other")  # passes that --controls names
 CHUNK = 64  # pairs that are asked together, where votes do not come one by one, and that share a seed

@@ -6,11 +6,11 @@ import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, ClassVar, Protocol, Self
 
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError
-from rewardlab.judging.asking import VoteRequest, votes_by_chunk
 from rewardlab.judging.spec import judge_config, judge_weights_id
 from rewardlab.prompts import Template, build_messages
 from rewardlab.samplers.base import FieldSampler, RequestGate, Sampler, SamplingParams, StreamingSampler, prompt_seed
@@ -53,6 +53,24 @@ def draw_orders(policy: str, num_pairs: int, seed: int) -> list[tuple[Order, ...
     if policy == "given":
         return [(Order.GIVEN,)] * num_pairs
     return [(random.Random(f"{seed} {n}").choice(BOTH_ORDERS),) for n in range(num_pairs)]
+
+
+@dataclass(frozen=True)
+class VoteRequest:
+    """One vote to ask for: draw number ``draw`` of a pair in an order, of those that a call with ``seed`` makes; of a panel
+    that of the member number ``voice``.
+
+    ``row`` is the number of the pair, which tells it from others with the same content. ``call_size`` is how many requests its
+    member answers in one call, this one included; where fewer of them come, none is asked. It is 1 for a single vote.
+    """
+
+    pair: PreferencePair
+    order: Order
+    draw: int
+    seed: int
+    row: int
+    voice: int = 0
+    call_size: int = 1
 
 
 @dataclass(frozen=True)
@@ -190,6 +208,32 @@ class ModelJudge(JudgeKind, ABC):
         return reduce_votes(pair_id, votes)
 
 
+def votes_by_chunk(
+    voices: Sequence[ModelJudge], requests: Iterable[tuple[int, VoteRequest]]
+) -> Iterator[list[tuple[int, Vote]]]:
+    """Yield the votes of numbered requests, those of one seed and member by one call of its ``compare_many``. Of each pair and
+    member there are all votes; a call of which requests are missing, where they ended early, is left out."""
+    for seed, chunk in groupby(requests, key=lambda item: item[1].seed):
+        by_voice: dict[int, list[tuple[int, VoteRequest]]] = {}
+        for item in chunk:
+            by_voice.setdefault(item[1].voice, []).append(item)
+        for voice, items in by_voice.items():
+            if len(items) < items[0][1].call_size:
+                continue  # a part of it would draw what no other run draws
+            rows = [list(row) for _, row in groupby(items, key=lambda item: item[1].row)]
+            judgments = voices[voice].compare_many(
+                [row[0][1].pair for row in rows],
+                orders=[tuple(dict.fromkeys(request.order for _, request in row)) for row in rows],
+                num_votes=1 + max(request.draw for _, request in items),
+                seed=seed,
+            )
+            yield [
+                (number, vote)
+                for row, judgment in zip(rows, judgments, strict=True)
+                for (number, _), vote in zip(row, judgment.votes, strict=True)
+            ]
+
+
 class GenerativeJudge(ModelJudge):
     """A sampler, a template and how to query."""
 
@@ -223,9 +267,7 @@ class GenerativeJudge(ModelJudge):
             "judge": self.spec,
             "weights": judge_weights_id(self.spec),
             "template": self.template.hash,
-            "temperature": self.config.temperature,
-            "top_p": self.config.top_p,
-            "max_tokens": self.config.max_tokens,
+            **self.config.sampling,
             **({"request": request} if request else {}),
         }
 
@@ -246,8 +288,7 @@ class GenerativeJudge(ModelJudge):
 
     def params(self, num_samples: int, seed: int = 0) -> SamplingParams:
         """Return how its sampler draws ``num_samples`` judgments of a prompt."""
-        config = self.config
-        return SamplingParams(num_samples, config.temperature, config.top_p, config.max_tokens, seed)
+        return SamplingParams(num_samples, **self.config.sampling, seed=seed)
 
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int

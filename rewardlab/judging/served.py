@@ -19,8 +19,7 @@ from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.images import to_data_url
 from rewardlab.data.urls import parse_address
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.judging.asking import VoteRequest
-from rewardlab.judging.judge import ModelJudge, Sampling
+from rewardlab.judging.judge import ModelJudge, Sampling, VoteRequest
 from rewardlab.judging.spec import judge_config
 from rewardlab.samplers.base import RequestGate
 from rewardlab.samplers.concurrency import in_window, retry_after_s

@@ -15,9 +15,18 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.comparison import Run, against, leaderboard, leaderboard_html, leaderboard_markdown, p_text, read_run
-from rewardlab.benchmarks.leaderboard_text import leaderboard_csv, leaderboard_text
-from rewardlab.benchmarks.protocols import different_protocols
+from rewardlab.benchmarks.comparison import (
+    Run,
+    against,
+    leaderboard,
+    leaderboard_csv,
+    leaderboard_html,
+    leaderboard_markdown,
+    leaderboard_text,
+    p_text,
+    read_run,
+)
+from rewardlab.benchmarks.official import different_protocols
 from rewardlab.benchmarks.report import facts
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings

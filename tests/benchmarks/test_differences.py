@@ -12,9 +12,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.comparison import figures_against, leaderboard_html, leaderboard_markdown, read_run
-from rewardlab.benchmarks.differences import figure_differences
-from rewardlab.benchmarks.leaderboard_text import leaderboard_csv, leaderboard_text
+from rewardlab.benchmarks.comparison import (
+    figure_differences,
+    figures_against,
+    leaderboard_csv,
+    leaderboard_html,
+    leaderboard_markdown,
+    leaderboard_text,
+    read_run,
+)
 from rewardlab.benchmarks.report_model import RowScore
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings

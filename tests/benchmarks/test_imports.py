@@ -14,10 +14,7 @@ from typer.testing import CliRunner
 
 from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.recordings import FORMS
-from rewardlab.benchmarks.recordings.imports import import_recording
-from rewardlab.benchmarks.recordings.readers import RECORDERS, length_order
-from rewardlab.benchmarks.recordings.samples import Import
-from rewardlab.benchmarks.recordings.xlsx import sheet_rows
+from rewardlab.benchmarks.recordings.readers import RECORDERS, Import, import_recording, length_order, sheet_rows
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from rewardlab.benchmarks.base import PARTIAL_VOTES, VOTES
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.run_files import PARTIAL_VOTES, VOTES
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.config.data import Budget, Prices
@@ -19,10 +19,9 @@ from rewardlab.data.candidates import read_candidates
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import EndpointError
 from rewardlab.judging.asking import PairRequest, ask_missing, vote_places
-from rewardlab.judging.best_of_n import run_ranking
+from rewardlab.judging.best_of_n import MATCHES, PARTIAL_MATCHES, run_ranking
 from rewardlab.judging.engines import open_model_judge
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.judging.match_log import MATCHES, PARTIAL_MATCHES
 from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.served import ServedJudge
 from rewardlab.samplers.scripted import ScriptedSampler

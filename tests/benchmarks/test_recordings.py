@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 import typer
 
-from rewardlab.benchmarks.assemble import format_note
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.comparison import read_run
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.runner import format_note, run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli.judge import end_without_outcome
 from rewardlab.errors import ConfigError, DataError

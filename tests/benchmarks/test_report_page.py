@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rewardlab.benchmarks.confidence import calibrate
 
 from rewardlab.benchmarks.browser import judgments_to_show, read_kinds, tally
 from rewardlab.benchmarks.comparison import read_run
-from rewardlab.benchmarks.confidence import calibrate
 from rewardlab.benchmarks.figures import report_figures
 from rewardlab.benchmarks.report import report_html, write_reports
 from rewardlab.benchmarks.report_model import (
@@ -115,7 +115,7 @@ def test_every_judgment_has_a_page(run: tuple[Path, list[Any]], tmp_path: Path, 
     report = read_run(out).report
     page = (out / "report.html").read_text()
     assert "up to 40 of each kind; the same command with --all-judgments writes pages of all" in page
-    monkeypatch.setattr("rewardlab.benchmarks.judgment_pages.ROWS_OF_A_PAGE", 25)
+    monkeypatch.setattr("rewardlab.benchmarks.report.ROWS_OF_A_PAGE", 25)
     write_reports(report, rows, out, all_judgments=True)
     pages = sorted((out / "judgments").iterdir())
     assert sorted(path.name for path in pages) == ["rows-0-24.html", "rows-25-49.html", "rows-50-59.html"]
@@ -130,7 +130,7 @@ def test_every_judgment_has_a_page(run: tuple[Path, list[Any]], tmp_path: Path, 
     assert "25 of 60 pairs are on this page. All votes" in middle
     assert "&lt;think&gt;row 30&lt;/think&gt;" in middle
     assert 'href="judgments/rows-25-49.html">25 to 49</a>' in (out / "report.html").read_text()
-    monkeypatch.setattr("rewardlab.benchmarks.judgment_pages.ROWS_OF_A_PAGE", 30)
+    monkeypatch.setattr("rewardlab.benchmarks.report.ROWS_OF_A_PAGE", 30)
     write_reports(report, rows, out)  # they are there, and so are kept as they should be
     assert sorted(path.name for path in (out / "judgments").iterdir()) == ["rows-0-29.html", "rows-30-59.html"]
 

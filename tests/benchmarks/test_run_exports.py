@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from rewardlab.benchmarks.comparison import Run, read_run
+from rewardlab.benchmarks.comparison import Run, read_run, short_names
 from rewardlab.benchmarks.run_exports import (
     csv_text,
     latex_escape,
@@ -18,7 +18,6 @@ from rewardlab.benchmarks.run_exports import (
     markdown_text,
     write_figures,
 )
-from rewardlab.benchmarks.run_names import short_names
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main

@@ -12,8 +12,7 @@ import pytest
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.comparison import Run, against, read_run
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.scaling import weighted_score
-from rewardlab.benchmarks.scores import all_right
+from rewardlab.benchmarks.scores import all_right, weighted_score
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.metrics.accuracy import Labeled

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.base import PARTIAL_VOTES, VOTES, Row
 from rewardlab.benchmarks.pass_log import PassLog
 from rewardlab.benchmarks.passes import Pass
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.run_files import PARTIAL_VOTES, VOTES
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
