@@ -1,7 +1,6 @@
 """The declaration of a policy-gradient method: its keys in YAML, what the trainer computes and what ``rl/reference.py`` checks.
 
-Adding an estimator of advantages: its name here, its function in ``rl/groups.py`` and its line in
-``training/policy_gradient/algorithm.py``. Its KL divergence stands in the loss, unless it is one of :data:`KL_IN_REWARD`.
+Estimators of advantages and what they need are declared in ``rl/estimators.py``.
 """
 
 from __future__ import annotations
@@ -11,10 +10,7 @@ from typing import Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from rewardlab.config.base import Schema
-
-Advantage = Literal["reinforce_pp", "reinforce_pp_baseline", "grpo", "dr_grpo", "rloo", "gae"]
-KL_IN_REWARD = frozenset({"reinforce_pp", "reinforce_pp_baseline", "rloo", "gae"})
-"""Estimators that take the KL divergence off the reward; any other has it in the loss alone."""
+from rewardlab.rl.estimators import ESTIMATORS, Advantage, Estimator
 
 
 class Method(Schema):
@@ -77,10 +73,21 @@ class Method(Schema):
     )
 
     @property
+    def estimator(self) -> Estimator:
+        """What ``advantage`` computes and needs."""
+        return ESTIMATORS[self.advantage]
+
+    @property
+    def subtracts_kl(self) -> bool:
+        """Whether the KL divergence is subtracted from the reward."""
+        return bool(self.kl_coef) and self.kl == "k1_reward"
+
+    @property
     def bootstraps(self) -> bool:
-        """Whether advantages are made of a critic's values beyond a baseline: with GAE's lambda below 1, and where rollouts are
-        cut in windows, its errors reach the policy; else they only add noise."""
-        return self.advantage == "gae" and (self.gae_lambda < 1 or self.length_alpha is not None or self.window is not None)
+        """Whether a critic's errors reach the policy: with GAE's lambda below 1, or with windows; otherwise the critic is a
+        baseline, and its errors only add noise."""
+        short = self.gae_lambda < 1 or self.length_alpha is not None or self.window is not None
+        return self.estimator.critic and short
 
     @field_validator("preclip")
     @classmethod
@@ -98,8 +105,8 @@ class Method(Schema):
 
     @model_validator(mode="after")
     def _has_a_group(self) -> Self:
-        if self.advantage not in ("reinforce_pp", "gae") and self.group_size < 2:
+        if self.estimator.needs_groups and self.group_size < 2:
             raise ValueError(f"advantage {self.advantage} compares a group's rollouts; set group_size to 2 or more")
-        if self.kl == "k1_reward" and self.kl_coef and self.advantage not in KL_IN_REWARD:
+        if self.subtracts_kl and not self.estimator.kl_in_reward:
             raise ValueError(f"advantage {self.advantage} has no KL divergence in its reward; use kl: k2_loss or k3_loss")
         return self

@@ -182,10 +182,10 @@ class MethodConfig(TrainConfig, Method):
 
     @model_validator(mode="after")
     def _fits_the_advantage(self) -> Self:
-        for name in CRITIC_KEYS if self.advantage != "gae" else ():
+        for name in () if self.estimator.critic else CRITIC_KEYS:
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"advantage {self.advantage} has no critic; {name} goes with advantage gae")
-        if self.advantage == "gae" and self.lora:
+        if self.estimator.critic and self.lora:
             raise ValueError("advantage gae trains a critic of the policy's full size; set lora: null")
         return self
 
@@ -216,7 +216,7 @@ class MethodConfig(TrainConfig, Method):
             raise ValueError("vLLM is given whole weights, and lora.quantize leaves none: set engine or lora.quantize to null")
         if self.health.policy == "roll_back":
             raise ValueError("TRL's vLLM modes cannot be started twice in a process: set health.policy to stop or warn")
-        if self.advantage == "gae":
+        if self.estimator.critic:
             raise ValueError("TRL's vLLM modes would be sent the critic's weights with the policy's: use kind: serve with gae")
         return self
 
@@ -230,12 +230,12 @@ class MethodConfig(TrainConfig, Method):
             return self
         if self.dynamic_sampling != "off":
             raise ValueError("dynamic_sampling needs to know which rollouts are correct, and a window leaves them unfinished")
-        if self.advantage != "gae" or self.max_completion_length % self.window:
+        if not self.estimator.critic or self.max_completion_length % self.window:
             raise ValueError(
                 f"window {self.window} needs advantage gae and a max_completion_length that is a multiple of it; here they are "
                 f"{self.advantage} and {self.max_completion_length}"
             )
-        if self.kl_coef and self.kl == "k1_reward":
+        if self.subtracts_kl:
             raise ValueError(
                 "window continues rollouts that older policies began, whose KL is not known: use kl: k2_loss or k3_loss, or "
                 "kl_coef 0"
@@ -298,7 +298,7 @@ class RLConfig(MethodConfig):
             )
         if self.swap_weight and (self.dynamic_sampling != "off" or self.window):
             raise ValueError("dynamic_sampling and window draw single prompts, and swap_weight needs both orders of a pair")
-        if self.process_reward and (self.advantage not in ("reinforce_pp", "reinforce_pp_baseline", "gae") or self.window):
+        if self.process_reward and (not self.estimator.by_token or self.window):
             raise ValueError(
                 "process_reward pays single tokens of whole rollouts: it needs advantage reinforce_pp, reinforce_pp_baseline "
                 "or gae, and no window"
@@ -311,7 +311,7 @@ class RLConfig(MethodConfig):
 
     def _check_dialogue(self) -> None:
         """Raise ValueError for what does not go with rollouts of several turns, each with a reward of its own."""
-        if self.advantage != "gae" or self.window:
+        if not self.estimator.critic or self.window:
             raise ValueError("self_verify gives each turn an advantage of its own: it needs advantage gae, and no window")
         if self.engine:
             raise ValueError(

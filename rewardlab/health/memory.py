@@ -163,7 +163,7 @@ def setup_of(
         card=card,
         total=total,
         learning=learning,
-        critic=shapes.total - shapes.head if method and method.advantage == "gae" else 0,
+        critic=shapes.total - shapes.head if method and method.estimator.critic else 0,
         lengths=lengths,
         evaluation=evaluation_load(config, launch, lengths, held_out, has_grids=shapes.has_grids),
     )

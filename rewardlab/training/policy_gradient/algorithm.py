@@ -3,9 +3,6 @@
 The formulas are those of ``rewardlab/rl``, composed here once. ``rl/reference.py`` is the same step as one readable file that
 shares nothing with this one; a test holds the two equal for every recipe.
 
-Adding an advantage estimator: a function in ``rl/groups.py`` and a line in :data:`RELATIVE` (one number a rollout), plus its
-name in ``config/method.py``.
-
 Shapes: ``N`` rollouts of this process, ``T`` tokens, ``G`` rollouts of all processes.
 """
 
@@ -22,9 +19,10 @@ from rewardlab.metrics.running import Metric
 from rewardlab.rl import advantages as rl_advantages
 from rewardlab.rl.advantages import Moments, returns_to_go, token_rewards, weights, whiten
 from rewardlab.rl.gae import explained_variance_of, gae, length_adaptive_lambda, value_sums, value_targets
-from rewardlab.rl.groups import centered, fill_unscored, leave_one_out, standardized, varying_frac
+from rewardlab.rl.groups import fill_unscored, varying_frac
 from rewardlab.rl.kl import ESTIMATORS, k1
 from rewardlab.rl.objectives import (
+    RATIOS,
     clipped_value_loss,
     finite_ratio,
     importance_weights,
@@ -33,8 +31,6 @@ from rewardlab.rl.objectives import (
     ppo_clip,
     preclip,
     preclip_fraction,
-    response_log_ratio,
-    sequence_log_ratio,
     sum_of_sequence_means,
     sum_over_constant,
 )
@@ -46,9 +42,6 @@ SumProcesses = Callable[[Tensor], Tensor]
 
 OutlierFilter = Callable[[Tensor, Tensor, Moments, Method], tuple[Tensor, dict[str, float]]]
 """(whitened advantages [N, T], mask [N, T], moments before whitening, method) -> (advantages, metrics)."""
-
-RELATIVE = {"grpo": standardized, "dr_grpo": centered, "rloo": leave_one_out}
-"""Estimators of one number a rollout: (rewards [G], group numbers [G]) -> advantages [G]."""
 
 MetricMap = dict[str, Metric]
 
@@ -88,7 +81,7 @@ def sampled_kl(batch: RolloutBatch, old_NT: Tensor, method: Method) -> tuple[Ten
     """Return k1 [N, T] of the policy that sampled, of log-probs ``old_NT``, against the reference, and its mean."""
     assert batch.ref_logprobs_NT is not None
     # with a critic every token of the policy earns, trained on or not, and none of the user's
-    mask_NT = torch.stack(batch.segments).sum(0) if method.advantage == "gae" else batch.loss_mask_NT
+    mask_NT = torch.stack(batch.segments).sum(0) if method.estimator.critic else batch.loss_mask_NT
     kl_NT = k1(old_NT, batch.ref_logprobs_NT).masked_fill(mask_NT == 0, 0)
     return kl_NT, {"kl/sampled_k1": Metric(mean_of_tokens(kl_NT, mask_NT).item(), float(mask_NT.sum()))}
 
@@ -102,7 +95,7 @@ def compute_advantages(
     values_NT: Tensor | None = None,
     outliers: OutlierFilter = apply_outlier_rule,
 ) -> AdvantageOutputs:
-    """Return the advantages of ``method.advantage``; ``values_NT`` are the critic's before each token (``gae`` only)."""
+    """Return the advantages of ``method.advantage``; ``values_NT`` are the critic's before each token, if there is one."""
     rewards_G, mask_NT = rewards.rewards_G, batch.loss_mask_NT
     metrics: MetricMap = {}
     if rewards.groups_G is not None:
@@ -111,12 +104,11 @@ def compute_advantages(
             rewards_G = rewards_G - rewards.kl_penalty_G
         rewards_G = fill_unscored(rewards_G, rewards.groups_G)
         metrics["advantage/varying_groups_frac"] = Metric(varying, float(mask_NT.sum()))
-        if method.advantage in RELATIVE:
-            relative_G = RELATIVE[method.advantage](rewards_G, rewards.groups_G)
-            return AdvantageOutputs(relative_G[rewards.local][:, None] * mask_NT, metrics)
-        rewards_G = centered(rewards_G, rewards.groups_G)  # reinforce_pp_baseline
+        rewards_G = method.estimator.relative(rewards_G, rewards.groups_G)
+        if not method.estimator.by_token:
+            return AdvantageOutputs(rewards_G[rewards.local][:, None] * mask_NT, metrics)
     rewards_N = rewards_G[rewards.local].nan_to_num()
-    if method.advantage == "gae":
+    if method.estimator.critic:
         assert values_NT is not None
         return _actor_critic(batch, rewards_N, rewards, method, values_NT, sum_processes, outliers)
     returns_NT = returns_to_go(_token_rewards(batch, rewards_N, rewards, mask_NT, method), mask_NT)
@@ -268,19 +260,16 @@ def policy_loss(inputs: LossInputs, method: Method) -> LossOutputs:
         beyond = preclip_fraction(logprobs_NT.detach(), old_NT, mask_NT, method.preclip)
         metrics["loss/preclip_frac"] = Metric(beyond, tokens)
         log_ratio_NT = preclip(logprobs_NT, old_NT, method.preclip)
-    if method.ratio == "sequence":
-        log_ratio_NT = sequence_log_ratio(log_ratio_NT, mask_NT)
-    elif method.ratio == "product":
-        log_ratio_NT = response_log_ratio(log_ratio_NT, mask_NT)
-    ratio_NT = finite_ratio(log_ratio_NT)
+    ratio = RATIOS[method.ratio]
+    ratio_NT = finite_ratio(ratio.log_ratio(log_ratio_NT, mask_NT))
     loss_NT = ppo_clip(ratio_NT, batch.advantages_NT, method.clip_low, method.clip_high, method.dual_clip)
     if method.importance_cap and batch.sampling_logprobs_NT is not None:
         weights_NT, corrected = importance_weights(
-            old_NT, batch.sampling_logprobs_NT, mask_NT, method.importance_cap, whole=method.ratio == "product"
+            old_NT, batch.sampling_logprobs_NT, mask_NT, method.importance_cap, whole=ratio.one_action
         )
         metrics |= {name: Metric(value, tokens) for name, value in corrected.items()}
         loss_NT = loss_NT * weights_NT
-    if method.kl_coef and method.kl != "k1_reward":
+    if method.kl_coef and not method.subtracts_kl:
         assert batch.ref_logprobs_NT is not None
         kl_NT = ESTIMATORS[method.kl.removesuffix("_loss")](logprobs_NT, batch.ref_logprobs_NT)
         metrics["kl/loss"] = Metric(mean_of_tokens(kl_NT.detach(), mask_NT).item(), tokens)

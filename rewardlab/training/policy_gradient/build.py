@@ -144,7 +144,7 @@ def make_trainer(
     Raise ConfigError where rollouts cannot be shared out between processes.
     """
     critic = None
-    if config.advantage == "gae" and ("values" not in parts or parts.get("value_only")):
+    if config.estimator.critic and ("values" not in parts or parts.get("value_only")):
         critic = ValueModel.from_pretrained(config.value_init or config.model, attention=config.attn_implementation)
         if num_processes() > 1:
             always_run_vision_tower(critic, processor)

@@ -324,7 +324,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             unscored_N = unscored_N & batch.finished_N.bool()
         batch = replace(batch, loss_mask_NT=batch.loss_mask_NT * ~unscored_N[:, None])
         kl_NT, penalty_G = self._kl(batch, rollouts), None
-        if kl_NT is not None and method.advantage == "rloo":
+        if kl_NT is not None and not method.estimator.by_token:  # a response is one action
             penalty_G = self.accelerator.gather((kl_coefficient(batch, method) * kl_NT).sum(1))
         rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), kl_NT, penalty_G)
         if self._process_reward is not None:
@@ -342,7 +342,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             rewards,
             method,
             sum_processes=self._processes.sum,
-            values_NT=self._values_of(batch, rollouts) if method.advantage == "gae" else None,
+            values_NT=self._values_of(batch, rollouts) if method.estimator.critic else None,
             outliers=self._outliers,
         )
         self._add_metrics(outputs.metrics)
@@ -356,7 +356,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def _groups(self, rollouts: Sequence[Rollout], rewards_G: Tensor) -> Tensor | None:
         """Return group numbers of all processes' rollouts, where they are compared; ``draw`` tells two of one prompt apart."""
-        if self._method.advantage in ("reinforce_pp", "gae"):
+        if not self._method.estimator.needs_groups:
             return None
         rows = [rollout.row for rollout in rollouts]
         keys = [(f"{row['pair_id']} {row.get('draw', '')}", row["order"]) for row in rows]
@@ -369,7 +369,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         TRL leaves out the old log-probs where no update lies between sampling and training; the sampler's are the same (a
         test holds it), and an engine's, which may differ, are computed again.
         """
-        if not self._method.kl_coef or self._method.kl != "k1_reward":
+        if not self._method.subtracts_kl:
             return None
         old_NT, ref_NT = batch.old_logprobs_NT, batch.ref_logprobs_NT
         assert ref_NT is not None

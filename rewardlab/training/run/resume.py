@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 
-from rewardlab.config import TrainConfig
+from rewardlab.config import MethodConfig, TrainConfig
 from rewardlab.errors import CheckpointError, DataError, HealthError, MediaError, OutputError, RewardlabError
 from rewardlab.models.value_model import ValueModel
 from rewardlab.processes import is_main, num_processes
@@ -37,7 +37,7 @@ def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) 
         Watchdog(config.health, out) if is_fit else Watchdog(config.health, out, bootstraps=bootstraps, limits=limits)
     )
     if times := len(rollbacks(out)):
-        with_critic = getattr(config, "advantage", "") == "gae"
+        with_critic = isinstance(config, MethodConfig) and config.estimator.critic
         rates = [config.learning_rate, *([trainer.value_learning_rate] if with_critic else [])]
         trainer.add_callback(HalveLearningRate(times, max(rates)))
     trainer.remove_callback(PrinterCallback)  # every record is in metrics.jsonl; the terminal has the bar
