@@ -33,7 +33,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.models.checkpoints import commit, template_for
 from rewardlab.models.families import end_token_ids
 from rewardlab.models.loading import load_model
-from rewardlab.rewards.judgment import RewardWeights
+from rewardlab.rewards.judgment import terms_of
 from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.samplers.hf import HFSampler
@@ -355,9 +355,10 @@ class MethodContext:
         """Return the reward of an arm that is paid for consistency; None where the config's own does."""
         if not ARMS[trial.arm].consistency:
             return None
-        weights = RewardWeights(format=config.format_weight, consistency=self.settings.consistency_weight)
+        consistency = {"weight": self.settings.consistency_weight}
+        terms = terms_of(RLConfig.model_validate({"format_weight": config.format_weight, "consistency": consistency}))
         scorer = JudgmentScorer(self.template.verdict_format, LocalChecker())
-        return JudgmentReward(scorer, None, weights, ends=end_token_ids(model), samples=out / SAMPLES)
+        return JudgmentReward(scorer, None, terms, ends=end_token_ids(model), samples=out / SAMPLES)
 
     def _oracle(self, trial: MethodTrial, config: RLConfig, model: Any, out: Path) -> OracleValues | None:
         """Return what takes the place of a critic in an arm without one; None where there is a critic, or no need of values."""

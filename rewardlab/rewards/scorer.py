@@ -157,7 +157,7 @@ class JudgmentScorer:
         try:
             return await self._score(judged)
         except Exception:  # the boundary: whatever breaks in here earns nothing and is counted
-            return RewardParts(False, False, 0, VerdictStatus.ERROR.value)
+            return RewardParts(False, False, 0, VerdictStatus.ERROR)
 
     async def _score(self, judged: JudgedCompletion) -> RewardParts:
         completion = judged.completion
@@ -168,7 +168,7 @@ class JudgmentScorer:
         if correct and self._judge is not None:
             assert verdict.choice is not None
             consistency = await self._consistency(judged.question, reasoning_of(completion.text), verdict.choice)
-        return RewardParts(format_ok, correct, consistency, verdict.status.value)
+        return RewardParts(format_ok, correct, consistency, verdict.status)
 
     async def _consistency(self, question: str, reasoning: str, verdict: Choice) -> int:
         assert self._judge is not None

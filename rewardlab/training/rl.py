@@ -23,7 +23,7 @@ from rewardlab.models.loading import load_processor
 from rewardlab.processes import is_main
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import log_line
-from rewardlab.rewards.judgment import RewardWeights, load_terms
+from rewardlab.rewards.judgment import terms_of
 from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.process_reward import ProcessReward
 from rewardlab.rewards.rollout import RewardFunction
@@ -101,16 +101,9 @@ def consistency_judge(config: RLConfig) -> EndpointConsistencyJudge | None:
 def judgment_reward_of(config: RLConfig, template: Template, model: Any, out: Path) -> JudgmentReward:
     """Return the reward function that a config describes."""
     judge = consistency_judge(config)
-    weights = RewardWeights.complete(
-        format=config.format_weight,
-        consistency=config.consistency.weight if judge else 0.0,
-        swap=config.swap_weight,
-        terms=load_terms(config.reward_terms),
-        overlong=(config.max_completion_length, config.overlong_margin) if config.overlong_margin else None,
-    )
     scorer = JudgmentScorer(template.verdict_format, judge, deadline_s=2 * config.consistency.deadline_s)
     ends, samples = end_token_ids(model), out / SAMPLES
-    return JudgmentReward(scorer, judge, weights, ends=ends, samples=samples, gather=gather_object)
+    return JudgmentReward(scorer, judge, terms_of(config), ends=ends, samples=samples, gather=gather_object)
 
 
 class CloseOnTrainEnd(TrainerCallback):
@@ -177,7 +170,7 @@ def train_rl(
     readable = leave_out_unreadable(pairs, out)
     pairs = readable.pairs
     template = load_template_for(config.model, config.template)
-    load_terms(config.reward_terms)  # before anything is loaded
+    terms_of(config)  # before anything is loaded
     held_out = hold_out(pairs, config, template, num_left_out=readable.num_labelled_left_out)
     hard = hard_pairs(held_out.trained, config)
     if reward is None:

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rewardlab.config import RLConfig
 from rewardlab.data.images import read_image
 from rewardlab.data.pairs import rows_of
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_model_judge
 from rewardlab.judging.judge import ModelJudge
-from rewardlab.rewards.judgment import JudgedCompletion, RewardWeights, compose
+from rewardlab.rewards.judgment import JudgedCompletion, compose, terms_of
 from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
 from rewardlab.rewards.verifiable.hybrid import JudgeScore, PairJudge, Prompt, Route, hybrid_reward, route_of
@@ -27,6 +28,7 @@ from rewardlab.verdicts.parse import parse_verdict
 from rewardlab.verdicts.votes import both_orders_or_none
 
 VERDICT = "verdict"  # the domain of a judge's own judgments: truth "1" or "2", the better answer as presented
+PUBLISHED = terms_of(RLConfig.model_validate({}))  # R1-Reward's terms and weights
 FIELDS = "domain, question, response, truth (or best), and optionally reward, images, id"
 
 
@@ -152,7 +154,7 @@ class Rewarder:
         if prompt.domain == VERDICT:
             judged = JudgedCompletion(completion, prompt.question, Order.GIVEN, preferred=int(prompt.truth == "2"))
             scorer = JudgmentScorer("think_answer", _RecordedConsistency(consistency))
-            (part,) = compose(asyncio.run(scorer.score([judged])), [judged], RewardWeights())
+            (part,) = compose(asyncio.run(scorer.score([judged])), [judged], PUBLISHED)
             return RewardResult(part.total, VERDICT, part.status)
         result = hybrid_reward(prompt, completion, verifiers=self._verifiers, judge=self._judge)
         return RewardResult(result.score, result.route.value, result.status.value, result.extracted)
