@@ -129,29 +129,12 @@ class PolicyConfig(MethodConfig):
         return self
 
     @model_validator(mode="after")
-    def _second_judge_has_comparisons(self) -> Self:
-        if self.signs.second_judge and self.judge.startswith("rm:"):
-            raise ValueError(
-                "signs.second_judge is asked what the judge compared, and a scalar head compares nothing: leave it out"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _compares_with_all(self) -> Self:
         scalar = [name for name in (self.judge, *self.other_judges) if name.startswith("rm:")]
         if self.other_judges and scalar:
             raise ValueError(f"other_judges are pairwise judges on one scale; {scalar[0]} is a scalar head: leave it out")
         if len({self.judge, *self.other_judges}) <= len(self.other_judges):
             raise ValueError("other_judges name a judge twice; the least of equal ones is no other")
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_kl_to_change(self) -> Self:
-        if self.verified_kl_coef is not None and not (self.verified and self.kl_coef):
-            raise ValueError(
-                "verified_kl_coef replaces kl_coef on pairs that a rule pays: set verified to true and kl_coef above 0, or "
-                "verified_kl_coef to null"
-            )
         return self
 
     @model_validator(mode="after")

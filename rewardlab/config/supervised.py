@@ -6,8 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from rewardlab.config.base import TrainConfig
-from rewardlab.config.evaluation import EvaluationConfig, no_evaluation
+from rewardlab.config.base import EvaluationConfig, TrainConfig, no_evaluation
 
 
 class SFTConfig(TrainConfig):

@@ -27,7 +27,7 @@ from rewardlab.config import (
     load_config,
     load_yaml,
 )
-from rewardlab.config.evaluation import no_evaluation
+from rewardlab.config.base import no_evaluation
 from rewardlab.data.pair_table import pair_facts, select_pairs
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
 from rewardlab.health.asking import suite_findings, teacher_findings

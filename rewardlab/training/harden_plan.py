@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rewardlab.config import SCHEMAS, PolicyConfig, RLConfig, SFTConfig, load_config, load_yaml, parse_overrides
-from rewardlab.config.overrides import nest
+from rewardlab.config.loading import nest
 from rewardlab.data.pair_table import fingerprint_of, pair_facts
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_generative_judge

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE = ROOT / "tests" / "support" / "example_benchmark.py"
 Edits = dict[str, list[tuple[str, str]]]
 """File -> (text, the same text with the addition); a text of "" makes a new file."""
 
@@ -54,7 +53,13 @@ for taken in (None, config.kl_coef * penalty):
 """
 
 BENCHMARK: Edits = {
-    "rewardlab/benchmarks/mine/__init__.py": [("", EXAMPLE.read_text().replace('name="example"', 'name="mine"'))],
+    "rewardlab/benchmarks/mine/__init__.py": [
+        (
+            "",
+            "from dataclasses import replace\n\nfrom rewardlab.benchmarks.pairs import BENCHMARK as PAIRS\n\n"
+            'BENCHMARK = replace(PAIRS, name="mine")\n',
+        )
+    ],
     "rewardlab/benchmarks/registry.py": [('    "pairs",\n)', '    "pairs",\n    "mine",\n)')],
     "eval/images.yaml": [("benchmarks:\n", "benchmarks:\n  - {benchmark: mine, data: mine.jsonl, votes: 1}\n")],
 }
