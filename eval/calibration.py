@@ -26,7 +26,7 @@ from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import build_messages
 from rewardlab.reporting.progress import bar
-from rewardlab.rewards.scalar import score_responses
+from rewardlab.rewards.pairwise import score_responses
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.sft import train_sft

@@ -28,7 +28,7 @@ from eval.studies.trials import digest
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import commit
-from rewardlab.training.run.best import BEST
+from rewardlab.training.run.evaluation_callback import BEST
 from rewardlab.training.run.folder import CONFIG, FINAL, is_finished
 
 ROOT = Path(__file__).parents[1]

@@ -34,7 +34,7 @@ from rewardlab.models.checkpoints import commit
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.reporting.progress import bar
 from rewardlab.rewards.pairwise import PairwiseReward, without_thinking
-from rewardlab.rewards.policy_signs.truth import exactly
+from rewardlab.rewards.verified import exactly
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.types import FinishReason, Order, PreferencePair

@@ -1,6 +1,6 @@
 """Is a policy that deceives its judge seen in time? `python -m eval.policy_signs --study runs/policy`, after the policy study.
 
-The signs of `rewardlab policy` (:mod:`rewardlab.rewards.policy_signs.trends`), read from what the study's runs logged, beside
+The signs of `rewardlab policy` (:mod:`rewardlab.rewards.policy_signs`), read from what the study's runs logged, beside
 their accuracy on held-out questions. Reads records; trains nothing. Results: eval/results/policy_signs.json and .md.
 """
 
@@ -19,7 +19,7 @@ from eval.studies.policy import ARMS
 from eval.studies.runner import read_records
 from rewardlab.config import SignsConfig
 from rewardlab.data.files import write_atomic
-from rewardlab.rewards.policy_signs.trends import BEGINNING, LAST, TRENDS, PolicySigns
+from rewardlab.rewards.policy_signs import BEGINNING, LAST, TRENDS, PolicySigns
 
 RESULTS = Path(__file__).parent / "results"
 LOSS = 0.03  # of held-out accuracy

@@ -33,7 +33,7 @@ from rewardlab.health.plan import Plan, plan_setup
 from rewardlab.models.checkpoints import commit
 from rewardlab.samplers.vllm_server import find_vllm
 from rewardlab.training.run.folder import FINAL, METRICS, is_finished
-from rewardlab.training.run.launcher import Launch
+from rewardlab.training.run.parallel import Launch
 
 ROOT = Path(__file__).parents[1]
 REAL = {

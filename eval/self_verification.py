@@ -47,9 +47,9 @@ from rewardlab.models.loading import load_model
 from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.self_verifying import SelfVerifying
+from rewardlab.training import sft
 from rewardlab.training.policy_gradient.build import pretrain_value
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows, train_rl
-from rewardlab.training.run import verification_rows
 from rewardlab.training.run.folder import FINAL, is_finished
 from rewardlab.training.sft import train_sft
 from rewardlab.types import BOTH_ORDERS, Judgment
@@ -250,17 +250,17 @@ def _metrics(run: Path) -> list[dict[str, float]]:
 def unbalanced() -> Iterator[None]:
     """Teach from all votes."""
 
-    def all_votes(*kinds: Sequence[verification_rows.JudgedVote]) -> list[verification_rows.JudgedVote]:
+    def all_votes(*kinds: Sequence[sft.JudgedVote]) -> list[sft.JudgedVote]:
         return sorted((vote for kind in kinds for vote in kind), key=lambda item: item[0].row)
 
-    with mock.patch.object(verification_rows, "choose_evenly", all_votes):
+    with mock.patch.object(sft, "choose_evenly", all_votes):
         yield
 
 
 @contextmanager
 def ungrounded() -> Iterator[None]:
     """Teach by all reasonings."""
-    with mock.patch.object(verification_rows, "mentions_difference", return_value=True):
+    with mock.patch.object(sft, "mentions_difference", return_value=True):
         yield
 
 

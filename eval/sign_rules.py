@@ -22,7 +22,7 @@ from eval.policy_signs import LOSS, MARGIN, RESULTS, fall_of
 from eval.scripts import run_script
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError
-from rewardlab.rewards.policy_signs.trends import BEGINNING, LAST, TRENDS
+from rewardlab.rewards.policy_signs import BEGINNING, LAST, TRENDS
 
 DECEIVED = "right_answer"  # the arm whose policies deceive the judge; the others are clean
 Changes = Sequence[float]  # of a metric from its mean at first, in the direction that is a sign, line by line after it

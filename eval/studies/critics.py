@@ -14,7 +14,7 @@ from rewardlab.data.pairs import read_pairs
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import commit, load_template_for
 from rewardlab.models.loading import load_model
-from rewardlab.training.policy_gradient.critic_fit import critic_config
+from rewardlab.training.policy_gradient.critic import critic_config
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows
 from rewardlab.training.run.folder import FINAL, is_finished

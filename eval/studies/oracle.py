@@ -19,7 +19,7 @@ from rewardlab.rewards.rollout import RewardFunction, Rollout, Trajectory
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import draw_uniforms
 from rewardlab.training.policy_gradient.batch import RolloutBatch
-from rewardlab.training.policy_gradient.rollouts.decoder import Prompts, decode_rollouts
+from rewardlab.training.policy_gradient.rollouts.sampling import Prompts, decode_rollouts
 
 Prefix = tuple[int, int]  # row of a rollout, and how many of its tokens
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from rewardlab.curation.policy_negatives import PaidAnswer
-    from rewardlab.rewards.policy_signs.truth import Rightness
+    from rewardlab.rewards.verified import Rightness
     from rewardlab.types import PreferencePair
 
 
@@ -190,9 +190,9 @@ def _rightness(truth: str, contract: str) -> Rightness | None:
     import atexit
 
     from rewardlab.curation.answer_files import by_labels
-    from rewardlab.rewards.policy_signs.truth import by_rules, exactly
     from rewardlab.rewards.verifiable.extraction import Contract
     from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
+    from rewardlab.rewards.verified import by_rules, exactly
 
     kind, _, rest = truth.partition(":")
     if truth == "exact":

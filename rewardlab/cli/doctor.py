@@ -80,7 +80,7 @@ def doctor_command(
     from rewardlab.health.cards import card_named
     from rewardlab.health.doctor import examine_plan, examine_suite, is_suite
     from rewardlab.health.plan import Plan
-    from rewardlab.training.run.launcher import Launch, read_launch
+    from rewardlab.training.run.parallel import Launch, read_launch
 
     path = find_config(config, stage)
     changes = parse_overrides(overrides or ())

@@ -54,7 +54,7 @@ def train_config(schema: type[Config], config: str | Path | None, overrides: Seq
 def report_run(final: Path, settings: TrainConfig) -> None:
     """Print, once, where a training run's result is and how to look at the run. End with the watchdog's exit status where the
     run learnt nothing, unless its policy is to warn."""
-    from rewardlab.training.run.outcome import read_outcome
+    from rewardlab.training.run.watchdog import read_outcome
 
     echo_once(f"written: {final}; metrics.jsonl and run.json beside it (curves: rewardlab show {final.parent})")
     if why := read_outcome(final.parent):

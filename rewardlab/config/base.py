@@ -91,7 +91,7 @@ class HealthConfig(Schema):
     max_advantage_bias: float = Field(
         1.0,
         gt=0,
-        description="How far the mean advantage in the last tenth of rollouts may be from that in the first, in deviations.",
+        description="how far the mean advantage of the last tenth of rollouts may be from that in the first, in deviations.",
     )
     hacking_drop: float = Field(
         0.1, gt=0, description="Fall of accuracy over a window in which the reward rises that counts as reward hacking."

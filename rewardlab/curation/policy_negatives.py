@@ -22,7 +22,7 @@ from rewardlab.judging.spec import judge_weights_id
 from rewardlab.prompts import Template, build_messages
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.rewards.pairwise import PairwiseReward, without_thinking
-from rewardlab.rewards.policy_signs.truth import Rightness
+from rewardlab.rewards.verified import Rightness
 from rewardlab.samplers.base import Sampler, SamplingParams
 from rewardlab.samplers.failures import MAX_FAILED, FailureStreak
 from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, FinishReason, Judgment, Order, PreferencePair

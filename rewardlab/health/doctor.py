@@ -48,8 +48,7 @@ from rewardlab.training.policy_gradient.rollouts.engine import check_engine
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.rl import consistency_judge, train_rl
 from rewardlab.training.run.folder import micro_batch_size, micro_batches, trackers
-from rewardlab.training.run.inputs import pairs_of
-from rewardlab.training.run.unreadable import unreadable_rows
+from rewardlab.training.run.inputs import pairs_of, unreadable_rows
 from rewardlab.training.sft import train_sft
 from rewardlab.types import FinishReason, PreferencePair, VerdictStatus
 from rewardlab.verdicts.parse import parse_verdict

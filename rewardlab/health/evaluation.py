@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from rewardlab.config import RLConfig, RMConfig, SFTConfig, TrainConfig
 from rewardlab.health.lengths import Lengths
 from rewardlab.prompts import load_template
-from rewardlab.training.run.evaluation import sequences_at_once
-from rewardlab.training.run.held_out import answer_tokens
-from rewardlab.training.run.launcher import Launch
+from rewardlab.training.run.evaluation import answer_tokens, sequences_at_once
+from rewardlab.training.run.parallel import Launch
 
 
 @dataclass(frozen=True)

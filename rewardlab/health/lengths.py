@@ -16,7 +16,7 @@ from rewardlab.data.pair_table import light_pairs
 from rewardlab.data.rows import media_of
 from rewardlab.health.shapes import ANSWER_TOKENS, MEGAPIXEL, TEXT_TOKENS, PictureShape, picture_shape
 from rewardlab.prompts import Template, build_messages
-from rewardlab.training.run.token_counts import TokenCounter
+from rewardlab.training.run.preflight import TokenCounter
 from rewardlab.types import BOTH_ORDERS, PreferencePair, choice_of
 from rewardlab.verdicts.parse import verdict_label
 

@@ -14,7 +14,7 @@ from rewardlab.health.lengths import Lengths, assume_lengths
 from rewardlab.health.shapes import TEXT_TOKENS, PictureShape, Shapes, shapes_of
 from rewardlab.health.units import weights_text
 from rewardlab.models.families import part_pattern
-from rewardlab.training.run.launcher import Launch
+from rewardlab.training.run.parallel import Launch
 
 GIB = 2**30
 LIVE_WEIGHTS, BUCKET, SUB_GROUP = 1e9, 5e8, 1e9  # DeepSpeed's defaults: stage3_max_live_parameters, reduce_bucket_size, ...

@@ -11,7 +11,7 @@ from rewardlab.errors import DataError
 from rewardlab.health.rollout_pairs import pairs_of_run
 from rewardlab.reporting.rollouts import newest_ids, rollouts_by_step, steps_to_show
 from rewardlab.reporting.run_page import TrainingRun, run_page
-from rewardlab.rewards.policy_signs.trends import bounds_of_signs, early_sentence
+from rewardlab.rewards.policy_signs import bounds_of_signs, early_sentence
 
 PAGE = "run.html"
 

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rewardlab.errors import EndpointError
-from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardTerm, compose, winner_of
+from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardTerm, compose, swap_agreement, winner_of
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer
-from rewardlab.rewards.swap import swap_agreement
 from rewardlab.types import BOTH_ORDERS, VerdictStatus
 
 

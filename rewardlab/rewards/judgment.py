@@ -2,7 +2,7 @@
 
 The terms of the package are R = w_f F + correct (1 + w_c C), which is R1-Reward's (arXiv 2505.02835, section 4.2: format,
 verdict, and whether the reasoning agrees with it), the agreement with the other order's rollouts
-(:mod:`rewardlab.rewards.swap`) and DAPO's length penalty (arXiv 2503.14476, eq. 13).
+(:func:`swap_agreement`) and DAPO's length penalty (arXiv 2503.14476, eq. 13).
 
 Adding a term: a :class:`RewardTerm` in a Python file of your own, named in ``reward_terms`` of the config; or, inside the
 package, its line in :data:`SHIPPED` and its key in ``config/rl.py``.
@@ -180,3 +180,30 @@ def winner_of(parts: RewardParts, preferred: int) -> int | None:
     if parts.correct:
         return preferred
     return 1 - preferred if parts.status is VerdictStatus.OK else None
+
+
+def swap_agreement(
+    pair_ids: Sequence[str],
+    orders: Sequence[str],
+    winners: Sequence[int | None],
+    *,
+    among: Sequence[tuple[str, str, int | None]] | None = None,
+) -> list[float]:
+    """For each rollout, the share of the *other* order's rollouts of its pair that name the winner it names, in 0..1.
+
+    ``winners`` are responses (0 or 1), not positions; None where no verdict was read. A rollout without a verdict gets 0,
+    and one of the other order counts as naming neither. Without any rollout in the other order the agreement is 0.
+    ``among`` are the (pair, order, winner) of all rollouts, these included, where these are a part of them.
+
+    A judge that always names the first position gets 0 everywhere, one that always names the right response 1: unlike a
+    bonus for agreeing within one order, this one pays nothing for a position bias.
+    """
+    seen: dict[str, dict[str, list[int | None]]] = {}
+    for pair, order, winner in zip(pair_ids, orders, winners, strict=True) if among is None else among:
+        seen.setdefault(pair, {}).setdefault(order, []).append(winner)
+    agreements = []
+    for pair, order, winner in zip(pair_ids, orders, winners, strict=True):
+        others = [w for other, names in seen[pair].items() if other != order for w in names]
+        same = sum(w == winner for w in others) if winner is not None else 0
+        agreements.append(same / len(others) if others else 0.0)
+    return agreements

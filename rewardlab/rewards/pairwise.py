@@ -1,8 +1,9 @@
-"""What a policy is paid under a judge: the probability that its response beats another (Pairwise-RL, arXiv 2504.04950).
+"""The reward of a policy under a judge: the probability that its response beats another (Pairwise-RL, arXiv 2504.04950).
 
-Both orders are asked: a judge that gives probabilities combines them by log-odds, one that votes by the mean of its shares. A
-comparison that cannot be read in both orders, or of which fewer than half of the votes are valid, pays nothing and costs
-nothing: its rollout is left out of the update, and counted. The pointwise reward it is compared with is in ``scalar.py``.
+The judge compares in both orders. One that gives probabilities combines them by log-odds, one that votes by the mean of its
+fractions. A comparison that cannot be read in both orders, or with fewer than half of its votes valid, gives no reward: its
+rollout is left out of the update and counted. :class:`ScalarReward` is the pointwise reward to compare with: the number that a
+scalar reward model gives a response alone.
 
 Shapes: ``N`` responses.
 """
@@ -11,16 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.running import Metric, Metrics
-from rewardlab.rewards.policy_signs.checks import AnswerComparison, JudgeChecks, orders_agree, share_in_both_orders
+from rewardlab.models.checkpoints import template_for
+from rewardlab.models.loading import load_processor, this_device
+from rewardlab.models.value_model import ValueModel
+from rewardlab.prompts import Template, build_messages
+from rewardlab.rewards.policy_signs import AnswerComparison, JudgeChecks, orders_agree, share_in_both_orders
 from rewardlab.samplers.failures import FailureStreak
-from rewardlab.types import BOTH_ORDERS, PreferencePair
+from rewardlab.samplers.hf import encode
+from rewardlab.types import BOTH_ORDERS, Message, PreferencePair
 
 Anchors = Sequence[Sequence[str]]  # what each response is compared with: none where it has no anchor
 LOGIT_REWARD_LIMIT = 4.0
@@ -191,3 +198,46 @@ class LeastReward:
             metrics = {**metrics, "judge/spread": Metric(sum(spreads) / len(spreads), len(spreads))}
         of_pay = ("reward/win_rate", "reward/clipped_frac")  # of what the first alone would have paid
         return paid, {**{name: value for name, value in results[0][1].items() if name not in of_pay}, **metrics}
+
+
+def single_response_prompt(pair: PreferencePair, response: int, template: Template) -> tuple[Message, ...]:
+    """Return the prompt that shows response 0 or 1 and not the other: a template of a single response fills in the first of an
+    order."""
+    return build_messages(pair, order=BOTH_ORDERS[response], template=template)
+
+
+@torch.inference_mode()
+def score_responses(
+    model: ValueModel, processor: Any, pairs: Sequence[PreferencePair], template: Template, *, batch_size: int = 64
+) -> Tensor:
+    """Return [B, 2], the number of either response. sigmoid(r_0 - r_1) is the probability that response 0 is the better one."""
+    device, scores = next(model.parameters()).device, [torch.empty(0)]
+    at_once = max(1, batch_size // 2)
+    for start in range(0, len(pairs), at_once):
+        some = pairs[start : start + at_once]
+        prompts = [single_response_prompt(pair, response, template) for pair in some for response in (0, 1)]
+        inputs = encode(processor, prompts)
+        scores.append(model.eval()(**{name: values.to(device) for name, values in inputs.items()})[:, -1].cpu())
+    return torch.cat(scores).view(-1, 2)
+
+
+class ScalarReward:
+    """Pays the number that a Bradley-Terry head gives a response seen alone; anchors are not looked at."""
+
+    least: float | None = None
+    parity: float | None = None
+
+    def __init__(self, folder: Path, *, batch_size: int = 64) -> None:
+        self._template = template_for(folder, None)
+        self._model, self._processor = ValueModel.for_scoring(folder, this_device()), load_processor(str(folder))
+        self._batch_size = batch_size
+
+    def __call__(
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
+    ) -> tuple[list[float | None], Metrics]:
+        if not responses:  # all were cut off
+            return [], {}
+        answers = [without_thinking(response) for response in responses]
+        pairs = [replace(question, responses=(answer, answer)) for question, answer in zip(questions, answers, strict=True)]
+        scores = score_responses(self._model, self._processor, pairs, self._template, batch_size=self._batch_size)[:, 0]
+        return [float(value) for value in scores], {}

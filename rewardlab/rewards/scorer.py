@@ -10,8 +10,7 @@ from typing import Protocol
 from rewardlab.config import ConsistencyConfig
 from rewardlab.errors import EndpointError
 from rewardlab.metrics.running import Metric
-from rewardlab.rewards.checker_probe import probe_checker, refuse_pair_judge
-from rewardlab.rewards.consistency import consistency_prompt, read_consistency
+from rewardlab.rewards.consistency import consistency_prompt, probe_checker, read_consistency, refuse_pair_judge
 from rewardlab.rewards.judgment import JudgedCompletion, RewardParts
 from rewardlab.samplers.chat_endpoint import ChatEndpoint
 from rewardlab.types import Choice, Completion, FinishReason, Message, Part, VerdictStatus, choice_of

@@ -1,9 +1,11 @@
-"""A policy paid by rule where its answer can be checked, and by a judge where it cannot (arXiv 2503.22230, 2505.07062)."""
+"""Rewards by rule for answers that a rule can check, by a judge for the others (arXiv 2503.22230, 2505.07062); and whether an
+answer is right, for the metrics of policies, if that is known without a judge.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rewardlab.data.pair_table import light_pairs
 from rewardlab.errors import DataError
@@ -111,3 +113,34 @@ class VerifiedReward:
             for n, reward in zip(judged, scores, strict=True):
                 rewards[n] = reward
         return rewards, {**metrics, "verifier/share": Metric(len(ruled) / max(1, len(questions)), len(questions))}
+
+
+Rightness = Callable[[PreferencePair, str], bool | None]
+"""(question, answer) -> whether it is right; None where that is not known."""
+
+
+def exactly(pair: PreferencePair, answer: str) -> bool | None:
+    """Return whether an answer is the preferred response, which is taken to be the only right one, but for case, blanks and a
+    full stop at the end; None for a pair without a label."""
+    return None if pair.preferred is None else plain(answer) == plain(pair.responses[pair.preferred])
+
+
+def plain(text: str) -> str:
+    """Return a text in lower case, with single blanks and without a full stop at its end."""
+    return " ".join(text.casefold().split()).removesuffix(".")
+
+
+def by_rules(verifiers: Mapping[str, Compare], contract: Contract) -> Rightness:
+    """Return what knows the pairs of a category that has a rule (math, number, choice, ...), the final answer of the preferred
+    response being the truth. Of an answer that the rule cannot read, and of one that it pays in part, nothing is known."""
+
+    def rightness(pair: PreferencePair, answer: str) -> bool | None:
+        if pair.preferred is None or pair.category not in verifiers:
+            return None
+        truth = truth_in(pair.responses[pair.preferred], contract)
+        verified = verify(Problem(Domain(pair.category), pair.question, truth, contract), answer, verifiers)
+        if verified.status is not AnswerStatus.OK or 0 < verified.score < 1:
+            return None
+        return verified.score == 1
+
+    return rightness

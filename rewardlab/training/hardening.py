@@ -28,7 +28,7 @@ from rewardlab.processes import end_with_parent, num_processes
 from rewardlab.reporting.curves import Limit
 from rewardlab.reporting.hardening_page import hardening_page
 from rewardlab.reporting.progress import log_line
-from rewardlab.rewards.policy_signs.trends import bounds_of_signs
+from rewardlab.rewards.policy_signs import bounds_of_signs
 from rewardlab.training.harden_plan import (
     HardenPlan,
     check_plan,

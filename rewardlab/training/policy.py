@@ -19,26 +19,21 @@ from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
 from rewardlab.models.families import end_token_ids
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import Template, load_template
-from rewardlab.rewards.anchors import AnchorsById, anchors_of
-from rewardlab.rewards.pairwise import LeastReward, PairwiseReward, PolicyReward
-from rewardlab.rewards.policy_function import AnchoredReward, Observer
-from rewardlab.rewards.policy_signs.answers import known_answers
-from rewardlab.rewards.policy_signs.checks import JudgeChecks
-from rewardlab.rewards.policy_signs.truth import Rightness, by_rules, exactly
+from rewardlab.rewards.pairwise import LeastReward, PairwiseReward, PolicyReward, ScalarReward
+from rewardlab.rewards.policy_function import AnchoredReward, AnchorsById, Observer, anchors_of
+from rewardlab.rewards.policy_signs import JudgeChecks, known_answers
 from rewardlab.rewards.rollout import Row
-from rewardlab.rewards.scalar import ScalarReward
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
-from rewardlab.rewards.verified import VerifiedReward
+from rewardlab.rewards.verified import Rightness, VerifiedReward, by_rules, exactly
 from rewardlab.samplers.base import VLLM
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.policy_gradient.build import make_trainer, run_method
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.run.folder import SAMPLES, data_workers
-from rewardlab.training.run.inputs import refuse_repeated_ids
+from rewardlab.training.run.inputs import leave_out_unreadable, refuse_repeated_ids
 from rewardlab.training.run.preflight import drop_too_long
 from rewardlab.training.run.rows import PromptReader, PromptRows
-from rewardlab.training.run.unreadable import leave_out_unreadable
 from rewardlab.types import Order, PreferencePair
 
 

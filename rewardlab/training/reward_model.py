@@ -30,17 +30,16 @@ from rewardlab.models.value_model import WEIGHTS, ValueModel
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
 from rewardlab.prompts import Template, load_template
-from rewardlab.rewards.scalar import score_responses, single_response_prompt
+from rewardlab.rewards.pairwise import score_responses, single_response_prompt
 from rewardlab.rl.objectives import bradley_terry_loss
 from rewardlab.samplers.hf import encode
-from rewardlab.training.run.evaluation import JudgePairs, plan_evaluation
+from rewardlab.training.run.evaluation import JudgePairs, hold_out, plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
-from rewardlab.training.run.held_out import hold_out
+from rewardlab.training.run.inputs import leave_out_unreadable, pairs_named
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import drop_too_long, processor_of
 from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
-from rewardlab.training.run.unreadable import leave_out_unreadable, pairs_named
 from rewardlab.types import Completion, FinishReason, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.votes import judgment
 
@@ -114,7 +113,7 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
 
 
 def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: Path) -> Path:
-    """Run (or resume) the fit of a scalar head; return the final folder, which ``rewards/scalar.py`` and ``ValueModel`` read.
+    """Run (or resume) the fit of a scalar head; return the final folder, which ``rewards/pairwise.py`` and ``ValueModel`` read.
 
     Raise DataError without labels, ConfigError for a finished or different run in ``out``.
     """

@@ -16,7 +16,7 @@ from rewardlab.health.memory import kv_bytes, setup_of
 from rewardlab.health.plan import Plan, needs
 from rewardlab.health.step_time import passes_of, training_seconds
 from rewardlab.models.architectures import build_on_meta
-from rewardlab.training.run.launcher import Launch
+from rewardlab.training.run.parallel import Launch
 
 # Qwen2.5-VL-7B: 28 layers, 8.29 B weights, 4 heads of 128 for keys and values; a card of four that draw 256 rollouts.
 FLOPS = 0.354 * 989e12

@@ -15,8 +15,8 @@ from rewardlab.health.memory import GIB, MemoryLine, Phase, counts, peak, setup_
 from rewardlab.health.plan import Plan, memory_lines, needs, plan_setup
 from rewardlab.models.architectures import build_on_meta
 from rewardlab.models.loading import freeze, load_model
-from rewardlab.training.run.launcher import Launch
 from rewardlab.training.run.length_grouping import LengthGroupingMixin
+from rewardlab.training.run.parallel import Launch
 from tests.support import scaled_runs
 
 CONFIGS = Path(__file__).parents[2] / "configs"

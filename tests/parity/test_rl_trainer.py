@@ -16,7 +16,7 @@ from transformers import AutoModelForImageTextToText, TrainerCallback
 from rewardlab.config import LoraConfig, Method, RLConfig, load_yaml
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.rewards.swap import swap_agreement
+from rewardlab.rewards.judgment import swap_agreement
 from rewardlab.rl import reference
 from rewardlab.rl.groups import group_ids
 from rewardlab.samplers.base import SamplingParams

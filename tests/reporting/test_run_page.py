@@ -20,7 +20,7 @@ from rewardlab.reporting.curves import MOST_POINTS, Curve, Limit, curve, thin, u
 from rewardlab.reporting.evaluation_figure import evaluation_figure
 from rewardlab.reporting.rollouts import PairsOfRun, ShownPair
 from rewardlab.reporting.run_page import TrainingRun, breakable, run_page
-from rewardlab.rewards.policy_signs.trends import bounds_of_signs, early_sentence
+from rewardlab.rewards.policy_signs import bounds_of_signs, early_sentence
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 

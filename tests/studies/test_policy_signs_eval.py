@@ -6,7 +6,7 @@ from typing import Any
 
 from eval.policy_signs import extreme_of, fall_of, judge_run, markdown, summarize
 from rewardlab.config import SignsConfig
-from rewardlab.rewards.policy_signs.trends import TRENDS
+from rewardlab.rewards.policy_signs import TRENDS
 
 LIMITS = SignsConfig.model_validate({"max_novelty": 0.1})
 

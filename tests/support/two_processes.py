@@ -17,7 +17,7 @@ from rewardlab.config import ConsistencyConfig, RLConfig
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
-from rewardlab.training.policy_gradient.critic_fit import StopAtPlateau, StopRule
+from rewardlab.training.policy_gradient.critic import StopAtPlateau, StopRule
 from rewardlab.training.rl import build_trainer, rl_rows
 from rewardlab.types import PreferencePair
 from tests.support.rewards import TokenReward

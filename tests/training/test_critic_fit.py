@@ -15,10 +15,10 @@ from rewardlab.config import RLConfig
 from rewardlab.errors import ConfigError, HealthError
 from rewardlab.prompts import load_template
 from rewardlab.training.policy_gradient.build import run_method
-from rewardlab.training.policy_gradient.critic_fit import CriticFit, StopAtPlateau, StopRule, critic_config
+from rewardlab.training.policy_gradient.critic import CriticFit, StopAtPlateau, StopRule, critic_config
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
-from rewardlab.training.run.unreadable import ReadablePairs
+from rewardlab.training.run.inputs import ReadablePairs
 from tests.support.configs import WITH_CRITIC, short_rl_config
 from tests.support.rewards import TokenReward
 from tests.support.weights import weights_of

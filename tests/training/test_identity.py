@@ -13,9 +13,8 @@ import torch
 
 from rewardlab.config import SFTConfig
 from rewardlab.errors import ConfigError
-from rewardlab.training.run.folder import has_begun, open_run
-from rewardlab.training.run.identity import changed_settings, decides, text_of_changes
-from rewardlab.training.run.model_facts import record_models
+from rewardlab.training.run.folder import changed_settings, decides, has_begun, open_run, text_of_changes
+from rewardlab.training.run.runner import record_models
 
 TRAINED = '{"step": 1, "loss": 0.1}\n'
 START = '{"step": 0, "eval/accuracy": 0.5}\n'

@@ -20,12 +20,10 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE, add_to_card, write_card
 from rewardlab.prompts import load_template
-from rewardlab.rewards.anchors import anchors_of, best_of
-from rewardlab.rewards.pairwise import LeastReward, PairwiseReward
-from rewardlab.rewards.policy_function import AnchoredReward
-from rewardlab.rewards.policy_signs.checks import share_in_both_orders
+from rewardlab.rewards.pairwise import LeastReward, PairwiseReward, ScalarReward
+from rewardlab.rewards.policy_function import AnchoredReward, anchors_of, best_of
+from rewardlab.rewards.policy_signs import share_in_both_orders
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
-from rewardlab.rewards.scalar import ScalarReward
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.rules import RULES
 from rewardlab.rewards.verified import VerifiedReward

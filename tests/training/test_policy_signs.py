@@ -19,20 +19,24 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.rewards.pairwise import PairwiseReward
 from rewardlab.rewards.policy_function import AnchoredReward
-from rewardlab.rewards.policy_signs.answers import (
+from rewardlab.rewards.policy_signs import (
+    BEGINNING,
+    LAST,
+    TRENDS,
+    JudgeChecks,
     KnownWordPairs,
+    PolicySigns,
     answer_metrics,
     most_common,
     new_winners,
+    orders_agree,
     repetition,
     winners_length,
 )
-from rewardlab.rewards.policy_signs.checks import JudgeChecks, orders_agree
-from rewardlab.rewards.policy_signs.trends import BEGINNING, LAST, TRENDS, PolicySigns
-from rewardlab.rewards.policy_signs.truth import by_rules, exactly
 from rewardlab.rewards.rollout import Rollout, Trajectory
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.rules import RULES
+from rewardlab.rewards.verified import by_rules, exactly
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.training.policy import train_policy
 from rewardlab.training.run.watchdog import Alarms, Signs

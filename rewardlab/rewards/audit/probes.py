@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from rewardlab.rewards.verifiable.extraction import BOXED, TAGS, Contract
+from rewardlab.rewards.verifiable.extraction import BOXED, TAGS, Contract, parse_number
 from rewardlab.rewards.verifiable.hybrid import Prompt
-from rewardlab.rewards.verifiable.numerals import parse_number
 from rewardlab.rewards.verifiable.rules import Domain
 from rewardlab.types import Completion, FinishReason
 

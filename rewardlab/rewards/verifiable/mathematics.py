@@ -19,8 +19,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import IO
 
-from rewardlab.rewards.verifiable.extraction import AnswerStatus
-from rewardlab.rewards.verifiable.numerals import parse_number, terminates
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, parse_number, terminates
 from rewardlab.rewards.verifiable.rules import RULES, Compare, Domain, Problem, Verification
 
 DECIMAL_TOLERANCE = Fraction(1, 100_000)  # relative, for decimals of what has no finite decimal; glmv_reward's default

@@ -16,8 +16,7 @@ from enum import StrEnum
 from fractions import Fraction
 from math import isfinite
 
-from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, extract
-from rewardlab.rewards.verifiable.numerals import is_year, parse_quantity
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, extract, is_year, parse_quantity
 
 CHART_TOLERANCE = Fraction(25, 1000)  # relative; glmv_reward's full_config.yaml
 MIN_IOU = 0.5

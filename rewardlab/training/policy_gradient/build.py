@@ -1,14 +1,16 @@
-"""From the config of a method to its trainer, and the stages it runs in: what RL of judges and of policies have in common."""
+"""From the config of a method to its trainer and its stages: what RL of judges and RL of policies have in common."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from datasets import Dataset
 from transformers import PreTrainedModel
+from trl import GRPOConfig
 
 from rewardlab.config import MethodConfig
 from rewardlab.errors import ConfigError
@@ -21,22 +23,19 @@ from rewardlab.prompts import Template
 from rewardlab.rewards.rollout import RewardFunction
 from rewardlab.samplers.decode import HotToken
 from rewardlab.samplers.vllm import FORBIDDEN
-from rewardlab.training.policy_gradient.arguments import PolicyArguments
-from rewardlab.training.policy_gradient.critic_fit import CriticFit, StopAtPlateau, critic_config, record_fit, rule_of
-from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling
+from rewardlab.training.policy_gradient.critic import CriticFit, StopAtPlateau, critic_config, record_fit, rule_of
+from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling, PassRates
 from rewardlab.training.policy_gradient.rollouts.engine import LONGEST_SYNC_S, TRIES, check_engine, with_context_length
-from rewardlab.training.policy_gradient.rollouts.options import SamplingOptions
-from rewardlab.training.policy_gradient.rollouts.pass_rates import PassRates
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
+from rewardlab.training.policy_gradient.rollouts.sampling import RolloutStrategy, SamplingOptions, WholeRollouts
 from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
-from rewardlab.training.policy_gradient.rollouts.whole import RolloutStrategy, WholeRollouts
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.run.evaluation import Evaluation
 from rewardlab.training.run.folder import CRITIC, VALUE, common_arguments, micro_batches
+from rewardlab.training.run.inputs import ReadablePairs
 from rewardlab.training.run.resume import release
 from rewardlab.training.run.rows import PromptRows
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
-from rewardlab.training.run.unreadable import ReadablePairs
 from rewardlab.training.run.watchdog import rollbacks
 
 
@@ -258,3 +257,17 @@ def run_method(
             readable=readable,
         )
     )
+
+
+@dataclass
+class PolicyArguments(GRPOConfig):
+    """GRPOConfig that allows one sample per prompt: TRL refuses it because of its group baseline, which is not used here."""
+
+    num_generations: int = 8
+
+    def __post_init__(self) -> None:
+        group_size = self.num_generations
+        if group_size == 1:
+            self.num_generations = 2
+        super().__post_init__()
+        self.num_generations = group_size

@@ -1,8 +1,8 @@
 """The trainer of every policy-gradient method: TRL's GRPOTrainer, made of parts that are handed in.
 
-A method (``config/method.py``), a way of making rollouts (``rollouts/``), a reward function (``rewards/``), and, where the
+A method (``config/rl.py``), a way of making rollouts (``rollouts/``), a reward function (``rewards/``), and, where the
 method has one, a critic. TRL brings images, M-RoPE positions, log-probs, the schedule and the distribution; the arithmetic is
-in ``algorithm.py``. This file, ``rollouts/trl_vllm.py``, ``run/passes.py`` and ``run/whole_weights.py`` alone name private
+in ``algorithm.py``. This file, ``rollouts/engine_rollouts.py``, ``run/parallel.py`` and ``run/parallel.py`` alone name private
 methods of foreign classes; ``tests/training/test_trl_seam.py`` holds the signatures of TRL's.
 
 One step: TRL asks for a batch -> :meth:`PolicyTrainer.sample_and_score` makes scored rollouts -> TRL pads them and computes
@@ -31,8 +31,8 @@ from rewardlab.models.processed_images import ProcessedImages
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes, return_freed_memory
-from rewardlab.rewards.process_reward import ProcessReward
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Row, Trajectory
+from rewardlab.rewards.steps import ProcessReward
 from rewardlab.rl.groups import group_ids
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import draw_uniforms
@@ -49,7 +49,7 @@ from rewardlab.training.policy_gradient.algorithm import (
     sampled_kl,
     value_loss,
 )
-from rewardlab.training.policy_gradient.batch import RolloutBatch, TRLBatch, drawn_logprobs
+from rewardlab.training.policy_gradient.batch import RolloutBatch, TRLBatch, drawn_logprobs, sort_steps, split_rollouts
 from rewardlab.training.policy_gradient.critic import (
     PREFIX,
     CriticHook,
@@ -59,26 +59,25 @@ from rewardlab.training.policy_gradient.critic import (
     without_critic,
 )
 from rewardlab.training.policy_gradient.logprobs import completion_logprobs, forward_fields, whole_pass
-from rewardlab.training.policy_gradient.micro_batches import sort_steps, split_rollouts
-from rewardlab.training.policy_gradient.rollouts.decoder import Prompts, decode_rollouts
 from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, DynamicSampling
-from rewardlab.training.policy_gradient.rollouts.engine_rollouts import EngineRollouts, chats_of, keys_of
-from rewardlab.training.policy_gradient.rollouts.options import SamplingOptions
+from rewardlab.training.policy_gradient.rollouts.engine_rollouts import EngineRollouts, chats_of, keys_of, send_merged_copies
 from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler, SetSamplerEpoch
-from rewardlab.training.policy_gradient.rollouts.state import State, load_states, save_state
-from rewardlab.training.policy_gradient.rollouts.trl_vllm import send_merged_copies
-from rewardlab.training.policy_gradient.rollouts.whole import (
+from rewardlab.training.policy_gradient.rollouts.sampling import (
+    Prompts,
     RolloutStrategy,
     Samples,
     Sampling,
+    SamplingOptions,
+    State,
     WholeRollouts,
     as_metrics,
+    decode_rollouts,
+    load_states,
+    save_state,
 )
 from rewardlab.training.run.folder import CRITIC
-from rewardlab.training.run.passes import accumulate_passes, padding_frac, pass_limits
-from rewardlab.training.run.process_group import Processes
+from rewardlab.training.run.parallel import Processes, accumulate_passes, padding_frac, pass_limits, whole_weights
 from rewardlab.training.run.resume import StrictResumeMixin
-from rewardlab.training.run.whole_weights import whole_weights
 
 
 class PolicyTrainer(StrictResumeMixin, GRPOTrainer):

@@ -1,13 +1,15 @@
-"""When a run is evaluated, and what follows: a line of metrics, the best weights kept, an early end.
+"""Evaluation during a run: a line of metrics, the weights of the best evaluation in ``OUT/best``, an early end.
 
-What was seen is in ``evaluations.jsonl``, one line an evaluation: its metrics, and the score of every pair. It is all the state
-there is: a run that goes on from a checkpoint reads it, and knows its best evaluation and its patience again.
+``evaluations.jsonl`` has one line per evaluation, its metrics and the score of every pair. It is the whole state: a run that
+resumes from a checkpoint reads its best evaluation and its patience from it. A killed run resumes from its last checkpoint, so
+the best weights as of that checkpoint are kept until the next one is complete.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,11 +20,11 @@ from transformers import Trainer, TrainerCallback
 
 from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.metrics.intervals import difference_interval
+from rewardlab.models.checkpoints import CARD, read_card
+from rewardlab.prompts import Template
 from rewardlab.reporting.progress import log_line
-from rewardlab.training.run.best import BEST, best_step, forget_previous, restore_best, save_best
-from rewardlab.training.run.evaluation import Evaluation, evaluate
-from rewardlab.training.run.folder import CONFIG, EVAL, EVALUATIONS, METRICS, TRACKED_EVAL
-from rewardlab.training.run.held_out import prompt_of
+from rewardlab.training.run.evaluation import Evaluation, evaluate, prompt_of
+from rewardlab.training.run.folder import CONFIG, CRITIC, EVAL, EVALUATIONS, METRICS, TRACKED_EVAL, write_partial
 
 MOST_TIME = 0.03  # share of a run's time that goes into evaluating before a line warns of it
 
@@ -285,3 +287,57 @@ def _place(step: int) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
+
+
+BEST, PREVIOUS = "best", "best.previous"
+
+
+def best_step(folder: Path) -> int | None:
+    """Return the step whose weights ``folder`` holds; None where there is no such folder."""
+    card = read_card(folder) if (folder / CARD).exists() else None
+    return None if card is None else int(card["step"])
+
+
+def save_best(out: Path, trainer: Any, processor: Any, *, step: int, template: Template, stage: str, **facts: Any) -> None:
+    """Save the weights as they are at ``step`` into ``out/best``, with processor and card; what was there stays
+    beside, where the last checkpoint knows it as the best."""
+    best, previous = out / BEST, out / PREVIOUS
+    if trainer.accelerator.is_main_process:
+        _remove(best.with_name(f"{BEST}.partial"))
+    trainer.accelerator.wait_for_everyone()
+    partial = write_partial(best, trainer, processor, template=template, stage=stage, step=step, **facts)
+    if trainer.accelerator.is_main_process:
+        _remove(partial / CRITIC)  # a part of the run, not of the judge
+        if best.exists() and not previous.exists():
+            best.rename(previous)
+        _remove(best)
+        partial.rename(best)
+    trainer.accelerator.wait_for_everyone()
+
+
+def forget_previous(out: Path) -> None:
+    """Remove what was the best as of an older checkpoint: a newer one is whole."""
+    _remove(out / PREVIOUS)
+
+
+def restore_best(out: Path, step: int) -> None:
+    """Have ``out/best`` be what it was at the checkpoint of ``step``, which a run goes on from."""
+    best, previous = out / BEST, out / PREVIOUS
+    _remove(best.with_name(f"{BEST}.partial"))
+    for folder in (best, previous):
+        if folder.exists() and (of_step := best_step(folder)) is not None and of_step > step:
+            _remove(folder)
+    if previous.exists():
+        if best.exists():
+            _remove(previous)
+        else:
+            previous.rename(best)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder; killed within, it leaves none that could be taken for a whole one."""
+    if folder.exists():
+        doomed = folder.with_name(f".{folder.name}.removed")
+        shutil.rmtree(doomed, ignore_errors=True)
+        folder.rename(doomed)
+        shutil.rmtree(doomed)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from rewardlab.metrics.running import MetricAccumulator
 from rewardlab.models.families import IMAGE_FIELDS, images_by_row, select_images
-from rewardlab.training.run.passes import padding_frac, pass_limits, without_sync
+from rewardlab.training.run.parallel import padding_frac, pass_limits, without_sync
 
 _FILLERS = {"labels": -100}  # of what is behind or before a row; 0 of everything else but tokens
 

@@ -20,7 +20,7 @@ from rewardlab.config import MethodConfig, TrainConfig
 from rewardlab.errors import CheckpointError, DataError, HealthError, MediaError, OutputError, RewardlabError
 from rewardlab.models.value_model import ValueModel
 from rewardlab.processes import is_main, num_processes
-from rewardlab.training.run.process_group import is_lost_peer
+from rewardlab.training.run.parallel import is_lost_peer
 from rewardlab.training.run.watchdog import HalveLearningRate, Watchdog, rollbacks
 
 _JOINED = "latest_universal"  # DeepSpeed's name for what says which folder holds the joined state; written last

@@ -17,8 +17,7 @@ from rewardlab.models.families import Fields, select_fields
 from rewardlab.prompts.verification import REVISE, VERIFY, read_verification
 from rewardlab.rewards.rollout import Rollout, Row, Trajectory
 from rewardlab.rl.self_verification import VERIFICATION, turn_rewards
-from rewardlab.training.policy_gradient.rollouts.state import State
-from rewardlab.training.policy_gradient.rollouts.whole import Collected, Sampling, Score, as_metrics
+from rewardlab.training.policy_gradient.rollouts.sampling import Collected, Sampling, Score, State, as_metrics
 
 
 @dataclass

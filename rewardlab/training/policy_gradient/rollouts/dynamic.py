@@ -1,15 +1,14 @@
-"""Dynamic sampling: training on mixed groups only. Those all correct or all wrong give a group-relative method no gradient.
+"""Dynamic sampling: training on mixed groups only. Groups all correct or all wrong give a group-relative method no gradient.
 
-``refill`` draws until enough groups are mixed (DAPO, arXiv 2503.14476, eq. 11). ``oversample`` draws once, as many more as the
-last batches say will be needed, and so keeps the time of a step even; only the first batch, of which nothing is known, is
-refilled (GLM-4.1V-Thinking, arXiv 2507.01006). Neither ever returns a group that is not mixed: where too few are, those there
-are are repeated, and counted.
+``refill`` samples until enough groups are mixed (DAPO, arXiv 2503.14476, eq. 11). ``oversample`` samples once, in excess by the
+need of the last batches, which keeps the time of a step even; only the first batch is refilled (GLM-4.1V-Thinking, arXiv
+2507.01006). Neither returns a group that is not mixed: if too few are, these are repeated, and counted.
 
 Whether a group is mixed is read from the verdicts, not from the rewards: a reward shaped by length varies in every group. A
-rollout without a reward decides nothing.
+rollout without a reward is ignored. A prompt's pass rate begins at its difficulty tag and follows its rollouts.
 
-Every process draws the same prompts and samples its part of them, and all choose together, so that a run is the same on any
-number of processes. A process that has too few of the chosen groups is sent some of those that another has too many of.
+Every process samples its part of the same prompts, and all choose together, so that a run is the same on any number of
+processes. A process with too few of the chosen groups is sent groups of another.
 """
 
 from __future__ import annotations
@@ -18,13 +17,24 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+from torch import Tensor
+
 from rewardlab.errors import DataError
 from rewardlab.metrics.running import Metric
 from rewardlab.rewards.rollout import GatherObjects, Rollout, Row
-from rewardlab.rl.selection import RatioEMA, balance_groups
-from rewardlab.training.policy_gradient.rollouts.pass_rates import PassRates
+from rewardlab.rl.selection import (
+    TIERS,
+    RatioEMA,
+    balance_groups,
+    difficulty_weights,
+    pass_rates,
+    prior_counts,
+    tier_numbers,
+    updated_counts,
+)
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
-from rewardlab.training.policy_gradient.rollouts.state import State
+from rewardlab.training.policy_gradient.rollouts.sampling import State
 
 
 @dataclass(frozen=True)
@@ -163,3 +173,39 @@ def _share_out(groups: list[Group], candidates: Candidates) -> list[Rollout]:
 def _correct(group: list[Rollout]) -> list[float]:
     """Return whether each rollout that has a reward is correct."""
     return [rollout.correct for rollout in group if rollout.reward is not None]
+
+
+class PassRates:
+    """Running counts of right and wrong rollouts of ``P`` prompts, begun from their tags (``attempts``)."""
+
+    def __init__(self, attempts: Sequence[str]) -> None:
+        priors = {tag: prior_counts(tag) for tag in set(attempts)}
+        self._counts_P2 = torch.tensor([priors[tag] for tag in attempts]).reshape(-1, 2)
+
+    @property
+    def rates(self) -> Tensor:
+        """[P] the share of right rollouts, 0 to 1; of a prompt not drawn yet what its tag says."""
+        return pass_rates(self._counts_P2)
+
+    def weights(self) -> Tensor:
+        """Return [P] how often to draw each prompt (RLCS, arXiv 2507.01006)."""
+        return difficulty_weights(self.rates)
+
+    def update(self, place: int, num_correct: float, num_wrong: float) -> None:
+        """Count the rollouts of one drawing of the prompt at ``place``."""
+        self._counts_P2[place] = updated_counts(self._counts_P2[place], num_correct, num_wrong)
+
+    def tier_metrics(self, drawn: Sequence[int]) -> dict[str, Metric]:
+        """Return the share of each tier among all prompts, and among those at the places ``drawn``."""
+        tiers_P = tier_numbers(self.rates)
+        metrics = {}
+        for n, tier in enumerate(TIERS):
+            metrics[f"tier/{tier}"] = Metric(float((tiers_P == n).float().mean()))
+            metrics[f"tier/{tier}_drawn"] = Metric(float((tiers_P[list(drawn)] == n).float().mean()), len(drawn))
+        return metrics
+
+    def state_dict(self) -> State:
+        return {"counts": self._counts_P2.clone()}
+
+    def load_state_dict(self, state: State) -> None:
+        self._counts_P2 = state["counts"].clone()

@@ -10,7 +10,7 @@ from torch.utils.data import Sampler
 from transformers import TrainerCallback
 
 from rewardlab.rewards.rollout import Row
-from rewardlab.training.policy_gradient.rollouts.state import State
+from rewardlab.training.policy_gradient.rollouts.sampling import State
 
 
 class PromptSource:

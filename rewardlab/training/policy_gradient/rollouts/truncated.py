@@ -16,8 +16,7 @@ from rewardlab.metrics.running import Metric
 from rewardlab.models.families import Fields, select_fields
 from rewardlab.rewards.rollout import Rollout, Row, Trajectory
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
-from rewardlab.training.policy_gradient.rollouts.state import State
-from rewardlab.training.policy_gradient.rollouts.whole import Collected, Sampling, Score, as_metrics
+from rewardlab.training.policy_gradient.rollouts.sampling import Collected, Sampling, Score, State, as_metrics
 
 
 class TruncatedRollouts:
