@@ -2,7 +2,7 @@
 
 A method (``config/rl.py``), a way of making rollouts (``rollouts/``), a reward function (``rewards/``), and, where the
 method has one, a critic. TRL brings images, M-RoPE positions, log-probs, the schedule and the distribution; the arithmetic is
-in ``algorithm.py``. This file, ``rollouts/engine_rollouts.py``, ``run/parallel.py`` and ``run/parallel.py`` alone name private
+in ``algorithm.py``. This file, ``rollouts/engine_rollouts.py`` and ``run/parallel.py`` alone name private
 methods of foreign classes; ``tests/training/test_trl_seam.py`` holds the signatures of TRL's.
 
 One step: TRL asks for a batch -> :meth:`PolicyTrainer.sample_and_score` makes scored rollouts -> TRL pads them and computes
