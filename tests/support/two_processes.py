@@ -98,7 +98,7 @@ def plans_agree(config: RLConfig, pairs: list[PreferencePair], checkpoint: Path,
     sampling = {"advantage": "grpo", "group_size": 2, "dynamic_sampling": "oversample", "max_steps": 4}
     over = built(sampling, lambda ids, n: float(n % 2) if rank == 0 else float(n % 8 == 0))  # decided: none, and three in four
     over.train()
-    return {"pretrained": alone.state.global_step, "factor": over._dynamic.state_dict()["ratio"]}
+    return {"pretrained": alone.state.global_step, "factor": over._parts.dynamic.state_dict()["ratio"]}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from datasets import Dataset
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainerCallback
 from trl import GRPOConfig
 
 from rewardlab.config import MethodConfig
@@ -27,9 +27,9 @@ from rewardlab.training.policy_gradient.critic import CriticFit, StopAtPlateau, 
 from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling, PassRates
 from rewardlab.training.policy_gradient.rollouts.engine import LONGEST_SYNC_S, TRIES, check_engine, with_context_length
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
-from rewardlab.training.policy_gradient.rollouts.sampling import RolloutStrategy, SamplingOptions, WholeRollouts
+from rewardlab.training.policy_gradient.rollouts.sampling import SamplingOptions
 from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
-from rewardlab.training.policy_gradient.trainer import PolicyTrainer
+from rewardlab.training.policy_gradient.trainer import PolicyTrainer, TrainerParts
 from rewardlab.training.run.evaluation import Evaluation
 from rewardlab.training.run.folder import CRITIC, VALUE, common_arguments, micro_batches
 from rewardlab.training.run.inputs import ReadablePairs
@@ -131,45 +131,46 @@ def make_trainer(
     out: Path,
     *,
     attempts: Sequence[str] = (),
-    rollouts: RolloutStrategy | None = None,
     orders_per_pair: int = 1,
     num_rollbacks: int = 0,
+    callbacks: Sequence[TrainerCallback] = (),
     trl: dict[str, Any] | None = None,
     **parts: Any,
 ) -> PolicyTrainer:
-    """Return the trainer of a method on the prompts of ``rows``. ``attempts`` are their difficulty tags, where they have any;
-    ``parts`` are further arguments of :class:`PolicyTrainer`, ``trl`` override TRL's.
+    """Return the trainer of a method on the prompts of ``rows``. ``attempts`` are their difficulty tags, if any; ``parts`` are
+    further :class:`TrainerParts`; ``trl`` overrides TRL's arguments.
 
-    Raise ConfigError where rollouts cannot be shared out between processes.
+    Raise ConfigError if rollouts cannot be divided between processes.
     """
     critic = None
     if config.estimator.critic and ("values" not in parts or parts.get("value_only")):
         critic = ValueModel.from_pretrained(config.value_init or config.model, attention=config.attn_implementation)
         if num_processes() > 1:
             always_run_vision_tower(critic, processor)
-    if rollouts is None:
-        rollouts = WholeRollouts()
-        if config.window:
-            rollouts = TruncatedRollouts(_prompt_source(rows.dataset, config), config.window, config.window_tail)
+    if config.window and "rollouts" not in parts:
+        parts["rollouts"] = TruncatedRollouts(_prompt_source(rows.dataset, config), config.window, config.window_tail)
     options = dict(trl or {})
     if config.engine and config.engine.kind != "serve":  # which would else draw tokens that stand for images
         options["generation_kwargs"] = {"logit_bias": dict.fromkeys(vision_token_ids(model.config), FORBIDDEN)}
-    return PolicyTrainer(
+    trainer_parts = TrainerParts(
         method=config,
         reward=reward,
-        rollouts=rollouts,
+        read_rows=rows.read,
         sampling=_sampling_options(config, processor, num_rollbacks=num_rollbacks, orders_per_pair=orders_per_pair),
         dynamic=_dynamic_sampling(rows.dataset, config, attempts or [""] * len(rows)),
         critic=critic,
         value_learning_rate=config.value_learning_rate or 2 * config.learning_rate,
         micro_batch_tokens=config.micro_batch_tokens,
+        **parts,
+    )
+    return PolicyTrainer(
+        trainer_parts,
         model=model,
         args=trl_arguments(config, out, **options),
         train_dataset=rows.dataset,
-        read_rows=rows.read,
         processing_class=processor,
         peft_config=peft_config(config.lora, model, config.freeze),
-        **parts,
+        callbacks=list(callbacks),
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,48 +80,47 @@ from rewardlab.training.run.parallel import Processes, accumulate_passes, paddin
 from rewardlab.training.run.resume import StrictResumeMixin
 
 
-class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
-    """GRPOTrainer whose rollouts, rewards, advantages and loss are those of its parts.
+@dataclass(frozen=True, kw_only=True)
+class TrainerParts:
+    """The parts of a :class:`PolicyTrainer`.
 
-    ``value_only`` fits the critic alone, on rollouts of a policy that stays as it is. ``dynamic`` chooses groups from its own
-    stream of prompts instead of taking those of the data loader. ``kl_coef_of`` gives each row its own ``kl_coef``. For studies
-    there are ``outliers``, which replaces the filter of whitened advantages, ``image_fields``, what a log-prob is computed from
-    besides tokens, and ``values``, in a critic's place.
+    ``read_rows`` makes rows of the dataset into rows to sample from and to reward. ``dynamic`` chooses groups from its own
+    stream of prompts instead of the data loader's. ``value_only`` fits the critic alone, on rollouts of a policy that does not
+    change. ``kl_coef_of`` gives each row its own ``kl_coef``. For studies: ``outliers`` replaces the filter of whitened
+    advantages, ``image_fields`` the model inputs besides tokens, and ``values`` the critic.
     """
+
+    method: Method
+    reward: RewardFunction
+    read_rows: Callable[[Sequence[Row]], list[Row]]
+    rollouts: RolloutStrategy = field(default_factory=WholeRollouts)
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    dynamic: DynamicSampling | None = None
+    critic: ValueModel | None = None
+    value_only: bool = False
+    value_learning_rate: float | None = None
+    process_reward: Callable[[torch.device], ProcessReward] | None = None
+    kl_coef_of: Callable[[Row], float] | None = None
+    micro_batch_tokens: int | None = None
+    outliers: OutlierFilter = apply_outlier_rule
+    image_fields: Callable[[Fields], Fields] = lambda fields: fields
+    values: Callable[[RolloutBatch, Sequence[Rollout]], Tensor] | None = None
+
+
+class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
+    """GRPOTrainer whose rollouts, rewards, advantages and loss are those of its parts."""
 
     kept_elsewhere = (PREFIX,)
     _buffered_inputs: list[TRLBatch] | None  # TRL's: the micro-batches of a rollout batch
 
-    def __init__(
-        self,
-        *,
-        method: Method,
-        reward: RewardFunction,
-        read_rows: Callable[[Sequence[Row]], list[Row]],
-        rollouts: RolloutStrategy | None = None,
-        sampling: SamplingOptions | None = None,
-        dynamic: DynamicSampling | None = None,
-        critic: ValueModel | None = None,
-        value_only: bool = False,
-        value_learning_rate: float | None = None,
-        process_reward: Callable[[torch.device], ProcessReward] | None = None,
-        kl_coef_of: Callable[[Row], float] | None = None,
-        micro_batch_tokens: int | None = None,
-        outliers: OutlierFilter = apply_outlier_rule,
-        image_fields: Callable[[Fields], Fields] = lambda fields: fields,
-        values: Callable[[RolloutBatch, Sequence[Rollout]], Tensor] | None = None,
-        **trl: Any,
-    ) -> None:
-        """``read_rows`` makes of rows of the dataset what is sampled from and paid. ``trl`` are GRPOTrainer's own arguments:
-        model, args, train_dataset, processing_class, peft_config, callbacks."""
+    def __init__(self, parts: TrainerParts, **trl: Any) -> None:
+        """``trl`` are GRPOTrainer's own arguments: model, args, train_dataset, processing_class, peft_config, callbacks."""
         self._accumulators = {"train": MetricAccumulator(), "eval": MetricAccumulator()}
-        self._method, self._reward, self._rollouts = method, reward, rollouts or WholeRollouts()
-        self._sampling, self._dynamic = sampling or SamplingOptions(), dynamic
-        self._outliers, self._image_fields, self._read_rows, self._kl_coef_of = outliers, image_fields, read_rows, kl_coef_of
-        self._micro_batch_tokens, self._values_of = micro_batch_tokens, values or self._critic_values
+        self._parts, self._method, self._rollouts, self._sampling = parts, parts.method, parts.rollouts, parts.sampling
+        self._micro_batch_tokens, self._values_of = parts.micro_batch_tokens, parts.values or self._critic_values
         self._engine: EngineRollouts | None = None
         if engine := self._sampling.engine:
-            self._engine = EngineRollouts(self, engine, self._sampling.num_rollbacks, read_rows)
+            self._engine = EngineRollouts(self, engine, self._sampling.num_rollbacks, parts.read_rows)
         self._has_new_batch = False  # that has not been sorted
         self._draws = (-1, 0)  # the step that drew last, and how often it did
         self._current: list[Rollout] = []  # those that TRL is making a batch of
@@ -130,10 +129,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._rewards_G1 = torch.empty(0, 1)  # of the batch that is being made
         self.rollout_sampler: RolloutSampler | None = None
         self.num_generated_tokens = 0  # by this process, trained on or not
-        self.value_only, self.value_learning_rate = value_only, value_learning_rate
-        if value_only and method.kl_coef:
+        self.value_only, self.value_learning_rate = parts.value_only, parts.value_learning_rate
+        if parts.value_only and parts.method.kl_coef:
             raise ValueError("value_only computes no log-probs of the policy: set kl_coef to 0, as critic_config does")
-        super().__init__(reward_funcs=[reward], **trl)
+        super().__init__(reward_funcs=[parts.reward], **trl)
         self._processes = Processes(self.accelerator)
         adapters_to_float32(self.model)
         if self.use_vllm:
@@ -141,12 +140,12 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
         if self.ref_model is not None and num_processes() > 1:
             always_run_vision_tower(self.ref_model, self.processing_class)
-        self._process_reward = process_reward(self.accelerator.device) if process_reward else None
+        self._process_reward = parts.process_reward(self.accelerator.device) if parts.process_reward else None
         self._critic_hook: CriticHook | None = None
-        if critic is not None:
-            if value_only:
+        if parts.critic is not None:
+            if parts.value_only:
                 self.model.requires_grad_(False)
-            self._critic_hook = CriticHook(self.model, critic, self.accelerator.autocast, alone=value_only)
+            self._critic_hook = CriticHook(self.model, parts.critic, self.accelerator.autocast, alone=parts.value_only)
 
     @property
     def _mode(self) -> str:
@@ -178,7 +177,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         """Return one scored rollout a row; what every one of them earned is in the metrics, trained on or not."""
         self._images.clear()  # dynamic sampling comes here many times for one batch
         started = time.perf_counter()
-        rows = self._read_rows(self._rollouts.choose_rows(rows))
+        rows = self._parts.read_rows(self._rollouts.choose_rows(rows))
         self._add_metrics({"data/seconds": time.perf_counter() - started})
         if self._engine is not None:
             self._engine.keys = keys_of(rows)
@@ -187,7 +186,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         images_by_row = by_prompt or [None] * len(rows)
         columns = zip(rows, prompt_ids, self._trajectories, completions, images_by_row, strict=True)
         rollouts = [Rollout(row, ids, made, turns[0]["content"], pictures) for row, ids, made, turns, pictures in columns]
-        collected = self._rollouts.collect(rollouts, lambda scored: self._reward(scored, self.state.global_step))
+        collected = self._rollouts.collect(rollouts, lambda scored: self._parts.reward(scored, self.state.global_step))
         self._add_metrics(collected.metrics)
         return collected.rollouts
 
@@ -267,9 +266,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         if self.model.training:  # the pixels of the last batch would stay beside those of this one
             self._buffered_inputs, self._has_new_batch = None, True
             return_freed_memory()
-        if self._dynamic is not None:
+        if self._parts.dynamic is not None:
             candidates = Candidates(self.sample_and_score, gather_object, self.accelerator.process_index, num_processes())
-            self._current, metrics = self._dynamic.choose(candidates, len(inputs))
+            self._current, metrics = self._parts.dynamic.choose(candidates, len(inputs))
             self._add_metrics(metrics)
         else:
             self._current = self.sample_and_score(inputs)
@@ -277,7 +276,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         with self._images.used_by(self.processing_class):
             padded = super()._generate_and_score_completions([rollout.row for rollout in rollouts])
         self._images.clear()
-        batch = RolloutBatch.from_trl(padded).with_rollouts(rollouts, self._kl_coef_of)
+        batch = RolloutBatch.from_trl(padded).with_rollouts(rollouts, self._parts.kl_coef_of)
         padded.pop("tool_mask", None)  # a part of the loss mask by now
         if hot := self._sampling.hot_token:  # not of the policy's own drawing: nothing is learnt from it
             batch.loss_mask_NT[:, hot.position : hot.position + 1] = 0
@@ -342,7 +341,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             method,
             sum_processes=self._processes.sum,
             values_NT=self._values_of(batch, rollouts) if method.estimator.critic else None,
-            outliers=self._outliers,
+            outliers=self._parts.outliers,
         )
         self._add_metrics(outputs.metrics)
         batch = replace(batch, advantages_NT=outputs.advantages_NT, values=outputs.values)
@@ -401,7 +400,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         """Return TRL's log-probs, of ``batch_size`` rollouts of like length at a time (None: all), without their padding."""
         if self.value_only:  # the critic needs none
             return input_ids.new_zeros((len(input_ids), logits_to_keep), dtype=torch.float32), None, None
-        fields = self._image_fields(forward_fields(more))
+        fields = self._parts.image_fields(forward_fields(more))
         widths = attention_mask.sum(1).tolist()
         passes = [list(range(len(widths)))] if batch_size is None else self._limits(batch_size).cut(widths)
         self._add_metrics({"tokens/padding_frac": padding_frac(widths, passes)})
@@ -465,7 +464,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def _read_alone(self, model: Any, batch: RolloutBatch, scale: LossScale) -> None:
         """Have the critic read the rollouts, and not the policy."""
-        model(**whole_pass(batch.model_inputs, self._image_fields(batch.image_fields)))
+        model(**whole_pass(batch.model_inputs, self._parts.image_fields(batch.image_fields)))
 
     def _policy_loss(self, model: Any, batch: RolloutBatch, scale: LossScale) -> Tensor:
         logprobs_NT, entropies_NT = self._logprobs(model, batch)
@@ -516,7 +515,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def _rollout_state(self) -> State:
         """Return what a resumed run needs to go on with the same prompts, of this process."""
-        dynamic = {"dynamic": self._dynamic.state_dict()} if self._dynamic else {}
+        dynamic = {"dynamic": self._parts.dynamic.state_dict()} if self._parts.dynamic else {}
         return dynamic | self._rollouts.state_dict()
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -531,6 +530,6 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         if checkpoint is None or not self._rollout_state():
             return
         states = load_states(Path(checkpoint))
-        if self._dynamic:
-            self._dynamic.load_state_dicts([state["dynamic"] for state in states])
+        if self._parts.dynamic:
+            self._parts.dynamic.load_state_dicts([state["dynamic"] for state in states])
         self._rollouts.load_state_dicts(states)
