@@ -17,6 +17,7 @@ from rewardlab.config import (
     SCHEMAS,
     DistillConfig,
     EngineConfig,
+    EvaluationConfig,
     MethodConfig,
     PolicyConfig,
     RLConfig,
@@ -27,7 +28,6 @@ from rewardlab.config import (
     load_config,
     load_yaml,
 )
-from rewardlab.config.base import no_evaluation
 from rewardlab.data.pair_table import pair_facts, select_pairs
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
 from rewardlab.health.asking import suite_findings, teacher_findings
@@ -318,7 +318,8 @@ def _judgment(config: TrainConfig, pairs: Sequence[PreferencePair]) -> str:
 def _trial(config: SFTConfig | RLConfig) -> dict[str, Any]:
     """Return what a trial does otherwise than the run: it fits no critic, holds nothing out, and ends at no sign."""
     fit = {"value_pretrain_steps": 0} if isinstance(config, RLConfig) else {}
-    return {**fit, "evaluation": no_evaluation(), "health": config.health.model_copy(update={"policy": "warn"})}
+    health = config.health.model_copy(update={"policy": "warn"})
+    return {**fit, "evaluation": EvaluationConfig.model_validate({}), "health": health}
 
 
 def _one_step(config: SFTConfig | RLConfig, pairs: Sequence[PreferencePair]) -> str:

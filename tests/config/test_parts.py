@@ -18,22 +18,22 @@ from rewardlab.rl.objectives import ppo_clip
 
 # Keys without which a part that a default config has is absent, by the part's name.
 WITHOUT: dict[str, dict[str, Any]] = {
-    "a cosine schedule": {"lr_scheduler": "linear"},
+    "a cosine": {"lr_scheduler": "linear"},
     "rollbacks": {"health.policy": "warn"},
     "a file of held-out pairs": {"evaluation.fraction": 0.1},
     "whitened advantages": {"advantage": "grpo", "group_size": 2},
     "a fixed lambda": {"advantage": "gae", "length_alpha": 0.05},
     "a pretrained critic": {"advantage": "gae"},
     "the trainer's own decoder": {"engine": {"kind": "serve"}, "importance_cap": 2.0},
-    "an engine of kind serve": {"engine.kind": "colocate", "importance_cap": 2.0},
-    "an engine of kind server": {"engine.kind": "serve", "importance_cap": 2.0},
-    "an engine of kind colocate": {"engine.kind": "serve", "importance_cap": 2.0},
+    "kind serve": {"engine.kind": "colocate", "importance_cap": 2.0},
+    "kind server": {"engine.kind": "serve", "importance_cap": 2.0},
+    "kind colocate": {"engine.kind": "serve", "importance_cap": 2.0},
     "easy pairs to add": {"attempts": ["1", "2"]},
     "a judge that compares": {"judge": "rm:runs/rm/final"},
     "anchors of several samples": {"anchor": "start"},
     "a sample": {"signs.sample": 0},
     "canaries": {"signs.canaries": 0},
-    "requests of their own": {"transport": "batch"},
+    "single requests": {"transport": "batch"},
     "attempts until one is right": {"votes": 2},
     "sampling": {"temperature": 0.0},
     "judgments to sample": {"source": "pairs"},
@@ -45,7 +45,7 @@ REQUIRED = {"recipes": {"name": "mine", "question": "q"}}
 def parts_within(schema: type[BaseModel], path: str = "") -> Iterator[tuple[Part, str, FieldInfo]]:
     """Yield (part, dotted key, field) of a schema and of the mappings within it."""
     for part in parts_of(schema):
-        for key in part.keys:
+        for key in part.keys.split():
             where = schema
             *above, last = key.split(".")
             for name in above:
