@@ -39,10 +39,8 @@ class LoraConfig(Schema):
 
 
 class PixelConfig(Schema):
-    """How large an image is shown, in pixels of area: what is smaller or larger is resized.
-
-    The checkpoint's processor keeps it, so that trainer, benchmark and server show the same. Qwen2.5-VL makes one token of 784
-    pixels, Qwen3-VL one of 1,024."""
+    """Size of a shown image, as pixels of area; it is resized into the bounds. The checkpoint's processor keeps it, so that
+    trainer, benchmark and server show the same. A token of Qwen2.5-VL has 784 pixels, of Qwen3-VL 1,024."""
 
     min: int = Field(3_136, ge=1, description="Smallest area of an image in pixels; a smaller image is enlarged.")
     max: int = Field(1_003_520, ge=1, description="Largest area of an image in pixels; a larger image is reduced.")
@@ -55,11 +53,8 @@ class PixelConfig(Schema):
 
 
 class HealthConfig(Schema):
-    """When a run is taken to go wrong, and what is then done.
-
-    ``stop`` ends it, ``roll_back`` goes on from the checkpoint before with half the rate and other draws (at most
-    ``max_rollbacks`` times), ``warn`` only tells.
-    """
+    """Signs of a run that goes wrong, and the response: ``stop`` ends it, ``roll_back`` resumes from the checkpoint before with
+    half the rate and other samples (at most ``max_rollbacks`` times), ``warn`` only logs."""
 
     policy: Literal["stop", "roll_back", "warn"] = Field(
         "stop", description="Response to a sign: stop the run, go back, or warn."
@@ -79,8 +74,8 @@ class HealthConfig(Schema):
 
 
 class TrainConfig(Schema):
-    """What SFT and RL have in common. ``batch_size`` counts the sequences of an optimizer step, on however many processes, so
-    that a run is the same run on any number of them; ``micro_batch_size`` those that one process reads at once."""
+    """The keys of all stages. ``batch_size`` counts the sequences of an optimizer step on all processes, so that a run is the
+    same on any number of them."""
 
     model: str = Field("Qwen/Qwen2.5-VL-7B-Instruct", description="Checkpoint folder or hub id to start from.")
     template: str = Field("r1_reward", description="Prompt template: a name (r1_reward, plain, verdict, ...), or FORMAT:FILE.")
@@ -180,11 +175,9 @@ class TrainConfig(Schema):
 
 
 class EvaluationConfig(Schema):
-    """Pairs that are not trained on, judged greedily in both orders while the run goes on. None without `data` or `fraction`.
-
-    At the start, every `every_steps` optimizer steps and at the end; the metrics are `eval/...` in metrics.jsonl. A judge with
-    `self_verify` is evaluated by its first judgment. For a judge of 7B on four cards this is under 1 % of the time, by
-    arithmetic; `eval/time_frac` is what it is.
+    """Held-out pairs, judged greedily in both orders at the start, every `every_steps` optimizer steps and at the end; off
+    without `data` or `fraction`. The metrics are `eval/...` in metrics.jsonl. A judge with `self_verify` is evaluated by its
+    first judgment.
     """
 
     data: str | None = Field(None, description="Held-out pairs: a .parquet or .jsonl file, or a folder of shards.")

@@ -40,10 +40,9 @@ def config_names() -> list[str]:
 
 
 def find_config(name_or_path: str | Path, stage: str | None = None) -> Path:
-    """Return the file of a config: of a path that exists, else of a name; ``configs/rl/grpo.yaml`` is one, too.
-
-    A short name such as ``grpo`` is looked up among the configs of ``stage``; without a stage, among all. Raise ConfigError for
-    an unknown name, with the nearest ones, and for a short name that several configs share, with all of these.
+    """Return the file of a config: of a path that exists, else of a name; ``configs/rl/grpo.yaml`` is a name, too. A short name
+    such as ``grpo`` is looked up among the configs of ``stage``, or of all stages. Raise ConfigError for an unknown name, with
+    the nearest ones, and for an ambiguous one.
     """
     path = Path(name_or_path)
     try:

@@ -46,11 +46,10 @@ def load_yaml(name_or_path: str | Path, stage: str | None = None) -> dict[str, A
 def load_config(
     schema: type[Config], path: str | Path | None, changes: Mapping[str, Any] | None = None, **options: Any
 ) -> Config:
-    """Return ``schema`` with the YAML's differences, then ``changes``, then those ``options`` that are not None.
-
-    ``path`` is a file or a name; a short one is looked up among the configs of the schema's stage. ``changes`` and ``options``
-    may have dotted keys (``{"consistency.weight": 0}``) and mappings, of which only the keys named change; in ``changes`` None
-    is a value. Raise ConfigError naming every bad key, and for a key that both set.
+    """Return ``schema`` with the YAML's differences, then ``changes``, then those ``options`` that are not None. ``path`` is a
+    file or a name, looked up among the configs of the schema's stage. ``changes`` and ``options`` may have dotted keys
+    (``{"consistency.weight": 0}``) and mappings, which change only the keys they name; in ``changes`` None is a value. Raise
+    ConfigError for every bad key, and for a key that both set.
     """
     where = str(path) if path else "options"
     values = nest(load_yaml(path, stage_of_schema(schema)), where) if path else {}
@@ -66,8 +65,8 @@ def load_config(
 
 
 def parse_overrides(assignments: Iterable[str]) -> dict[str, Any]:
-    """Return ``{"consistency.weight": 0}`` for ``["consistency.weight=0"]``; values are YAML. Raise ConfigError for what is no
-    ``key=value``, and for a key that is set twice."""
+    """Return ``{"consistency.weight": 0}`` for ``["consistency.weight=0"]``; values are YAML. Raise ConfigError for anything
+    else, and for a key that is set twice."""
     values: dict[str, Any] = {}
     for assignment in assignments:
         key, equals, text = assignment.partition("=")
@@ -272,10 +271,8 @@ def _annotation_text(annotation: Any) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads numbers and booleans as YAML 1.2 does, and refuses a key that a mapping has twice.
-
-    PyYAML follows YAML 1.1, in which 3e-4 is text, and off, no and on are booleans.
-    """
+    """Reads numbers and booleans as YAML 1.2 (in YAML 1.1, PyYAML's, 3e-4 is text and no a boolean), and refuses repeated
+    keys."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]

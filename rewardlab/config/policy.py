@@ -11,10 +11,9 @@ from rewardlab.config.rl import MethodConfig
 
 
 class SignsConfig(Schema):
-    """What is measured besides the reward, to see a policy that has found out how to please its judge.
-
-    A sign is a mean of three rollout batches that is farther than its limit from the mean of the run's first five. What is then
-    done is ``health.policy``. Novelty, repetition, the most common answer and the length of winners are always measured.
+    """Metrics that show whether a policy exploits its judge. A sign is a mean of three rollout batches beyond its limit from
+    the mean of the first five; the response is ``health.policy``. Novelty, repetition, the most common answer and the length of
+    winners are always measured.
     """
 
     sample: int = Field(16, ge=0, description="Comparisons per batch judged again, with blank images and by second_judge.")
@@ -34,10 +33,9 @@ class SignsConfig(Schema):
 
 
 class PolicyConfig(MethodConfig):
-    """A policy trained on a judge's word: Pairwise-RL (arXiv 2504.04950) with the rates of Seed1.5-VL (arXiv 2505.07062).
-
-    The reward of a response is the probability that it beats an anchor, both orders asked. The method's fields mean, and
-    default to, what they do for judges (``configs/rl/``); Pairwise-RL's own PPO is ``configs/policy/pairwise_rl.yaml``.
+    """A policy trained with a judge: Pairwise-RL (arXiv 2504.04950) with the rates of Seed1.5-VL (arXiv 2505.07062). The reward
+    of a response is the probability, over both orders, that it beats an anchor. The method's keys and defaults are those of
+    judges (``configs/rl/``); Pairwise-RL's own PPO is ``configs/policy/pairwise_rl.yaml``.
     """
 
     template: str = Field("answer", description="Prompt template of a question to the policy.")

@@ -28,10 +28,7 @@ def consistency_prompt(question: str, reasoning: str, verdict: Choice) -> str:
 
 
 def read_consistency(answer: str) -> int:
-    """+1 for "1", -1 for "0"; 0 for anything else (no vote, not a guess).
-
-    Surrounding blanks, a final stop, and the ``<think>...</think>`` of a model that thinks first are left aside.
-    """
+    """Return +1 for "1", -1 for "0", else 0. Blanks, a final full stop and ``<think>...</think>`` are ignored."""
     return {"1": 1, "0": -1}.get(_THINKING.sub("", answer).strip().rstrip("."), 0)
 
 
@@ -42,8 +39,8 @@ _REASONING = "Response 1: the sky is blue, correct. Response 2: the sky is green
 
 
 async def refuse_pair_judge(base_url: str, api_key: str) -> None:
-    """Raise ConfigError where ``base_url`` is a `rewardlab serve`: a judge of pairs, which answers to any name of a model and
-    knows no other question. Whatever else stands there, also nothing, is left to others to find out."""
+    """Raise ConfigError if ``base_url`` is a `rewardlab serve`: it judges pairs, under any model name, and answers nothing
+    else."""
     try:
         async with httpx.AsyncClient(timeout=10) as client:
             answer = await client.get(f"{base_url.rstrip('/')}/models", headers={"Authorization": f"Bearer {api_key}"})
@@ -60,7 +57,7 @@ async def refuse_pair_judge(base_url: str, api_key: str) -> None:
 
 async def probe_checker(ask: Ask, name: str) -> None:
     """Ask about a reasoning that supports its verdict and one that contradicts it. Raise EndpointError, with the model's
-    ``name``, where neither answer can be read."""
+    ``name``, if neither answer can be read."""
     problems = []
     for verdict in (Choice.FIRST, Choice.SECOND):
         answer = await ask(consistency_prompt(_QUESTION, _REASONING, verdict))

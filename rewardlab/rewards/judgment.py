@@ -38,11 +38,9 @@ class JudgedCompletion:
 
 @dataclass(frozen=True)
 class RewardParts:
-    """How one rollout was read, and what it earned.
-
-    ``consistency`` is -1 (the reasoning contradicts the verdict), 0 (unknown) or +1 (agrees). ``agreement`` with the rollouts
-    of the other order is 0..1, None if it was not computed. ``scores`` are those of the terms, unweighted, by name; None: the
-    term could not score the rollout. ``total`` is 0 until it is composed.
+    """How one rollout was read, and what it earned. ``consistency`` is -1 (the reasoning contradicts the verdict), 0 (unknown)
+    or +1; ``agreement`` with the rollouts of the other order is 0..1, None if not computed. ``scores`` are those of the terms,
+    unweighted, by name; None: not scored. ``total`` is 0 until it is composed.
     """
 
     format: bool
@@ -144,10 +142,8 @@ def _score(term: RewardTerm, judged: JudgedCompletion, part: RewardParts) -> flo
 
 
 def load_terms(names: Sequence[str]) -> tuple[RewardTerm, ...]:
-    """Return the terms of Python files with a ``REWARD_TERM``, or of entry points of ``rewardlab.reward_terms``.
-
-    Raise ConfigError for one that is not there, has the name of another metric of rewards, or a weight that is no number.
-    """
+    """Return the terms of Python files with a ``REWARD_TERM``, or of entry points of ``rewardlab.reward_terms``. Raise
+    ConfigError for an unknown file or name, a name that another metric of rewards has, and a weight that is not finite."""
     terms: list[RewardTerm] = []
     taken = {"consistency_of_correct", "invalid_frac", "unscored_frac"}  # metrics of rewards that are no term's
     taken |= {make(RLConfig.model_validate({})).name for make in SHIPPED.values()}
@@ -189,14 +185,11 @@ def swap_agreement(
     *,
     among: Sequence[tuple[str, str, int | None]] | None = None,
 ) -> list[float]:
-    """For each rollout, the share of the *other* order's rollouts of its pair that name the winner it names, in 0..1.
-
-    ``winners`` are responses (0 or 1), not positions; None where no verdict was read. A rollout without a verdict gets 0,
-    and one of the other order counts as naming neither. Without any rollout in the other order the agreement is 0.
-    ``among`` are the (pair, order, winner) of all rollouts, these included, where these are a part of them.
-
-    A judge that always names the first position gets 0 everywhere, one that always names the right response 1: unlike a
-    bonus for agreeing within one order, this one pays nothing for a position bias.
+    """Return, for each rollout, the fraction of the *other* order's rollouts of its pair that prefer the same response.
+    ``winners`` are responses (0 or 1), not positions; None without a verdict, which agrees with nothing. Without a rollout in
+    the other order the agreement is 0. ``among`` are the (pair, order, winner) of all processes' rollouts. A judge that always
+    names the first position gets 0, one that is always right 1: a position bias earns nothing, unlike in a bonus for agreement
+    within one order.
     """
     seen: dict[str, dict[str, list[int | None]]] = {}
     for pair, order, winner in zip(pair_ids, orders, winners, strict=True) if among is None else among:

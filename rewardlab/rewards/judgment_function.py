@@ -20,10 +20,9 @@ SAMPLES_PER_STEP = 4
 
 
 class JudgmentReward:
-    """Pays rollouts whose rows have ``question``, ``order``, ``preferred`` and ``pair_id`` by ``terms``.
-
-    ``ends`` are the tokens that end a completion. The first rollouts of every step are appended to ``samples``. ``gather``
-    joins the verdicts of all processes, for the two orders of a pair may be on two.
+    """Rewards rollouts whose rows have ``question``, ``order``, ``preferred`` and ``pair_id`` by ``terms``. ``ends`` are the
+    tokens that end a completion. The first rollouts of every step are appended to ``samples``. ``gather`` joins the verdicts of
+    all processes, as the two orders of a pair may be on two.
     """
 
     __name__ = "judge_reward"
@@ -43,8 +42,8 @@ class JudgmentReward:
         self._loop: EventLoopThread[None] = EventLoopThread(nullcontext)  # the judge's connections outlive a call
 
     def __call__(self, rollouts: Sequence[Rollout], step: int) -> Scored:
-        """Return one reward per rollout. It never raises for a rollout: one that cannot be scored earns nothing. Raise
-        EndpointError where the consistency judge has given nothing that can be read for many questions in a row."""
+        """Return one reward per rollout; a rollout that cannot be scored earns nothing. Raise EndpointError if the consistency
+        judge has given no readable answer to many questions in a row."""
         completions = [
             JudgedCompletion(
                 as_completion(rollout.text, rollout.token_ids, self._ends),

@@ -48,11 +48,8 @@ PARITY = {"probability": 0.5, "centered": 0.0, "logit": 0.0, "binary": 0.5}  # a
 
 
 def rewards_of(margins_N: Tensor, phi: str = "probability") -> tuple[Tensor, dict[str, float]]:
-    """([N] rewards, metrics) of winning margins against an anchor. ``probability`` is 0..1 as in Seed1.5-VL, ``centered``
-    p - 1/2, ``logit`` the margin within +-4, ``binary`` 1 where p > 1/2 (an even margin is no win).
-
-    Raises ValueError for an unreadable margin (nan): it is left out before, and counted, not rewarded.
-    """
+    """Return ([N] rewards, metrics) of winning margins. ``probability`` is p, ``centered`` p - 1/2, ``logit`` the margin within
+    +-4, ``binary`` 1 for p > 1/2. Raise ValueError for an unreadable margin (nan)."""
     if margins_N.isnan().any():
         raise ValueError("an unreadable comparison has no reward; leave its rollout out")
     beyond = (margins_N.abs() > LOGIT_REWARD_LIMIT).double().mean().item() if phi == "logit" else 0.0
@@ -60,8 +57,7 @@ def rewards_of(margins_N: Tensor, phi: str = "probability") -> tuple[Tensor, dic
 
 
 def without_thinking(response: str) -> str:
-    """What a judge of responses is shown: the text after the last ``</think>``. "" where thinking was opened and never
-    closed."""
+    """Return the text after the last ``</think>``, which a judge of responses is shown; "" if thinking was never closed."""
     _, closed, after = response.rpartition("</think>")
     if "<think>" in after:
         return ""
@@ -69,11 +65,8 @@ def without_thinking(response: str) -> str:
 
 
 class PolicyReward(Protocol):
-    """Pays responses to questions.
-
-    ``least`` is what the worst response earns and ``parity`` what one earns that is as good as its anchor; None where rewards
-    have no such place.
-    """
+    """Rewards responses to questions. ``least`` is the worst response's reward, ``parity`` that of a response as good as its
+    anchor; None if the rewards have no such value."""
 
     least: float | None
     parity: float | None
@@ -90,12 +83,10 @@ class PolicyReward(Protocol):
 
 
 class PairwiseReward:
-    """Asks a judge whether a response beats its anchor; ``phi`` says what winning with probability p is worth.
-
-    Thinking is stripped from both: it is the answer that is judged. Equal answers are even and an empty one has lost, without
-    asking; an empty anchor says nothing of who is compared with it. Against several anchors a response earns the mean.
-    ``checks`` are asked of what was compared; what they say is only reported. A judge that is gone ends the run: a call raises
-    EndpointError where request after request has failed.
+    """Asks a judge whether a response beats its anchor; ``phi`` maps the probability to the reward. Thinking is removed from
+    both. Equal answers are even and an empty answer loses, without a query; an empty anchor names no opponent. Against several
+    anchors a response earns the mean. ``checks`` are queried about the comparisons and only reported. A call raises
+    EndpointError if request after request has failed.
     """
 
     def __init__(
@@ -138,8 +129,8 @@ class PairwiseReward:
     def _probabilities(
         self, comparisons: Sequence[tuple[PreferencePair, str, str]], step: int
     ) -> tuple[list[float | None], list[AnswerComparison]]:
-        """Return the probability that the first text beats the second, and the comparisons: each distinct one is made once, in
-        both orders."""
+        """Return the probability that the first text beats the second, and the comparisons; each distinct pair is judged
+        once."""
         shares: dict[tuple[str, str, str], float | None] = {}
         todo: dict[tuple[str, str, str], PreferencePair] = {}
         for question, first, second in comparisons:
@@ -166,12 +157,9 @@ class PairwiseReward:
 
 
 class LeastReward:
-    """Pays the least that any of several judges does (worst-case optimization, arXiv 2310.02743): an answer that deceives one
-    of them seldom deceives all.
-
-    All ``rewards`` are on one scale. What one of them could not compare pays nothing and costs nothing. Metrics are the first
-    one's without those of its pay; ``judge/unreadable_frac`` is of all judges' comparisons, and ``judge/spread`` says how far
-    the judges are apart, in the reward's own unit.
+    """Gives the least reward of several judges (worst-case optimization, arXiv 2310.02743). All ``rewards`` are on one scale; a
+    response that one of them cannot compare has none. Metrics are the first judge's without those of its rewards;
+    ``judge/unreadable_frac`` covers all judges, and ``judge/spread`` is the distance between them.
     """
 
     def __init__(self, rewards: Sequence[PairwiseReward]) -> None:
@@ -201,8 +189,7 @@ class LeastReward:
 
 
 def single_response_prompt(pair: PreferencePair, response: int, template: Template) -> tuple[Message, ...]:
-    """Return the prompt that shows response 0 or 1 and not the other: a template of a single response fills in the first of an
-    order."""
+    """Return the prompt that shows response 0 or 1 alone: a template of one response fills in the first of an order."""
     return build_messages(pair, order=BOTH_ORDERS[response], template=template)
 
 

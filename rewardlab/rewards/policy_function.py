@@ -37,13 +37,10 @@ Observer = Callable[[Sequence[PreferencePair], Sequence[str], Sequence[bool], Se
 
 
 class AnchoredReward:
-    """Pays each response what ``reward`` says of it against its anchor. An answer that was cut off earns the least there is.
-
-    ``anchors`` None: a response is compared with the other finished ones to its question. A response is correct where it beat
-    its anchor (the batch's mean where there is none), and parsed where it has a reward. ``gather`` joins what the processes of
-    a run have: others of a group, and the least and the mean of a batch, may be on another one. ``known`` are the word pairs of
-    answers that are no news; ``rightness`` says of an answer whether it is right, where that is known: both only for what is
-    reported.
+    """Rewards each response by ``reward`` against its anchor; an answer that was cut off earns the least. ``anchors`` None: a
+    response is compared with the other finished ones to its question. A response is correct if it beats its anchor (else the
+    batch's mean), and parsed if it has a reward. ``gather`` joins the processes' rollouts: groups, least and mean may span
+    them. ``known`` (bigrams of the set's answers) and ``rightness`` are for metrics only.
     """
 
     __name__ = "policy_reward"
@@ -159,10 +156,8 @@ AnchorsById = dict[str, str | None]
 def first_answers(
     pairs: Sequence[PreferencePair], config: PolicyConfig, template: Template, reward: PolicyReward | None
 ) -> Iterator[tuple[PreferencePair, str | None]]:
-    """Return what ``config.model`` answers before training, pair by pair; None where no answer was finished, or all were empty.
-
-    Its greedy answer (``start``), or the best of ``anchor_samples`` sampled ones (``best``).
-    """
+    """Yield ``config.model``'s answer before training, pair by pair: its greedy one (``start``) or the best of
+    ``anchor_samples``; None if no answer was finished, or all were empty."""
     if not pairs:
         return
     best = config.anchor == "best"
@@ -189,11 +184,8 @@ def first_answers(
 def best_of(
     pairs: Sequence[PreferencePair], candidates: Sequence[Sequence[str]], reward: PolicyReward | None
 ) -> list[str | None]:
-    """Return the candidate that remains of each pair's; None where there is none.
-
-    Under a judge, by knock-out in the order they come: the next one takes the place if it is paid more than parity against the
-    one that stands (one comparison fewer than candidates). Under a scalar head, the highest score.
-    """
+    """Return each pair's best candidate; None without any. A judge decides by knock-out in the given order: a challenger wins
+    if its reward against the current best exceeds parity. A scalar head decides by the highest score."""
     assert reward is not None
     if reward.parity is None:
         flat = [(n, text) for n, texts in enumerate(candidates) for text in texts]
@@ -215,11 +207,10 @@ def best_of(
 def anchors_of(
     pairs: Sequence[PreferencePair], config: PolicyConfig, template: Template, out: Path, reward: PolicyReward | None = None
 ) -> AnchorsById | None:
-    """Return what each question's responses must beat, by pair_id; None where they are compared with each other.
-
-    The first policy's own answers are made once, for all questions, and kept in ``out/anchors.jsonl`` as they come, so that a
-    killed run goes on; a question it did not finish answering has no anchor, and its rollouts are left out of the update.
-    ``reward`` chooses the best of several. Raise DataError where the preferred response is asked for and unknown.
+    """Return each question's anchor by pair_id; None if responses are compared with each other. The first policy's answers are
+    made once and kept in ``out/anchors.jsonl`` as they come, so that a killed run resumes; a question without a finished answer
+    has no anchor, and its rollouts are left out of the update. ``reward`` chooses the best of several. Raise DataError if the
+    preferred response is needed and unknown.
     """
     if config.anchor == "group":
         return None

@@ -31,8 +31,8 @@ BEGINNING, LAST = 5, 3  # rollout batches whose means are compared
 
 @dataclass(frozen=True)
 class Trend:
-    """A metric that becomes a sign when it rises by more than a limit, or ``falls`` by it. ``limit`` names the key of
-    :class:`SignsConfig`; ``sentence`` has {before}, {now} and what it may mean."""
+    """A metric that becomes a sign when it rises by more than a limit, or ``falls`` by it. ``limit`` is a key of
+    :class:`SignsConfig`; ``sentence`` has {before} and {now}."""
 
     metric: str
     limit: str
@@ -98,10 +98,8 @@ TRENDS = {
 
 
 def bounds_of_signs(rows: Sequence[Mapping[str, Any]], limits: Mapping[str, Any]) -> dict[str, float]:
-    """Return by metric the value beyond which the mean of :data:`LAST` lines is a sign. ``rows`` are all lines of a run's
-    metrics, ``limits`` the settings of its signs as they were: a run by another version may have others than
-    :class:`SignsConfig`. A metric without a limit is left out, as is one that has fewer than :data:`BEGINNING` values, or one
-    among them that is no number."""
+    """Return, by metric, the value beyond which the mean of :data:`LAST` lines is a sign. ``rows`` are the lines of a run's
+    metrics, ``limits`` its settings. A metric without a limit, or without :data:`BEGINNING` finite values, is left out."""
     bounds = {}
     for trend in TRENDS.values():
         values = [row[trend.metric] for row in rows if row.get(trend.metric) is not None][:BEGINNING]
@@ -133,8 +131,8 @@ class PolicySigns:
             self._values.pop(metric, None)
 
     def of(self, logs: Mapping[str, float]) -> dict[str, str]:
-        """Return what a line of metrics, after those before it, is a sign of: name -> a sentence with the numbers, "" for none.
-        A line without a metric leaves its sign out."""
+        """Return, by name, the sentence of a sign after this line of metrics, "" for none. Metrics that the line lacks are left
+        out."""
         return {name: self._sentence(trend, logs[trend.metric]) for name, trend in TRENDS.items() if trend.metric in logs}
 
     def _sentence(self, trend: Trend, value: float) -> str:
@@ -153,18 +151,15 @@ RUN = 3  # words that stand one after another again: a repetition
 
 
 class KnownWordPairs:
-    """Which words stand one after another in some texts, their beginnings and ends included.
-
-    Kept as sorted 32-bit hashes: of a million word pairs one new one in 4,000 passes for known.
-    """
+    """The bigrams of some texts, with beginnings and ends, as sorted 32-bit hashes: of a million, one new one in 4,000 passes
+    for known."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         hashes = {number for text in texts for number in _word_pairs(words_of(text))}
         self._hashes = np.fromiter(sorted(hashes), np.uint32, len(hashes))
 
     def novelty(self, text: str) -> float:
-        """Return the share (0..1) of a text's word pairs that none of the texts has. A text without words has one pair, of its
-        beginning and its end."""
+        """Return the fraction of a text's bigrams that none of the texts has. A text without words has one bigram."""
         pairs = np.array(_word_pairs(words_of(text)), np.uint32)
         if not len(self._hashes):
             return 1.0
@@ -185,9 +180,10 @@ def _word_pairs(words: Sequence[str]) -> list[int]:
 
 
 def answer_metrics(rows: Sequence[tuple[str, str, float | None]], known: KnownWordPairs | None = None) -> dict[str, float]:
-    """Return what a batch of (prompt, answer, reward) looks like: ``answers/repetition``, ``answers/most_common``,
-    ``answers/winners_length``, and ``answers/novelty`` and ``answers/new_winners`` where ``known`` is given. The empty answer
-    is one that many prompts may get; the other measures are of the rest. A measure that nothing can be read of is left out."""
+    """Return metrics of a batch of (prompt, answer, reward): ``answers/repetition``, ``most_common`` and ``winners_length``,
+    with ``known`` also ``novelty`` and ``new_winners``. Empty answers count in ``most_common`` alone. A metric without data is
+    left out.
+    """
     common = most_common([row[0] for row in rows], [row[1] for row in rows])
     rows = [row for row in rows if row[1]]
     answers, rewards = [row[1] for row in rows], [row[2] for row in rows]
@@ -223,11 +219,9 @@ def most_common(prompts: Sequence[str], answers: Sequence[str]) -> float | None:
 
 
 def new_winners(novelty: Sequence[float], rewards: Sequence[float | None]) -> float | None:
-    """Return the share (0..1) of paid answers that have a new word pair and are paid well: more than the median, or the most
-    that is paid where half of the answers or more are paid that. None of no paid ones.
-
-    New words of an answer that is paid little are what a policy tries; those that are paid are what it learns. Where all are
-    paid alike, none is paid well.
+    """Return the fraction of rewarded answers with a new bigram and a high reward: above the median, or equal to the maximum if
+    half of the answers or more have it. None without rewards. New words with low rewards are what a policy tries; with high
+    ones, what it learns.
     """
     paid = [(reward, new > 0) for reward, new in zip(rewards, novelty, strict=True) if reward is not None]
     if not paid:
@@ -239,8 +233,8 @@ def new_winners(novelty: Sequence[float], rewards: Sequence[float | None]) -> fl
 
 
 def winners_length(answers: Sequence[str], rewards: Sequence[float | None]) -> float | None:
-    """Return how many times as long, in words, the answers above the median reward are as the others; None where either half
-    is empty or without words."""
+    """Return the ratio of the mean length, in words, of answers above the median reward to that of the others; None if
+    undefined."""
     paid = [(reward, len(words_of(answer))) for answer, reward in zip(answers, rewards, strict=True) if reward is not None]
     median = float(np.median([reward for reward, _ in paid])) if paid else 0.0
     above, below = ([length for reward, length in paid if (reward > median) is wins] for wins in (True, False))
@@ -256,8 +250,8 @@ class AnswerComparison:
 
 
 def share_in_both_orders(judgment: Judgment) -> float | None:
-    """Return the share for response 0; None if an order has no valid vote, as the other one alone holds its position bias, or
-    if fewer than half of the votes asked are valid. A vote that calls it a tie is half a one for either."""
+    """Return the fraction for response 0; None if an order has no valid vote, or if fewer than half of the votes are valid. A
+    tie counts half for either."""
     read = [vote for vote in judgment.votes if vote.verdict.status in VALID]
     if {vote.order for vote in read} != set(BOTH_ORDERS) or not enough_valid(judgment.votes):
         return None
@@ -280,18 +274,16 @@ def orders_agree(judgment: Judgment) -> bool | None:
 
 
 def drawn_canaries(pairs: Sequence[PreferencePair], number: int, seed: int) -> list[PreferencePair]:
-    """Return labelled pairs that are asked again and again. They are drawn once: other pairs would be easier or harder, and
-    look like another judge."""
+    """Return labelled pairs to judge again and again. They are chosen once: other pairs would look like another judge."""
     labelled = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None] if number else []
     places = random.Random(f"canaries {seed}").sample(labelled, min(number, len(labelled)))
     return [pairs[place] for place in places]
 
 
 class JudgeChecks:
-    """Asks ``judge`` of ``sample`` comparisons of each batch again, with blank pictures, and ``second_judge`` of the same ones
-    as they are; and of ``num_canaries`` of the labelled ``canaries``, drawn once by ``seed``.
-
-    What a policy learns to write to please a judge does not depend on the picture, and does not please another judge.
+    """Queries ``judge`` again on ``sample`` comparisons of each batch with blank images, ``second_judge`` on the same ones as
+    they are, and ``judge`` on ``num_canaries`` of the labelled ``canaries``, chosen once by ``seed``. What a policy learns to
+    write to please a judge does not depend on the image, and does not please another judge.
     """
 
     def __init__(
@@ -310,10 +302,8 @@ class JudgeChecks:
         self._canaries = drawn_canaries(canaries, num_canaries, seed)
 
     def __call__(self, comparisons: Sequence[AnswerComparison], step: int) -> Metrics:
-        """Return ``judge/blank_gap``, ``judge/second_gap`` and ``judge/canaries``, each where it was asked for and can be read.
-
-        A gap is the mean distance (0..1) of two probabilities that the answer beats the other text.
-        """
+        """Return ``judge/blank_gap``, ``judge/second_gap`` and ``judge/canaries``, if configured and readable. A gap is the
+        mean distance (0..1) of two probabilities that the answer beats the other text."""
         dice = random.Random(f"signs {self._seed} {step}")
         some = dice.sample(list(comparisons), min(self._sample, len(comparisons)))
         metrics: dict[str, Metric] = {}
@@ -329,8 +319,7 @@ class JudgeChecks:
         return metrics
 
     def _canary_votes(self, step: int) -> tuple[list[bool], int]:
-        """Return which votes on canaries are right, and how many canaries have a vote that can be read in both orders. A vote
-        without a verdict is no wrong one, and ``judge/unreadable_frac`` tells of a judge that fails."""
+        """Return which valid votes on canaries are right, and how many canaries are readable in both orders."""
         read = [
             (pair, judgment)
             for pair, judgment in zip(self._canaries, self._ask(self._judge, self._canaries, step), strict=True)

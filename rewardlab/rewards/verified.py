@@ -24,19 +24,17 @@ MARKED = {
 
 
 def truth_in(response: str, contract: Contract) -> str:
-    """Return the final answer of a preferred response: what stands in the place ``contract`` names after its thinking, else
-    all of it."""
+    """Return the final answer of a preferred response: the content of the place that ``contract`` names, else all of it."""
     solution = response.rpartition("</think>")[2].strip()
     answer = extract(solution, contract)
     return answer.text if answer.status is AnswerStatus.OK else solution
 
 
 class VerifiedReward:
-    """Pairs whose category is a verifier's domain (math, number, choice, ...) are paid by it, the final answer of the preferred
-    response being the truth; the others by ``judge``, against their anchor. Both pay 0..1.
-
-    ``contract`` names where a checkable answer stands, ``thinking`` says whether responses must open with
-    ``<think>...</think>``. What a rule cannot read earns 0, and is counted by its status.
+    """Rewards pairs whose category has a verifier (math, number, choice, ...) by it, with the preferred response's final answer
+    as the truth, and the others by ``judge`` against their anchor; both 0..1. ``contract`` names the place of a checkable
+    answer, ``thinking`` whether responses must open with ``<think>...</think>``. An unreadable answer earns 0 and is counted by
+    its status.
     """
 
     least: float | None = 0.0
@@ -60,11 +58,8 @@ class VerifiedReward:
         return frozenset(prompt.prompt_id for prompt in prompts if route_of(prompt, self._verifiers) is Route.VERIFIER)
 
     def check(self, pairs: Sequence[PreferencePair]) -> dict[str, int]:
-        """Return how many pairs take which route.
-
-        Raise DataError where some want a judge and there is none, and where a truth is none that its rule can read: no
-        response could ever be paid.
-        """
+        """Return how many pairs take which route. Raise DataError if some need a judge and there is none, or if a rule cannot
+        read a truth."""
         prompts = [self._prompt(pair) for _, pair in light_pairs(pairs)]
         routes = [route_of(prompt, self._verifiers) for prompt in prompts]
         judged = sum(route is not Route.VERIFIER for route in routes)
@@ -120,8 +115,8 @@ Rightness = Callable[[PreferencePair, str], bool | None]
 
 
 def exactly(pair: PreferencePair, answer: str) -> bool | None:
-    """Return whether an answer is the preferred response, which is taken to be the only right one, but for case, blanks and a
-    full stop at the end; None for a pair without a label."""
+    """Return whether an answer equals the preferred response, but for case, blanks and a final full stop; None without a
+    label."""
     return None if pair.preferred is None else plain(answer) == plain(pair.responses[pair.preferred])
 
 
@@ -131,8 +126,8 @@ def plain(text: str) -> str:
 
 
 def by_rules(verifiers: Mapping[str, Compare], contract: Contract) -> Rightness:
-    """Return what knows the pairs of a category that has a rule (math, number, choice, ...), the final answer of the preferred
-    response being the truth. Of an answer that the rule cannot read, and of one that it pays in part, nothing is known."""
+    """Return a function that knows the pairs of a category with a rule; the preferred response's final answer is the truth.
+    Unreadable answers, and those with partial credit, are unknown."""
 
     def rightness(pair: PreferencePair, answer: str) -> bool | None:
         if pair.preferred is None or pair.category not in verifiers:

@@ -38,8 +38,8 @@ from rewardlab.types import Order, PreferencePair
 
 
 def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> PolicyReward:
-    """Return what pays. Raise ConfigError and CheckpointError for a judge that cannot be opened, EndpointError for one that is
-    away, DataError for pairs that nothing can pay."""
+    """Return the reward of a config. Raise ConfigError and CheckpointError for a judge that cannot be opened, EndpointError for
+    an endpoint that does not answer, DataError for pairs that cannot be rewarded."""
     spec = JudgeSpec.parse(config.judge, "rm")
     if spec.engine == "rm":
         return ScalarReward(Path(spec.target), batch_size=config.judge_batch_size)
@@ -117,8 +117,8 @@ def policy_rows(
 def kl_coef_by_route(
     config: PolicyConfig, reward: PolicyReward, pairs: Sequence[PreferencePair]
 ) -> Callable[[Row], float] | None:
-    """Return what gives a row its KL coefficient, ``verified_kl_coef`` where a rule pays its pair and ``kl_coef`` where not;
-    None where all have the same."""
+    """Return a row's KL coefficient: ``verified_kl_coef`` if a rule rewards its pair, else ``kl_coef``; None if all have the
+    same."""
     if config.verified_kl_coef is None or not isinstance(reward, VerifiedReward):
         return None
     ruled, by_rule, by_judge = reward.ruled(pairs), config.verified_kl_coef, config.kl_coef
@@ -155,11 +155,8 @@ def build_policy_trainer(
 
 
 def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Path) -> Path:
-    """Run (or resume) a policy's training; return the final checkpoint folder.
-
-    Raise DataError where anchors are missing, ConfigError and CheckpointError for a judge that cannot be opened, ConfigError
-    for a finished or different run in ``out``.
-    """
+    """Run (or resume) a policy's training; return the final checkpoint folder. Raise DataError for missing anchors, ConfigError
+    and CheckpointError for a judge that cannot be opened, ConfigError for a finished or different run in ``out``."""
     refuse_repeated_ids(pairs)
     readable = leave_out_unreadable(pairs, out)
     pairs = readable.pairs

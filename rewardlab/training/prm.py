@@ -146,11 +146,10 @@ def step_scores(
 
 
 def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], config: PRMConfig, out: Path) -> Path:
-    """Train (or resume) from ``config.model``, a judge's checkpoint; return the final folder, read by ``ValueModel``.
-
-    Judgments longer than ``config.max_tokens`` are left out and listed. Raise DataError for labels of other pairs, and where no
-    judgment is short enough, CheckpointError where the checkpoint was trained on another template,
-    ConfigError for a finished or different run in ``out``.
+    """Train (or resume) from ``config.model``, a judge's checkpoint; return the final folder, which ``ValueModel`` reads.
+    Judgments longer than ``config.max_tokens`` are left out and listed. Raise DataError for labels of other pairs, and if no
+    judgment is short enough, CheckpointError for a checkpoint of another template, ConfigError for a finished or different run
+    in ``out``.
     """
     template = load_template_for(config.model, config.template)
     refuse_finished(out)

@@ -114,9 +114,7 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
 
 def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: Path) -> Path:
     """Run (or resume) the fit of a scalar head; return the final folder, which ``rewards/pairwise.py`` and ``ValueModel`` read.
-
-    Raise DataError without labels, ConfigError for a finished or different run in ``out``.
-    """
+    Raise DataError without labels, ConfigError for a finished or different run in ``out``."""
     template = load_template(config.template)
     readable = leave_out_unreadable(pairs, out)
     held_out = hold_out(readable.pairs, config, template, num_left_out=readable.num_labelled_left_out)
@@ -145,10 +143,8 @@ def scalar_judge(template: Template) -> JudgePairs:
 
 
 def write_scores(folder: Path, pairs: Sequence[PreferencePair], out: Path) -> int:
-    """Write the scores of all pairs as the JSON lines that a replay judge reads; return how many.
-
-    Raise CheckpointError for a folder that is no scalar reward model or was trained with another template.
-    """
+    """Write the scores of all pairs as the JSON lines of a replay judge; return how many. Raise CheckpointError for a folder
+    that is no scalar reward model or was trained with another template."""
     template = template_for(folder, None)
     if not (folder / WEIGHTS).exists():
         raise CheckpointError(f"{folder}: not a scalar reward model ({WEIGHTS} is missing); expected what `rewardlab rm` left")

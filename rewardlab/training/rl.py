@@ -41,11 +41,8 @@ from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 
 def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> Sequence[PreferencePair]:
-    """Return the pairs whose tag is in ``config.attempts``, plus ``easy_ratio`` easy ones per hard one (drawn by the seed);
-    where no pair has a tag, since no teacher was asked, all that are labelled.
-
-    Raise DataError where no pair is hard, or none is labelled.
-    """
+    """Return the pairs whose tag is in ``config.attempts``, plus ``easy_ratio`` easy ones per hard one (chosen by the seed);
+    all labelled pairs if none has a tag. Raise DataError if no pair is hard, or none is labelled."""
     labelled = [(number, facts.attempts) for number, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
     if not labelled:
         raise DataError("no pair says which response is preferred; give `preferred` as 0 or 1")
@@ -77,10 +74,8 @@ def rl_rows(
     specials: tuple[str, ...] = (),
     threads: int = 1,
 ) -> PromptRows:
-    """Return one row per pair and order: prompt and images for the policy, the rest for the reward function.
-
-    ``specials`` are texts that a tokenizer takes for special tokens; ``threads`` read and decode side by side.
-    """
+    """Return one row per pair and order. ``specials`` are texts that a tokenizer takes for special tokens; ``threads`` read and
+    decode concurrently."""
     keys = [
         (number, order)
         for number, facts in enumerate(pair_facts(pairs))
@@ -153,14 +148,10 @@ def train_rl(
     callbacks: Sequence[TrainerCallback] = (),
     **overrides: Any,
 ) -> Path:
-    """Run (or resume) the method of ``config`` from ``config.model``; return the final checkpoint folder.
-
-    ``pairs`` may be a data file, ``config`` a YAML file or a name under ``configs/`` such as ``rl/grpo``; ``overrides`` are
-    keys of the config.
-
-    ``reward`` is paid instead of what the config says of rewards; ``callbacks`` are given to the trainer. Raise CheckpointError
-    where the checkpoint was trained on another template, DataError without hard pairs, EndpointError where nothing answers
-    about consistency, ConfigError for a finished or different run in ``out``.
+    """Run (or resume) the method of ``config`` from ``config.model``; return the final checkpoint folder. ``pairs`` may be a
+    data file, ``config`` a YAML file or a name such as ``rl/grpo``; ``overrides`` are keys of the config; ``reward`` replaces
+    the config's rewards. Raise CheckpointError for a checkpoint of another template, DataError without hard pairs,
+    EndpointError if the consistency model does not answer, ConfigError for a finished or different run in ``out``.
     """
     config, out = config_of(RLConfig, config, **overrides), Path(out)
     pairs = pairs_of(pairs, config.frames, config.model)
@@ -194,8 +185,7 @@ def train_rl(
 
 
 def require_consistency_judge(config: RLConfig) -> None:
-    """Raise EndpointError where nothing answers about consistency: hours of training without that reward would be a poor way to
-    find out."""
+    """Raise EndpointError if the consistency model does not answer: better now than after hours without its reward."""
     judge = consistency_judge(config)
     if judge is None:
         return

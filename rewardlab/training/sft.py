@@ -89,8 +89,8 @@ def judgment_dialogues(pairs: Sequence[PreferencePair]) -> list[SFTDialogue]:
 
 
 def verdict_dialogues(pairs: Sequence[PreferencePair]) -> list[SFTDialogue]:
-    """Return two dialogues per labelled pair, one in each order, whose answer is the verdict alone: either verdict is right in
-    exactly half of them. Raise DataError where no pair has a label."""
+    """Return two dialogues per labelled pair, one in each order, whose answer is the verdict alone. Raise DataError without
+    labels."""
     dialogues = [
         SFTDialogue(number, order, verdict_label(choice_of(facts.preferred, order)))
         for number, facts in enumerate(pair_facts(pairs))
@@ -110,11 +110,9 @@ def sft_dialogues(
     numbers: Collection[int] | None = None,
     left_out: Collection[int] = (),
 ) -> list[SFTDialogue]:
-    """Return what is learnt of pairs: :func:`judgment_dialogues`, or :func:`verdict_dialogues` where the template asks for the
-    verdict alone; with ``votes``, also dialogues in which a judge verifies them, of a set whose rows ``left_out`` are not among
-    ``pairs``. ``numbers``: of these pairs alone.
-
-    Raise DataError where nothing is left.
+    """Return :func:`judgment_dialogues`, or :func:`verdict_dialogues` if the template asks for the verdict alone; with
+    ``votes``, also dialogues in which a judge verifies them (``left_out`` are the rows of their set that are not among
+    ``pairs``). ``numbers`` restricts the pairs. Raise DataError if nothing is left.
     """
     dialogues = verdict_dialogues(pairs) if template.verdict_format == "bare" else judgment_dialogues(pairs)
     dialogues += verification_dialogues(pairs, votes, left_out) if votes else []
@@ -124,10 +122,9 @@ def sft_dialogues(
 
 
 class FirstTokenOnly:
-    """A collator whose labels are those of another, up to the first token of each answer: the verdict, where that is all.
-
-    The loss logged is then the negative log-likelihood of the verdict. Whatever follows it is not learnt: such a judge is asked
-    for its probabilities (``rewardlab.judging.margins.ProbabilityJudge``), not sampled.
+    """A collator that keeps the labels of another up to the first token of each answer, the verdict. The loss is then its
+    negative log-likelihood. Such a judge gives probabilities (``rewardlab.judging.margins.ProbabilityJudge``) and is not
+    sampled.
     """
 
     def __init__(self, collate: Callable[..., dict[str, Any]]) -> None:
@@ -148,13 +145,10 @@ def train_sft(
     votes: Path | None = None,
     **overrides: Any,
 ) -> Path:
-    """Run (or resume) supervised fine-tuning; return the final checkpoint folder.
-
-    ``pairs`` may be a data file, ``config`` a YAML file or a name under ``configs/``; ``overrides`` are keys of the config.
-
-    ``votes``, a ``votes.jsonl`` of the judge on the same pairs, adds dialogues in which it verifies them. Raise DataError
-    without judgments, ConfigError for a finished or different run in ``out``, and for votes with a template that asks for the
-    verdict alone.
+    """Run (or resume) supervised fine-tuning; return the final checkpoint folder. ``pairs`` may be a data file, ``config`` a
+    YAML file or a name under ``configs/``; ``overrides`` are keys of the config. ``votes``, a ``votes.jsonl`` of the judge on
+    the same pairs, adds dialogues in which it verifies them. Raise DataError without judgments, ConfigError for a finished or
+    different run in ``out``, and for votes with a template that asks for the verdict alone.
     """
     config, out = config_of(SFTConfig, config, **overrides), Path(out)
     template = load_template(config.template)
@@ -230,12 +224,10 @@ JudgedVote = tuple[StoredVote, TeacherJudgment]
 
 
 def verification_dialogues(pairs: Sequence[PreferencePair], votes: Path, left_out: Collection[int] = ()) -> list[SFTDialogue]:
-    """Return dialogues to fine-tune on: a verification of each chosen vote, and the revision of each wrong one.
-
-    Votes name pairs by their rows in a set, of which the rows ``left_out`` are not among ``pairs``. Votes on these, on pairs
-    without a kept judgment whose reasoning mentions what the responses differ in, in the other order than the teacher's, or
-    without a verdict, are left out; of the others as many right as wrong ones are chosen (:func:`choose_evenly`). How many is
-    logged. Raise DataError where no wrong or no right one is left.
+    """Return dialogues to fine-tune on: a verification of each chosen vote, and the revision of each wrong one. Votes name
+    pairs by their rows in a set, of which the rows ``left_out`` are not among ``pairs``. Left out are votes without a verdict,
+    in the other order than the teacher's, and on pairs without a judgment that mentions a difference; of the others as many
+    right as wrong ones are chosen (:func:`choose_evenly`). Raise DataError if no wrong or no right one is left.
     """
     usable = list(_votes_with_judgments(pairs, votes, left_out))
     right = [item for item in usable if item[0].choice is item[1].preferred]
@@ -266,8 +258,7 @@ def mentions_difference(reasoning: str, responses: Sequence[str]) -> bool:
 
 
 def choose_evenly(right: Sequence[JudgedVote], wrong: Sequence[JudgedVote]) -> list[JudgedVote]:
-    """Return all of the fewer, and as many of the others, in the order of the votes: of pairs that have both kinds first, and
-    of each pair one before another."""
+    """Return all of the fewer, and as many of the others, in the order of the votes: first of pairs that have both kinds."""
     number = min(len(right), len(wrong))
     rows = [{vote.row for vote, _ in votes} for votes in (right, wrong)]
     shared = rows[0] & rows[1]
@@ -300,16 +291,15 @@ def _dialogues(vote: StoredVote, judgment: TeacherJudgment) -> Iterator[SFTDialo
 def short_dialogues(
     pairs: Sequence[PreferencePair], dialogues: Sequence[SFTDialogue], config: SFTConfig, template: Template, out: Path
 ) -> list[SFTDialogue]:
-    """Return ``dialogues`` without the verifications and revisions that are too long, as :func:`places_that_fit` says, in
-    ``out/too_long_dialogues.jsonl``; judgments alone are counted with their pairs."""
+    """Return ``dialogues`` without the verifications and revisions that are too long (:func:`places_that_fit`)."""
     verifying = [dialogue for dialogue in dialogues if dialogue.turns]
     kept = places_that_fit(pairs, verifying, config, template, out, name=TOO_LONG_DIALOGUES)
     return [dialogue for dialogue in dialogues if not dialogue.turns] + [verifying[place] for place in kept]
 
 
 def _votes_with_judgments(pairs: Sequence[PreferencePair], votes: Path, left_out: Collection[int]) -> Iterator[JudgedVote]:
-    """Yield the votes in the order in which the teacher judged their pairs, with its judgment, where that mentions what the
-    responses differ in. Raise DataError for a vote on a pair that is not there."""
+    """Yield the votes in the teacher's order, with its judgment if that mentions a difference between the responses. Raise
+    DataError for a vote on a pair that is not there."""
     facts = pair_facts(pairs)
     stored, num_rows = list(read_votes(votes)), len(facts) + len(left_out)
     if beyond := [vote.row for vote in stored if vote.row >= num_rows]:

@@ -26,10 +26,9 @@ _Item = TypeVar("_Item")
 
 
 def run_audit(rows: Sequence[AuditRow], rewarder: Rewarder, *, num_probed: int, seed: int, num_samples: int = 4) -> AuditReport:
-    """Reward every row and try the probes.
-
-    ``num_samples`` rows are listed of each reward value and ``num_probed`` prompts of each domain are probed, drawn by
-    ``seed``. Raise DataError before anything is rewarded if a row has neither verifier, reference nor recorded reward.
+    """Reward every row and try the probes. ``num_samples`` rows are listed per reward value and ``num_probed`` prompts per
+    domain are probed, chosen by ``seed``. Raise DataError, before anything is rewarded, for a row without verifier, reference
+    and recorded reward.
     """
     for row in rows:
         rewarder.check(row)

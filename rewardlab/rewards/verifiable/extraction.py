@@ -59,10 +59,8 @@ class Extraction:
 
 
 def solution_of(response: str, *, thinking: bool) -> Extraction:
-    """Return what follows ``<think>{thought}</think>``; BAD_FORMAT unless both tags stand once, around a thought, at the start.
-
-    With ``thinking`` False the model does not think aloud: then a tag is the fault, and the solution is the whole response.
-    """
+    """Return what follows ``<think>{thought}</think>``; BAD_FORMAT unless both tags occur once, around a thought, at the start.
+    With ``thinking`` False a tag is the fault, and the solution is the whole response."""
     if not thinking:
         has_tag = any(tag in response for tag in _THINK)
         return Extraction("", AnswerStatus.BAD_FORMAT) if has_tag else Extraction(response.strip(), AnswerStatus.OK)
@@ -73,8 +71,7 @@ def solution_of(response: str, *, thinking: bool) -> Extraction:
 
 
 def extract(solution: str, contract: Contract) -> Extraction:
-    """Return the content of the one place that ``contract`` names in a solution (without thinking), in time linear in its
-    length."""
+    """Return the content of the one place that ``contract`` names in a solution (without thinking), in linear time."""
     if any(mark in solution for mark in FOREIGN[contract]):
         return Extraction("", AnswerStatus.FOREIGN)
     extraction = _braced(solution) if contract is Contract.BOXED else _tagged(solution, *TAGS[contract])
@@ -147,11 +144,8 @@ class Quantity:
 
 
 def parse_number(text: str) -> Fraction | None:
-    """Return the exact value of a number written out: 7, -1,234.5, .5, 1e-3, 3\\times10^{5}, 1/2, \\frac12, 1\\frac{1}{2}.
-
-    None for all else, also for sums, products, powers, ranges, lists and words: an unevaluated expression is no numeral.
-    Blanks are left aside except between digits ("1 2" is two numbers).
-    """
+    r"""Return the exact value of a written number: 7, -1,234.5, .5, 1e-3, 3\times10^{5}, 1/2, \frac12, 1\frac{1}{2}; None for
+    all else, also for sums, products, powers, ranges, lists and words. Blanks are ignored except between digits."""
     text = text.strip().replace("\u2212", "-").replace("{,}", ",")
     if len(text) > _MAX_DIGITS or re.search(r"[0-9.]\s+[0-9.]", text):
         return None

@@ -55,10 +55,11 @@ def apply_outlier_rule(
 
 @dataclass(frozen=True)
 class Rewards:
-    """``rewards_G``: of the rollouts of all processes, nan where nothing could score one. ``local``: where those of this
-    process stand among them. ``groups_G``: numbers of the groups that a group-relative method compares, None where it compares
-    none. ``kl_NT``: k1 against the reference, where the method takes it off the reward; ``kl_penalty_G``: its sum over each
-    rollout of all processes, times the coefficient, where a rollout is one action. ``steps_NT``: what single tokens earn."""
+    """``rewards_G``: of the rollouts of all processes, nan if not scored. ``local``: this process's among them. ``groups_G``:
+    group numbers, None if no groups are compared. ``kl_NT``: k1 against the reference, if it is subtracted from the reward;
+    ``kl_penalty_G``: its sum over each rollout times the coefficient, if a rollout is one action. ``steps_NT``: rewards of
+    single tokens.
+    """
 
     rewards_G: Tensor
     local: slice
@@ -186,9 +187,8 @@ def _actor_critic(
 
 
 def _by_position(bare_NT: Tensor, treated_NT: Tensor, segments: Sequence[Tensor], mask_NT: Tensor) -> MetricMap:
-    """Mean bare advantage of the first and last tenth of each rollout, or turn (of what is trained on, at least a token each),
-    and by how much the advantages that train the policy differ between them: far from 0, the critic's error depends on the
-    position."""
+    """Return the mean advantage, before whitening, of the first and last tenth of each rollout or turn, and the difference of
+    the whitened ones: far from 0, the critic's error depends on the position."""
     first_NT, last_NT = torch.zeros_like(bare_NT), torch.zeros_like(bare_NT)
     for segment_NT in segments:
         trained_NT = segment_NT * mask_NT
@@ -207,17 +207,17 @@ def _by_position(bare_NT: Tensor, treated_NT: Tensor, segments: Sequence[Tensor]
 
 
 def count_tokens(mask_NT: Tensor, sum_processes: SumProcesses) -> tuple[Tensor, Tensor]:
-    """Return (tokens, rollouts with any) of a mask, of all processes; without a dimension, so that TRL neither shuffles nor
-    splits them."""
+    """Return (tokens, rollouts with any) of a mask over all processes, without a dimension, so that TRL does not split them."""
     totals_2 = sum_processes(torch.stack([mask_NT.sum(), mask_NT.any(1).sum()]).long())
     return totals_2[0], totals_2[1]
 
 
 @dataclass(frozen=True)
 class LossScale:
-    """How a micro-batch's sum becomes its share in the loss of its optimizer step. ``minibatches``: optimizer steps per rollout
-    batch, in one pass over it; ``processes`` whose gradients are averaged; ``micro_batches`` in an optimizer step;
-    ``rows_frac``: the share of the micro-batch's rollouts, where it is read in several passes."""
+    """Scales a micro-batch's sum to its part of an optimizer step's loss. ``minibatches``: optimizer steps per pass over a
+    rollout batch; ``processes`` whose gradients are averaged; ``micro_batches`` per optimizer step; ``rows_frac``: fraction of
+    the micro-batch's rollouts, if it is read in several passes.
+    """
 
     minibatches: float
     processes: int
@@ -298,11 +298,8 @@ def value_loss(values_NT: Tensor, targets: ValueTargets | None, method: Method, 
 def average(
     values_NT: Tensor, mask_NT: Tensor, num_tokens: Tensor, num_rows: Tensor, method: Method, scale: LossScale
 ) -> Tensor:
-    """Return a micro-batch's share in the mean that ``method.average`` names; the numbers are those of the whole rollout batch.
-
-    By token, every token of the rollout batch weighs the same, and by sequence every rollout that has any: neither
-    micro-batches nor minibatches of short rollouts, nor of few, count for more.
-    """
+    """Return a micro-batch's part of the mean that ``method.average`` names; the counts are of the whole rollout batch. By
+    token every token of the rollout batch has the same weight, by sequence every rollout with any, whatever the micro-batch."""
     if method.average == "token":
         return (values_NT * mask_NT).sum() * scale.share / num_tokens.clamp(min=1)
     if method.average == "constant":

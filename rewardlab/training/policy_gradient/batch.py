@@ -66,9 +66,10 @@ _KEYS = {  # attribute -> TRL's key, or ours where TRL has none
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """A rollout batch, or a micro-batch of one. ``num_tokens`` and ``num_rows`` count the trained tokens, and the rollouts with
-    any, of the whole rollout batch on all processes. ``image_fields`` are the model inputs besides tokens; ``kl_coefs_N`` each
-    rollout's weight of the KL divergence, None where all have the method's."""
+    """A rollout batch or micro-batch. ``num_tokens`` and ``num_rows`` count the trained tokens, and the rollouts with any, of
+    the whole rollout batch on all processes. ``image_fields`` are the model inputs besides tokens; ``kl_coefs_N`` each
+    rollout's KL coefficient, None if all have the method's.
+    """
 
     prompt_ids_NP: Tensor
     prompt_mask_NP: Tensor
@@ -134,8 +135,8 @@ class RolloutBatch:
         return {"judging/": self.loss_mask_NT * (1 - verifying_NT), "verifying/": self.loss_mask_NT * verifying_NT}
 
     def with_rollouts(self, rollouts: Sequence[Rollout], kl_coef_of: Callable[[Row], float] | None = None) -> RolloutBatch:
-        """Add what padding lost of the rollouts: which tokens are trained on now, their turns, whether they are finished, and
-        each one's KL coefficient where ``kl_coef_of`` names it."""
+        """Add what padding lost: the tokens trained on now, turns, whether rollouts are finished, and their KL coefficients by
+        ``kl_coef_of``."""
         shape, device = self.completion_mask_NT, self.completion_mask_NT.device
         places_T = torch.arange(shape.size(1), device=device)
         trajectories = [rollout.trajectory for rollout in rollouts]
@@ -181,8 +182,7 @@ def split_rollouts(batch: TRLBatch, limits: PassLimits) -> list[TRLBatch]:
 
 
 def sort_steps(micro_batches: Sequence[TRLBatch], per_step: int) -> list[TRLBatch]:
-    """Return as many micro-batches of as many rollouts, those of each optimizer step (``per_step`` of them) sorted by length:
-    the longest rollouts first, those of one length in their order."""
+    """Return the micro-batches of each optimizer step (``per_step`` of them) sorted by length, the longest rollouts first."""
     batches = list(micro_batches)
     for start in range(0, len(batches), per_step):  # one step at a time: the pixels of one are held twice, not of all
         batches[start : start + per_step] = _sorted(batches[start : start + per_step])

@@ -65,8 +65,8 @@ def trl_arguments(config: MethodConfig, out: Path, **more: Any) -> PolicyArgumen
 
 
 def _vllm_arguments(config: MethodConfig) -> dict[str, Any]:
-    """Return TRL's arguments for its own two ways of sampling by vLLM, whose correction is ours (``importance_cap``); for
-    ``serve``, how long the others wait for the main process, which gives up first."""
+    """Return TRL's arguments for its two vLLM modes, whose correction is ours (``importance_cap``); for ``serve``, the time-out
+    of the other processes, longer than the main process's."""
     engine = config.engine
     if engine is None:
         return {}
@@ -175,10 +175,9 @@ def make_trainer(
 
 
 def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> Path:
-    """Fit the critic to rollouts of the policy as it is, into ``out/value/critic``; return that folder, made once.
-
-    At most ``value_pretrain_steps`` steps; fewer where explained variance has reached a plateau above its minimum. Raise
-    HealthError where it ends below, as :func:`record_fit` says.
+    """Fit the critic to rollouts of the policy as it is, into ``out/value/critic``; return that folder, made once. Ends after
+    ``value_pretrain_steps`` steps, or at a plateau of explained variance above its minimum. Raise HealthError as
+    :func:`record_fit` does.
     """
     folder = out / VALUE
     if (folder / CRITIC / "config.json").exists():
@@ -220,11 +219,8 @@ def run_method(
     readable: ReadablePairs,
     evaluation: Evaluation | None = None,
 ) -> Path:
-    """Run (or resume) a stage of RL on rows of ``readable`` pairs; return the final checkpoint folder. ``data`` is the
-    fingerprint of what it trains on.
-
-    Raise ConfigError for a finished or different run in ``out``, HealthError for one that went wrong.
-    """
+    """Run (or resume) a stage of RL on rows of ``readable`` pairs, with fingerprint ``data``; return the final checkpoint
+    folder. Raise ConfigError for a finished or different run in ``out``, HealthError for one that went wrong."""
     data = readable.known_as(data)
     if config.engine:
         check_engine(config.engine)  # before anything is loaded

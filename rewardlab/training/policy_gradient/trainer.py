@@ -152,8 +152,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         return "train" if self.model.training else "eval"
 
     def _add_metrics(self, metrics: Metrics, weight: float = 1.0) -> None:
-        """Collect metrics of this process; plain numbers are means over ``weight`` things. What is logged is of all
-        processes."""
+        """Collect metrics of this process; plain numbers are means over ``weight`` things. Logs are over all processes."""
         for name, metric in as_metrics(metrics, weight).items():
             self._accumulators[self._mode].add(name, metric)
 
@@ -230,8 +229,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         return (self.args.seed, self._sampling.num_rollbacks, *self._draws)
 
     def _sample_decoder(self, prompt_ids: list[list[int]], images: Any, fields: Fields, places: Sequence[int]) -> Samples:
-        """Sample with the decoder that benchmarks and serves the judge. A rollout's uniforms are keyed by its place in the
-        batch of all processes, in each of its turns, so that it is the same on however many processes it is drawn."""
+        """Sample with the judge's own decoder. A rollout's uniforms are keyed by its place in the batch of all processes, so
+        that samples do not depend on their number."""
         uniforms_NT = draw_uniforms(self.draw_key(), places, self.max_new_tokens)
         with (
             whole_weights(self, self.args.ds3_gather_for_generation) as policy,
@@ -362,10 +361,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         return group_ids(pairs, orders).to(rewards_G.device)
 
     def _kl(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> Tensor | None:
-        """Return k1 per token of the policy that sampled against the reference [N, T], where it is taken off the reward.
-
-        TRL leaves out the old log-probs where no update lies between sampling and training; the sampler's are the same (a
-        test holds it), and an engine's, which may differ, are computed again.
+        """Return k1 per token against the reference [N, T], if it is subtracted from the reward. TRL leaves out the old
+        log-probs if no update lies between sampling and training; the decoder's are the same, an engine's are computed again.
         """
         if not self._method.subtracts_kl:
             return None
@@ -485,8 +482,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         return optimizer
 
     def _clip_grad_norm(self, model: Any) -> Any:
-        """Clip policy and critic each to max_grad_norm: a critic far off must not shrink the policy's step (ZeRO clips
-        jointly)."""
+        """Clip policy and critic each to max_grad_norm: a bad critic must not shrink the policy's step. (ZeRO clips
+        jointly.)"""
         if self._critic_hook is None or self.is_deepspeed_enabled:
             return super()._clip_grad_norm(model)
         weights = list(self.accelerator.unwrap_model(model).named_parameters())

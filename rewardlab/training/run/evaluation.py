@@ -102,9 +102,8 @@ def _places_asking(pairs: Sequence[PreferencePair], questions: set[str]) -> list
 def hold_out_fraction(
     pairs: Sequence[PreferencePair], config: EvaluationConfig, fraction: float, *, num_left_out: int = 0
 ) -> HeldOut:
-    """Hold out a fraction of the labelled pairs, at least one and at most ``num_pairs``. ``num_left_out`` labelled pairs that
-    cannot be read count, too: a run that loses one holds out as many as before. Raise DataError where none is labelled, and
-    where nothing is left."""
+    """Hold out a fraction of the labelled pairs, at least one and at most ``num_pairs``. ``num_left_out`` unreadable labelled
+    pairs count too, so that losing one changes nothing. Raise DataError if none is labelled, or nothing is left."""
     places = draw_places(pairs, config)
     number = min(config.num_pairs, max(1, round(fraction * (len(places) + num_left_out))))
     evaluated = select_pairs(pairs, places[:number])
@@ -122,8 +121,8 @@ def hold_out_fraction(
 
 
 def hold_out_file(pairs: Sequence[PreferencePair], others: Sequence[PreferencePair], config: EvaluationConfig) -> HeldOut:
-    """Evaluate the labelled pairs of a set of its own, at most ``num_pairs``, but those about what is trained on. Raise
-    DataError where none is left."""
+    """Evaluate the labelled pairs of a separate set, at most ``num_pairs``, without those about the training prompts. Raise
+    DataError if none is left."""
     places = draw_places(others, config)
     drawn = set(places)
     questions = {without_marks(pair.question) for n, pair in light_pairs(others) if n in drawn}
@@ -156,11 +155,9 @@ def pairs_beside(pairs: Sequence[PreferencePair], data: str, config: SFTConfig |
 def hold_out(
     pairs: Sequence[PreferencePair], config: SFTConfig | RLConfig, template: Template, *, num_left_out: int = 0
 ) -> HeldOut:
-    """Return what a config holds out of ``pairs``, or else reads from a file: all of ``pairs`` and nothing where it evaluates
-    nothing. ``num_left_out``: as in :func:`hold_out_fraction`.
-
-    What cannot be decoded, or is too long to be read, is left out of the evaluation, and said. Raise DataError where nothing is
-    left.
+    """Return what a config holds out of ``pairs``, or reads from a file; nothing if evaluation is off. ``num_left_out``: as in
+    :func:`hold_out_fraction`. Pairs that cannot be decoded or are too long are left out and logged. Raise DataError if nothing
+    is left.
     """
     evaluation = config.evaluation
     if evaluation.fraction is not None:
@@ -221,8 +218,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What is evaluated and how. ``judge`` judges pairs with a model and ``processor``; ``template`` is the judge's, and
-    ``sequences`` are read side by side, two of each pair."""
+    """How ``pairs`` are evaluated: ``judge`` judges them with a model and ``processor``; ``template`` is the judge's;
+    ``sequences`` are decoded at a time, two of each pair."""
 
     config: EvaluationConfig
     pairs: Sequence[PreferencePair]
@@ -265,8 +262,8 @@ def greedy_judge(template: Template, max_tokens: int, sequences: int) -> JudgePa
 
 @contextmanager
 def evaluation_mode(trainer: Any) -> Iterator[Any]:
-    """Yield the trainer's model as it answers, without dropout and whole on every process; afterwards it, and every random
-    generator of torch, is as before."""
+    """Yield the trainer's model without dropout and whole on every process; afterwards it and torch's random generators are as
+    before."""
     model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
     states = [(module, module.training, getattr(module, "gradient_checkpointing", None)) for module in model.modules()]
     device = trainer.accelerator.device
@@ -288,10 +285,8 @@ def evaluation_mode(trainer: Any) -> Iterator[Any]:
 
 
 def evaluate(evaluation: Evaluation, trainer: Any) -> Result:
-    """Judge the held-out pairs with ``trainer``'s model, each process its share; return the same in every process.
-
-    Raise DataError where a pair cannot be judged, in any process.
-    """
+    """Judge the held-out pairs with ``trainer``'s model, a part of them in each process; return the same in every process.
+    Raise DataError if a pair cannot be judged."""
     tasks = evaluation.tasks
     with evaluation_mode(trainer) as model:
         place, number = trainer.accelerator.process_index, trainer.accelerator.num_processes
@@ -318,10 +313,8 @@ def _prompt_name(pair: PreferencePair) -> str:
 
 
 def evaluation_result(seen: Sequence[Labeled], blank: Sequence[Labeled], evaluation: Evaluation) -> Result:
-    """Return the metrics of judgments, and of those of grey images; a judgment's ``group`` is its prompt.
-
-    A metric that there is nothing of, such as the swap consistency of a judge that knows no order, is left out.
-    """
+    """Return the metrics of judgments, and of those of grey images; a judgment's ``group`` is its prompt. Undefined metrics,
+    such as the swap consistency of a judge without orders, are left out."""
     accuracies = [pair_score(item) for item in seen]
     in_both = [float(len(item.tallies) == 2 and all(right for right, _, _ in item.tallies)) for item in seen]
     consistency, bias = swap_consistency(seen), position_bias(seen)

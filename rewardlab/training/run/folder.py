@@ -53,9 +53,8 @@ def refuse_finished(out: Path) -> None:
 
 
 def has_begun(out: Path) -> bool:
-    """Return whether there is anything in ``out`` that a run with other settings would lose: an optimizer step that was logged,
-    the critic's too, or a checkpoint. A run that failed before has left its config, and perhaps the evaluation of the model it
-    began with."""
+    """Return whether ``out`` holds what a run with other settings would lose: a logged optimizer step, the critic's too, or a
+    checkpoint."""
     folders = (out, out / VALUE)
     return any(
         any(folder.glob("checkpoint-*")) or any(row["step"] > 0 for row in read_complete_lines(folder / METRICS))
@@ -64,11 +63,10 @@ def has_begun(out: Path) -> bool:
 
 
 def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
-    """Create run folder ``out`` or continue the interrupted run in it; returns the checkpoint to resume from, if any.
-
-    Settings that do not decide what a run computes may be others than before: they are logged, and ``run.json`` has them.
-    Raises ConfigError for a finished run (it is never overwritten) and for one with other settings or data, OutputError
-    where ``out`` cannot be written or another process trains in it.
+    """Create run folder ``out`` or continue the interrupted run in it; return the checkpoint to resume from, if any. Settings
+    that do not decide what a run computes may change: they are logged and stored in ``run.json``. Raise ConfigError for a
+    finished run and for one with other settings or data, OutputError if ``out`` cannot be written or another process trains in
+    it.
     """
     described: dict[str, Any] = {"config": config.model_dump(mode="json"), "data": data}
     refuse_finished(out)
@@ -100,8 +98,7 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
 
 
 def record_data_files(out: Path, pairs: Sequence[PreferencePair]) -> None:
-    """Write into ``run.json`` where the file of these pairs is, and the folder that paths of media start at; pairs in memory
-    have none."""
+    """Write into ``run.json`` where the file of these pairs and its media folder are; pairs in memory have none."""
     if not is_main() or not isinstance(pairs, PairTable):
         return
     path = out / CONFIG
@@ -135,8 +132,8 @@ def _is_complete(checkpoint: Path) -> bool:
 
 
 def _last_checkpoint(out: Path) -> str | None:
-    """The newest whole checkpoint, if any. The main process removes half-saved ones, and what was logged after it, because the
-    resumed run will log it again."""
+    """Return the newest complete checkpoint, if any. The main process removes incomplete ones, and logs after it, which the
+    resumed run writes again."""
     whole = [path for path in out.glob("checkpoint-*") if _is_complete(path)]
     last = max(whole, key=_step_of, default=None)
     if is_main():
@@ -166,11 +163,8 @@ def _tidy(out: Path, last: Path | None) -> None:
 def write_partial(
     folder: Path, trainer: Any, processor: Any, *, template: Template, stage: str, dtype: torch.dtype, **facts: Any
 ) -> Path:
-    """Save model, processor and card into a temporary neighbour of ``folder``; return it, to be moved into place. Weights that
-    learnt in float32 are rounded to ``dtype``; those of an adapter are not.
-
-    The policy's generation settings go along: a judge is sampled as it was trained to be.
-    """
+    """Save model, processor, card and the policy's generation settings into a temporary neighbour of ``folder``; return it, to
+    be moved into place. Float32 weights are rounded to ``dtype``; those of an adapter are not."""
     partial = folder.with_name(f"{folder.name}.partial")
     trainer.save_model(str(partial))
     if trainer.accelerator.is_main_process:
@@ -195,11 +189,8 @@ def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, st
 
 
 def micro_batches(config: TrainConfig, sequences: int, processes: int | None = None) -> int:
-    """How many micro-batches each process reads of a batch of ``sequences``, which counts those of all processes: of as many as
-    train now, or of ``processes``.
-
-    Raises ConfigError where they cannot be dealt out evenly.
-    """
+    """Return the micro-batches of each process in a batch of ``sequences``, which counts all ``processes`` (default: those of
+    now). Raise ConfigError if they cannot be divided evenly."""
     processes = processes or num_processes()
     at_once = config.micro_batch_size * processes
     if sequences % at_once:
@@ -212,8 +203,8 @@ def micro_batches(config: TrainConfig, sequences: int, processes: int | None = N
 
 
 def micro_batch_size(most: int, sequences: int, processes: int | None = None) -> int:
-    """Return the largest micro-batch, ``most`` or smaller, in which every process can read its share of a batch of
-    ``sequences``, which counts those of all processes. Raise ConfigError where they cannot be shared out evenly."""
+    """Return the largest micro-batch, at most ``most``, that divides each process's part of ``sequences``. Raise ConfigError if
+    the processes do not divide them."""
     processes = processes or num_processes()
     if sequences % processes:
         raise ConfigError(f"{sequences} rollouts a step are those of all processes, and {processes} do not divide them")
@@ -230,8 +221,8 @@ def trackers(report_to: str) -> list[str]:
 
 
 def schedule_arguments(config: TrainConfig) -> dict[str, Any]:
-    """Return the course of the learning rate, as transformers' arguments. Warm-up below 1 is a share of all optimizer steps,
-    of which transformers takes the next whole number."""
+    """Return the schedule of the learning rate as transformers' arguments; warm-up below 1 is a fraction of all steps, rounded
+    up."""
     arguments: dict[str, Any] = {
         "lr_scheduler_type": config.lr_scheduler,
         "warmup_steps": config.warmup_ratio or config.warmup_steps,
@@ -242,11 +233,8 @@ def schedule_arguments(config: TrainConfig) -> dict[str, Any]:
 
 
 def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
-    """What every stage tells its trainer alike; bfloat16 on an accelerator, float32 on a CPU.
-
-    Raises ConfigError for one process that sees several cards: Trainer would split each batch over them, images and all, as if
-    every row had as many.
-    """
+    """Return the arguments of every stage's trainer; bfloat16 on an accelerator, float32 on a CPU. Raise ConfigError for one
+    process that sees several cards: Trainer would split each batch over them, and images unevenly."""
     if "WORLD_SIZE" not in os.environ and (cards := torch.cuda.device_count()) > 1:
         raise ConfigError(
             f"{cards} GPUs are here without a launcher: `accelerate launch --num_processes {cards} -m rewardlab.cli ...` "
@@ -288,8 +276,7 @@ def _free_shared_memory() -> int:
 
 
 def supervised_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
-    """Return :func:`common_arguments`, and how many worker processes read, decode and tokenize the samples: for stages whose
-    samples are known beforehand."""
+    """Return :func:`common_arguments`, and the worker processes that read, decode and tokenize samples."""
     workers = data_workers(config)
     if workers and (free := _free_shared_memory()) < MIN_SHARED_MEMORY:  # a worker that finds none is killed
         log_line(
@@ -358,8 +345,7 @@ _ROUNDING |= {"evaluation.batch_size"}  # `batch_size` alone is the optimizer st
 
 
 def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
-    """Return the dotted keys whose values differ between two resolved configs, with both values; None where one has no such
-    key."""
+    """Return the dotted keys whose values differ between two resolved configs, with both values; None for a missing key."""
     changes: dict[str, tuple[Any, Any]] = {}
     for name in sorted(before.keys() | now.keys()):
         old, new = before.get(name), now.get(name)
@@ -371,8 +357,8 @@ def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any], prefix: 
 
 
 def decides(key: str, before: Any, now: Any) -> bool:
-    """Return whether the setting of a dotted key, with another value now, decides what a run computes. Of a judge that an
-    endpoint serves the model does, and its address does not."""
+    """Return whether another value of a dotted key changes what a run computes. The model of a served judge does, its address
+    does not."""
     if {key, *key.split(".")} & (_SURROUNDINGS | _ROUNDING):
         return False
     return key not in _JUDGES or _without_addresses(before) != _without_addresses(now)

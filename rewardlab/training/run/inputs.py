@@ -35,8 +35,8 @@ Config = TypeVar("Config", bound=BaseModel)
 
 
 def config_of(schema: type[Config], config: Config | str | Path | None, **overrides: Any) -> Config:
-    """Return a config as it is, or of a YAML file, a name under ``configs/`` or the defaults, with ``overrides``. Raise
-    ConfigError, also for overrides of a config that is complete."""
+    """Return a config, or that of a YAML file, a name under ``configs/`` or the defaults with ``overrides``. Raise ConfigError,
+    also for overrides of a complete config."""
     if not isinstance(config, BaseModel):
         return load_config(schema, config, **overrides)
     if overrides:
@@ -64,9 +64,10 @@ def pairs_of(
     allow_columns: Collection[str] = (),
     allow_without_images: bool = False,
 ) -> Sequence[PreferencePair]:
-    """Return pairs as they are, or those of a set on disk, read as they are taken; videos as ``model``'s family is shown them,
-    or as ``frames``. ``images``: where relative paths of media start; ``allow_columns``: that may be there
-    unread; ``allow_without_images``: a set that speaks of images and has none is read, too. Raise DataError or MediaError."""
+    """Return pairs as they are, or those of a set on disk, read when used; videos as ``model``'s family shows them, or as
+    ``frames``. ``images``: folder of relative media paths; ``allow_columns``: columns to ignore; ``allow_without_images``:
+    accept questions that mention images in a set without any. Raise DataError or MediaError.
+    """
     if not isinstance(pairs, str | Path):
         return pairs
     policy = partial(video_policy_of, model)
@@ -87,9 +88,8 @@ THREADS = 8  # each has a row group in memory
 
 @dataclass(frozen=True)
 class ReadablePairs:
-    """The pairs of a run in ``out``: of those ``given`` the numbers ``left_out`` cannot be read, for the reasons given there.
-    ``digests`` tell each pair from any other. ``names_left_out`` and ``num_labelled_left_out`` count pairs that the set no
-    longer has, too."""
+    """The pairs of a run in ``out``: of those ``given``, ``left_out`` maps unreadable numbers to reasons. ``digests`` identify
+    pairs. ``names_left_out`` and ``num_labelled_left_out`` count pairs that the set no longer has, too."""
 
     given: Sequence[PreferencePair]
     digests: Sequence[str]
@@ -118,8 +118,8 @@ class ReadablePairs:
         return hashlib.sha256(kept.encode()).hexdigest()[:16]
 
     def known_as(self, data: str) -> str:
-        """Return ``data``, which begins with the fingerprint, as the run in ``out`` has it if all that it could read is the
-        same: from a file without the unreadable rows, or with sound ones in their places, a run is gone on with."""
+        """Return ``data``, which begins with the fingerprint, as the run in ``out`` has it if the readable pairs are the same:
+        a file without the unreadable rows, or with repaired ones, resumes the run."""
         before, length = _record(self.out / CONFIG), len(self.fingerprint)
         name = before.get("data", "")
         is_same = before.get("readable") == self._digest(self.left_out) and name[length:] == data[length:]
@@ -148,11 +148,8 @@ class ReadablePairs:
 
 
 def leave_out_unreadable(pairs: Sequence[PreferencePair], out: Path) -> ReadablePairs:
-    """Return the pairs whose pictures can be read, as far as a look tells. The others are listed in ``out/unreadable.jsonl``,
-    and logged; what is listed of a run that has begun stays left out.
-
-    Raise DataError where none is left, ConfigError for a finished run.
-    """
+    """Return the pairs whose images can be read. The others are listed in ``out/unreadable.jsonl`` and logged; pairs listed in
+    an interrupted run stay left out. Raise DataError if none is left, ConfigError for a finished run."""
     refuse_finished(out)
     facts, listed, is_resumed = pair_facts(pairs), _listed(out), has_begun(out)
     digests, left_out = _look(pairs, out)

@@ -68,8 +68,7 @@ Part = TypeVar("Part")
 
 
 def pass_limits(accelerator: Any, positions: int | None, rows: int | None = None) -> PassLimits:
-    """Return what one pass reads at most: so many positions, by which all processes have as many passes, or so many rows where
-    no number of positions is given."""
+    """Return the limits of one pass: so many positions, with as many passes in every process, or so many rows."""
     if positions is None:
         return PassLimits(rows)
     return PassLimits(positions=positions, max_processes=Processes(accelerator).max)
@@ -96,8 +95,8 @@ def without_sync(accelerator: Any, model: Any) -> Iterator[None]:
 
 
 def accumulate_passes(accelerator: Any, model: Any, parts: Sequence[Part], loss_of: Callable[[Part], Tensor]) -> Tensor:
-    """Return the sum of the parts' losses, through which the gradient of the last part alone flows: those of the others are
-    there by now."""
+    """Return the sum of the parts' losses; only the last part's gradient flows through it, the others' are accumulated
+    already."""
     options = {"scale_wrt_gas": False} if accelerator.distributed_type == DistributedType.DEEPSPEED else {}
     total: Tensor | float = 0.0
     for part in parts[:-1]:
@@ -110,13 +109,10 @@ def accumulate_passes(accelerator: Any, model: Any, parts: Sequence[Part], loss_
 
 @contextmanager
 def whole_weights(trainer: Any, gather_deepspeed3: bool = True) -> Iterator[Any]:
-    """Yield a trainer's policy as a plain module whose weights are whole on each process: of ZeRO-3 (not where
-    ``gather_deepspeed3`` is False: then each layer gathers its own in each forward pass) and of FSDP2. All processes must enter
-    it together.
-
-    Within it a forward pass waits for no other process, so that processes may make different numbers of them. It takes the
-    memory of the whole policy on each. Of FSDP2, modules that are ``trainer.kept_elsewhere`` stay in parts; weights of theirs
-    that FSDP2 keeps with the model's own are whole. Raise ConfigError for FSDP of version 1, which is not gathered here.
+    """Yield a trainer's policy as a plain module with all weights on each process, under ZeRO-3 (unless ``gather_deepspeed3``
+    is False: then each layer gathers its own) and FSDP2. All processes must enter it together; within it their forward passes
+    are independent. Modules in ``trainer.kept_elsewhere`` stay sharded under FSDP2, except weights kept with the model's own.
+    Raise ConfigError for FSDP 1.
     """
     accelerator = trainer.accelerator
     if accelerator.distributed_type is DistributedType.FSDP and not accelerator.is_fsdp2:
@@ -132,8 +128,8 @@ def whole_weights(trainer: Any, gather_deepspeed3: bool = True) -> Iterator[Any]
 
 @contextmanager
 def whole_parts(model: Any, is_needed: Callable[[str], bool]) -> Iterator[None]:
-    """Have those modules of an unwrapped FSDP2 model that are needed by their names ("" is the model itself) keep their weights
-    whole, for forward passes without gradient. Nothing happens to a model of another kind."""
+    """Keep the weights of the needed modules of an unwrapped FSDP2 model ("" is the model itself) gathered, for forward passes
+    without gradient. Other models are left alone."""
     if not isinstance(model, FSDPModule):
         yield
         return
@@ -159,8 +155,7 @@ def whole_parts(model: Any, is_needed: Callable[[str], bool]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Launch:
-    """How many processes train, at which ZeRO stage (FSDP deals out as much as stage 3, and counts as it), and whether the
-    optimizer's state is kept in the host's memory."""
+    """The number of processes, the ZeRO stage (FSDP counts as 3), and whether the optimizer's state is in the host's memory."""
 
     processes: int = 1
     zero: int = 0

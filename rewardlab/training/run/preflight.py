@@ -73,11 +73,9 @@ def numbers_that_fit(
     answer: Callable[[PreferencePair], str] = lambda pair: "",
     room: int = 0,
 ) -> Sequence[int]:
-    """Return which pairs fit. Those longer than ``config.max_tokens`` are listed in ``out/too_long.jsonl``, and logged.
-
-    Each is counted in the order that makes it longer. Where no ``max_tokens`` is given, raise DataError for a pair longer than
-    the model's context: it could not be read, and cutting it could cut an image. Also where none fits. Raise ConfigError for a
-    finished run, and for an attention that cannot be.
+    """Return which pairs fit, each in its longer order. Those longer than ``config.max_tokens`` are listed in
+    ``out/too_long.jsonl`` and logged. Raise DataError if none fits, and without ``max_tokens`` for a pair longer than the
+    model's context: cutting could cut an image. Raise ConfigError for a finished run and an unavailable attention.
     """
     refuse_finished(out)
     check_attention(config.attn_implementation)
@@ -134,11 +132,9 @@ def _longer(
     room: int,
     advance: Advance,
 ) -> Iterator[tuple[int, SampleTokens]]:
-    """Yield (number, tokens) of the pairs longer than ``limit`` among this process's share.
-
-    Most are shown to be shorter by bounds that cost little: a token is at least a byte, an image at most so many tokens, a text
-    as many tokens as its words. Of the others as much text is counted as it takes, many texts at once and while the next are
-    made, and read from disk, images and all, are only those that may still be too long.
+    """Yield (number, tokens) of this process's pairs longer than ``limit``. Cheap bounds exclude most: a token is at least a
+    byte, an image has a maximum, a text has at most its words' tokens. Texts of the others are counted as far as needed, and
+    only pairs that may still be too long are read from disk.
     """
 
     def tokens_of(candidate: _Candidate) -> SampleTokens:
@@ -185,9 +181,8 @@ def _candidates(
 
 
 def _fit(texts: Sequence[str], allowed: Sequence[float], counter: TokenCounter) -> list[bool]:
-    """Return whether each text is shown to have at most so many tokens: by those of its words; or else by those of its
-    beginning and the bytes of its rest; or else by all of its tokens. Where none are allowed, as beside a video of unknown
-    size, no text is looked at."""
+    """Return whether each text has at most so many tokens: bounded by its words, then by its beginning and the bytes of its
+    rest, then counted. If none are allowed, as beside a video of unknown size, no text is examined."""
 
     def beginnings(some: Sequence[str], most: Sequence[float]) -> list[int]:
         cuts = [_cut(text, tokens) for text, tokens in zip(some, most, strict=True)]
@@ -222,8 +217,7 @@ def gather_counts(count: Callable[[], dict[int, SampleTokens]], folder: Path) ->
 
 
 def gather(work: Callable[[], Any], folder: Path) -> list[Any]:
-    """Return what ``work`` gave each process, as JSON has it, by way of ``folder``, which is of this very work: several that go
-    on with a run do not work again."""
+    """Return the results of ``work`` in all processes, as JSON in ``folder``, so that a resumed run does not repeat it."""
     if num_processes() == 1:
         return [work()]
     files = [folder / f"{n}_of_{num_processes()}.json" for n in range(num_processes())]
@@ -269,8 +263,7 @@ class _WordTokens(dict[str, int]):
         return self.bytes_of(word) + 1
 
     def bytes_of(self, word: str) -> int:
-        """Return the bytes of a word, or of what the tokenizer makes of it where those are more: some characters have no
-        composed form, and under NFC become two or three."""
+        """Return the bytes of a word, or of the tokenizer's normal form if that has more (NFC)."""
         num_bytes = len(word.encode())
         return num_bytes if self._normalizer is None else max(num_bytes, len(self._normalizer.normalize_str(word).encode()))
 
@@ -305,11 +298,8 @@ class TokenCounter:
         return completion_to_learn(answer, self._specials)
 
     def texts_at_most(self, texts: Sequence[str]) -> list[int]:
-        """Bound the tokens of texts from above, many times faster than they are counted: by the sum of those of their words,
-        each counted once with the space before it.
-
-        The first word, without a space before it, and those that are not remembered count by their bytes, so that a text
-        without spaces is bound by its own. It is a bound where no token reaches over a space into the next word: in byte-level
+        """Bound the tokens of texts from above, much faster than counting: by the sum over their words, each counted once with
+        the space before it; first words and unknown words count by bytes. Valid if no token reaches over a space: byte-level
         BPE, WordPiece, Unigram and SentencePiece's BPE.
         """
         known, words = self._by_word, set[str]()

@@ -48,18 +48,15 @@ Chat = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class PromptReader:
-    """Makes the prompts of ``pairs`` as a judge is asked: the same parts in the same places, and no text keeps one of a
-    tokenizer's ``specials``."""
+    """Makes the prompts of ``pairs`` as a judge gets them; no text keeps one of a tokenizer's ``specials``."""
 
     pairs: Sequence[PreferencePair]
     template: Template
     specials: tuple[str, ...] = ()
 
     def read(self, number: int, orders: Sequence[Order]) -> tuple[PreferencePair, dict[Order, tuple[Chat, list[Image]]]]:
-        """Return pair ``number``, and in each of ``orders`` the prompt, with a place for each image, and the images.
-
-        An image is decoded once, in however many orders it is shown. Raise MediaError for one that cannot be.
-        """
+        """Return rows with ``prompt``, ``images`` (decoded), ``pair_id``, ``question``, ``order`` and ``preferred``; each pair
+        is read and decoded once. Raise DataError and MediaError."""
         pair = self.pairs[number]
         prompts = {order: build_messages(pair, order=order, template=self.template) for order in orders}
         encoded = {image for prompt in prompts.values() for image in _images(prompt)}
@@ -76,10 +73,8 @@ def _images(prompt: Sequence[Message]) -> list[bytes]:
 
 @dataclass(frozen=True)
 class PromptRows:
-    """The prompts of RL. A row of ``dataset`` is the number of one; :meth:`read` makes of it what is sampled from and paid.
-
-    ``keys`` are pair and order of each; ``threads`` read and decode side by side.
-    """
+    """The prompts of RL. A row of ``dataset`` is a number; :meth:`read` makes the row of it. ``keys`` are pair and order of
+    each; ``threads`` read and decode concurrently."""
 
     reader: PromptReader
     keys: Sequence[tuple[int, Order]]
@@ -168,10 +163,8 @@ def _in_parts(message: dict[str, str], specials: Sequence[str]) -> dict[str, Any
 
 
 def dialogue_dataset(reader: PromptReader, dialogues: Sequence[SFTDialogue]) -> Dataset:
-    """Return a dataset that TRL's SFTTrainer takes: prompt, images and completion, made as rows are taken.
-
-    What it holds in their place has the same names, or the trainer would remove it.
-    """
+    """Return a dataset for TRL's SFTTrainer: prompt, images and completion, made when rows are taken. The stored columns have
+    the same names, or the trainer would remove them."""
     columns = {
         "prompt": [json.dumps([dialogue.number, dialogue.order.value, dialogue.turns]) for dialogue in dialogues],
         "completion": [dialogue.answer for dialogue in dialogues],
@@ -205,11 +198,8 @@ def places_that_fit(
     *,
     name: str,
 ) -> list[int]:
-    """Return the places of the dialogues that fit. Those longer than ``config.max_tokens`` are listed in the file
-    ``out/name``, and logged.
-
-    Where no ``max_tokens`` is given, raise DataError for one longer than the model's context. Also where none fits.
-    """
+    """Return the places of the dialogues that fit. Those longer than ``config.max_tokens`` are listed in ``out/name`` and
+    logged. Raise DataError if none fits, and without ``max_tokens`` for one longer than the model's context."""
     if (limit := config.max_tokens or context_of(config.model)) is None or not dialogues:
         return list(range(len(dialogues)))
     learnt = hashlib.sha256("".join(map(repr, dialogues)).encode(errors="surrogatepass")).hexdigest()
@@ -254,10 +244,9 @@ def _too_long(
     template: Template,
     advance: Advance,
 ) -> Iterator[tuple[int, SampleTokens]]:
-    """Yield (place, tokens) of the dialogues longer than ``limit`` among those of this process's share of the pairs.
-
-    A token is at least a byte, and an image at most so many tokens: what is shorter by that is not counted. Of the others texts
-    are counted, and pairs read from disk only where the size of their images may still decide.
+    """Yield (place, tokens) of this process's dialogues longer than ``limit``. A token is at least a byte and an image has a
+    maximum: dialogues within these bounds are not counted, and pairs are read from disk only if the size of their images may
+    decide.
     """
     places: dict[int, list[int]] = {}
     for place, dialogue in enumerate(dialogues):

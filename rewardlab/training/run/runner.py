@@ -48,10 +48,10 @@ class Built:
 
 @dataclass(frozen=True)
 class Stage:
-    """A run of ``config`` in ``out`` on data of fingerprint ``data``. ``build(resume)`` makes its trainer, given the
-    checkpoint to resume from or None; ``sequences`` are those of one epoch, for the progress bar, which shows ``metric``.
-    ``evaluation``: what is evaluated while it trains; ``pairs``: those whose file is to be named in ``run.json``; ``readable``:
-    what is read of the data."""
+    """A run of ``config`` in ``out`` on data of fingerprint ``data``. ``build(resume)`` makes its trainer for a checkpoint or
+    None; ``sequences`` of one epoch and ``metric`` are for the progress bar; ``evaluation`` runs meanwhile; the file of
+    ``pairs`` is named in ``run.json``; ``readable`` are the pairs that are read.
+    """
 
     name: str
     config: TrainConfig
@@ -70,11 +70,8 @@ class Stage:
 
 
 def run_stage(stage: Stage) -> Path:
-    """Run, or resume, a stage; return the folder of its result.
-
-    Raise ConfigError for a finished or different run in its folder, HealthError for one that went wrong, DataError where the
-    data make not one step.
-    """
+    """Run, or resume, a stage; return the folder of its result. Raise ConfigError for a finished or different run in its
+    folder, HealthError for one that went wrong, DataError if the data make no step."""
     try:
         return run_with_rollback(stage.config, stage.out, lambda: _attempt(stage))
     except MediaError as error:
@@ -125,8 +122,8 @@ def models_of(trainer: Any) -> dict[str, Any]:
 
 
 def record_models(out: Path, trainer: Any) -> None:
-    """Write the attention and the type of weights of each model of a run into its ``run.json``, and log them; where a run goes
-    on with others, those it had, too."""
+    """Log the attention and weight type of each model of a run and write them into its ``run.json``; a change on resuming is
+    logged."""
     if not is_main():
         return
     models = models_of(trainer)

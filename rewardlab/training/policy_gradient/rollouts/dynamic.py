@@ -39,8 +39,8 @@ from rewardlab.training.policy_gradient.rollouts.sampling import State
 
 @dataclass(frozen=True)
 class Candidates:
-    """What the trainer lends: ``sample_and_score(rows)`` returns one scored rollout a row, ``gather`` the lists of all of
-    ``num_processes`` as one; ``process`` is this one's number."""
+    """The trainer's functions: ``sample_and_score(rows)`` returns one scored rollout per row, ``gather`` joins lists of all
+    ``num_processes``; ``process`` is this one's number."""
 
     sample_and_score: Callable[[list[Row]], list[Rollout]]
     gather: GatherObjects
@@ -50,8 +50,8 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Group:
-    """A group that was drawn: the process that has its rollouts, whether each that has a reward is correct, and, in that
-    process, the rollouts."""
+    """A sampled group: the process that has its rollouts, whether each scored one is correct, and, in that process, the
+    rollouts."""
 
     process: int
     correct: list[float]
@@ -63,10 +63,8 @@ class Group:
 
 
 class DynamicSampling:
-    """Chooses the groups of one rollout batch from its own stream of prompts, and keeps their pass rates.
-
-    ``source`` must be the same in every process.
-    """
+    """Chooses the groups of one rollout batch from its own stream of prompts, the same in every process, and keeps their pass
+    rates."""
 
     def __init__(self, source: PromptSource, pass_rates: PassRates, *, group_size: int, refill: bool, max_rounds: int) -> None:
         self._source, self._pass_rates = source, pass_rates
@@ -74,10 +72,9 @@ class DynamicSampling:
         self._ratio = RatioEMA()
 
     def choose(self, candidates: Candidates, num_rollouts: int) -> tuple[list[Rollout], dict[str, Metric]]:
-        """Return this process's ``num_rollouts`` rollouts in whole groups, and what share was used, mixed and repeated.
-
-        ``oversample`` takes another round only for its first batch, or where the first round brought not one mixed group.
-        Raise DataError where ``max_rounds`` bring none.
+        """Return this process's ``num_rollouts`` rollouts in whole groups, and the fractions used, mixed and repeated.
+        ``oversample`` takes another round only for its first batch, or if no group is mixed. Raise DataError if ``max_rounds``
+        bring none.
         """
         num_groups = num_rollouts // self._group_size * candidates.num_processes
         drawn, metrics = self._draw_rounds(candidates, num_groups)

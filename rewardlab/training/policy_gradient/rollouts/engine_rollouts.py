@@ -46,8 +46,8 @@ def chats_of(rows: Sequence[Row]) -> list[Any]:
 
 
 class EngineRollouts:
-    """Samples for ``trainer``, a PolicyTrainer, which says by ``prompts`` and ``keys`` what it is about to sample from.
-    ``read_rows`` makes of rows of its dataset what is sampled from."""
+    """Samples for ``trainer``, a PolicyTrainer, which sets ``prompts`` and ``keys`` before. ``read_rows`` makes rows of its
+    dataset into rows to sample from."""
 
     def __init__(
         self, trainer: Any, config: EngineConfig, num_rollbacks: int, read_rows: Callable[[Sequence[Row]], list[Row]]
@@ -71,8 +71,7 @@ class EngineRollouts:
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Of the last batch drawn ahead: by how many optimizer steps its weights were older than the policy, and how long it
-        was waited for."""
+        """Return the age of the last batch's weights in optimizer steps, and the time spent waiting for it."""
         return self._sampler.metrics if isinstance(self._sampler, AheadSampler) else {}
 
     def _params(self, *key: int) -> SamplingParams:
@@ -104,8 +103,8 @@ Job = tuple["Future[tuple[int, list[Completion]]]", list[tuple[Message, ...]], S
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """Rollout batch ``number`` of a run. ``read`` returns, of this process's prompts, a key that tells each from all others,
-    and the chats with their images."""
+    """Rollout batch ``number`` of a run. ``read`` returns a unique key and the chat with images of each prompt of this
+    process."""
 
     number: int
     read: Callable[[], tuple[list[Hashable], list[Any]]]
@@ -122,9 +121,7 @@ def batches_from(
     sampler: RolloutSampler, step: int, last_step: int, accumulation: int, ahead: int
 ) -> Iterator[tuple[int, int]]:
     """Yield number and first step of the rollout batch that ``step`` begins, and of up to ``ahead`` more before ``last_step``.
-
-    ``accumulation``: micro-batches of a step.
-    """
+    ``accumulation``: micro-batches per step."""
     steps = sampler.repeats // accumulation
     for n in range(ahead + 1):
         if n == 0 or step + n * steps < last_step:
@@ -157,8 +154,7 @@ class AheadSampler:
         lengths: Sequence[int],
         plan: Sequence[PlannedBatch],
     ) -> tuple[list[list[int]], list[list[float]]]:
-        """Return tokens and log-probs of one completion of each prompt. ``plan``: the batch of these prompts, and those that
-        will follow it."""
+        """Return tokens and log-probs of one completion of each prompt. ``plan``: this batch and those that follow."""
         self._give_weights(model, step)
         for batch in plan:
             if batch.number not in self._sent:
@@ -256,8 +252,8 @@ class AheadSampler:
 
 
 def send_merged_copies(generation: Any) -> None:
-    """Have TRL's ``VLLMGeneration`` send merged copies of weights with adapters; merging in place, as it does by itself,
-    changes the weights below them a little at every update. Raise ConfigError where FSDP shards what would be merged."""
+    """Make TRL's ``VLLMGeneration`` send merged copies of weights with adapters; its merging in place changes the frozen
+    weights a little at every update. Raise ConfigError if FSDP shards these weights."""
     if not isinstance(generation.model, PeftModel):
         return
     if generation._dist.is_fsdp:

@@ -32,10 +32,11 @@ Score = Callable[[Sequence[Rollout]], Scored]
 
 @dataclass(frozen=True)
 class Sampling:
-    """What the trainer lends a strategy. ``sample(prompt_ids, images, fields, rows)`` returns tokens and log-probs, one
-    completion a prompt, of at most the strategy's ``max_new_tokens``; ``rows`` tells which of the process's rollouts each
-    continues, and so which draws are its own. ``all_processes(flag)`` tells whether a flag holds everywhere; ``ends`` are the
-    tokens that end a turn; ``max_completion_length`` bounds a turn."""
+    """The trainer's functions for a strategy. ``sample(prompt_ids, images, fields, rows)`` returns tokens and log-probs, one
+    completion per prompt of at most ``max_new_tokens``; ``rows`` names the process's rollouts, and so their random numbers.
+    ``all_processes(flag)``: whether a flag holds everywhere; ``ends``: tokens that end a turn; ``max_completion_length`` bounds
+    a turn.
+    """
 
     sample: Callable[[list[list[int]], Any, Fields, Sequence[int]], Samples]
     all_processes: Callable[[bool], bool]
@@ -52,11 +53,8 @@ class Collected:
 
 
 class RolloutStrategy(Protocol):
-    """How prompts become scored rollouts. One instance serves one process of one run.
-
-    ``max_new_tokens``: of one call of the sampler; None: the whole completion. ``continues_rollouts``: some rollouts of a batch
-    may be unfinished and without a reward.
-    """
+    """Makes prompts into scored rollouts, for one process of one run. ``max_new_tokens``: of one call of the sampler; None: the
+    whole completion. ``continues_rollouts``: rollouts of a batch may be unfinished and without a reward."""
 
     max_new_tokens: int | None
     continues_rollouts: bool
@@ -113,9 +111,8 @@ class WholeRollouts:
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How the policy is sampled. ``hot_token``: one early token is drawn hot (FIRE), and not trained on. ``batch_size``:
-    completions that the trainer's own decoder makes side by side; None: all. ``engine``: a ``vllm serve`` of its own instead of
-    the decoder. ``num_rollbacks``: how often this run was taken back; other draws are then made."""
+    """``hot_token``: one early token is sampled hot (FIRE), and not trained on. ``batch_size``: completions decoded at a time;
+    None: all. ``engine``: a ``vllm serve`` instead of the decoder. ``num_rollbacks`` of this run: each changes the samples."""
 
     hot_token: HotToken | None = None
     batch_size: int | None = None
@@ -149,8 +146,8 @@ def load_states(checkpoint: Path) -> list[State]:
 
 @dataclass(frozen=True)
 class Prompts:
-    """One prompt a rollout, repeated where several rollouts are drawn of it: token ids, the images of each (None where no
-    prompt has any), the model inputs made of them, and the token that pads."""
+    """One prompt per rollout, with repetitions: token ids, images (None if no prompt has any), model inputs made of them, and
+    the padding token."""
 
     ids: Sequence[list[int]]
     images: Any
@@ -158,18 +155,15 @@ class Prompts:
     pad: int
 
     def numbers(self) -> tuple[list[int], list[int]]:
-        """Return two numbers of each prompt, in the order in which they first occur: one that equals another's where both
-        have the same token ids and images, one where they have the same images."""
+        """Return two numbers of each prompt, by first occurrence: one for its token ids and images, one for its images."""
         images = group_numbers([tuple(map(image_key, pictures or ())) for pictures in self.images or [()] * len(self.ids)])
         return group_numbers(list(zip(map(tuple, self.ids), images, strict=True))), images
 
 
 def plan_slices(prompts: Sequence[int], images: Sequence[int], size: int) -> list[list[int]]:
-    """Return rows to draw side by side: at most ``size``, in as few slices as there can be.
-
-    ``prompts`` and ``images`` number what each row reads. Prompts with the same images stay together where that takes no more
-    slices; failing that, the rows of each prompt; failing that, as many of them as there is room for. One slice more costs
-    more than a prompt read twice: all its decoding steps.
+    """Return rows to decode together: at most ``size``, in the fewest slices. ``prompts`` and ``images`` number what each row
+    reads. Prompts with the same images stay together if that takes no more slices; else the rows of each prompt; else as many
+    as fit. One more slice costs more than a prompt read twice.
     """
     rows = sorted(range(len(prompts)), key=lambda row: (images[row], prompts[row]))
     fewest = math.ceil(len(rows) / size)
@@ -202,12 +196,9 @@ def decode_rollouts(
     batch_size: int | None = None,
     hot_token: HotToken | None = None,
 ) -> Samples:
-    """Return one completion of each prompt, sampled by inverse CDF of its row of ``uniforms_NT``, at most ``batch_size`` side
-    by side (None: all).
-
-    In float32 what is drawn does not depend on which rows are side by side, nor on how often a prompt occurs; of 16 bits they
-    decide how sums are rounded. Equal prompts are read once, and what prompts about the same images begin with alike is read
-    once for them. No token that stands for an image is drawn.
+    """Return one completion of each prompt, sampled by inverse CDF of its row of ``uniforms_NT``, at most ``batch_size`` at a
+    time (None: all). In float32 samples depend neither on the slices nor on repetitions of a prompt. Equal prompts are read
+    once, and so is the common beginning of prompts about the same images. Image tokens are never sampled.
     """
     by_prompt, by_image = prompts.numbers()
     tokens: list[list[int]] = [[] for _ in prompts.ids]

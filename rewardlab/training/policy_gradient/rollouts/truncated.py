@@ -20,8 +20,8 @@ from rewardlab.training.policy_gradient.rollouts.sampling import Collected, Samp
 
 
 class TruncatedRollouts:
-    """Rollouts that grow by ``window`` tokens a step; unfinished ones go ahead of new prompts, which ``source`` gives. The
-    policy is not trained on the last ``tail`` tokens of a window that ends before its rollout does."""
+    """Rollouts that grow by ``window`` tokens a step; unfinished ones precede new prompts of ``source``. The last ``tail``
+    tokens of an unfinished window are not trained on."""
 
     continues_rollouts = True
 
