@@ -180,7 +180,6 @@ def test_a_server_that_begins_anew_draws_again(sampler: AheadSampler) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"engine": {"kind": "colocate", "ahead": 1}}, "engine.ahead is of kind serve"),
         (
             {"engine": {"ahead": 1}, "advantage": "grpo", "group_size": 2, "dynamic_sampling": "refill"},
             "chooses prompts by what was drawn",
