@@ -1,4 +1,4 @@
-"""`rewardlab sft`, `rl`, `rm`, `score`, `prm`, `policy`: training; `merge` and `show`: what it left."""
+"""`rewardlab sft`, `rl`, `rm`, `prm`, `policy`: training; `score`, `merge` and `show`: its results."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ Config = TypeVar("Config", bound="TrainConfig")
 
 
 def train_config(schema: type[Config], config: str | Path | None, overrides: Sequence[str] | None, **options: Any) -> Config:
-    """Return the config of a run, its model "demo" replaced by the folder of the bundled judge, and say what it starts from,
-    before the libraries are loaded. Raise ConfigError, and CheckpointError where its model is a folder that is not there."""
+    """Return the config of a run, with the bundled judge's folder for model "demo", and print the model before the libraries are
+    loaded. Raise ConfigError, and CheckpointError for a model folder that does not exist."""
     from rewardlab.config import load_config, parse_overrides
     from rewardlab.models.checkpoints import check_folder
 
@@ -54,8 +54,8 @@ def train_config(schema: type[Config], config: str | Path | None, overrides: Seq
 
 
 def report_run(final: Path, settings: TrainConfig) -> None:
-    """Print, once, where a training run's result is and how to look at the run. End with the watchdog's exit status where the
-    run learnt nothing, unless its policy is to warn."""
+    """Print, once, where a run's result is. End with the watchdog's exit status if the run learnt nothing, unless its policy is
+    to warn."""
     from rewardlab.training.run.watchdog import read_outcome
 
     echo_once(f"written: {final}; metrics.jsonl and run.json beside it (curves: rewardlab show {final.parent})")
@@ -192,7 +192,7 @@ def score_command(
     allow_columns: AllowColumns = None,
     allow_without_images: AllowWithoutImages = False,
 ) -> None:
-    """Score both responses of every pair with a scalar reward model; a line a pair: `{"row": 0, "scores": [0.3, 0.7]}`."""
+    """Score both responses of every pair with a scalar reward model, one line per pair: `{"row": 0, "scores": [0.3, 0.7]}`."""
     from rewardlab.data.rows import FRAMES
     from rewardlab.training.reward_model import write_scores
     from rewardlab.training.run.inputs import pairs_of
@@ -272,12 +272,11 @@ def show_command(
     run: Annotated[Path, typer.Argument(help="Folder of a training run, finished or not.")],
     data: Annotated[
         Optional[Path],
-        typer.Option("--data", help="The pairs that it was trained on, if they are elsewhere now: for questions and images."),
+        typer.Option("--data", help="The pairs that it was trained on, if they have moved: for questions and images."),
     ] = None,
     images: Images = None,
 ) -> None:
-    """Write RUN/run.html: curves of all logged metrics, rollouts over time with the images that they are about, and the
-    watchdog's findings."""
+    """Write RUN/run.html: curves of all logged metrics, rollouts over time with their images, and the watchdog's signs."""
     from rewardlab.health.run_page import write_run_page
 
     typer.echo(f"written: {write_run_page(run, data=data, images=images)}")
