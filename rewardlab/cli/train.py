@@ -39,7 +39,7 @@ Config = TypeVar("Config", bound="TrainConfig")
 
 
 def train_config(schema: type[Config], config: str | Path | None, overrides: Sequence[str] | None, **options: Any) -> Config:
-    """Return the config of a run, with the bundled judge's folder for model "demo", and print the model before the libraries are
+    """Return the config of a run, with the bundled judge's folder for model "demo", and print the model before libraries are
     loaded. Raise ConfigError, and CheckpointError for a model folder that does not exist."""
     from rewardlab.config import load_config, parse_overrides
     from rewardlab.models.checkpoints import check_folder

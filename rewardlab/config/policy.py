@@ -67,7 +67,7 @@ class PolicyConfig(MethodConfig):
     @property
     def loaded_judges(self) -> tuple[str, ...]:
         """Names of all judges that a run opens: those that pay, and the second judge of the signs."""
-        second = [self.signs.second_judge] if self.signs.second_judge and self.signs.sample else []
+        second = [self.signs.second_judge] if self.signs.second_judge else []
         return (self.judge, *self.other_judges, *second)
 
     @model_validator(mode="after")

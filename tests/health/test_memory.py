@@ -247,8 +247,6 @@ def test_other_judges_lie_beside_the_first() -> None:
     signs = {"second_judge": "prob:runs/b"}
     second = table(PolicyConfig(judge="prob:runs/a", signs=signs), Launch(8, 3))  # type: ignore[arg-type]
     assert second["another judge's weights", Phase.ALWAYS] == 2 * B
-    unasked = PolicyConfig(judge="prob:runs/a", signs={**signs, "sample": 0})  # type: ignore[arg-type]
-    assert ("another judge's weights", Phase.ALWAYS) not in table(unasked, Launch(8, 3))
     finding = next(needs(PolicyConfig(judge=f"prob:{BASE}", other_judges=["vllm:runs/b"]), Plan(Launch(8, 3), 80.0)))
     assert finding.outcome == "failed"
     assert "judge: vllm:runs/b would start a vLLM" in finding.message

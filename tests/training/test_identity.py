@@ -89,8 +89,8 @@ def test_a_run_goes_on_with_other_surroundings(tmp_path: Path, capsys: pytest.Ca
         "evaluation.batch_size 8 (was null); from here on its numbers differ from the same run's by rounding" in said
     )
     (tmp_path / "metrics.jsonl").write_text(TRAINED)  # without a checkpoint, the run before has begun anew
-    with pytest.raises(ConfigError, match=r"other settings or data \(evaluation.seed\)"):
-        open_run(tmp_path, config(evaluation={"seed": 1}), data="d")
+    with pytest.raises(ConfigError, match=r"other settings or data \(seed\)"):
+        open_run(tmp_path, config(seed=1), data="d")
 
 
 def test_another_attention_of_auto_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
