@@ -99,7 +99,7 @@ def fit_limits(runs: Sequence[dict[str, Any]], limits: SignsConfig) -> SignsConf
         far = [run["extremes"][name] for run in runs if run["fallen"] is None and run["extremes"][name] is not None]
         if far and max(far) > 0 and getattr(limits, trend.limit) is not None:
             fitted[trend.limit] = (1 + MARGIN) * max(far)
-    return SignsConfig.model_validate(limits.model_dump() | fitted)
+    return limits.model_copy(update=fitted)
 
 
 def split(records: Sequence[dict[str, Any]], limits: SignsConfig, sign: str = "") -> list[dict[str, Any]]:
@@ -181,7 +181,7 @@ def main() -> None:
     parser.add_argument("--limits", default="{}", help="other limits, JSON")
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
-    limits = SignsConfig.model_validate(json.loads(options.limits))
+    limits = SignsConfig.model_validate({"truth": "exact", "second_judge": "of the records"} | json.loads(options.limits))
     summary = summarize(read_records(options.study), limits)
     write_atomic(options.out / "policy_signs.json", json.dumps(summary, indent=1) + "\n")
     write_atomic(options.out / "policy_signs.md", markdown(summary))

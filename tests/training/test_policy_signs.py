@@ -193,7 +193,7 @@ def test_every_limit_has_a_trend() -> None:
     """And null switches it off."""
     limits = {name for name in SignsConfig.model_fields if name.startswith("max_")}
     assert limits == {trend.limit for trend in TRENDS.values()}
-    off = PolicySigns(SignsConfig.model_validate(dict.fromkeys(limits)))
+    off = PolicySigns(SignsConfig.model_validate({**dict.fromkeys(limits), "truth": "exact", "second_judge": "hf:x"}))
     for value in [0.0] * BEGINNING + [1.0] * 9:
         assert not any(off.of({trend.metric: value for trend in TRENDS.values()}).values())
 
