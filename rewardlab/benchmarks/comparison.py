@@ -8,18 +8,76 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from rewardlab.benchmarks.differences import FigureDifferences, figure_differences
+from rewardlab.benchmarks.base import REPORT, SCORES, VOTES
 from rewardlab.benchmarks.findings import key_phrase
 from rewardlab.benchmarks.headline import has_majorities
 from rewardlab.benchmarks.report import macro_text
 from rewardlab.benchmarks.report_model import SCORE_ANEW, Report, RowScore
-from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
-from rewardlab.benchmarks.run_names import short_names
+from rewardlab.data.attacks.families import Kind
 from rewardlab.data.files import read_lines
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.metrics.intervals import DifferenceEstimate, Interval, difference_interval, sign_flip_p
+from rewardlab.metrics.accuracy import LEAST_BOTH
+from rewardlab.metrics.intervals import DifferenceEstimate, Interval, difference_interval, macro_interval, sign_flip_p
 from rewardlab.metrics.multiplicity import holm
 from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
+
+
+@dataclass(frozen=True)
+class FigureDifferences:
+    """What one run has more than another (-1..1), with 95 % intervals over prompts: of the ``macro`` average over groups, of
+    ``swap_consistency``, and of ``all_right``, the share of prompts whose every pair is right in both orders (Acc+). One is
+    None where a run has no such figure."""
+
+    macro: DifferenceEstimate
+    swap_consistency: DifferenceEstimate | None
+    all_right: DifferenceEstimate | None
+
+
+def figure_differences(before: Sequence[RowScore], after: Sequence[RowScore], *, whole_prompts: bool) -> FigureDifferences:
+    """Return the differences after - before of two scorings of the same rows. ``whole_prompts``: prompts whose every pair is
+    right are counted. Raise KeyError where ``after`` lacks a row."""
+    others = {row.row: row for row in after}
+    pairs = [(row, others[row.row]) for row in before]
+    return FigureDifferences(_macro(pairs), _swap(pairs), _all_right(pairs) if whole_prompts else None)
+
+
+def _macro(pairs: Sequence[tuple[RowScore, RowScore]]) -> DifferenceEstimate:
+    groups: dict[str, list[float]] = {}
+    for row, other in pairs:
+        groups.setdefault(row.group, []).append(other.score - row.score)
+    means = [math.fsum(gaps) / len(gaps) for gaps in groups.values()]
+    gaps, names, clusters = zip(*[(other.score - row.score, row.group, row.cluster) for row, other in pairs], strict=True)
+    return DifferenceEstimate(math.fsum(means) / len(means), macro_interval(gaps, names, clusters, least=-1.0))
+
+
+def _swap(pairs: Sequence[tuple[RowScore, RowScore]]) -> DifferenceEstimate | None:
+    both = [(row, other) for row, other in pairs if row.alike is not None and other.alike is not None]
+    if not both or len(both) < LEAST_BOTH * len(pairs):
+        return None
+    gaps = [float(bool(other.alike)) - bool(row.alike) for row, other in both]
+    return _figure_difference(gaps, [row.cluster for row, _ in both])
+
+
+def _all_right(pairs: Sequence[tuple[RowScore, RowScore]]) -> DifferenceEstimate:
+    prompts: dict[str, list[tuple[float, float]]] = {}
+    for row, other in pairs:
+        prompts.setdefault(row.cluster, []).append((row.score, other.score))
+    least = [map(min, zip(*scores, strict=True)) for scores in prompts.values()]
+    return _figure_difference([float(after == 1) - (before == 1) for before, after in least], list(prompts))
+
+
+def _figure_difference(gaps: Sequence[float], clusters: Sequence[str]) -> DifferenceEstimate:
+    return DifferenceEstimate(math.fsum(gaps) / len(gaps), difference_interval(gaps, clusters))
+
+
+def short_names(folders: Sequence[str]) -> list[str]:
+    """Return a name of each folder: its last part, and as much before it as tells the folders apart."""
+    paths = [Path(folder).parts for folder in folders]
+    for depth in range(1, max(map(len, paths), default=0) + 1):
+        names = ["/".join(parts[-depth:]) for parts in paths]
+        if len(set(names)) == len(names):
+            return names
+    return list(folders)
 
 
 @dataclass(frozen=True)
@@ -267,7 +325,6 @@ def leaderboard_title(runs: Sequence[Run]) -> str:
 
 def leaderboard_markdown(runs: Sequence[Run]) -> str:
     """Return the leaderboard as Markdown. Raise ConfigError if the runs are not of one benchmark and data file."""
-    from rewardlab.benchmarks.group_differences import BY_FAMILY, family_table  # which builds on this module
 
     columns, rows = leaderboard(runs)
     figures, changes = figures_table(runs)
@@ -295,7 +352,6 @@ def _with_stacked_p(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tu
 def leaderboard_html(runs: Sequence[Run]) -> str:
     """Return the leaderboard as one self-contained page, with the intervals drawn. Raise as :func:`leaderboard_markdown`."""
     from rewardlab.benchmarks.figures import leaderboard_figure
-    from rewardlab.benchmarks.group_differences import BY_FAMILY, family_table
     from rewardlab.reporting.pages import page_environment
     from rewardlab.reporting.plots import WIDE, figure_uri
 
@@ -329,3 +385,153 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
             title=leaderboard_title(runs), columns=columns[:faults], rows=[row[:faults] for row in rows], wrong=wrong, **facts
         )
     )
+
+
+@dataclass(frozen=True)
+class AgainstFirst:
+    """A run's accuracy less the first run's; ``p_holm`` is the p-value adjusted for the number of comparisons; ``figures`` are
+    the differences of the other figures, ``groups`` those of accuracy within each group, of attacks within each family."""
+
+    difference: float
+    interval: Interval
+    p_value: float
+    p_holm: float
+    better: int
+    worse: int
+    figures: FigureDifferences
+    groups: Mapping[str, DifferenceEstimate]
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A finished run; of one that failed every figure is None and there are no ``findings``, for they are not its judge's.
+    ``against_first`` is None of the first run, and where that one failed."""
+
+    run: str
+    judge: str
+    failure: str
+    accuracy: float | None
+    interval: Interval | None
+    invalid_rate: float | None
+    swap_consistency: float | None
+    position_bias: float | None
+    findings: tuple[str, ...]
+    against_first: AgainstFirst | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs of one benchmark in the order they were named. Accuracies, rates and differences are in 0..1, intervals 95 %, over
+    prompts. ``different_protocols``: a sentence for each run that was asked otherwise than the first."""
+
+    benchmark: str
+    num_pairs: int
+    runs: tuple[ComparedRun, ...]
+    different_protocols: tuple[str, ...]
+
+
+def compare_runs(runs: Sequence[Run], different_protocols: Sequence[str] = ()) -> Comparison:
+    """Return the comparison of runs with the first of them. Raise ConfigError as :func:`comparison.against`."""
+    base = runs[0]
+    changes = {n: against(base, run) for n, run in enumerate(runs[1:], start=1)}  # refuses other rows, failed or not
+    whole = [n for n in changes if not (base.report.failure or runs[n].report.failure)]
+    adjusted = dict(zip(whole, holm([changes[n].p_value for n in whole]), strict=True))
+    return Comparison(
+        benchmark=base.report.benchmark,
+        num_pairs=base.report.scores.num_pairs,
+        runs=tuple(
+            _compared(run, _against_first(changes[n], adjusted[n], base, run) if n in adjusted else None)
+            for n, run in enumerate(runs)
+        ),
+        different_protocols=tuple(different_protocols),
+    )
+
+
+def _against_first(change: Difference, p_holm: float, base: Run, run: Run) -> AgainstFirst:
+    return AgainstFirst(
+        difference=change.difference,
+        interval=change.interval,
+        p_value=change.p_value,
+        p_holm=p_holm,
+        better=change.better,
+        worse=change.worse,
+        figures=figures_against(base, run),
+        groups=differences_by_group(base, run),
+    )
+
+
+def _compared(run: Run, change: AgainstFirst | None) -> ComparedRun:
+    report, scores = run.report, run.report.scores
+    if report.failure:
+        return ComparedRun(run.name, report.judge, report.failure, None, None, None, None, None, (), change)
+    return ComparedRun(
+        run=run.name,
+        judge=report.judge,
+        failure=report.failure,
+        accuracy=scores.accuracy.micro,
+        interval=scores.interval,
+        invalid_rate=scores.invalid_rate,
+        swap_consistency=scores.swap_consistency,
+        position_bias=scores.position_bias,
+        findings=report.findings,
+        against_first=change,
+    )
+
+
+BY_FAMILY = "Paired differences by family of attacks: right judgments, in points"
+# Held-out families together, with the sign of `good_unnamed` and `wrong_unnamed` turned: more is better.
+TOGETHER = {
+    "": "the good answer named over a degenerate one",
+    "_against_wrong": "an honest wrong one named over a degenerate one",
+}
+
+
+def differences_by_group(base: Run, other: Run) -> dict[str, DifferenceEstimate]:
+    """Return by group the difference other - base of accuracy, of runs that :func:`comparison.against` compares."""
+    after = _scores(other)
+    return {group: _difference(rows, after) for group, rows in _by_group(base).items()}
+
+
+def _by_group(run: Run) -> dict[str, list[RowScore]]:
+    groups: dict[str, list[RowScore]] = {}
+    for row in run.rows:
+        groups.setdefault(row.group, []).append(row)
+    return groups
+
+
+def _scores(run: Run) -> dict[int, float]:
+    return {row.row: row.score for row in run.rows}
+
+
+def _difference(before: Sequence[RowScore], after: Mapping[int, float]) -> DifferenceEstimate:
+    gaps = [after[row.row] - row.score for row in before]
+    return DifferenceEstimate(sum(gaps) / len(gaps), difference_interval(gaps, [row.cluster for row in before]))
+
+
+def family_table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+    """Return (column names, a row of cells per family) of runs under attack: the first run's share of right judgments, and what
+    each other run has more; the held-out families of degenerate answers together come first. No rows of other runs, and none
+    where one failed."""
+    base, robustness = runs[0], runs[0].report.robustness
+    if robustness is None or len(runs) < 2 or any(run.report.failure for run in runs):
+        return [], []
+    names, groups = short_names([run.name for run in runs]), _by_group(base)
+    families = {name: family for name, family in robustness.families.items() if name in groups}
+    sets: dict[str, list[RowScore]] = {}
+    for ending, words in TOGETHER.items():
+        held_out = [name for name, each in families.items() if each.kind == Kind.DEGENERATE and not each.in_training]
+        rows = [row for name in held_out if name.endswith("_against_wrong") == bool(ending) for row in groups[name]]
+        sets |= {f"held out: {words}": rows} if rows else {}
+    sets |= {name.replace("_", " "): groups[name] for name in families}
+    others = [_scores(run) for run in runs[1:]]
+    cells = [[words, _share(rows), *(_cell(rows, after) for after in others)] for words, rows in sets.items()]
+    return ["family", names[0], *(f"{name} less {names[0]}" for name in names[1:])], cells
+
+
+def _share(rows: Sequence[RowScore]) -> str:
+    return percent(sum(row.score for row in rows) / len(rows))
+
+
+def _cell(before: Sequence[RowScore], after: Mapping[int, float]) -> str:
+    change = _difference(before, after)
+    return f"{signed(change.difference)} [{', '.join(map(signed, change.interval))}]"

@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.base import REPORT, VOTES, Row
 from rewardlab.benchmarks.browser import tally, votes_of_rows
 from rewardlab.benchmarks.comparison import Run
 from rewardlab.benchmarks.report_model import Report, RowScore, Scores
-from rewardlab.benchmarks.run_files import REPORT, VOTES
 from rewardlab.data.images import thumbnail, to_data_url
 from rewardlab.data.judged import reduce_logged_votes
 from rewardlab.errors import ConfigError, DataError, MissingPackageError

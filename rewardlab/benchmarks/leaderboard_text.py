@@ -8,20 +8,21 @@ import textwrap
 from collections.abc import Sequence
 
 from rewardlab.benchmarks.comparison import (
+    BY_FAMILY,
     FAULTS,
     NOTES,
     OTHER_FIGURES,
+    FigureDifferences,
     Run,
     against,
     failures_of,
+    family_table,
     figures_against,
     figures_table,
     leaderboard,
     leaderboard_title,
+    short_names,
 )
-from rewardlab.benchmarks.differences import FigureDifferences
-from rewardlab.benchmarks.group_differences import BY_FAMILY, family_table
-from rewardlab.benchmarks.run_names import short_names
 from rewardlab.metrics.multiplicity import holm
 
 LEAST_NAME, MOST_NAME = 14, 40  # letters of the column of names

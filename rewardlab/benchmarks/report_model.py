@@ -257,6 +257,8 @@ class Report:
     data: str
     data_sha256: str
     judge: str
+    judge_config: Mapping[str, Any]
+    judge_config_hash: str
     template: str | None
     orders: str
     votes: int
@@ -293,9 +295,12 @@ class Report:
         )
 
     def _repr_markdown_(self) -> str:
-        from rewardlab.benchmarks.report import report_markdown  # imports matplotlib, which reading a report does not need
-
-        return report_markdown(self)
+        """Return the main figures for a notebook; the whole report is in ``report.md`` and ``report.html``."""
+        scores = self.scores
+        lines = [f"**{self!r}**", "", f"- {scores.num_pairs:,} pairs, {scores.num_votes_total:,} votes"]
+        lines += [f"- invalid answers: {100 * scores.invalid_rate:.2f} %"]
+        lines += [f"- swap consistency: {100 * scores.swap_consistency:.1f} %"] if scores.swap_consistency is not None else []
+        return "\n".join([*lines, *(f"- {finding}" for finding in self.findings)])
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``report.json`` holds."""

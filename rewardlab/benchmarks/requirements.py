@@ -221,7 +221,7 @@ def check_possible(
             hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(set(groups)))}"
             raise ConfigError(f"{one.text!r}: the data has no group {one.group!r}; {hint}")
         if one.figure in BOTH_ORDERS_FIGURES and orders != "both":
-            raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave --orders {orders} out")
+            raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave orders={orders} out")
         if (control := CONTROL_FIGURES.get(one.figure)) and control not in controls:
             raise ConfigError(f"{one.text!r}: needs --controls {','.join([*controls, control])}")
         if one.figure in ROBUSTNESS_FIGURES and measured is None:

@@ -3,42 +3,38 @@
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from rewardlab.benchmarks.registry import PACKAGED
+from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import (
     AllowColumns,
-    ApiKeyEnv,
     AsJson,
-    EngineArgs,
+    BudgetTokens,
+    BudgetUsd,
+    JudgeKeys,
     JudgeOption,
     MaxFailed,
     Out,
+    Price,
+    Votes,
     bench_app,
     columns_of,
-)
-from rewardlab.cli.prices import BudgetTokens, BudgetUsd, Price, parse_budget, parse_prices
-from rewardlab.cli.request_options import (
-    Body,
-    Cache,
-    Concurrency,
-    Deadline,
-    MaxTokensField,
-    ReasoningEffort,
-    cache_folder,
-    request_options,
+    command_line,
+    judge_of,
+    parse_budget,
+    parse_prices,
 )
 from rewardlab.errors import ConfigError
-from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, spec_help
 from rewardlab.samplers.failures import MAX_FAILED
+
+ROWS = "Rows"  # a panel of options
 
 if TYPE_CHECKING:
     from rewardlab.benchmarks.base import Row
@@ -69,89 +65,37 @@ def show_run(report: Report, rows: Sequence[Row], out: Path, *, as_json: bool, a
         raise typer.Exit(1)
 
 
-@bench_app.command("run")
-def bench_run(
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """Options of `bench run`."""
+
     benchmark: Annotated[
         str,
         typer.Argument(
-            help=f"{', '.join(PACKAGED)} (your own labelled .parquet/.jsonl), one of an installed package, "
-            "or a Python file with a BENCHMARK."
+            help=f"{', '.join(PACKAGED)} (your own labelled .parquet/.jsonl), one of an installed package, or a Python file "
+            "with a BENCHMARK."
         ),
-    ],
-    judge: Annotated[
-        str,
-        typer.Option("--judge", help=f"{spec_help(*WITHOUT_SAMPLER, 'baseline', 'replay')}."),
-    ],
-    out: Out,
+    ]
+    overrides: JudgeKeys = None
+    judge: JudgeOption
+    out: Out
+    votes: Votes = None
     data: Annotated[
         Optional[Path],
         typer.Option(
             "--data",
             help="The benchmark's data file (mmrb2: or the folder of its four); default: what `bench prepare` fetched.",
+            rich_help_panel=ROWS,
         ),
-    ] = None,
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the benchmark's images.")] = None,
-    votes: Annotated[
-        Optional[int], typer.Option("--votes", min=1, help="Samples per pair and order (replay: all; else 1).")
-    ] = None,
-    orders: Annotated[
-        str,
-        typer.Option(
-            "--orders",
-            help="both, random (one per pair, drawn), given, or recorded (of a replay: the orders it has). auto: recorded for "
-            "a replay that lacks one order of many pairs, else both.",
-        ),
-    ] = "auto",
-    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
-    template: Annotated[
-        Optional[str],
-        typer.Option(
-            "--template",
-            help="Prompt template (default: the checkpoint's; r1_reward for endpoints), a verdict format such as "
-            "double_brackets, asked for in words of the package, or FORMAT:FILE with your own words; FORMAT may be a Python "
-            "file with read_verdict(text). Of a replay: the format to read it by.",
-        ),
-    ] = None,
-    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0 is greedy.")] = 1.0,
-    top_p: Annotated[float, typer.Option("--top-p", min=0.0, max=1.0, help="Nucleus of sampling.")] = 1.0,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of a judgment.")] = 1024,
-    stop_error: Annotated[
-        Optional[float],
-        typer.Option(
-            "--stop-error",
-            min=0.0,
-            max=0.5,
-            help="Ask in turns until the majority of all --votes is settled but for this probability "
-            "(on average over pairs), such as 0.05.",
-        ),
-    ] = None,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
-    engine_args: EngineArgs = "",
+    ] = None
+    images: Annotated[
+        Optional[Path], typer.Option("--images", help="Folder of the benchmark's images.", rich_help_panel=ROWS)
+    ] = None
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows.", rich_help_panel=ROWS)] = None
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0
     controls: Annotated[
         str, typer.Option("--controls", help="Extra greedy passes, comma-separated: greedy, blank, other; '' for none.")
-    ] = "blank",
-    price: Price = "",
-    budget_usd: BudgetUsd = None,
-    budget_tokens: BudgetTokens = None,
-    max_failed: MaxFailed = MAX_FAILED,
-    as_json: AsJson = False,
-    all_judgments: Annotated[
-        bool,
-        typer.Option("--all-judgments", help="Also write pages of every judgment, 200 rows each, to OUT/judgments."),
-    ] = False,
-    cluster: Annotated[
-        Optional[str],
-        typer.Option(
-            "--cluster",
-            help="What intervals of own pairs draw as one: prompt (same images, or the same question where there is none; the "
-            "default), image (any in common), question, pair, or a column of --data.",
-        ),
-    ] = None,
-    allow_columns: AllowColumns = None,
-    allow_without_images: Annotated[
-        bool, typer.Option("--allow-without-images", help="Also judge own pairs whose question speaks of an image not there.")
-    ] = False,
+    ] = "blank"
     require: Annotated[
         list[str],
         typer.Option(
@@ -160,101 +104,112 @@ def bench_run(
             "bound of its interval), 'accuracy[GROUP]>=0.6', 'invalid_rate<=0.02', 'swap_consistency>=80%', "
             "'position_bias<=0.05' (by its size). Repeatable.",
         ),
-    ] = [],  # noqa: B006  (typer's way to say a default)
-    concurrency: Concurrency = None,
-    deadline: Deadline = None,
-    reasoning_effort: ReasoningEffort = None,
-    body: Body = "",
-    max_tokens_field: MaxTokensField = "auto",
-    cache: Cache = None,
-    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
-) -> None:
+    ] = field(default_factory=list)
+    max_failed: MaxFailed = MAX_FAILED
+    as_json: AsJson = False
+    all_judgments: Annotated[
+        bool,
+        typer.Option("--all-judgments", help="Also write pages of every judgment, 200 rows each, to OUT/judgments."),
+    ] = False
+    cluster: Annotated[
+        Optional[str],
+        typer.Option(
+            "--cluster",
+            help="Own pairs: what intervals resample as one: prompt (same images, or the same question if there are none; the "
+            "default), image (any in common), question, pair, or a column of --data.",
+            rich_help_panel=ROWS,
+        ),
+    ] = None
+    allow_columns: AllowColumns = None
+    allow_without_images: Annotated[
+        bool,
+        typer.Option(
+            "--allow-without-images",
+            help="Also judge own pairs whose question speaks of an image not there.",
+            rich_help_panel=ROWS,
+        ),
+    ] = False
+    price: Price = ""
+    budget_usd: BudgetUsd = None
+    budget_tokens: BudgetTokens = None
+
+
+@command(bench_app, "run")
+def bench_run(options: RunOptions) -> None:
     """Score a judge: votes in both orders, intervals, swap consistency, position bias, baselines; JSON, Markdown, HTML.
 
-    A replay file has one sample a line, `{"row": 0, "order": "given", "text": "..."}`, or one pair of scores of a scalar
-    model, `{"row": 0, "scores": [0.3, 0.7]}`, or an outcome, `{"row": 0, "right": true}`; `row` is the 0-based row of the data
-    file, index 0 its first/chosen response. A finished run's `votes.jsonl` is one too. Texts are read as R1-Reward writes them
-    (`<answer>1</answer>`) unless `--template` names another format; a run's votes stand as they were read, unless it does.
-    The same command continues a killed run. **Exit status 1** where no verdict was read in any answer: `--template` is another
-    than the judge's. **Exit status 3** where an endpoint refuses request after request, and where more
-    than `--max-failed` of the votes failed: such a report is marked as failed.
+    The report holds the judge's config: `rewardlab serve --judge OUT` serves what was measured. A replay file (`--judge
+    replay:FILE`) has one sample a line, `{"row": 0, "order": "given", "text": "..."}`, or one pair of scores of a scalar model,
+    `{"row": 0, "scores": [0.3, 0.7]}`, or an outcome, `{"row": 0, "right": true}`; `row` is the 0-based row of the data file,
+    index 0 its first/chosen response. Texts are read as R1-Reward writes them (`<answer>1</answer>`) unless `template=` names
+    another format; a finished run's `votes.jsonl` is a replay file, too.
+    The same command continues a killed run. **Exit status 1** if no verdict could be read in any answer: `template=` is not
+    the judge's. **Exit status 3** if an endpoint refuses request after request, or more than `--max-failed` of the votes
+    failed: such a report is marked as failed.
     """
-    import rewardlab.benchmarks.report  # noqa: F401  (what it lacks is said before anything is asked)
+    import rewardlab.benchmarks.report  # noqa: F401  (what it lacks is said before anything is queried)
     from rewardlab.benchmarks.prepare import prepared_data
     from rewardlab.benchmarks.requirements import parse_requirement
     from rewardlab.benchmarks.runner import run_bench
     from rewardlab.benchmarks.settings import BenchSettings
 
     settings = BenchSettings(
-        benchmark=benchmark,
-        data=data or prepared_data(benchmark),
-        judge=judge,
-        images=images,
-        votes=votes,
-        orders=orders,
-        limit=limit,
-        seed=seed,
-        template=template,
-        temperature=temperature,
-        top_p=top_p,
-        stop_error=stop_error,
-        max_tokens=max_tokens,
-        batch_size=batch_size,
-        engine_args=engine_args,
-        controls=tuple(name for name in controls.split(",") if name),
-        max_failed=max_failed,
-        prices=parse_prices(price),
-        budget=parse_budget(budget_usd, budget_tokens),
-        api_key=os.environ.get(api_key_env, "none"),
-        request=request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field),
-        command=shlex.join(["rewardlab", *sys.argv[1:]]),
-        cluster=cluster,
-        allow_columns=columns_of(allow_columns),
-        allow_without_images=allow_without_images,
-        cache=cache_folder(cache, judge),
-        requirements=tuple(map(parse_requirement, require)),
+        benchmark=options.benchmark,
+        data=options.data or prepared_data(options.benchmark),
+        judge=judge_of(options.judge, options.overrides, options.votes),
+        images=options.images,
+        limit=options.limit,
+        seed=options.seed,
+        controls=tuple(name for name in options.controls.split(",") if name),
+        max_failed=options.max_failed,
+        prices=parse_prices(options.price),
+        budget=parse_budget(options.budget_usd, options.budget_tokens),
+        command=command_line(),
+        cluster=options.cluster,
+        allow_columns=columns_of(options.allow_columns),
+        allow_without_images=options.allow_without_images,
+        requirements=tuple(map(parse_requirement, options.require)),
     )
-    report, rows = run_bench(settings, out)
-    show_run(report, rows, out, as_json=as_json, all_judgments=all_judgments)
+    report, rows = run_bench(settings, options.out)
+    show_run(report, rows, options.out, as_json=options.as_json, all_judgments=options.all_judgments)
 
 
-@bench_app.command("suite")
-def bench_suite(
-    suite: Annotated[Path, typer.Argument(help="YAML of the benchmarks and how each is asked, such as eval/images.yaml.")],
-    judge: Annotated[str, typer.Option("--judge", help="As in `bench run`.")],
-    root: Annotated[Path, typer.Option("--root", help="Folder that holds the suite's data files.")],
-    out: Out,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
-    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows of each.")] = None,
-    price: Price = "",
-    budget_usd: BudgetUsd = None,
-    budget_tokens: BudgetTokens = None,
-    concurrency: Concurrency = None,
-    deadline: Deadline = None,
-    reasoning_effort: ReasoningEffort = None,
-    body: Body = "",
-    max_tokens_field: MaxTokensField = "auto",
-    cache: Cache = None,
-    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class SuiteOptions:
+    """Options of `bench suite`."""
+
+    suite: Annotated[
+        Path, typer.Argument(help="YAML of the benchmarks and the judge's keys on each, such as eval/images.yaml.")
+    ]
+    overrides: JudgeKeys = None
+    judge: JudgeOption
+    root: Annotated[Path, typer.Option("--root", help="Folder that holds the suite's data files.")]
+    out: Out
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows of each.")] = None
+    price: Price = ""
+    budget_usd: BudgetUsd = None
+    budget_tokens: BudgetTokens = None
+
+
+@command(bench_app, "suite")
+def bench_suite(options: SuiteOptions) -> None:
     """Run every benchmark of a suite, one folder each with its reports, and a table over all in `suite.md`.
 
-    Missing data is reported before anything is asked; the same command continues a killed run. `bench prepare` fetches data.
-    A budget is one of all benchmarks together; where it is spent the exit status is 3, as where a run failed. **Exit status 1**
-    where no verdict was read in any answer about one of the benchmarks.
+    Missing data is reported before anything is queried; the same command continues a killed run. `bench prepare` fetches data.
+    A budget is one of all benchmarks together; once it is spent the exit status is 3, as when a run failed. **Exit status 1**
+    if no verdict could be read in any answer about one of the benchmarks.
     """
     from rewardlab.benchmarks.suite import entry_settings, is_unread, run_suite
-    from rewardlab.config import SuiteConfig, load_config
+    from rewardlab.config import SuiteConfig, load_config, parse_overrides
 
-    config = load_config(SuiteConfig, suite)
-    shared: dict[str, Any] = {"judge": judge, "batch_size": batch_size, "api_key": os.environ.get(api_key_env, "none")}
-    shared["request"] = request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field)
-    shared |= {"prices": parse_prices(price), "budget": parse_budget(budget_usd, budget_tokens)}
-    shared["cache"] = cache_folder(cache, judge)
-    shared |= {"command": shlex.join(["rewardlab", *sys.argv[1:]]), **({"limit": limit} if limit else {})}
-    text, reports = run_suite(config, entry_settings(config, root, **shared), out)
+    config = load_config(SuiteConfig, options.suite)
+    shared: dict[str, Any] = {"limit": options.limit} if options.limit else {}
+    shared |= {"prices": parse_prices(options.price), "budget": parse_budget(options.budget_usd, options.budget_tokens)}
+    keys = parse_overrides(options.overrides or ())
+    settings = entry_settings(config, options.root, options.judge, keys, command=command_line(), **shared)
+    text, reports = run_suite(config, settings, options.out)
     typer.echo(text)
-    typer.echo(f"written: {out}/suite.md, and a folder for each benchmark")
+    typer.echo(f"written: {options.out}/suite.md, and a folder for each benchmark")
     if any(report.failure for report in reports.values()):
         typer.echo("runs failed at the endpoint; the same command asks again", err=True)
         raise typer.Exit(ExitCode.ENDPOINT)
@@ -263,73 +218,62 @@ def bench_suite(
         raise typer.Exit(ExitCode.FINDING)
 
 
-@bench_app.command("listwise")
-def bench_listwise(
-    data: Annotated[Path, typer.Option("--data", help="RewardBench 2: the Hub's parquet, or the same as JSON lines.")],
-    judge: JudgeOption,
-    out: Out,
+@dataclass(frozen=True, kw_only=True)
+class ListwiseOptions:
+    """Options of `bench listwise`."""
+
+    overrides: JudgeKeys = None
+    data: Annotated[Path, typer.Option("--data", help="RewardBench 2: the Hub's parquet, or the same as JSON lines.")]
+    judge: JudgeOption
+    out: Out
     protocol: Annotated[
         str,
         typer.Option("--protocol", help="choice (one of four, in four placings) or ratings (every answer alone, Ties too)."),
-    ] = "choice",
+    ] = "choice"
     words: Annotated[
         Optional[Path],
         typer.Option(
             "--words", help="File with your words: {question} {a} {b} {c} {d} of a choice, {question} {a} of a rating."
         ),
-    ] = None,
-    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0,
-    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="0, as the benchmark has it, is greedy.")] = 0.0,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of a judgment.")] = 2048,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
-    max_failed: MaxFailed = MAX_FAILED,
-    concurrency: Concurrency = None,
-    deadline: Deadline = None,
-    reasoning_effort: ReasoningEffort = None,
-    body: Body = "",
-    max_tokens_field: MaxTokensField = "auto",
-    cache: Cache = None,
-    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
-) -> None:
+    ] = None
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None
+    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0
+    max_failed: MaxFailed = MAX_FAILED
+
+
+@command(bench_app, "listwise")
+def bench_listwise(options: ListwiseOptions) -> None:
     """RewardBench 2 by its own protocols: one of four at once, or every answer rated alone; its scorer's figures beside ours.
 
+    Greedy (`temperature=0 max_tokens=2048`) unless you say otherwise, as the benchmark has it.
     A judge of pairs takes `bench run rewardbench2` instead (every right answer against each wrong one), or `rewardlab rank`.
-    The same command continues a killed run. **Exit status 3** where an endpoint refuses request after request, and where more
-    than `--max-failed` of the answers failed, **exit status 1** where nothing could be read in any: the report has no accuracy
-    then.
+    The same command continues a killed run. **Exit status 3** if an endpoint refuses request after request, or more than
+    `--max-failed` of the answers failed, **exit status 1** if nothing could be read in any: the report has no accuracy then.
     """
     from rewardlab.benchmarks.headline import NOT_ONE_VERDICT
     from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, listwise_markdown, run_listwise
     from rewardlab.judging.engines import open_generative_judge
+    from rewardlab.judging.spec import JudgeSpec
 
-    key = os.environ.get(api_key_env, "none")
-    spec = JudgeSpec.parse(judge)
+    config = judge_of(options.judge, options.overrides, temperature=0.0, max_tokens=2048)
+    spec = JudgeSpec.parse(config.judge)
     if spec.by_probability or spec.verifies:
         raise ConfigError(
-            f"--judge {judge}: expected hf:PATH, vllm:PATH or openai:MODEL@URL, which write an answer of their own"
+            f"--judge {config.judge}: expected hf:PATH, vllm:PATH or openai:MODEL@URL, which write an answer of their own"
         )
-    request = request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field)
-    opened = open_generative_judge(
-        judge,
-        temperature=temperature,
-        max_tokens=max_tokens,
-        batch_size=batch_size,
-        api_key=key,
-        request=request,
-        cache=cache_folder(cache, judge),
+    settings = ListSettings(
+        options.data, options.protocol, options.words, options.limit, options.seed, command_line(), options.max_failed
     )
-    command = shlex.join(["rewardlab", *sys.argv[1:]])
-    report = run_listwise(opened, ListSettings(data, protocol, words, limit, seed, command, max_failed), out)
+    report = run_listwise(open_generative_judge(config), settings, options.out)
     typer.echo(listwise_markdown(report))
-    typer.echo(f"written: {out}/report.json, report.md, answers.jsonl, official.jsonl (for bench official)")
+    typer.echo(f"written: {options.out}/report.json, report.md, answers.jsonl, official.jsonl (for bench official)")
     if report.failure:
         typer.echo(f"the run failed: {report.failure}", err=True)
         raise typer.Exit(ExitCode.ENDPOINT)
     if report.scores.invalid_rate == 1:
         typer.echo(
             f"{NOT_ONE_VERDICT.format(report.scores.num_answers)}; do --words ask for the form that is read, [[A]] to [[D]] or "
-            "a rating in the last line, and does --max-tokens leave room for it?",
+            "a rating in the last line, and does max_tokens leave room for it?",
             err=True,
         )
         raise typer.Exit(ExitCode.FINDING)

@@ -37,9 +37,8 @@ def bench_compare(
     refused: a difference would be of the protocol as much as of the judge. A terminal shows the columns that fit into it, or
     lists them where it is narrow; elsewhere, as in a pipe, the table is whole and in Markdown.
     """
-    from rewardlab.benchmarks import protocols
-    from rewardlab.benchmarks.comparison import leaderboard_html, leaderboard_markdown, read_run
-    from rewardlab.benchmarks.comparison_json import compare_runs
+    from rewardlab.benchmarks import official as protocols
+    from rewardlab.benchmarks.comparison import compare_runs, leaderboard_html, leaderboard_markdown, read_run
     from rewardlab.benchmarks.leaderboard_text import leaderboard_csv, leaderboard_text
     from rewardlab.benchmarks.report_model import json_form
     from rewardlab.data.files import write_atomic

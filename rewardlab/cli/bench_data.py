@@ -87,14 +87,14 @@ def bench_import(
     Samples find their rows by their texts, or by ids, and keep the order they were shown in. Samples without a row are counted;
     **more than a twentieth of them** is an error. The command to score the file is printed.
     """
-    from rewardlab.benchmarks.recordings.imports import import_recording
+    from rewardlab.benchmarks.recordings.readers import import_recording
     from rewardlab.benchmarks.registry import find_benchmark
     from rewardlab.benchmarks.rows import load_rows_as_stored
-    from rewardlab.benchmarks.settings import BenchSettings
+    from rewardlab.benchmarks.settings import bench_settings
     from rewardlab.data.files import write_atomic
 
     name = benchmark or FORMS.get(form, "pairs")
-    settings = BenchSettings(name, data, f"replay:{out}", allow_columns=columns_of(allow_columns))
+    settings = bench_settings(name, data, f"replay:{out}", allow_columns=columns_of(allow_columns))
     rows = load_rows_as_stored(find_benchmark(name), settings, with_images=False)
     result = import_recording(form, recording, rows)
     write_atomic(out, "".join(json.dumps(line) + "\n" for line in result.rows))

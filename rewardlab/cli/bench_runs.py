@@ -101,7 +101,7 @@ def bench_export(
     from rewardlab.benchmarks.inspect_log import write_inspect_log
     from rewardlab.benchmarks.registry import find_benchmark
     from rewardlab.benchmarks.rows import load_rows_as_stored
-    from rewardlab.benchmarks.settings import BenchSettings
+    from rewardlab.benchmarks.settings import bench_settings
     from rewardlab.data.files import data_hash
     from rewardlab.errors import DataError
 
@@ -112,7 +112,7 @@ def bench_export(
     if data_hash(place) != finished.report.data_sha256:
         raise DataError(f"{place}: is not the data file of {run}, or has changed since; give that one by --data")
     name = benchmark or finished.report.benchmark
-    settings = BenchSettings(name, place, finished.report.judge, images=images, allow_columns=columns_of(allow_columns))
+    settings = bench_settings(name, place, finished.report.judge, images=images, allow_columns=columns_of(allow_columns))
     rows = load_rows_as_stored(find_benchmark(name), settings, with_images=with_images)
     write_inspect_log(finished, rows, out, with_images=with_images)
     typer.echo(f"written: {out} ({len(finished.rows):,} pairs); inspect view --log-dir {out.parent}")

@@ -94,8 +94,8 @@ def bench_check(
 def _check_run(folder: Path) -> RunCheck:
     """Return what does not add up in a run, and what was looked at."""
     from rewardlab.benchmarks.arithmetic import RunCheck, addition, problems
+    from rewardlab.benchmarks.base import VOTES
     from rewardlab.benchmarks.comparison import read_run
-    from rewardlab.benchmarks.run_files import VOTES
     from rewardlab.benchmarks.vote_check import count_votes, vote_problems
 
     run = read_run(folder)

@@ -15,8 +15,8 @@ import openai
 
 from rewardlab.errors import EndpointError
 from rewardlab.samplers.concurrency import AdaptiveConcurrency, retry_after_s
+from rewardlab.samplers.field_fit import FieldFit
 from rewardlab.samplers.openai_answers import api_content, completion_from, failed_completion, without_choices
-from rewardlab.samplers.request_options import FieldFit
 from rewardlab.types import Completion, FinishReason, Message
 
 REST_S = 10.0  # how long an endpoint that failed is left alone where there is another

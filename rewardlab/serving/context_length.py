@@ -39,7 +39,7 @@ class ContextLength:
         """Return the context length of a judge whose checkpoint is a folder here; None for any other, and where the options of
         its engine may change it."""
         folder = local_checkpoint(judge.spec)
-        if _OVERRIDES.search(judge.engine_args.replace("_", "-")):
+        if _OVERRIDES.search(judge.config.engine_args.replace("_", "-")):
             return None
         if folder is None or not (folder / "tokenizer.json").is_file() or not (folder / "config.json").is_file():
             return None

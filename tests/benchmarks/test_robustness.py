@@ -12,16 +12,22 @@ from typing import Any
 
 import pytest
 
-from rewardlab.benchmarks.comparison import against, leaderboard_html, leaderboard_markdown, read_run
-from rewardlab.benchmarks.group_differences import BY_FAMILY, differences_by_group, family_table
+from rewardlab.benchmarks.comparison import (
+    BY_FAMILY,
+    against,
+    differences_by_group,
+    family_table,
+    leaderboard_html,
+    leaderboard_markdown,
+    read_run,
+)
 from rewardlab.benchmarks.leaderboard_text import leaderboard_text
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import check_report, parse_requirement
 from rewardlab.benchmarks.robustness import run as robustness_run
-from rewardlab.benchmarks.robustness.run import run_robustness
-from rewardlab.benchmarks.robustness.scores import Case, cases_of, figures_of, robustness_of
+from rewardlab.benchmarks.robustness.run import Case, cases_of, figures_of, robustness_of, run_robustness
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import BenchSettings, bench_settings
 from rewardlab.cli import main
 from rewardlab.data.attacks.families import attacked_pairs, families_of
 from rewardlab.data.judged import read_judged
@@ -63,7 +69,7 @@ def pairs_file(demo_pairs: Any, tmp_path: Path) -> Path:
 
 
 def settings_of(data: Path, judge: str = "baseline:shortest", **more: Any) -> BenchSettings:
-    return BenchSettings("pairs", data, judge, votes=1, orders="both", controls=(), temperature=0.0, **more)
+    return bench_settings("pairs", data, judge, controls=(), **more)
 
 
 def attack(data: Path, out: Path, judge: str = "baseline:shortest", *, num_pairs: int = 24, **more: Any) -> Report:
