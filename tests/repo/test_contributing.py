@@ -53,15 +53,15 @@ for taken in (None, config.kl_coef * penalty):
 """
 
 BENCHMARK: Edits = {
-    "rewardlab/benchmarks/mine/__init__.py": [
+    "rewardlab/benchmarks/colours/__init__.py": [
         (
             "",
             "from dataclasses import replace\n\nfrom rewardlab.benchmarks.pairs import BENCHMARK as PAIRS\n\n"
-            'BENCHMARK = replace(PAIRS, name="mine")\n',
+            'BENCHMARK = replace(PAIRS, name="colours")\n',
         )
     ],
-    "rewardlab/benchmarks/registry.py": [('    "pairs",\n)', '    "pairs",\n    "mine",\n)')],
-    "eval/images.yaml": [("benchmarks:\n", "benchmarks:\n  - {benchmark: mine, data: mine.jsonl, votes: 1}\n")],
+    "rewardlab/benchmarks/registry.py": [('    "pairs",\n)', '    "pairs",\n    "colours",\n)')],
+    "eval/images.yaml": [("benchmarks:\n", "benchmarks:\n  - {benchmark: colours, data: colours.jsonl, votes: 1}\n")],
 }
 
 TERM: Edits = {
@@ -157,8 +157,8 @@ def test_an_estimator(folder: Path) -> None:
 def test_a_benchmark(folder: Path) -> None:
     """The package lists and loads it."""
     follow(folder, BENCHMARK, "a benchmark")
-    print_name = "from rewardlab.benchmarks.registry import find_benchmark; print(find_benchmark('mine').name)"
-    assert run(folder, "-c", print_name).strip() == "mine"
+    print_name = "from rewardlab.benchmarks.registry import find_benchmark; print(find_benchmark('colours').name)"
+    assert run(folder, "-c", print_name).strip() == "colours"
     passes(
         folder, "tests/benchmarks/test_suite.py", "tests/benchmarks/test_loaders.py", "tests/benchmarks/test_own_benchmark.py"
     )
