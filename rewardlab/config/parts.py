@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 ROLLOUT_SIGNS = (
-    "health.patience health.window health.min_entropy health.max_invalid_frac health.length_factor health.max_position_bias "
+    "health.window health.min_entropy health.max_invalid_frac health.length_factor health.max_position_bias "
     "health.hacking_drop health.min_explained_variance health.max_advantage_bias"
 )
 
@@ -156,7 +156,6 @@ PARTS = (
         lambda c: c.transport == "batch",
         "set transport to batch",
     ),
-    Part("DistillConfig", "attempts until one is right", "max_attempts", lambda c: c.votes == 0, "set votes to 0"),
     Part("DistillConfig", "sampling", "top_p", lambda c: c.temperature > 0, "set temperature above 0"),
     Part("StepsConfig", "judgments to sample", "judgments_per_order", lambda c: c.source == "judge", "set source to judge"),
     Part(

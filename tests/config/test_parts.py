@@ -34,7 +34,6 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "a sample": {"signs.sample": 0},
     "canaries": {"signs.canaries": 0},
     "single requests": {"transport": "batch"},
-    "attempts until one is right": {"votes": 2},
     "sampling": {"temperature": 0.0},
     "judgments to sample": {"source": "pairs"},
     "two responses with a label": {"chosen": "a", "rejected": "b"},
