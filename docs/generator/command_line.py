@@ -14,8 +14,8 @@ from rewardlab.cli.options import PANELS
 
 HEAD = """# Command line
 
-Every command of `rewardlab`, made from the code. `rewardlab COMMAND --help` prints the same.
-[Exit codes](exit_codes.md) says what the exit status means.
+Every command of `rewardlab`, generated from the code; `rewardlab COMMAND --help` prints the same. For exit statuses see
+[Exit codes](exit_codes.md).
 """
 
 

@@ -12,15 +12,25 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.metrics import ServiceCollector
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.service import JudgeService
 
 HEAD = """# HTTP
 
-Every route of [`rewardlab serve`](../how-to/serve.md), made from its OpenAPI description. A running server has the same at
-`/openapi.json`, and a page to try it at `/docs`. Errors are JSON with a sentence: 4xx for the request, 5xx for the engine.
+Every route of [`rewardlab serve`](../how-to/serve.md), generated from its OpenAPI description. A running server has it at
+`/openapi.json`, and a page to try it at `/docs`. Errors are JSON with a message: 4xx for the request, 5xx for the engine.
 """
+LIMITS = """## Limits
+
+`rewardlab serve --limit NAME=NUMBER`, repeated as needed, changes a limit. In a settings file write
+`limit: [comparisons=131072, json_bytes=64000000]`, as an environment variable
+`REWARDLAB_SERVE_LIMIT="comparisons=131072 json_bytes=64000000"`. A request beyond a limit is refused with both numbers: 400,
+413 or 422, or 429 with Retry-After if a later try may succeed.
+
+| name | default | what it bounds |
+|---|---|---|"""
 
 
 def _judge() -> GenerativeJudge:
@@ -103,6 +113,7 @@ def http_page() -> str:
             continue
         lines.append(f"### {name}\n\n{_text(schema.get('description', ''))}\n")
         lines += ["| field | type | default | what it is |\n|---|---|---|---|", *rows, ""]
-    lines += ["## Metrics\n", "`GET /metrics` answers in the format of Prometheus.\n"]
+    lines += [LIMITS, *(f"| `{name}` | {most:,} | {escape_cell(words)} |" for name, most, words in Limits.described()), ""]
+    lines += ["## Metrics\n", "`GET /metrics` returns these in Prometheus' format.\n"]
     lines += ["| metric | kind | what it counts |\n|---|---|---|", *prometheus_rows(), ""]
     return "\n".join(lines)

@@ -117,11 +117,11 @@ def config_index() -> str:
     """Return the page that lists the schemas and the configs that ship."""
     lines = [
         "# YAML\n",
-        "A config holds only the differences from the defaults. An unknown key is an error with the nearest known one.\n",
+        "A config contains only differences from the defaults. An unknown key is an error that names the nearest known one.\n",
         "| stage | keys | command |\n|---|---|---|",
         *(f"| {title} | [{stage}.md]({stage}.md) | `{command}` |" for stage, (title, command) in TITLES.items()),
-        "\n## Which configs ship?\n",
-        "Give one by its name: `--config rl/grpo`. `accelerate/` holds files of `accelerate launch`.\n",
+        "\n## Shipped configs\n",
+        "Use one by name: `--config rl/grpo`. `accelerate/` has files for `accelerate launch`.\n",
         "| name | what it is |\n|---|---|",
         *(f"| `{name}` | {escape_cell(_first_comment(name))} |" for name in config_names()),
         "",

@@ -26,7 +26,7 @@ MODULES = {
 
 HEAD = """# Python
 
-From the docstrings. Shapes are suffixes of names: `rewards_NT` is a tensor of N rollouts by T tokens. Examples are in
+Generated from docstrings. Names end with tensor shapes: `rewards_NT` has N rollouts and T tokens. For examples see
 [Python](../how-to/python.md).
 """
 

@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.registry import LISTWISE, split_variant
 from rewardlab.benchmarks.report import write_reports
-from rewardlab.benchmarks.report_model import Report
+from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
+from rewardlab.benchmarks.robustness.run import run_robustness
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import bench_settings
+from rewardlab.benchmarks.settings import BenchSettings, bench_settings
 from rewardlab.config.judge import JudgeConfig
+from rewardlab.errors import ConfigError
+
+NUM_ATTACKED = 100  # pairs of a run under attack, unless the limit says otherwise
+
+
+def run_benchmark(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> tuple[Report, list[Row]]:
+    """Run a benchmark or ``NAME:attacked``; return and raise what :func:`rewardlab.benchmarks.runner.run_bench` does."""
+    name, variant = split_variant(settings.benchmark)
+    if variant in LISTWISE:
+        raise ConfigError(f"{settings.benchmark}: has a report of its own; `rewardlab bench run {settings.benchmark}` makes it")
+    if variant == "attacked":
+        return run_robustness(replace(settings, benchmark=name), out, num_pairs=settings.limit or NUM_ATTACKED)
+    if settings.attacks:
+        raise ConfigError(f"--attacks: {name} is not under attack; expected {name}:attacked")
+    return run_bench(settings, out, spent=spent)
 
 
 def benchmark(name: str, *, judge: str | JudgeConfig, data: str | Path, out: str | Path, **values: Any) -> Report:
@@ -25,6 +44,6 @@ def benchmark(name: str, *, judge: str | JudgeConfig, data: str | Path, out: str
     not empty if more than the fraction ``max_failed`` of the votes failed at the endpoint: its figures then say nothing about
     the judge. Raise what the judge and the loader raise, EndpointError if request after request fails or a budget is spent.
     """
-    report, rows = run_bench(bench_settings(name, data, judge, **values), Path(out))
+    report, rows = run_benchmark(bench_settings(name, data, judge, **values), Path(out))
     write_reports(report, rows, Path(out))
     return report

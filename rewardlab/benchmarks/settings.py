@@ -39,6 +39,7 @@ class BenchSettings:
     limit: int | None = None
     seed: int = 0
     controls: tuple[str, ...] = ("blank",)
+    attacks: tuple[str, ...] = ()  # of NAME:attacked: families or kinds of attacks; () is all
     api_key: str = ""  # of an openai: judge; "": what the variable that the judge names holds
     command: str = ""  # for the report
     max_failed: float = MAX_FAILED  # fraction of votes that may fail at the endpoint before the report is marked as failed

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import VOTES
+from rewardlab.benchmarks.benchmark import run_benchmark
 from rewardlab.benchmarks.figures import best_baseline
 from rewardlab.benchmarks.findings import key_phrase
-from rewardlab.benchmarks.headline import has_majorities
 from rewardlab.benchmarks.pass_log import PassLog, sum_costs
 from rewardlab.benchmarks.report import cost_text, macro_text, write_reports
-from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
-from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.report_model import NO_COST, Cost, Report, has_majorities
 from rewardlab.benchmarks.settings import BenchSettings, check_names
 from rewardlab.config import SuiteConfig
 from rewardlab.config.data import NO_BUDGET
@@ -73,7 +72,7 @@ def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) 
     by NAME.
 
     What is finished is only scored again. An entry of a benchmark that came before has a further ``_`` in its name. A budget is
-    one of all together: what the logs of all folders have spent counts from the start. Raise what :func:`run_bench` raises.
+    one of all together: what the logs of all folders have spent counts from the start. Raise what :func:`run_benchmark` raises.
     """
     entries: dict[str, BenchSettings] = {}
     for entry in settings:
@@ -85,7 +84,7 @@ def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) 
     reports: dict[str, Report] = {}
     for name, entry in entries.items():
         spent = sum_costs([cost for other, cost in costs.items() if other != name])
-        reports[name], rows = run_bench(entry, out / name, spent=spent)
+        reports[name], rows = run_benchmark(entry, out / name, spent=spent)
         costs[name] = reports[name].cost or NO_COST
         write_reports(reports[name], rows, out / name)
     text = suite_markdown(suite.title, reports)

@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from rewardlab.config.base import Schema, nested
+from rewardlab.config.judge import SamplingConfig
 
 
 class Prices(Schema):
@@ -32,7 +33,7 @@ class Budget(Schema):
 NO_PRICES, NO_BUDGET = Prices.model_validate({}), Budget.model_validate({})
 
 
-class DistillConfig(Schema):
+class DistillConfig(SamplingConfig):
     """The teacher stage. The paper's text says temperature 0 and its authors' notes 1; retrying at 0 asks the same again."""
 
     model: str = Field("gpt-4o", description="The teacher, by the name its endpoint knows it by.")
@@ -44,7 +45,6 @@ class DistillConfig(Schema):
     max_attempts: int = Field(3, ge=1, le=3, description="Most judgments of a pair until one is right (its difficulty).")
     votes: int = Field(0, ge=0, le=64, description="Judgments of every pair, half in each order; 0: until one is right.")
     temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy, and repeats itself at each attempt.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus of sampling; 1 draws from all tokens.")
     max_tokens: int = Field(2048, ge=1, description="Most tokens of a judgment; twice R1-Reward's, so that few are cut.")
     transport: Literal["chat", "batch"] = Field("chat", description="Single requests, or batches: cheaper, within a day.")
     concurrency: int = Field(32, ge=1, description="Requests in flight at each URL; fewer while it refuses many.")
@@ -84,7 +84,7 @@ class DistillConfig(Schema):
         return [keys] * len(self.base_urls) if isinstance(keys, str) else keys
 
 
-class StepsConfig(Schema):
+class StepsConfig(SamplingConfig):
     """Step labels by completing prefixes (arXiv 2410.17621): 20 completions each, of which a guesser gets half right."""
 
     source: Literal["judge", "pairs"] = Field("judge", description="Judgments to label: of the `judge`, or the `pairs`' own.")
@@ -92,7 +92,6 @@ class StepsConfig(Schema):
     alpha: float = Field(0.025, gt=0, lt=0.5, description="Significance level; at 0.025, 15 of 20 completions must be right.")
     judgments_per_order: int = Field(1, ge=1, description="Judgments of the judge's own in each order; at most `completions`.")
     temperature: float = Field(1.0, gt=0, description="Sampling temperature of the completions.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus of sampling; 1 draws from all tokens.")
     max_tokens: int = Field(1024, ge=1, description="Most tokens of a completion, its prefix not counted.")
     batch_size: int = Field(64, ge=1, description="Sequences sampled at a time.")
     pairs_per_batch: int = Field(16, ge=1, description="Pairs searched side by side; a kill loses one such batch.")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rewardlab.metrics.intervals import wilson_interval
-from rewardlab.reporting.curves import Limit, curve
 from rewardlab.reporting.pages import page_environment
-from rewardlab.reporting.rollouts import Record
-from rewardlab.reporting.run_page import breakable, steps_of_run
+from rewardlab.reporting.plots import Limit
+from rewardlab.reporting.run_page import Record, breakable, ends_of, metric_figure
 
 SHOWN = {
     "reward": "what the policy is paid",
@@ -49,16 +48,16 @@ def hardening_page(
 ) -> str:
     """Return one self-contained HTML page. ``metrics`` are those of the policy over all rounds, steps counted on; ``ends`` the
     last step of each round, ``limits`` of metrics those of each round."""
-    x_axis = steps_of_run(metrics)
     values = {key: [(row["step"], row[key]) for row in metrics if row.get(key) is not None] for key in SHOWN}
-    lines = (curve(key, values[key], x_axis, words, limits.get(key, ())) for key, words in SHOWN.items())
-    curves = [line for line in lines if line is not None]
-    borders = [x_axis.across(end) for end in ends[:-1]]
+    figures = (
+        metric_figure(key, values[key], ends_of(metrics), words, limits.get(key, ()), ends[:-1]) for key, words in SHOWN.items()
+    )
+    drawn = [figure for figure in figures if figure is not None]
     template = page_environment().get_template("hardening_page.html")
     starts = [plan["policy"], *(row["next_policy"] for row in rounds)]
     rows = [_cells(row, start) for row, start in zip(rounds, starts, strict=False)]
-    drawn = {"curves": curves, "x_axis": x_axis, "borders": borders, "limits": limits}
-    return template.render(name=name, plan=plan, rounds=rounds, columns=COLUMNS, rows=rows, breakable=breakable, **drawn)
+    more = {"metrics": drawn, "limits": limits, "breakable": breakable}
+    return template.render(name=name, plan=plan, rounds=rounds, columns=COLUMNS, rows=rows, **more)
 
 
 def _cells(row: Record, start: str) -> list[str]:

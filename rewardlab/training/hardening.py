@@ -25,8 +25,8 @@ from rewardlab.data.pair_table import pair_facts
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError, RewardlabError
 from rewardlab.processes import end_with_parent, num_processes
-from rewardlab.reporting.curves import Limit
 from rewardlab.reporting.hardening_page import hardening_page
+from rewardlab.reporting.plots import Limit
 from rewardlab.reporting.progress import log_line
 from rewardlab.rewards.policy_signs import bounds_of_signs
 from rewardlab.training.harden_plan import (

@@ -208,7 +208,9 @@ def prompts_file(tmp_path: Path) -> Path:
     return tmp_path / "prompts.jsonl"
 
 
-@pytest.mark.parametrize("command", [("rank", "--plan", "knockout"), ("bench", "listwise", "--data")], ids=lambda c: c[0])
+@pytest.mark.parametrize(
+    "command", [("rank", "--plan", "knockout"), ("bench", "run", "rewardbench2:choice", "--data")], ids=lambda c: c[0]
+)
 def test_rank_and_listwise_have_the_same_bound(command: tuple[str, ...], prompts_file: Path, tmp_path: Path) -> None:
     """A tenth of the answers fails, never two in a row: no figure is shown, the report says why, and the status is 3."""
     is_rank = command[0] == "rank"
@@ -256,12 +258,12 @@ def test_listwise_without_any_verdict_is_no_figure(protocol: str, prompts_file: 
     """Neither ours nor the scorer's, nor a word of them, and the status is 1; 3 where too many failed, too."""
     server = ChatServer(text="I cannot say.")
     with chat_server(server) as url:
-        how = ["bench", "listwise", "--data", prompts_file, "--protocol", protocol, "--judge", f"openai:m@{url}", "--out"]
+        how = ["bench", "run", f"rewardbench2:{protocol}", "--data", prompts_file, "--judge", f"openai:m@{url}", "--out"]
         unread = run_main(main, *how, tmp_path / "a")
         server.refuse = lambda body, number: (400, "no") if number % 10 == 5 else None
         failed = run_main(main, *how, tmp_path / "b")
     assert (unread.returncode, failed.returncode) == (1, 3)
-    assert "no verdict was read in any of 80 answers; do --words ask" in unread.stderr
+    assert "no verdict was read in any of 80 answers; does template=FILE ask" in unread.stderr
     assert "**No verdict was read in any of 80 answers" in (tmp_path / "a" / "report.md").read_text()
     for shown in (unread.stdout, failed.stdout):
         assert not any(words in shown for words in ("all prompts", "own scorer prints", "all four placings"))

@@ -330,7 +330,7 @@ def test_by_the_command_with_a_real_model(tiny_checkpoint: Path, data: Path, tmp
     assert "no vote names a response" in done.output
     assert "2 prompts, 8.0 matches each, 100.0 % undecided; 2 prompts without a single best response" in done.output
     assert "best found: 0.0 %" in done.output
-    done = CliRunner().invoke(app, ["bench", "listwise", "--data", str(data), *few, str(tmp_path / "choice")])
+    done = CliRunner().invoke(app, ["bench", "run", "rewardbench2:choice", "--data", str(data), *few, str(tmp_path / "choice")])
     assert done.exit_code == 1, done.output
     report = json.loads((tmp_path / "choice" / "report.json").read_text())
     assert (report["num_prompts"], report["num_answers"], report["invalid_rate"]) == (2, 8, 1)

@@ -16,7 +16,6 @@ import pytest
 
 from rewardlab.benchmarks.browser import judgments_to_show, read_kinds, tally
 from rewardlab.benchmarks.comparison import read_run
-from rewardlab.benchmarks.confidence import calibrate
 from rewardlab.benchmarks.figures import report_figures
 from rewardlab.benchmarks.report import report_html, write_reports
 from rewardlab.benchmarks.report_model import (
@@ -30,6 +29,7 @@ from rewardlab.benchmarks.report_model import (
 )
 from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, JudgmentShare, Robustness
 from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.scores import calibrate
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError

@@ -23,7 +23,7 @@ from rewardlab.data.qwen_video import QwenFrames
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import CheckpointError, ConfigError, MediaError
 from rewardlab.judging.spec import judge_video_policy
-from rewardlab.models.video_policy import video_policy_of
+from rewardlab.models.model_config import video_policy_of
 
 
 def film(path: Path, num_frames: int, rate: Fraction, size: tuple[int, int]) -> Path:

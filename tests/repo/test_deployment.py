@@ -39,14 +39,18 @@ MANIFESTS = sorted(LAUNCH.glob("*.yaml"))
 WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
 COMPOSE = ROOT / "compose.yaml"
 FORMS = sorted(path for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml") if path.name != "config.yml")
-DEPLOY = ROOT / "docs" / "how-to" / "deploy.md"
-PROSE = [ROOT / "AGENTS.md", ROOT / "SECURITY.md", DEPLOY]
+GUIDES = [ROOT / "docs" / "how-to" / f"{name}.md" for name in ("deploy", "protect", "scale", "monitor")]
+PROSE = [ROOT / "AGENTS.md", ROOT / "SECURITY.md", *GUIDES]
 SCHEMAS = {
     "vendor.compose-spec": [COMPOSE],
     "vendor.github-workflows": [WORKFLOW],
     "vendor.github-issue-forms": FORMS,
     "vendor.citation-file-format": [ROOT / "CITATION.cff"],
 }
+
+
+def guide() -> str:
+    return "\n".join(path.read_text(encoding="utf-8") for path in GUIDES)
 
 
 def documents(path: Path) -> list[Any]:
@@ -128,6 +132,7 @@ def test_command_lines_are_found() -> None:
         "kubernetes_serve.yaml": 1,
         "slurm.sh": 1,
         "deploy.md": 5,
+        "scale.md": 5,
     }
     assert {name: names.count(name) for name in at_least if names.count(name) < at_least[name]} == {}
 
@@ -163,7 +168,7 @@ def test_wrong_command_lines_do_not_parse(wrong: str) -> None:
         parse(wrong.split())
 
 
-@pytest.mark.parametrize("path", [*MANIFESTS, LAUNCH / "slurm.sh", COMPOSE, DEPLOY, ROOT / "AGENTS.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("path", [*MANIFESTS, LAUNCH / "slurm.sh", COMPOSE, *GUIDES, ROOT / "AGENTS.md"], ids=lambda p: p.name)
 def test_files_that_are_named_exist(path: Path) -> None:
     for name in re.findall(r"(?<![\w/.])(?:configs|tests|docs|rewardlab|eval)/[\w/.-]*\w", path.read_text(encoding="utf-8")):
         assert (ROOT / name).exists(), name
@@ -277,9 +282,7 @@ def test_deployments_have_every_probe_and_keys() -> None:
 def test_service_of_systemd_runs_the_program(tmp_path: Path) -> None:
     """Its command takes the settings that the page has, and it is given longer to stop than it takes."""
     unit = (LAUNCH / "rewardlab.service").read_text(encoding="utf-8")
-    block = next(
-        text for text in re.findall(r"```yaml\n(.*?)```", DEPLOY.read_text(encoding="utf-8"), re.DOTALL) if "judge:" in text
-    )
+    block = next(text for text in re.findall(r"```yaml\n(.*?)```", guide(), re.DOTALL) if "judge:" in text)
     (tmp_path / "serve.yaml").write_text(block)
     command = re.search(r"^ExecStart=\S+/rewardlab (.*)$", unit, re.MULTILINE)
     assert command
@@ -294,7 +297,7 @@ def test_service_of_systemd_runs_the_program(tmp_path: Path) -> None:
 
 
 def test_routes_that_are_documented_exist() -> None:
-    for name in re.findall(r"`(?:GET |POST )?(/[a-z0-9/]+)`", DEPLOY.read_text(encoding="utf-8")):
+    for name in re.findall(r"`(?:GET |POST )?(/[a-z0-9/]+)`", guide()):
         if not name.startswith(("/dev", "/var", "/data", "/workspace", "/opt", "/etc")) and name != "/judge":
             assert name in routes() | {"/docs"}, name
 
@@ -302,16 +305,14 @@ def test_routes_that_are_documented_exist() -> None:
 def test_metrics_that_are_documented_exist() -> None:
     with running(endpoint()) as url:
         metrics = httpx.get(f"{url}/metrics").text
-    named = set(re.findall(r"`(rewardlab_\w+)`", DEPLOY.read_text(encoding="utf-8")))
+    named = set(re.findall(r"`(rewardlab_\w+)`", guide()))
     assert len(named) >= 5
     assert named <= set(re.findall(r"^(?:# TYPE )?(rewardlab_\w+)", metrics, re.MULTILINE))
 
 
 def test_documented_keys_open_the_endpoint(tmp_path: Path) -> None:
     """The commands of the page make a key that is accepted, with its limits; no other is."""
-    commands = next(
-        block for block in re.findall(r"```sh\n(.*?)```", DEPLOY.read_text(encoding="utf-8"), re.DOTALL) if "key=" in block
-    )
+    commands = next(block for block in re.findall(r"```sh\n(.*?)```", guide(), re.DOTALL) if "key=" in block)
     done = subprocess.run(["sh", "-ec", commands], cwd=tmp_path, capture_output=True, text=True, check=True)
     (key,) = keys = read_keys(tmp_path / "keys.txt")
     assert (key.per_minute, key.max_bytes) == (600, 2_000_000)

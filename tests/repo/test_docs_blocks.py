@@ -1,7 +1,7 @@
-"""Every block of code in the documentation and the README: Python runs, commands exist, what is marked ``runs`` runs.
+"""Every code block in README and docs: Python runs, commands exist, and shell blocks marked ``runs`` run.
 
-A block that a test cannot run says why in its first line, ``# needs: a GPU``, or in the line before it,
-``<!-- needs: a GPU -->``. A shell block runs where ``<!-- runs -->`` stands before it.
+A block that a test cannot run says why, in its first line (``# needs: a GPU``) or in the line before it
+(``<!-- needs: a GPU -->``). A shell block runs if ``<!-- runs -->`` precedes it.
 """
 
 from __future__ import annotations
@@ -38,52 +38,33 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 SHELL = ("sh", "bash", "shell", "console")
 READERS = {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}
-PLAIN = ("text", "html", "dockerfile", "xml", "css", "latex")  # nothing of these can be wrong but to the eye
-TOOLS = (
-    "cd",
-    "git",
-    "python",
-    "python3",
-    "pip",
-    "make",
-    "source",
-    "export",
-    "accelerate",
-    "curl",
-    "rewardlab",
-    "hf",
-    "mkdir",
-    "cat",
-)
+PLAIN = ("text", "html", "dockerfile", "xml", "css", "latex")
+TOOLS = {"cd", "git", "python", "python3", "pip", "make", "export", "accelerate", "curl", "rewardlab", "hf", "mkdir", "cat"}
 
 
 def name_of(block: Block) -> str:
     return f"{block.page.relative_to(ROOT).as_posix()}:{block.line}"
 
 
-def of_language(*languages: str) -> list[Any]:
-    return [pytest.param(block, id=name_of(block)) for block in BLOCKS if block.language in languages]
+def of_language(*languages: str) -> list[Block]:
+    return [block for block in BLOCKS if block.language in languages]
 
 
-# --- blocks are of a known kind
-
-
-@pytest.mark.parametrize("block", [pytest.param(b, id=name_of(b)) for b in BLOCKS])
-def test_a_block_has_a_language(block: Block) -> None:
-    """One that a test here reads, or one in which nothing can be wrong."""
-    assert block.language in ("python", *SHELL, *READERS, *PLAIN), f"```{block.language}: {block.code[:60]!r}"
-
-
-@pytest.mark.parametrize("block", of_language(*READERS))
-def test_data_can_be_read(block: Block) -> None:
-    READERS[block.language](block.code)
+def test_every_block_has_a_known_language_and_data_parses() -> None:
+    known = ("python", *SHELL, *READERS, *PLAIN)
+    assert [f"{name_of(block)}: {block.language!r}" for block in BLOCKS if block.language not in known] == []
+    for block in of_language(*READERS):
+        try:
+            READERS[block.language](block.code)
+        except ValueError as error:
+            pytest.fail(f"{name_of(block)}: {error}")
 
 
 # --- commands
 
 
 def options_of(command: Any) -> dict[str, bool]:
-    """Return the names of a command's options, and whether each takes a value."""
+    """Return each option of a command, and whether it takes a value."""
     names = {"--help": False}
     for option in command.params:
         if option.param_type_name == "option":
@@ -93,7 +74,7 @@ def options_of(command: Any) -> dict[str, bool]:
 
 
 def check_rewardlab(words: list[str], where: str) -> None:
-    """Fail for a command, an option or a config that is not there, and for an argument or option that is missing."""
+    """Fail for an unknown command, option or config, and for a missing argument or option."""
     command, words = root_command(), list(words)
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         assert words[0] in command.commands, f"{where}: no command {words[0]!r}"
@@ -111,13 +92,13 @@ def check_rewardlab(words: list[str], where: str) -> None:
             assert words, f"{where}: {name} needs a value"
             value = words.pop(0)
         check_shipped(value, where)
-        if name == "--config" and not value.endswith(".yaml"):  # else a file of the reader's, or one that is looked for above
+        if name == "--config" and not value.endswith(".yaml"):  # a file is the reader's
             assert any(f"/{shipped}".endswith(f"/{value}") for shipped in config_names()), f"{where}: no config {value}"
     check_required(command, positional, given, where)
 
 
 def check_shipped(path: str, where: str, *, is_target: bool = False) -> None:
-    """Fail for a file of the repository that is not there, and for the path of a config: readers have no checkout."""
+    """Fail for a missing file of the repository, and for the path of a config: readers have no checkout."""
     assert is_target or not path.startswith("configs/"), f"{where}: {path}; give its name of `rewardlab configs list`"
     if path.startswith(("configs/", "eval/", "tests/")):
         assert (ROOT / path).exists(), f"{where}: no file {path}"
@@ -145,7 +126,6 @@ def check_python(words: list[str], where: str) -> None:
 
 
 def check_pip(words: list[str], where: str) -> None:
-    """Fail for an extra that is not there."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for word in words:
         if match := re.fullmatch(r"(?:\.|rewardlab)\[([\w,-]+)\]", word):
@@ -153,7 +133,6 @@ def check_pip(words: list[str], where: str) -> None:
 
 
 def check_curl(words: list[str], where: str) -> None:
-    """Fail for a path that the server has not."""
     url = next(word for word in words if re.match(r"(https?://)?(localhost|127\.0\.0\.1)", word))
     path = re.sub(r"^(https?://)?[^/]+", "", url).partition("?")[0]
     assert path in {*openapi()["paths"], "/docs", "/openapi.json"}, f"{where}: no path {path!r}"
@@ -179,12 +158,13 @@ def check_command(words: list[str], where: str) -> None:
         assert is_script or tool in TOOLS, f"{where}: {tool!r} is not known here; say `# needs: ...` in the block's first line"
 
 
-@pytest.mark.parametrize("block", of_language(*SHELL))
-def test_commands_exist(block: Block) -> None:
-    """Each command with its options, configs, paths and targets; what needs another machine, its rewardlab commands."""
-    for words in commands_of(re.sub(r"^\$ ", "", block.code, flags=re.M)):
-        if not block.needs or words[0] in ("rewardlab", "make"):
-            check_command(words, name_of(block))
+def test_commands_exist() -> None:
+    """Check each command with its options, configs, paths and targets; in blocks with needs only rewardlab and make."""
+    assert len(of_language(*SHELL)) > 50
+    for block in of_language(*SHELL):
+        for words in commands_of(re.sub(r"^\$ ", "", block.code, flags=re.M)):
+            if not block.needs or words[0] in ("rewardlab", "make"):
+                check_command(words, name_of(block))
 
 
 # --- what runs
@@ -199,8 +179,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def desk(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder as a reader has it: the repository's files without configs, which have names, pairs, an image; the servers that
-    the pages name are there."""
+    """Return a reader's folder: the repository's files but configs, six pairs, an image, and running servers."""
     for name in ("eval", "tests", "data_recipes"):
         (tmp_path / name).symlink_to(ROOT / name)
     (tmp_path / "images").mkdir()
@@ -219,12 +198,10 @@ def desk(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def at(url: str, code: str) -> str:
-    """Return a block with the test's server in place of the addresses that the pages name."""
     return re.sub(r"(http://)?(localhost|127\.0\.0\.1):800[01]", url, code)
 
 
 def run_command(words: list[str], desk: Path, url: str) -> None:
-    """Run one command to its end; fail unless it ends well."""
     if words[0] == "curl":
         target = next(word for word in words if word.startswith(url))
         body = words[words.index("-d") + 1]
@@ -241,7 +218,7 @@ def runs(block: Block) -> bool:
 
 
 def pages_that_run() -> Iterator[Any]:
-    """Yield the pages with a block that runs; those with a command are slow."""
+    """Yield pages with a block that runs. Pages with a command are slow."""
     for page in PAGES:
         if found := [block for block in BLOCKS if block.page == page and runs(block)]:
             slow = [pytest.mark.slow] if any(block.language in SHELL for block in found) else []
@@ -250,7 +227,7 @@ def pages_that_run() -> Iterator[Any]:
 
 @pytest.mark.parametrize("page", list(pages_that_run()))
 def test_blocks_run(page: Path, desk: Path, url: str) -> None:
-    """Those of a page one after another in one folder, as its reader types them; Python's share their names."""
+    """Run a page's blocks in order in one folder; its Python blocks share their names."""
     names: dict[str, Any] = {"__name__": "reader"}
     for block in (block for block in BLOCKS if block.page == page and runs(block)):
         if block.language == "python":
@@ -261,7 +238,6 @@ def test_blocks_run(page: Path, desk: Path, url: str) -> None:
 
 
 def test_a_false_block_is_found() -> None:
-    """A command, an option, a config, a path, a target and an extra that are not there."""
     false = ["rewardlab jugde", "rewardlab rl --lr 1 --data a --out b", "rewardlab rl --data a --out b --config rl/gropo"]
     false += ["rewardlab rl --data a", "curl localhost:8000/v1/jugde", "make chekc", "pip install '.[qrola]'", "kubectl apply"]
     for line in false:

@@ -180,7 +180,7 @@ def test_damage_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_from_the_command_line(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`bench run`, `suite`, `listwise` and `rank`, by option and by the environment; of a panel each endpoint's answers."""
+    """`bench run`, `suite` and `rank`, by option and by the environment; of a panel each endpoint's answers."""
     server = ChatServer(by_seed=True)
     row = {"subset": "Math", "num_correct": 1, "num_incorrect": 3, "chosen": ["good"], "rejected": ["b", "c", "d"]}
     (tmp_path / "rb2.jsonl").write_text("\n".join(json.dumps({**row, "id": str(n), "prompt": f"Q{n}"}) for n in range(4)))
@@ -191,7 +191,7 @@ def test_from_the_command_line(data: Path, tmp_path: Path, monkeypatch: pytest.M
         commands: list[tuple[list[Any], str, list[Any]]] = [
             (["bench", "run", "pairs", "--controls", "", "--data", data], "24 of 24 votes", judge),
             (["bench", "suite", tmp_path / "suite.yaml", "--root", tmp_path], "", judge),
-            (["bench", "listwise", "--data", tmp_path / "rb2.jsonl"], "cached: 16 of 16 answers", single),
+            (["bench", "run", "rewardbench2:choice", "--data", tmp_path / "rb2.jsonl"], "cached: 16 of 16 answers", single),
             (["rank", tmp_path / "rb2.jsonl", "--plan", "circular"], "cached: 32 of 32 votes", single),
         ]
         asked = 0

@@ -221,7 +221,17 @@ def test_what_the_body_leaves_out_is_not_reported(pairs_file: Path, tmp_path: Pa
             assert any("not greedy" in note for note in report.notes)
         row = {"id": "1", "prompt": "Q", "subset": "Math", "chosen": ["good"], "rejected": ["b", "c", "d"]}
         (tmp_path / "rb2.jsonl").write_text(json.dumps(row | {"num_correct": 1, "num_incorrect": 3}))
-        command = ["bench", "listwise", "--data", tmp_path / "rb2.jsonl", "--judge", f"openai:m@{url}", "--out", tmp_path / "l"]
+        command = [
+            "bench",
+            "run",
+            "rewardbench2:choice",
+            "--data",
+            tmp_path / "rb2.jsonl",
+            "--judge",
+            f"openai:m@{url}",
+            "--out",
+            tmp_path / "l",
+        ]
         for _ in range(2):
             ended = run_main(main, *command, 'body={"temperature": null}')
             assert "asked without temperature" in ended.stdout

@@ -137,7 +137,7 @@ def test_rows_that_belong_together_stay_together() -> None:
     assert "pixel_values" not in short
     again = join(split(second, layout), layout)
     assert {name: values.tolist() for name, values in again.items()} == {name: v.tolist() for name, v in second.items()}
-    with pytest.raises(NotImplementedError, match=r"no rule for dealing out \['audio'\]"):
+    with pytest.raises(NotImplementedError, match=r"no rule assigns \['audio'\]"):
         split({**first, "audio": torch.zeros(3)}, layout)
 
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rewardlab.benchmarks.headline import NOT_ONE_VERDICT
-from rewardlab.benchmarks.report_model import Accuracy, CountedEstimate, json_form
+from rewardlab.benchmarks.report_model import NOT_ONE_VERDICT, Accuracy, CountedEstimate, json_form
 from rewardlab.benchmarks.rewardbench2 import official
 from rewardlab.benchmarks.rewardbench2.loader import ListPrompt, load_prompts
 from rewardlab.benchmarks.runner import omitted_fields
@@ -132,7 +131,7 @@ def run_listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> L
     words, every = load_list_prompt(kind, settings.words), load_prompts(settings.data)[: settings.limit]
     prompts = [prompt for prompt in every if settings.protocol == "ratings" or prompt.is_one_of_four]
     if not prompts:
-        raise ConfigError(f"{settings.data}: has no prompt with one right and three wrong answers; use --protocol ratings")
+        raise ConfigError(f"{settings.data}: has no prompt with one right and three wrong answers; run rewardbench2:ratings")
     identity = {
         **judge.identity,
         "data": data_hash(settings.data),
@@ -350,6 +349,6 @@ def listwise_markdown(report: ListReport) -> str:
         lines.append("- every answer was cut off: raise max_tokens")
     if report.left_out:
         lines += [
-            f"- {report.left_out:,} prompts left out: not one right and three wrong answers (rate them: --protocol ratings)"
+            f"- {report.left_out:,} prompts left out: not one right and three wrong answers (rate them: rewardbench2:ratings)"
         ]
     return "\n".join([*lines, f"- command: {report.command or '–'}", f"- commit: {report.commit}"]) + "\n"

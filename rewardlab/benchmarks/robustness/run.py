@@ -203,21 +203,20 @@ CLEAN, UNLABELLED = "pairs as they are", "pairs without a better answer"  # pass
 MOST_BYTES = 4 << 30  # of edited pictures, which are all in memory
 
 
-def run_robustness(
-    settings: BenchSettings, out: Path, *, num_pairs: int, families: Sequence[str] = ()
-) -> tuple[Report, list[Row]]:
+def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int) -> tuple[Report, list[Row]]:
     """Judge ``num_pairs`` pairs of a benchmark, drawn by the seed, and what each family makes of them, in both orders.
 
     The report's accuracy is of the attacked pairs that have a better answer, its groups are the families;
-    ``report.robustness`` has the rest. ``settings`` have one vote, no controls and no limit. Raise ConfigError for an unknown
-    family, for a replay, which has no votes on attacked pairs, and for more pictures than memory is meant for; otherwise what
-    :func:`rewardlab.benchmarks.runner.run_bench` raises.
+    ``report.robustness`` has the rest. ``settings.attacks`` names the families; there are no controls. Raise ConfigError for an
+    unknown family, for a replay, which has no votes on attacked pairs, and for more pictures than memory is meant for;
+    otherwise what :func:`rewardlab.benchmarks.runner.run_bench` raises.
     """
     query = settings.judge
     if (query.votes or 1) > 1 or query.orders not in ("auto", "both") or query.stop_error is not None:
         raise ConfigError("votes, orders, stop_error: pairs under attack are judged once, in both orders; leave out")
     settings = replace(settings, judge=judge_config(settings.judge, votes=1, orders="both"))
-    chosen, reduce = families_of(families), reduce_votes
+    settings = replace(settings, controls=(), limit=None)
+    chosen, reduce = families_of(settings.attacks), reduce_votes
     judge = open_any_judge(settings)
     if judge.is_recording:
         raise ConfigError(f"{settings.judge.judge!r} has no votes on attacked pairs; name the judge itself")
@@ -228,17 +227,17 @@ def run_robustness(
         chosen = [family for family in chosen if family.name != EMPTY]
         notes.append("no empty answers: a served judge takes none")
     if num_pairs < len(rows):
-        notes.append(f"{num_pairs:,} of {len(rows):,} pairs, drawn by the seed (--pairs)")
+        notes.append(f"{num_pairs:,} of {len(rows):,} pairs, sampled by the seed (--limit)")
         rows = [rows[n] for n in sorted(random.Random(settings.seed).sample(range(len(rows)), num_pairs))]
     pairs, clusters = [row.pair for row in rows], [row.cluster for row in rows]
     attacked = _within_memory(attacked_pairs(pairs, chosen, seed=settings.seed, with_pictures=judge.sees))
     if not attacked:
-        raise DataError(f"{settings.data}: no family makes anything of these pairs; name other --families")
+        raise DataError(f"{settings.data}: no family makes anything of these pairs; name other --attacks")
     notes += _notes_on_few([family for family in chosen if judge.sees or not needs_pictures(family)], attacked, len(pairs))
     labelled = [case for case in attacked if case.pair.preferred is not None]
     others = [case for case in attacked if case.pair.preferred is None]
     if not labelled:
-        raise ConfigError("of none of these families a better answer is known; name others beside them with --families")
+        raise ConfigError("of none of these families a better answer is known; name others beside them with --attacks")
     preferred, attacks = [pair.preferred or 0 for pair in pairs], _digest(attacked)
     benchmark = find_benchmark(settings.benchmark)
     name = PREFIX + benchmark.name
@@ -289,7 +288,7 @@ def _within_memory(attacked: Iterable[AttackedPair]) -> list[AttackedPair]:
                 num_bytes += len(image)
         if num_bytes > MOST_BYTES:
             raise ConfigError(
-                f"the edited pictures of these pairs take more than {MOST_BYTES >> 30} GiB; take fewer --pairs, or --families "
+                f"the edited pictures of these pairs take more than {MOST_BYTES >> 30} GiB; take a lower --limit, or --attacks "
                 "without edit, caption and unseen"
             )
         all_pairs.append(case)

@@ -24,7 +24,7 @@ from rewardlab.data.images import check_image, decode_image
 from rewardlab.data.pair_table import PairFacts, PairTable, fingerprint_of, pair_facts, select_pairs, text_identity
 from rewardlab.data.rows import media_of
 from rewardlab.errors import ConfigError, DataError, MediaError
-from rewardlab.models.video_policy import video_policy_of
+from rewardlab.models.model_config import video_policy_of
 from rewardlab.processes import is_main, num_cores, num_processes, process_index
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.training.run.folder import CONFIG, has_begun, refuse_finished

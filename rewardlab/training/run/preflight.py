@@ -25,9 +25,9 @@ from rewardlab.data.pair_table import fingerprint_of, light_pairs, pair_facts, s
 from rewardlab.data.rows import media_of
 from rewardlab.errors import DataError
 from rewardlab.models.attention import check_attention
-from rewardlab.models.context import max_positions
 from rewardlab.models.families import count_image_tokens, count_text_tokens, most_image_tokens
 from rewardlab.models.loading import load_config_of, load_processor, set_pixels
+from rewardlab.models.model_config import max_positions
 from rewardlab.processes import is_main, num_processes, process_index
 from rewardlab.prompts import Template, build_messages
 from rewardlab.prompts.sanitize import completion_to_learn

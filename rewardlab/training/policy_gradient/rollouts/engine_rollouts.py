@@ -25,7 +25,7 @@ from trl.data_utils import prepare_multimodal_messages
 
 from rewardlab.config import EngineConfig
 from rewardlab.errors import ConfigError, EndpointError
-from rewardlab.models.adapters import merged_weights
+from rewardlab.models.loading import merged_weights
 from rewardlab.reporting.progress import log_line
 from rewardlab.rewards.rollout import Row
 from rewardlab.samplers.base import SamplingParams
