@@ -40,7 +40,7 @@ from rewardlab.config import SFTConfig
 from rewardlab.health.memory import GIB, Phase, peak, setup_of, trainer_lines
 from rewardlab.models.architectures import ARCHITECTURES
 from rewardlab.models.loading import peft_config
-from rewardlab.training.run.launcher import Launch
+from rewardlab.training.run.parallel import Launch
 
 HEADER = """| model | weights | checkpointing | tokens | tracker, GiB | estimate, GiB | off by |
 |---|---|---|---|---|---|---|"""

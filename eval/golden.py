@@ -177,7 +177,7 @@ class Golden:
         return run_record(self.folder / "prm")
 
     def policy(self, name: str, changes: dict[str, Any]) -> Any:
-        values = {**ROLLOUTS, "template": "answer", "model": str(self.judge), "judge_max_tokens": 16, **changes}
+        values = {**ROLLOUTS, "template": "answer", "model": str(self.judge), **changes}
         del values["attempts"]
         train_policy(self.pairs[:32], PolicyConfig(**values), self.folder / name)
         return run_record(self.folder / name)
@@ -228,7 +228,9 @@ def cases(golden: Golden) -> dict[str, Callable[[], Any]]:
     for name, changes in {**recipes(), **FEATURES}.items():
         made[f"rl {name}"] = lambda name=name, changes=changes: golden.rl(name, changes)
     made["rl process reward"] = lambda: golden.rl("process", {"process_reward": str(golden.folder / "prm" / "final")})
-    made["policy prob"] = lambda: golden.policy("policy", {"judge": f"prob:{golden.judge}", "advantage": "gae"})
+    made["policy prob"] = lambda: golden.policy(
+        "policy", {"judge": f"prob:{golden.judge}", "advantage": "gae", "judge_max_tokens": 16}
+    )
     made["policy rm"] = lambda: golden.policy("scalar", {"judge": f"rm:{golden.folder / 'rm' / 'final'}"})
     return made
 

@@ -49,7 +49,7 @@ from rewardlab.training.run.rows import PromptRows
 from rewardlab.types import PreferencePair
 
 ROOT = Path(__file__).parents[1]
-BASELINES = {"trl grpo": {"kl": "k3_loss", "kl_coef": 0.04}, "trl grpo, no KL": {"kl": "k3_loss", "kl_coef": 0.0}}
+BASELINES = {"trl grpo": {"kl": "k3_loss", "kl_coef": 0.04}, "trl grpo, no KL": {"kl_coef": 0.0}}
 METHOD = ("advantage", "outliers", "preclip", "clip_high", "ratio", "average", "kl", "kl_coef")
 SHAPES: dict[str, Any] = {
     "template": "plain",

@@ -50,7 +50,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.models.checkpoints import commit, template_for
 from rewardlab.models.families import end_token_ids
 from rewardlab.models.loading import load_model
-from rewardlab.rewards.judgment import RewardWeights
+from rewardlab.rewards.judgment import terms_of
 from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.samplers.hf import HFSampler
@@ -337,9 +337,10 @@ class MethodContext:
         """Return the reward of an arm with the consistency reward; None for the config's own."""
         if not ARMS[trial.arm].consistency:
             return None
-        weights = RewardWeights(format=config.format_weight, consistency=self.settings.consistency_weight)
+        consistency = {"weight": self.settings.consistency_weight}
+        terms = terms_of(RLConfig.model_validate({"format_weight": config.format_weight, "consistency": consistency}))
         scorer = JudgmentScorer(self.template.verdict_format, LocalChecker())
-        return JudgmentReward(scorer, None, weights, ends=end_token_ids(model), samples=out / SAMPLES)
+        return JudgmentReward(scorer, None, terms, ends=end_token_ids(model), samples=out / SAMPLES)
 
 
 def fit_facts(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:

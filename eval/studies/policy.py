@@ -108,7 +108,7 @@ def policy_config(trial: Trial, settings: Settings, *, model: Path) -> PolicyCon
         micro_batch_size=min(64, settings.rollout_batch_size),
         max_completion_length=settings.max_tokens,
         kl_coef=ARMS[trial.arm].kl_coef,
-        kl="k2_loss",
+        kl="k2_loss" if ARMS[trial.arm].kl_coef else "k1_reward",
         anchor=ARMS[trial.arm].anchor,  # type: ignore[arg-type]
         signs={"truth": "exact"},  # type: ignore[arg-type]
         **OPTIMIZER,

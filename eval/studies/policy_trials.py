@@ -23,11 +23,9 @@ from rewardlab.metrics.running import Metrics
 from rewardlab.models.checkpoints import commit, template_for
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.rewards.anchors import anchors_of
-from rewardlab.rewards.pairwise import Anchors, LeastReward, PairwiseReward, PolicyReward, without_thinking
-from rewardlab.rewards.policy_signs.checks import JudgeChecks
-from rewardlab.rewards.policy_signs.trends import TRENDS
-from rewardlab.rewards.scalar import ScalarReward
+from rewardlab.rewards.pairwise import Anchors, LeastReward, PairwiseReward, PolicyReward, ScalarReward, without_thinking
+from rewardlab.rewards.policy_function import anchors_of
+from rewardlab.rewards.policy_signs import TRENDS, JudgeChecks
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy import build_policy_trainer, policy_rows

@@ -18,7 +18,7 @@ from rewardlab.benchmarks.settings import BenchSettings, check_names
 from rewardlab.config import SuiteConfig
 from rewardlab.config.data import NO_BUDGET
 from rewardlab.config.judge import JUDGE_KEYS, JudgeConfig
-from rewardlab.config.overrides import merge
+from rewardlab.config.loading import merge
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import DataError
 from rewardlab.judging.spec import judge_config

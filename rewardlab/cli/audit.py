@@ -41,8 +41,7 @@ def audit_command(
     enormous texts, orders to the judge. **Exit status 1** if a probe earns more than it may, or the truth itself earns too
     little.
     """
-    from rewardlab.rewards.audit.audit import run_audit
-    from rewardlab.rewards.audit.page import audit_markdown, audit_sentences, write_audit
+    from rewardlab.rewards.audit.audit import audit_markdown, audit_sentences, run_audit, write_audit
     from rewardlab.rewards.audit.rows import open_rewarder, read_audit
 
     rows = read_audit(data, images=images, contract=contract, thinking=thinking)

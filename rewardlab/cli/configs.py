@@ -1,4 +1,4 @@
-"""`rewardlab configs`: the configs that ship, and every key that a config may have."""
+"""`rewardlab configs`: the shipped configs, and every key of a config."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import typer
 from rewardlab.cli.options import Overrides, configs_app
 from rewardlab.errors import ConfigError, OutputError
 
-Stage = Annotated[Optional[str], typer.Option("--stage", help="Its stage, where neither its folder nor its name says it.")]
+Stage = Annotated[
+    Optional[str], typer.Option("--stage", help="Stage of the config, if neither its folder nor its name is one.")
+]
 ConfigName = Annotated[str, typer.Argument(help="A name of `rewardlab configs list`, such as rl/grpo or grpo, or a file.")]
 
 
 @configs_app.command("list")
 def configs_list(
-    stage: Annotated[
-        Optional[str], typer.Argument(help="Only those of a stage (sft, rl, ...) or a folder (accelerate).")
-    ] = None,
+    stage: Annotated[Optional[str], typer.Argument(help="A stage (sft, rl, ...) or a folder (accelerate).")] = None,
 ) -> None:
-    """List the configs that ship, each with what it is. `rewardlab configs list rl` lists those of one stage."""
+    """List the shipped configs with one sentence each; `rewardlab configs list rl` lists those of one stage."""
     from rewardlab.config import config_names, configs_folder, find_schema
 
     groups: dict[str, list[str]] = {}
@@ -38,10 +38,10 @@ def configs_list(
 
 @configs_app.command("show")
 def configs_show(name: ConfigName, overrides: Overrides = None, stage: Stage = None) -> None:
-    """Print a config with every key: its value, the default where that differs, and what the key is.
+    """Print a config with every key: its value, its default if different, and its description.
 
-    `rewardlab configs show grpo learning_rate=3e-6 > mine.yaml` checks it and writes a config of your own. A stage's name
-    shows its defaults: `rewardlab configs show rl`. Launchers' files are printed as they are.
+    `rewardlab configs show grpo learning_rate=3e-6 > mine.yaml` writes a checked config of your own. A stage's name shows its
+    defaults: `rewardlab configs show rl`. Launcher files are printed unchanged.
     """
     from rewardlab.config import SCHEMAS, find_config, load_config, name_of_config, parse_overrides, resolved_yaml, stage_of
 
@@ -101,7 +101,7 @@ def _copy_folder(folder: Path, destination: Path) -> None:
 def configs_keys(
     stage: Annotated[str, typer.Argument(help="A stage: distill, sft, rm, rl, prm, steps, policy or recipes.")],
     words: Annotated[
-        Optional[list[str]], typer.Argument(help="Only keys that have one of these in name or description.")
+        Optional[list[str]], typer.Argument(help="Words: only keys with one of them in name or description.")
     ] = None,
 ) -> None:
     """Print every key of a stage's configs with its type, default and description: `rewardlab configs keys rl kl clip`."""
@@ -123,7 +123,7 @@ def _folder() -> Path:
 
 
 def _group_of(name: str) -> str:
-    """Return the stage of a config that ships, or else its folder."""
+    """Return the stage of a shipped config, or else its folder."""
     from rewardlab.config import stage_of
 
     try:
@@ -133,7 +133,7 @@ def _group_of(name: str) -> str:
 
 
 def _first_sentence(path: Path) -> str:
-    """Return the first sentence of the comment that a config begins with."""
+    """Return the first sentence of a config's opening comment."""
     comment = []
     for line in path.read_text(encoding="utf-8").split("\n"):
         if not line.startswith("#"):

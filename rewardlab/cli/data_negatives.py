@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from rewardlab.curation.policy_negatives import PaidAnswer, Readers
-    from rewardlab.rewards.policy_signs.truth import Rightness
+    from rewardlab.rewards.verified import Rightness
     from rewardlab.types import PreferencePair
 
 
@@ -186,9 +186,9 @@ def _rightness(options: NegativesOptions) -> Rightness | None:
     import atexit
 
     from rewardlab.curation.answer_files import by_labels
-    from rewardlab.rewards.policy_signs.truth import by_rules, exactly
     from rewardlab.rewards.verifiable.extraction import Contract
     from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
+    from rewardlab.rewards.verified import by_rules, exactly
 
     truth, contract = options.truth, options.contract
     kind, _, rest = truth.partition(":")

@@ -106,7 +106,7 @@ def _findings(options: DoctorOptions) -> Iterator[Finding]:
     from rewardlab.health.doctor import examine_plan, examine_suite, is_suite
     from rewardlab.health.plan import Finding
     from rewardlab.training.run.inputs import pairs_of
-    from rewardlab.training.run.launcher import read_launch
+    from rewardlab.training.run.parallel import read_launch
 
     path = find_config(options.config, options.stage)
     changes = parse_overrides(options.overrides or ())
@@ -150,7 +150,7 @@ def _plan(options: DoctorOptions) -> Plan:
     """Return the machines that the options describe."""
     from rewardlab.config import find_config
     from rewardlab.health.plan import Plan
-    from rewardlab.training.run.launcher import Launch, read_launch
+    from rewardlab.training.run.parallel import Launch, read_launch
 
     launch = read_launch(find_config(options.launcher)) if options.launcher else Launch()
     if options.processes:

@@ -188,7 +188,7 @@ BudgetTokens = Annotated[
 def judge_of(judge: str, keys: Sequence[str] | None, votes: int | None = None, **defaults: Any) -> JudgeConfig:
     """Return the judge that ``--judge``, KEY=VALUE and ``--votes`` describe; ``defaults`` are other defaults of its keys. Raise
     ConfigError for what is none, and for a key that is set twice."""
-    from rewardlab.config.overrides import parse_overrides
+    from rewardlab.config.loading import parse_overrides
     from rewardlab.judging.spec import judge_config
 
     changes = parse_overrides(keys or ())

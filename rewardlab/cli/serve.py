@@ -31,7 +31,7 @@ SERVE_PREFIX = "REWARDLAB_SERVE"
 def judge_defaults(path: Path | None) -> dict[str, Any]:
     """Return the keys of the judge that a file of options and the environment set, the environment over the file."""
     from rewardlab.config.judge import JUDGE_KEYS
-    from rewardlab.config.yaml_text import read_yaml
+    from rewardlab.config.loading import read_yaml
 
     given = {} if path is None else {name.replace("-", "_"): value for name, value in _read(path).items()}
     variables = {name: os.environ.get(f"{SERVE_PREFIX}_{name.upper()}") for name in JUDGE_KEYS}
@@ -365,7 +365,7 @@ def serve_judge(options: ServeOptions) -> None:
     """
     if options.log_format != "json":
         typer.echo(f"opening {options.judge_file or options.judge}; the server is ready when it names its address", err=True)
-    from rewardlab.config.overrides import parse_overrides
+    from rewardlab.config.loading import parse_overrides
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.spec import judge_config
     from rewardlab.samplers.base import Replicas

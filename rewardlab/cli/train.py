@@ -1,13 +1,15 @@
-"""`rewardlab sft`, `rl`, `rm`, `score`, `prm`, `policy`: training; `merge` and `show`: what it left."""
+"""`rewardlab sft`, `rl`, `rm`, `prm`, `policy`: training; `score`, `merge` and `show`: its results."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, TypeVar
 
 import typer
 
+from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import (
     JUDGING,
@@ -37,8 +39,8 @@ Config = TypeVar("Config", bound="TrainConfig")
 
 
 def train_config(schema: type[Config], config: str | Path | None, overrides: Sequence[str] | None, **options: Any) -> Config:
-    """Return the config of a run, its model "demo" replaced by the folder of the bundled judge, and say what it starts from,
-    before the libraries are loaded. Raise ConfigError, and CheckpointError where its model is a folder that is not there."""
+    """Return the config of a run, with the bundled judge's folder for model "demo", and print the model before libraries are
+    loaded. Raise ConfigError, and CheckpointError for a model folder that does not exist."""
     from rewardlab.config import load_config, parse_overrides
     from rewardlab.models.checkpoints import check_folder
 
@@ -52,9 +54,9 @@ def train_config(schema: type[Config], config: str | Path | None, overrides: Seq
 
 
 def report_run(final: Path, settings: TrainConfig) -> None:
-    """Print, once, where a training run's result is and how to look at the run. End with the watchdog's exit status where the
-    run learnt nothing, unless its policy is to warn."""
-    from rewardlab.training.run.outcome import read_outcome
+    """Print, once, where a run's result is. End with the watchdog's exit status if the run learnt nothing, unless its policy is
+    to warn."""
+    from rewardlab.training.run.watchdog import read_outcome
 
     echo_once(f"written: {final}; metrics.jsonl and run.json beside it (curves: rewardlab show {final.parent})")
     if why := read_outcome(final.parent):
@@ -63,45 +65,56 @@ def report_run(final: Path, settings: TrainConfig) -> None:
             raise typer.Exit(ExitCode.HEALTH)
 
 
-def training_pairs(
-    data: Path, settings: TrainConfig, out: Path, images: Path | None, allow_columns: str | None, allow_without_images: bool
-) -> Sequence[PreferencePair]:
-    """Return the pairs that a run in ``out`` reads. Raise ConfigError for a finished run before one of them is looked at."""
-    from rewardlab.training.run.folder import refuse_finished
-    from rewardlab.training.run.inputs import pairs_of
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """The options that all stages share."""
 
-    refuse_finished(out)
-    return pairs_of(
-        data,
-        settings.frames,
-        settings.model,
-        images=images,
-        allow_columns=columns_of(allow_columns),
-        allow_without_images=allow_without_images,
-    )
+    data: Annotated[Path, typer.Option("--data", help=f"Pairs: {PAIR_FILES}.")]
+    out: Out
+    overrides: Overrides = None
+    config: ConfigFile = None
+    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder, hub id or `demo` to start from.")] = None
+    images: Images = None
+    allow_columns: AllowColumns = None
+    allow_without_images: AllowWithoutImages = False
+    seed: Seed = None
+
+    def settings(self, schema: type[Config], **options: Any) -> Config:
+        """Return the config of the run; ``options`` are keys of it that other options set. Raise as :func:`train_config`."""
+        return train_config(schema, self.config, self.overrides, model=self.model, seed=self.seed, **options)
+
+    def pairs(self, settings: TrainConfig) -> Sequence[PreferencePair]:
+        """Return the pairs of the run. Raise ConfigError for a finished run before any pair is read."""
+        from rewardlab.training.run.folder import refuse_finished
+        from rewardlab.training.run.inputs import pairs_of
+
+        refuse_finished(self.out)
+        return pairs_of(
+            self.data,
+            settings.frames,
+            settings.model,
+            images=self.images,
+            allow_columns=columns_of(self.allow_columns),
+            allow_without_images=self.allow_without_images,
+        )
 
 
-@app.command("sft", rich_help_panel=TRAINING)
-def sft_command(
+@dataclass(frozen=True, kw_only=True)
+class SFTOptions(TrainOptions):
     data: Annotated[
-        Path, typer.Option("--data", help=f"Distilled pairs, or labelled ones with template=verdict: {PAIR_FILES}.")
-    ],
-    out: Out,
-    overrides: Overrides = None,
-    config: ConfigFile = None,
-    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder, hub id or `demo` to start from.")] = None,
+        Path, typer.Option("--data", help=f"Distilled pairs, or labelled pairs with template=verdict: {PAIR_FILES}.")
+    ]
     verify_votes: Annotated[
         Optional[Path],
         typer.Option(
             "--verify-votes",
             help="votes.jsonl of `bench run pairs` on the same --data: also teaches the judge to verify its votes.",
         ),
-    ] = None,
-    images: Images = None,
-    allow_columns: AllowColumns = None,
-    allow_without_images: AllowWithoutImages = False,
-    seed: Seed = None,
-) -> None:
+    ] = None
+
+
+@command(app, "sft", rich_help_panel=TRAINING)
+def sft_command(options: SFTOptions) -> None:
     """Train a judge on distilled judgments (cold start). Writes `OUT/final`; the same command resumes an interrupted run.
 
     `rewardlab sft --data runs/distill/distilled.parquet --out runs/sft --config qwen2_5_vl_7b learning_rate=2e-5`
@@ -113,62 +126,50 @@ def sft_command(
     from rewardlab.data.votes import require_same_run
     from rewardlab.prompts import load_template
 
-    settings = train_config(SFTConfig, config, overrides, model=model, seed=seed)
+    settings = options.settings(SFTConfig)
     from rewardlab.training.sft import train_sft
 
-    if verify_votes:  # before the pairs are read, which takes a while
-        require_same_run(verify_votes, data, template=load_template(settings.template).hash)
-    pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
-    report_run(train_sft(pairs, settings, out, votes=verify_votes), settings)
+    if options.verify_votes:  # before the pairs are read, which takes a while
+        require_same_run(options.verify_votes, options.data, template=load_template(settings.template).hash)
+    report_run(train_sft(options.pairs(settings), settings, options.out, votes=options.verify_votes), settings)
 
 
-@app.command("rl", rich_help_panel=TRAINING)
-def rl_command(
+@dataclass(frozen=True, kw_only=True)
+class RLOptions(TrainOptions):
     data: Annotated[
-        Path, typer.Option("--data", help=f"Distilled pairs, of which the hard ones count, or labelled ones: {PAIR_FILES}.")
-    ],
-    out: Out,
-    overrides: Overrides = None,
-    config: ConfigFile = None,
-    model: Annotated[Optional[str], typer.Option("--model", help="SFT checkpoint folder to start from.")] = None,
+        Path, typer.Option("--data", help=f"Distilled pairs, of which the hard ones are used, or labelled pairs: {PAIR_FILES}.")
+    ]
+    model: Annotated[Optional[str], typer.Option("--model", help="SFT checkpoint folder to start from.")] = None
     consistency_url: Annotated[
         Optional[str], typer.Option("--consistency-url", help="Overrides the config's consistency endpoint.")
-    ] = None,
-    images: Images = None,
-    allow_columns: AllowColumns = None,
-    allow_without_images: AllowWithoutImages = False,
-    seed: Seed = None,
-) -> None:
+    ] = None
+
+
+@command(app, "rl", rich_help_panel=TRAINING)
+def rl_command(options: RLOptions) -> None:
     """Train a judge by reinforcement learning on the hard pairs, with StableReinforce or a method of `configs/rl/`.
 
-    Hard are those that a teacher did not judge right at once; where no teacher was asked, all labelled pairs. Writes
+    Hard pairs are those that the teacher did not judge right at once; without a teacher, all labelled pairs are used. Writes
     `OUT/final`; the same command resumes an interrupted run. `rewardlab rl --data runs/distill/distilled.parquet --out runs/rl
     --config stable_reinforce model=runs/sft/final consistency.weight=0`
     """
     from rewardlab.config import RLConfig
     from rewardlab.models.checkpoints import load_template_for
 
-    options = {"model": model, "seed": seed, "consistency.base_url": consistency_url}
-    settings = train_config(RLConfig, config, overrides, **options)
+    settings = options.settings(RLConfig, **{"consistency.base_url": options.consistency_url})
     from rewardlab.training.rl import train_rl
 
-    load_template_for(settings.model, settings.template)  # another one than the judge's is refused before the pairs are read
-    pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
-    report_run(train_rl(pairs, settings, out), settings)
+    load_template_for(settings.model, settings.template)  # a template other than the judge's is refused before pairs are read
+    report_run(train_rl(options.pairs(settings), settings, options.out), settings)
 
 
-@app.command("rm", rich_help_panel=TRAINING)
-def rm_command(
-    data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs; no teacher is needed: {PAIR_FILES}.")],
-    out: Out,
-    overrides: Overrides = None,
-    config: ConfigFile = None,
-    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder, hub id or `demo` to start from.")] = None,
-    images: Images = None,
-    allow_columns: AllowColumns = None,
-    allow_without_images: AllowWithoutImages = False,
-    seed: Seed = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RMOptions(TrainOptions):
+    data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs; no teacher is needed: {PAIR_FILES}.")]
+
+
+@command(app, "rm", rich_help_panel=TRAINING)
+def rm_command(options: RMOptions) -> None:
     """Train a scalar reward model (Bradley-Terry): one number for one response, given its question and images.
 
     Writes `OUT/final`; the same command resumes an interrupted run. `rewardlab score` writes its scores for
@@ -176,11 +177,10 @@ def rm_command(
     """
     from rewardlab.config import RMConfig
 
-    settings = train_config(RMConfig, config, overrides, model=model, seed=seed)
+    settings = options.settings(RMConfig)
     from rewardlab.training.reward_model import train_reward_model
 
-    pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
-    report_run(train_reward_model(pairs, settings, out), settings)
+    report_run(train_reward_model(options.pairs(settings), settings, options.out), settings)
 
 
 @app.command("score", rich_help_panel=JUDGING)
@@ -192,7 +192,7 @@ def score_command(
     allow_columns: AllowColumns = None,
     allow_without_images: AllowWithoutImages = False,
 ) -> None:
-    """Score both responses of every pair with a scalar reward model; a line a pair: `{"row": 0, "scores": [0.3, 0.7]}`."""
+    """Score both responses of every pair with a scalar reward model, one line per pair: `{"row": 0, "scores": [0.3, 0.7]}`."""
     from rewardlab.data.rows import FRAMES
     from rewardlab.training.reward_model import write_scores
     from rewardlab.training.run.inputs import pairs_of
@@ -202,19 +202,15 @@ def score_command(
     typer.echo(f"{write_scores(model, pairs, out)} pairs scored: {out}")
 
 
-@app.command("prm", rich_help_panel=TRAINING)
-def prm_command(
-    data: Annotated[Path, typer.Option("--data", help=f"The pairs that `rewardlab steps` labelled: {PAIR_FILES}.")],
-    steps: Annotated[Path, typer.Option("--steps", help="steps.jsonl of `rewardlab steps`.")],
-    out: Out,
-    overrides: Overrides = None,
-    config: ConfigFile = None,
-    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder to start from: the judge's.")] = None,
-    images: Images = None,
-    allow_columns: AllowColumns = None,
-    allow_without_images: AllowWithoutImages = False,
-    seed: Seed = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PRMOptions(TrainOptions):
+    data: Annotated[Path, typer.Option("--data", help=f"The pairs that `rewardlab steps` labelled: {PAIR_FILES}.")]
+    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder to start from: the judge's.")] = None
+    steps: Annotated[Path, typer.Option("--steps", help="steps.jsonl of `rewardlab steps`.")]
+
+
+@command(app, "prm", rich_help_panel=TRAINING)
+def prm_command(options: PRMOptions) -> None:
     """Train a process reward model on step labels; `rewardlab rl` takes `OUT/final` as `process_reward` and `value_init`.
 
     The same command resumes an interrupted run.
@@ -222,26 +218,21 @@ def prm_command(
     from rewardlab.config import PRMConfig
     from rewardlab.distill.step_labels import read_steps
 
-    settings = train_config(PRMConfig, config, overrides, model=model, seed=seed)
+    settings = options.settings(PRMConfig)
     from rewardlab.training.prm import train_prm
 
-    pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
-    report_run(train_prm(pairs, read_steps(steps), settings, out), settings)
+    report_run(train_prm(options.pairs(settings), read_steps(options.steps), settings, options.out), settings)
 
 
-@app.command("policy", rich_help_panel=TRAINING)
-def policy_command(
-    data: Annotated[Path, typer.Option("--data", help=f"Questions with images, as pairs: {PAIR_FILES}.")],
-    out: Out,
-    overrides: Overrides = None,
-    config: ConfigFile = None,
-    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id of the policy.")] = None,
-    judge: Annotated[Optional[str], typer.Option("--judge", help=f"{spec_help('rm')}.")] = None,
-    images: Images = None,
-    allow_columns: AllowColumns = None,
-    allow_without_images: AllowWithoutImages = False,
-    seed: Seed = None,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PolicyOptions(TrainOptions):
+    data: Annotated[Path, typer.Option("--data", help=f"Questions with images, as pairs: {PAIR_FILES}.")]
+    model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id of the policy.")] = None
+    judge: Annotated[Optional[str], typer.Option("--judge", help=f"{spec_help('rm')}.")] = None
+
+
+@command(app, "policy", rich_help_panel=TRAINING)
+def policy_command(options: PolicyOptions) -> None:
     """Train a policy with a judge as its reward: the probability, over both orders, that a response beats an anchor.
 
     The anchor (`anchor` in the config) is the pair's preferred response, the initial policy's greedy response or the best of
@@ -251,11 +242,10 @@ def policy_command(
     """
     from rewardlab.config import PolicyConfig
 
-    settings = train_config(PolicyConfig, config, overrides, model=model, judge=judge, seed=seed)
+    settings = options.settings(PolicyConfig, judge=options.judge)
     from rewardlab.training.policy import train_policy
 
-    pairs = training_pairs(data, settings, out, images, allow_columns, allow_without_images)
-    report_run(train_policy(pairs, settings, out), settings)
+    report_run(train_policy(options.pairs(settings), settings, options.out), settings)
 
 
 @app.command("merge", rich_help_panel=TRAINING)
@@ -282,12 +272,11 @@ def show_command(
     run: Annotated[Path, typer.Argument(help="Folder of a training run, finished or not.")],
     data: Annotated[
         Optional[Path],
-        typer.Option("--data", help="The pairs that it was trained on, if they are elsewhere now: for questions and images."),
+        typer.Option("--data", help="The pairs that it was trained on, if they have moved: for questions and images."),
     ] = None,
     images: Images = None,
 ) -> None:
-    """Write RUN/run.html: curves of all logged metrics, rollouts over time with the images that they are about, and the
-    watchdog's findings."""
+    """Write RUN/run.html: curves of all logged metrics, rollouts over time with their images, and the watchdog's signs."""
     from rewardlab.health.run_page import write_run_page
 
     typer.echo(f"written: {write_run_page(run, data=data, images=images)}")

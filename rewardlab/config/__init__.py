@@ -6,18 +6,23 @@ An unknown key is an error. Numbers without a source in the paper carry a reason
 
 from __future__ import annotations
 
-from rewardlab.config.base import HealthConfig, LoraConfig, PixelConfig, TrainConfig
+from rewardlab.config.base import EvaluationConfig, HealthConfig, LoraConfig, PixelConfig, TrainConfig
 from rewardlab.config.bench import BenchEntry, SuiteConfig
 from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
-from rewardlab.config.evaluation import EvaluationConfig
-from rewardlab.config.files import config_names, configs_folder, find_config, find_configs, name_of_config, shipped_folder
-from rewardlab.config.keys import ConfigKey, config_keys, resolved_yaml
-from rewardlab.config.loading import load_config, load_yaml
-from rewardlab.config.method import Method
-from rewardlab.config.overrides import parse_overrides
+from rewardlab.config.files import (
+    SCHEMAS,
+    config_names,
+    configs_folder,
+    find_config,
+    find_configs,
+    find_schema,
+    name_of_config,
+    shipped_folder,
+    stage_of,
+)
+from rewardlab.config.loading import ConfigKey, config_keys, load_config, load_yaml, parse_overrides, resolved_yaml
 from rewardlab.config.policy import PolicyConfig, SignsConfig
-from rewardlab.config.rl import ConsistencyConfig, EngineConfig, HotTokenConfig, MethodConfig, RLConfig
-from rewardlab.config.stages import SCHEMAS, find_schema, stage_of
+from rewardlab.config.rl import ConsistencyConfig, EngineConfig, HotTokenConfig, Method, MethodConfig, RLConfig
 from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
 
 __all__ = [

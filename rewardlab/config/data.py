@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from rewardlab.config.base import Schema
+from rewardlab.config.base import Schema, nested
 from rewardlab.config.judge import SamplingConfig
 
 
@@ -14,9 +14,7 @@ class Prices(Schema):
     """US dollars per million tokens, as the provider lists them; 0: not known, or one's own machine."""
 
     prompt: float = Field(0.0, ge=0, description="US dollars per million tokens of prompts.")
-    cached_prompt: float | None = Field(
-        None, ge=0, description="US dollars per million tokens of the prompt's cached part; null: as other prompt tokens."
-    )
+    cached_prompt: float | None = Field(None, ge=0, description="US dollars per million cached prompt tokens; null: as prompt.")
     completion: float = Field(0.0, ge=0, description="US dollars per million tokens of answers.")
 
     def usd(self, prompt: int, completion: int, cached: int = 0) -> float:
@@ -40,51 +38,24 @@ class DistillConfig(SamplingConfig):
 
     model: str = Field("gpt-4o", description="The teacher, by the name its endpoint knows it by.")
     base_url: str | list[str] = Field(
-        "https://api.openai.com/v1",
-        description="URL of an OpenAI-compatible endpoint, or a list of several that serve the same model.",
+        "https://api.openai.com/v1", description="URL of an OpenAI-compatible endpoint, or a list of equal ones."
     )
-    api_key_env: str | list[str] = Field(
-        "OPENAI_API_KEY", description="Environment variable that holds the key; or a list, one for each URL."
-    )
-    template: str = Field(
-        "r1_reward", description="Prompt template of the judgments: the one that the judge will be trained with."
-    )
-    max_attempts: int = Field(
-        3,
-        ge=1,
-        le=3,
-        description="Most judgments asked of a pair until one agrees with the label; the number needed is its difficulty.",
-    )
-    votes: int = Field(
-        0,
-        ge=0,
-        le=64,
-        description="Judgments of each pair whatever they say, half in each order (teacher_share); 0: until one is right.",
-    )
-    temperature: float = Field(
-        1.0, ge=0, description="Sampling temperature; 0 is greedy, and asks the same again at each attempt."
-    )
-    max_tokens: int = Field(
-        2048, ge=1, description="Most tokens of a judgment. Twice R1-Reward's generation length, so that few are cut off."
-    )
-    transport: Literal["chat", "batch"] = Field(
-        "chat", description="`chat`: a request for each judgment. `batch`: files of requests, cheaper, answered within a day."
-    )
+    api_key_env: str | list[str] = Field("OPENAI_API_KEY", description="Environment variable of the key, or one per URL.")
+    template: str = Field("r1_reward", description="Prompt template of the judgments, the one to train with.")
+    max_attempts: int = Field(3, ge=1, le=3, description="Most judgments of a pair until one is right (its difficulty).")
+    votes: int = Field(0, ge=0, le=64, description="Judgments of every pair, half in each order; 0: until one is right.")
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy, and repeats itself at each attempt.")
+    max_tokens: int = Field(2048, ge=1, description="Most tokens of a judgment; twice R1-Reward's, so that few are cut.")
+    transport: Literal["chat", "batch"] = Field("chat", description="Single requests, or batches: cheaper, within a day.")
     concurrency: int = Field(32, ge=1, description="Requests in flight at each URL; fewer while it refuses many.")
     try_s: float = Field(60.0, gt=0, description="Seconds for one try of a request.")
     deadline_s: float = Field(300.0, gt=0, description="Seconds for one request, retries included.")
     retries: int = Field(4, ge=0, description="Times that a failed request is sent again.")
-    batch_requests: int = Field(
-        10_000, ge=1, le=50_000, description="Requests in one batch; providers take 50,000 and some 200 MB."
-    )
+    batch_requests: int = Field(10_000, ge=1, le=50_000, description="Requests per batch; providers take 50,000 and 200 MB.")
     batch_bytes: int = Field(150_000_000, ge=1000, description="Bytes of one batch.")
     poll_s: float = Field(30.0, gt=0, description="Seconds between looks at the batches.")
-    prices: Prices = Field(
-        default_factory=lambda: Prices(**{}), description="What tokens cost, to report and to limit the spending."
-    )
-    budget: Budget = Field(
-        default_factory=lambda: Budget(**{}), description="What the run may spend in all, its earlier parts included."
-    )
+    prices: Prices = nested(Prices, "Token prices, for reports and budgets.")
+    budget: Budget = nested(Budget, "Most to spend, earlier runs included.")
     seed: int = Field(0, description="Seed of everything random.")
 
     @model_validator(mode="after")
@@ -116,16 +87,9 @@ class DistillConfig(SamplingConfig):
 class StepsConfig(SamplingConfig):
     """Step labels by completing prefixes (arXiv 2410.17621): 20 completions each, of which a guesser gets half right."""
 
-    source: Literal["judge", "pairs"] = Field(
-        "judge", description="Whose judgments are labelled: sampled from the `judge`, or the `pairs`' own."
-    )
+    source: Literal["judge", "pairs"] = Field("judge", description="Judgments to label: of the `judge`, or the `pairs`' own.")
     completions: int = Field(20, ge=1, description="Completions of each prefix asked about.")
-    alpha: float = Field(
-        0.025,
-        gt=0,
-        lt=0.5,
-        description="Probability that a guesser passes for knowing; at 0.025, 15 of 20 completions must be right.",
-    )
+    alpha: float = Field(0.025, gt=0, lt=0.5, description="Significance level; at 0.025, 15 of 20 completions must be right.")
     judgments_per_order: int = Field(1, ge=1, description="Judgments of the judge's own in each order; at most `completions`.")
     temperature: float = Field(1.0, gt=0, description="Sampling temperature of the completions.")
     max_tokens: int = Field(1024, ge=1, description="Most tokens of a completion, its prefix not counted.")

@@ -1,37 +1,30 @@
-"""Reinforcement learning of judges: what is sampled, what is paid, and what each method changes of it."""
+"""Reinforcement learning: the declaration of a method, how rollouts are sampled, and what a judge's rollouts are paid.
+
+A :class:`Method` is what the trainer computes and what ``rl/reference.py`` checks. Estimators of advantages are declared in
+``rl/estimators.py``.
+"""
 
 from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from rewardlab.config.base import Schema, TrainConfig
-from rewardlab.config.evaluation import EvaluationConfig, no_evaluation
-from rewardlab.config.method import Method
+from rewardlab.config.base import EvaluationConfig, Schema, TrainConfig, nested
+from rewardlab.rl.estimators import ESTIMATORS, Advantage, Estimator
 
 Attempts = Literal["", "1", "2", "3", "unsolved"]  # "": no teacher was asked
-CRITIC_KEYS = (
-    "value_pretrain_steps",
-    "value_pretrain_batch_size",
-    "value_patience",
-    "value_learning_rate",
-    "value_init",
-    "length_alpha",
-)
 
 
 class ConsistencyConfig(Schema):
     """Who says whether reasoning and verdict agree. ``weight`` 0 switches the reward and its requests off."""
 
     base_url: str = Field("http://127.0.0.1:8000/v1", description="URL of an OpenAI-compatible endpoint that serves `model`.")
-    model: str = Field(
-        "Qwen/Qwen2.5-VL-7B-Instruct", description="The model that is asked whether reasoning and verdict agree."
-    )
+    model: str = Field("Qwen/Qwen2.5-VL-7B-Instruct", description="Model that is asked whether reasoning and verdict agree.")
     api_key_env: str = Field("OPENAI_API_KEY", description="Environment variable that holds the endpoint's key.")
     weight: float = Field(0.5, ge=0, description="Weight of the consistency reward; 0 switches it and its requests off.")
     concurrency: int = Field(64, ge=1, description="Requests in flight.")
-    deadline_s: float = Field(20.0, gt=0, description="Seconds from its sending after which a question fails: it counts 0.")
+    deadline_s: float = Field(20.0, gt=0, description="Seconds per question; a late answer counts 0.")
     max_tokens: int = Field(8, ge=1, description="Most tokens of an answer.")
 
 
@@ -43,11 +36,7 @@ class HotTokenConfig(Schema):
 
     temperature: float = Field(30.0, gt=0, description="Temperature of the hot token.")
     top_k: int = Field(16, ge=1, description="The hot token is one of this many most probable ones.")
-    position: int | None = Field(
-        None,
-        ge=0,
-        description="Which token is hot: 0 is the first; null: the first after an opening <think>, however many that is.",
-    )
+    position: int | None = Field(None, ge=0, description="Position of the hot token from 0; null: after an opening <think>.")
 
 
 class EngineConfig(Schema):
@@ -59,18 +48,13 @@ class EngineConfig(Schema):
     """
 
     kind: Literal["serve", "colocate", "server"] = Field(
-        "serve",
-        description="Where vLLM runs: a server of this run's own, within each process, or servers that take weights over NCCL.",
+        "serve", description="Place of vLLM: a server of this run, in each process, or servers that take weights over NCCL."
     )
     args: str = Field("", description="serve: further options of `vllm serve`.")
     devices: str | None = Field(None, description="serve: its own cards, as CUDA_VISIBLE_DEVICES has them; null: a CPU's vLLM.")
     deadline_s: float = Field(600.0, gt=0, description="serve: seconds for one rollout, its retries included.")
     ahead: int = Field(
-        0,
-        ge=0,
-        le=2,
-        description="serve: rollout batches that are drawn while earlier ones are trained on, by weights that are as many "
-        "batches old at most.",
+        0, ge=0, le=2, description="serve: most rollout batches sampled ahead of training, by weights as many batches old."
     )
     base_url: str | None = Field(None, description="server: where `vllm serve` with --weight-transfer-config listens.")
     gpu_memory_utilization: float = Field(0.3, gt=0, le=1, description="colocate: vLLM's share of each card's memory.")
@@ -80,8 +64,82 @@ class EngineConfig(Schema):
     def _says_where(self) -> Self:
         if self.kind == "server" and self.base_url is None:
             raise ValueError("kind server needs base_url, where `vllm serve` with --weight-transfer-config listens")
-        if self.ahead and self.kind != "serve":
-            raise ValueError("engine.ahead is of kind serve; TRL's two ways draw each batch when it is needed: set ahead to 0")
+        return self
+
+
+class Method(Schema):
+    """What tells one method from another. The defaults are StableReinforce's (arXiv 2505.02835, section 4.1)."""
+
+    advantage: Advantage = Field("reinforce_pp", description="Estimator of advantages.")
+    group_size: int = Field(1, ge=1, description="Rollouts of each prompt.")
+    max_completion_length: int = Field(1024, ge=1, description="Most tokens of a rollout; of each turn, where it has several.")
+    whiten_by: Literal["token", "sequence"] = Field("token", description="Unit of the mean and deviation of advantages.")
+    outliers: Literal["delete", "clip", "keep"] = Field("delete", description="Treatment of advantages beyond outlier_sigma.")
+    outlier_sigma: float = Field(3.0, gt=0, description="Deviations beyond which a whitened advantage is an outlier.")
+    clip_low: float = Field(0.2, gt=0, lt=1, description="Clip of the probability ratio below 1.")
+    clip_high: float | None = Field(None, gt=0, description="Clip of the ratio above 1 (DAPO's clip-higher); null: clip_low.")
+    dual_clip: float | None = Field(None, gt=1, description="Bound c: the loss of a negative advantage A is at most -c A.")
+    preclip: tuple[float, float] | None = Field(
+        (1e-3, 1e3), description="Bounds of the ratio before exponentiation; null: none."
+    )
+    ratio: Literal["token", "sequence", "product"] = Field(
+        "token", description="Probability ratio: per `token`, `sequence` mean (GSPO), or `product` over the response (RLOO)."
+    )
+    average: Literal["sequence", "token", "constant"] = Field(
+        "sequence", description="Mean of token losses: by rollout, over all tokens, or the sum over max_completion_length."
+    )
+    kl: Literal["k1_reward", "k2_loss", "k3_loss"] = Field(
+        "k1_reward", description="KL divergence to the initial policy: k1 in the reward, k2 or k3 in the loss."
+    )
+    kl_coef: float = Field(0.0, ge=0, description="Weight of the KL divergence; 0: none, and no reference model in memory.")
+    positive_nll: float = Field(0.0, ge=0, description="Weight of the likelihood of correct rollouts in the loss.")
+    importance_cap: float | None = Field(None, gt=0, description="Bound on the weight p_trainer / p_sampler; null: weight 1.")
+    gae_lambda: float = Field(0.95, ge=0, le=1, description="GAE's lambda of the policy's advantages.")
+    gae_lambda_critic: float = Field(1.0, ge=0, le=1, description="GAE's lambda of the critic's targets.")
+    length_alpha: float | None = Field(
+        None, gt=0, description="GAE's lambda 1 - 1 / (length_alpha x length), at least 0.95 (VAPO); null: gae_lambda."
+    )
+    value_clip: float = Field(0.2, gt=0, description="Clip of a value's change in an update.")
+    value_clip_high: float | None = Field(None, gt=0, description="Clip of a value's rise (T-PPO); null: value_clip.")
+    window: int | None = Field(None, ge=1, description="Tokens added to a rollout per step (T-PPO); null: whole rollouts.")
+    window_tail: int = Field(0, ge=0, description="Last tokens of an unfinished window that are not trained on (T-PPO).")
+
+    @property
+    def estimator(self) -> Estimator:
+        """What ``advantage`` computes and needs."""
+        return ESTIMATORS[self.advantage]
+
+    @property
+    def subtracts_kl(self) -> bool:
+        """Whether the KL divergence is subtracted from the reward."""
+        return bool(self.kl_coef) and self.kl == "k1_reward"
+
+    @property
+    def bootstraps(self) -> bool:
+        """Whether a critic's errors reach the policy: with GAE's lambda below 1, or with windows; otherwise the critic is a
+        baseline, and its errors only add noise."""
+        short = self.gae_lambda < 1 or self.length_alpha is not None or self.window is not None
+        return self.estimator.critic and short
+
+    @field_validator("preclip")
+    @classmethod
+    def _around_one(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+        if bounds is not None and not 0 < bounds[0] < 1 < bounds[1]:
+            raise ValueError(f"preclip bounds the probability ratio on both sides of 1, got {bounds}")
+        return bounds
+
+    @model_validator(mode="after")
+    def _tail_in_a_window(self) -> Self:
+        if self.window is not None and self.window_tail >= self.window:
+            raise ValueError(f"window_tail {self.window_tail} is a part of the window of {self.window}: lower window_tail")
+        return self
+
+    @model_validator(mode="after")
+    def _has_a_group(self) -> Self:
+        if self.estimator.needs_groups and self.group_size < 2:
+            raise ValueError(f"advantage {self.advantage} compares a group's rollouts; set group_size to 2 or more")
+        if self.subtracts_kl and not self.estimator.kl_in_reward:
+            raise ValueError(f"advantage {self.advantage} has no KL divergence in its reward; use kl: k2_loss or k3_loss")
         return self
 
 
@@ -90,62 +148,27 @@ class MethodConfig(TrainConfig, Method):
 
     learning_rate: float = Field(1e-6, gt=0, description="Peak learning rate of AdamW (paper, section 5).")
     epochs: float = Field(
-        5.0,
-        gt=0,
-        description="Passes over the prompts; max_steps overrides it. With `window` a pass is as many windows as there are "
-        "prompts times group_size: rollouts of four windows begin a quarter of the prompts, and `truncated/passes` in the "
-        "metrics says how often the prompts were begun.",
+        5.0, gt=0, description="Passes over the prompts; max_steps overrides it. With `window`, prompts x group_size windows."
     )
     rollout_batch_size: int = Field(256, ge=2, description="Rollouts between two samplings, of all processes together.")
     batch_size: int = Field(128, ge=2, description="Rollouts of an optimizer step, of all processes together.")
-    micro_batch_size: int = Field(
-        2, ge=1, description="Rollouts that one process reads at once; memory grows with it, results do not change."
-    )
+    micro_batch_size: int = Field(2, ge=1, description="Rollouts per forward pass of a process; changes memory, not results.")
     iterations: int = Field(1, ge=1, description="Passes over each rollout batch.")
-    sampling_batch_size: int | None = Field(
-        None,
-        ge=1,
-        description="Rollouts that a process's own decoder has in memory side by side; null: all of its rollout batch.",
-    )
+    sampling_batch_size: int | None = Field(None, ge=1, description="Rollouts decoded at a time; null: all of the process.")
     temperature: float = Field(1.0, gt=0, description="Sampling temperature of rollouts.")
-    hot_token: HotTokenConfig | None = Field(
-        None, description="Draw one early token at a high temperature, for rollouts that differ (FIRE); null: none."
-    )
+    hot_token: HotTokenConfig | None = Field(None, description="Sample one early token hot (FIRE); null: none.")
     engine: EngineConfig | None = Field(None, description="Who samples rollouts; null: the trainer's own decoder.")
     dynamic_sampling: Literal["off", "refill", "oversample"] = Field(
-        "off",
-        description="Train on groups neither all correct nor all wrong: drawn until enough (`refill`), or once, in excess "
-        "(`oversample`, by the share that was thrown away lately).",
+        "off", description="Train on groups with right and wrong rollouts: sample until enough (`refill`) or in excess."
     )
-    max_sampling_rounds: int = Field(
-        10, ge=1, description="Most rounds in which a batch is drawn; then the mixed groups that there are are repeated."
-    )
-    difficulty_weighted: bool = Field(
-        False,
-        description="Dynamic sampling draws prompts of middling pass rate more often (RLCS); a pass rate begins at what the "
-        "pair's `attempts` say, and follows the prompt's rollouts.",
-    )
+    max_sampling_rounds: int = Field(10, ge=1, description="Most sampling rounds of a batch; then mixed groups are repeated.")
+    difficulty_weighted: bool = Field(False, description="Prefer prompts of medium pass rate (RLCS); `attempts` is the prior.")
     value_learning_rate: float | None = Field(
-        None, gt=0, description="Peak learning rate of the critic; null: twice learning_rate, as VAPO has it."
+        None, gt=0, description="Peak learning rate of the critic; null: twice the policy's."
     )
-    value_pretrain_steps: int = Field(
-        0,
-        ge=0,
-        description="Budget of steps of the critic alone, before the policy moves; with their rollouts they are no part of "
-        "max_steps. health.policy decides where explained variance then is below health.min_explained_variance.",
-    )
-    value_pretrain_batch_size: int | None = Field(
-        None,
-        ge=1,
-        description="Rollouts of a step of the critic's pretraining, of all processes; null: batch_size. value_pretrain_steps "
-        "counts these steps.",
-    )
-    value_patience: int = Field(
-        10,
-        ge=1,
-        description="The critic's pretraining ends when the mean explained variance of so many rollout batches has for as "
-        "many in a row not risen above that of as many before, and is not below health.min_explained_variance.",
-    )
+    value_pretrain_steps: int = Field(0, ge=0, description="Most steps of the critic alone, first; not part of max_steps.")
+    value_pretrain_batch_size: int | None = Field(None, ge=1, description="Rollouts of a pretraining step; null: batch_size.")
+    value_patience: int = Field(10, ge=1, description="Rollout batches without a better critic that end its pretraining.")
     value_init: str | None = Field(None, description="Checkpoint or value model to start the critic from; null: the policy's.")
 
     @property
@@ -181,11 +204,17 @@ class MethodConfig(TrainConfig, Method):
         return self
 
     @model_validator(mode="after")
+    def _hot_token_in_a_rollout(self) -> Self:
+        if self.hot_token and (self.hot_token.position or 0) >= self.max_completion_length:
+            raise ValueError(
+                f"hot_token.position {self.hot_token.position} is beyond the rollouts of at most {self.max_completion_length} "
+                "tokens: lower it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _fits_the_advantage(self) -> Self:
-        for name in CRITIC_KEYS if self.advantage != "gae" else ():
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"advantage {self.advantage} has no critic; {name} goes with advantage gae")
-        if self.advantage == "gae" and self.lora:
+        if self.estimator.critic and self.lora:
             raise ValueError("advantage gae trains a critic of the policy's full size; set lora: null")
         return self
 
@@ -198,10 +227,6 @@ class MethodConfig(TrainConfig, Method):
             raise ValueError(
                 "an engine is asked in words and completes whole turns; a window continues tokens: set window to null"
             )
-        if self.hot_token:
-            raise ValueError("an engine draws every token at one temperature; set hot_token to null")
-        if self.sampling_batch_size:
-            raise ValueError("sampling_batch_size is of the trainer's own decoder; an engine manages its own memory")
         if self.importance_cap is None:
             raise ValueError("an engine samples a little unlike the trainer; set importance_cap (2 is usual) to correct for it")
         if engine.ahead and self.dynamic_sampling != "off":
@@ -216,26 +241,24 @@ class MethodConfig(TrainConfig, Method):
             raise ValueError("vLLM is given whole weights, and lora.quantize leaves none: set engine or lora.quantize to null")
         if self.health.policy == "roll_back":
             raise ValueError("TRL's vLLM modes cannot be started twice in a process: set health.policy to stop or warn")
-        if self.advantage == "gae":
+        if self.estimator.critic:
             raise ValueError("TRL's vLLM modes would be sent the critic's weights with the policy's: use kind: serve with gae")
         return self
 
     @model_validator(mode="after")
     def _fits_the_sampling(self) -> Self:
-        if self.difficulty_weighted and self.dynamic_sampling == "off":
-            raise ValueError("difficulty_weighted is a part of dynamic_sampling; set it to refill or oversample")
         if self.dynamic_sampling != "off" and self.group_size < 2:
             raise ValueError("dynamic_sampling compares the rollouts of a prompt; set group_size to 2 or more")
         if not self.window:
             return self
         if self.dynamic_sampling != "off":
             raise ValueError("dynamic_sampling needs to know which rollouts are correct, and a window leaves them unfinished")
-        if self.advantage != "gae" or self.max_completion_length % self.window:
+        if not self.estimator.critic or self.max_completion_length % self.window:
             raise ValueError(
                 f"window {self.window} needs advantage gae and a max_completion_length that is a multiple of it; here they are "
                 f"{self.advantage} and {self.max_completion_length}"
             )
-        if self.kl_coef and self.kl == "k1_reward":
+        if self.subtracts_kl:
             raise ValueError(
                 "window continues rollouts that older policies began, whose KL is not known: use kl: k2_loss or k3_loss, or "
                 "kl_coef 0"
@@ -255,39 +278,22 @@ class RLConfig(MethodConfig):
     Every other method is a few differences from it: see ``configs/rl/``.
     """
 
-    self_verify: bool = Field(
-        False, description="Rollouts judge, verify the judgment, and revise it where they find it wrong (PAG)."
-    )
-    revision_bonus: float = Field(
-        1.0, ge=0, description="Bonus in multiples of a revised judgment's gain over the first (PAG's alpha)."
-    )
+    self_verify: bool = Field(False, description="Rollouts judge, verify the judgment, and revise it if found wrong (PAG).")
+    revision_bonus: float = Field(1.0, ge=0, description="Bonus per unit that a revision gains on the judgment (PAG's alpha).")
     format_weight: float = Field(0.5, ge=0, description="Reward of a rollout in the template's format.")
-    overlong_margin: int | None = Field(
-        None, ge=1, description="Tokens before the longest over which length costs up to 1 (DAPO); null: length costs nothing."
-    )
-    reward_terms: list[str] = Field(
-        [], description="Terms of your own: Python files with a REWARD_TERM, or entry points of rewardlab.reward_terms."
-    )
+    overlong_margin: int | None = Field(None, ge=1, description="Last tokens, over which length costs up to 1; null: none.")
+    reward_terms: list[str] = Field([], description="Your own terms: files with a REWARD_TERM, or installed entry points.")
     swap_weight: float = Field(0.0, ge=0, description="Reward for naming the winner that the other order's rollouts name.")
-    process_reward: str | None = Field(
-        None, description="Process reward model (OUT/final of `rewardlab prm`) that pays at the ends of steps; null: none."
-    )
-    process_wrong_weight: float = Field(0.25, ge=0, description="Weight of its mean score where the verdict is wrong.")
-    process_correct_weight: float = Field(0.025, ge=0, description="Weight of its mean score where the verdict is correct.")
-    consistency: ConsistencyConfig = Field(
-        default_factory=lambda: ConsistencyConfig.model_validate({}),
-        description="Who says whether reasoning and verdict agree, and what that is worth.",
-    )
+    process_reward: str | None = Field(None, description="Model of `rewardlab prm` that rewards the ends of steps; null: none.")
+    process_wrong_weight: float = Field(0.25, ge=0, description="Weight of its mean score if the verdict is wrong.")
+    process_correct_weight: float = Field(0.025, ge=0, description="Weight of its mean score if it is correct.")
+    consistency: ConsistencyConfig = nested(ConsistencyConfig, "The check that reasoning and verdict agree.")
     attempts: list[Attempts] = Field(
-        ["2", "3", "unsolved"],
-        description='Difficulty tags of the pairs to train on; "" is that of pairs no teacher was asked about. Of a set '
-        "without any other tag all labelled pairs are trained on.",
+        ["2", "3", "unsolved"], description='Difficulty tags to train on; "": not asked. A set without tags is used whole.'
     )
-    both_orders: bool = Field(True, description="Show each pair once in each order, instead of in the teacher's.")
+    both_orders: bool = Field(True, description="Show each pair in both orders, instead of in the teacher's.")
     easy_ratio: float = Field(0.0, ge=0, description="Easy pairs (attempts 1) added for each hard one.")
-    evaluation: EvaluationConfig = Field(
-        default_factory=no_evaluation, description="Held-out pairs that are judged while the run goes on; by default none."
-    )
+    evaluation: EvaluationConfig = nested(EvaluationConfig, "Held-out pairs judged during the run.")
 
     @model_validator(mode="after")
     def _fits_the_reward(self) -> Self:
@@ -298,7 +304,7 @@ class RLConfig(MethodConfig):
             )
         if self.swap_weight and (self.dynamic_sampling != "off" or self.window):
             raise ValueError("dynamic_sampling and window draw single prompts, and swap_weight needs both orders of a pair")
-        if self.process_reward and (self.advantage not in ("reinforce_pp", "reinforce_pp_baseline", "gae") or self.window):
+        if self.process_reward and (not self.estimator.by_token or self.window):
             raise ValueError(
                 "process_reward pays single tokens of whole rollouts: it needs advantage reinforce_pp, reinforce_pp_baseline "
                 "or gae, and no window"
@@ -311,7 +317,7 @@ class RLConfig(MethodConfig):
 
     def _check_dialogue(self) -> None:
         """Raise ValueError for what does not go with rollouts of several turns, each with a reward of its own."""
-        if self.advantage != "gae" or self.window:
+        if not self.estimator.critic or self.window:
             raise ValueError("self_verify gives each turn an advantage of its own: it needs advantage gae, and no window")
         if self.engine:
             raise ValueError(

@@ -6,8 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from rewardlab.config.base import TrainConfig
-from rewardlab.config.evaluation import EvaluationConfig, no_evaluation
+from rewardlab.config.base import EvaluationConfig, TrainConfig, nested
 
 
 class SFTConfig(TrainConfig):
@@ -17,15 +16,9 @@ class SFTConfig(TrainConfig):
     """
 
     learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate of AdamW (paper, section 5).")
-    batch_size: int = Field(
-        256, ge=1, description="Sequences of an optimizer step, of all processes together (paper, section 5)."
-    )
-    micro_batch_size: int = Field(
-        4, ge=1, description="Sequences that one process reads at once; memory grows with it, results do not change."
-    )
-    evaluation: EvaluationConfig = Field(
-        default_factory=no_evaluation, description="Held-out pairs that are judged while the run goes on; by default none."
-    )
+    batch_size: int = Field(256, ge=1, description="Sequences of an optimizer step, of all processes together.")
+    micro_batch_size: int = Field(4, ge=1, description="Sequences per forward pass of a process; changes memory, not results.")
+    evaluation: EvaluationConfig = nested(EvaluationConfig, "Held-out pairs judged during the run.")
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
@@ -56,9 +49,7 @@ class PRMConfig(TrainConfig):
 
     learning_rate: float = Field(1e-5, gt=0, description="Peak learning rate of AdamW.")
     batch_size: int = Field(64, ge=1, description="Judgments of an optimizer step, of all processes together.")
-    micro_batch_size: int = Field(
-        4, ge=1, description="Judgments that one process reads at once; memory grows with it, results do not change."
-    )
+    micro_batch_size: int = Field(4, ge=1, description="Judgments per forward pass of a process; changes memory, not results.")
 
     @model_validator(mode="after")
     def _divides(self) -> Self:

@@ -13,7 +13,7 @@ from rewardlab.data.files import write_atomic
 from rewardlab.data.row_files import lines_of
 from rewardlab.errors import DataError
 from rewardlab.rewards.pairwise import without_thinking
-from rewardlab.rewards.policy_signs.truth import Rightness
+from rewardlab.rewards.verified import Rightness
 from rewardlab.types import PreferencePair
 
 TO_LABEL = "to_label.jsonl"

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rewardlab.judging.spec import judge_weights_id
 from rewardlab.prompts import Template, build_messages
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.rewards.pairwise import PairwiseReward, without_thinking
-from rewardlab.rewards.policy_signs.truth import Rightness
+from rewardlab.rewards.verified import Rightness
 from rewardlab.samplers.base import Sampler, SamplingParams
 from rewardlab.samplers.failures import MAX_FAILED, FailureStreak
 from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, FinishReason, Judgment, Order, PreferencePair
@@ -58,7 +59,7 @@ Readers = Mapping[str, Callable[[], PreferencePair] | None]
 def readers_of(pairs: Sequence[PreferencePair]) -> Readers:
     """Return what reads a pair by its id, None for one without a label; a large set stays on disk."""
     facts = enumerate(pair_facts(pairs))
-    return {each.pair_id: None if each.preferred is None else (lambda n=n: pairs[n]) for n, each in facts}
+    return {each.pair_id: None if each.preferred is None else partial(pairs.__getitem__, n) for n, each in facts}
 
 
 def sample_answers(

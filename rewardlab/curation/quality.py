@@ -24,8 +24,7 @@ from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import PairSet, Shard
 from rewardlab.data.texts import opening_of
 from rewardlab.errors import EndpointError, OutputError
-from rewardlab.rewards.checker_probe import probe_checker, refuse_pair_judge
-from rewardlab.rewards.consistency import consistency_prompt, read_consistency
+from rewardlab.rewards.consistency import consistency_prompt, probe_checker, read_consistency, refuse_pair_judge
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.chat_endpoint import ChatEndpoint
 from rewardlab.types import Choice, Completion, Message, Part, PreferencePair, choice_of

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from rewardlab.benchmarks.report_model import JudgeScores, Report, json_form
+from rewardlab.benchmarks.report_model import JudgeScores, Report, Scores, json_form
 from rewardlab.data.files import read_lines
 from rewardlab.data.pairs import read_pairs
 from rewardlab.demo.build import TEST
@@ -152,7 +152,7 @@ def sampled_scores(votes: _VotesOfRow, preferred: Sequence[int]) -> dict[str, fl
     }
 
 
-def _control(scores: JudgeScores) -> Control:
+def _control(scores: JudgeScores | Scores) -> Control:
     return Control(scores.accuracy.micro, scores.interval, scores.invalid_rate)
 
 

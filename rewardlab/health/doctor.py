@@ -17,6 +17,7 @@ from rewardlab.config import (
     SCHEMAS,
     DistillConfig,
     EngineConfig,
+    EvaluationConfig,
     MethodConfig,
     PolicyConfig,
     RLConfig,
@@ -27,7 +28,6 @@ from rewardlab.config import (
     load_config,
     load_yaml,
 )
-from rewardlab.config.evaluation import no_evaluation
 from rewardlab.data.pair_table import pair_facts, select_pairs
 from rewardlab.distill.pipeline import refuse_unfit
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
@@ -56,7 +56,7 @@ from rewardlab.training.policy_gradient.rollouts.engine import check_engine
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.rl import consistency_judge, train_rl
 from rewardlab.training.run.folder import micro_batch_size, micro_batches, trackers
-from rewardlab.training.run.unreadable import unreadable_rows
+from rewardlab.training.run.inputs import unreadable_rows
 from rewardlab.training.sft import train_sft
 from rewardlab.types import FinishReason, PreferencePair, VerdictStatus
 from rewardlab.verdicts.parse import parse_verdict
@@ -339,7 +339,8 @@ def _judgment(config: TrainConfig, pairs: Sequence[PreferencePair]) -> str:
 def _trial(config: SFTConfig | RLConfig) -> dict[str, Any]:
     """Return the keys in which a trial differs from the run: no critic's fit, no held-out pairs, a watchdog that only warns."""
     fit = {"value_pretrain_steps": 0} if isinstance(config, RLConfig) else {}
-    return {**fit, "evaluation": no_evaluation(), "health": config.health.model_copy(update={"policy": "warn"})}
+    health = config.health.model_copy(update={"policy": "warn"})
+    return {**fit, "evaluation": EvaluationConfig.model_validate({}), "health": health}
 
 
 def _one_step(config: SFTConfig | RLConfig, pairs: Sequence[PreferencePair]) -> str:

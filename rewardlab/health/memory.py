@@ -18,9 +18,8 @@ from rewardlab.models.architectures import build_on_meta, config_of
 from rewardlab.models.families import part_pattern
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import HF, VLLM
-from rewardlab.training.run.evaluation import sequences_at_once
-from rewardlab.training.run.held_out import answer_tokens
-from rewardlab.training.run.launcher import Launch
+from rewardlab.training.run.evaluation import answer_tokens, sequences_at_once
+from rewardlab.training.run.parallel import Launch
 
 GIB = 2**30
 LIVE_WEIGHTS, BUCKET, SUB_GROUP = 1e9, 5e8, 1e9  # DeepSpeed's defaults: stage3_max_live_parameters, reduce_bucket_size, ...
@@ -208,7 +207,7 @@ def setup_of(
         card=card,
         total=total,
         learning=learning,
-        critic=shapes.total - shapes.head if method and method.advantage == "gae" else 0,
+        critic=shapes.total - shapes.head if method and method.estimator.critic else 0,
         lengths=lengths,
         evaluation=evaluation_load(config, lengths, held_out, has_grids=shapes.has_grids),
     )

@@ -33,7 +33,7 @@ from rewardlab.models.architectures import ARCHITECTURES, build_on_meta
 from rewardlab.processes import memory_here
 from rewardlab.samplers.base import VLLM
 from rewardlab.training.run.evaluation import sequences_at_once
-from rewardlab.training.run.launcher import Launch
+from rewardlab.training.run.parallel import Launch
 
 CARD_FRACTION = 0.95  # of a card may be planned: CUDA, NCCL and fragmentation take the rest
 CHECKER_GIB = 2.0  # keys and values of a served judge of consistency, whose prompts are short

@@ -24,7 +24,7 @@ from rewardlab.reporting.run_page import (
     run_page,
     steps_to_show,
 )
-from rewardlab.rewards.policy_signs.trends import bounds_of_signs, early_sentence
+from rewardlab.rewards.policy_signs import bounds_of_signs, early_sentence
 from rewardlab.types import PreferencePair
 
 PAGE = "run.html"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from rewardlab.errors import EndpointError
-from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardWeights, compose, winner_of
+from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardTerm, compose, swap_agreement, winner_of
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer
-from rewardlab.rewards.swap import swap_agreement
 from rewardlab.types import BOTH_ORDERS, VerdictStatus
 
 
@@ -24,20 +24,20 @@ class WaitingRollout:
 class JudgeRewards:
     """Rewards by :func:`rewardlab.rewards.judgment.compose`, as ``rewardlab rl`` pays them, one rollout at a time.
 
-    ``judge`` None: no consistency. With a swap weight the ``num_samples`` rollouts of either order must all come within
-    ``deadline_s``.
+    ``judge`` None: no consistency. With a term that compares orders, the ``num_samples`` rollouts of either order must all
+    come within ``deadline_s``.
     """
 
     def __init__(
         self,
         judge: EndpointConsistencyJudge | None,
-        weights: RewardWeights,
+        terms: Sequence[RewardTerm],
         *,
         num_samples: int = 1,
         deadline_s: float = 600.0,
         judge_deadline_s: float = 40.0,
     ) -> None:
-        self._judge, self._weights, self._num_samples, self._deadline_s = judge, weights, num_samples, deadline_s
+        self._judge, self._terms, self._num_samples, self._deadline_s = judge, terms, num_samples, deadline_s
         self._judge_deadline_s = judge_deadline_s
         self._scorers: dict[str, JudgmentScorer] = {}
         self._pairs: dict[str, list[WaitingRollout]] = {}
@@ -56,8 +56,10 @@ class JudgeRewards:
             self._judge.refuse_silence()
         if part.status == VerdictStatus.ERROR:
             raise EndpointError(f"{pair_id}: a rollout could not be scored; it gets no reward")
-        agreement = await self._agreement(WaitingRollout(rollout, part, asyncio.get_running_loop().create_future()), pair_id)
-        (part,) = compose([part], [rollout], self._weights, agreements=[agreement])
+        if any(term.compares_orders for term in self._terms):
+            waiting = WaitingRollout(rollout, part, asyncio.get_running_loop().create_future())
+            part = replace(part, agreement=await self._agreement(waiting, pair_id))
+        (part,) = compose([part], [rollout], self._terms)
         return {
             "score": part.total,
             "format": float(part.format),
@@ -65,8 +67,7 @@ class JudgeRewards:
             "consistency": float(part.consistency),
             "consistency_unknown": float(part.correct and self._judge is not None and part.consistency == 0),
             "invalid": float(part.status != VerdictStatus.OK),
-            "swap_agreement": agreement,
-            "overlong": part.overlong,
+            **{term.name: part.scores[term.name] or 0.0 for term in self._terms if term.name not in ("format", "accuracy")},
         }
 
     async def _check_judge(self) -> None:
@@ -81,8 +82,6 @@ class JudgeRewards:
             raise EndpointError(f"no consistency model answers: {error}") from error
 
     async def _agreement(self, entry: WaitingRollout, pair_id: str) -> float:
-        if not self._weights.swap:
-            return 0.0
         waiting = self._pairs.setdefault(pair_id, [])
         waiting.append(entry)
         if len(waiting) == 2 * self._num_samples:

@@ -31,20 +31,14 @@ from typing import Any
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
-from rewardlab.config import ConsistencyConfig
+from rewardlab.config import ConsistencyConfig, RLConfig, load_config
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.integrations.judge_rewards import JudgeRewards
-from rewardlab.rewards.judgment import JudgedCompletion, RewardWeights
+from rewardlab.rewards.judgment import SHIPPED, JudgedCompletion, terms_of
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, as_completion
 from rewardlab.types import Order
 
-WEIGHTS = {
-    "format_weight": 0.5,
-    "consistency_weight": 0.5,
-    "swap_weight": 0.0,
-    "pair_deadline_s": 600.0,
-    "overlong_margin": 0.0,
-}
+KEYS = {key.replace(".", "_"): key for key in SHIPPED}  # reward_kwargs -> keys of the config of `rewardlab rl`
 FIELDS = ("pair_id", "question", "order", "preferred", "verdict_format")
 
 
@@ -55,29 +49,19 @@ class JudgeReward(RewardManagerBase):
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, tokenizer, compute_score)
         options = dict(config.reward.get("reward_kwargs") or {})
-        if unknown := sorted(set(options) - set(WEIGHTS)):
-            raise ConfigError(f"reward_kwargs: unknown {', '.join(unknown)}; expected {', '.join(WEIGHTS)}")
-        weights = {name: float(options.get(name, default)) for name, default in WEIGHTS.items()}
+        deadline_s = float(options.pop("pair_deadline_s", 600.0))
+        if unknown := sorted(set(options) - set(KEYS)):
+            raise ConfigError(f"reward_kwargs: unknown {', '.join(unknown)}; expected {', '.join(KEYS)}, pair_deadline_s")
         rollout = config.actor_rollout_ref.rollout
-        if weights["swap_weight"]:
+        judge = _consistency_judge(float(options.get("consistency_weight", 0.5)), required="consistency_weight" in options)
+        keys = {KEYS[name]: value for name, value in options.items() if value or name != "overlong_margin"}
+        if judge is None:
+            keys["consistency.weight"] = 0.0
+        terms = terms_of(load_config(RLConfig, None, keys | {"max_completion_length": int(rollout.response_length)}))
+        if any(term.compares_orders for term in terms):
             self._check_swap(config, rollout)
-        judge = _consistency_judge(weights["consistency_weight"], required="consistency_weight" in options)
         self._ends = tokenizer_end_ids(tokenizer, str(config.actor_rollout_ref.model.path))
-        longest, margin = int(rollout.response_length), weights["overlong_margin"]
-        if margin != int(margin) or not 0 <= margin <= longest:
-            raise ConfigError(f"overlong_margin is {margin:g}; expected whole tokens from 0 to response_length {longest}")
-        self._rewards = JudgeRewards(
-            judge,
-            RewardWeights.complete(
-                format=weights["format_weight"],
-                consistency=weights["consistency_weight"] if judge else 0.0,
-                swap=weights["swap_weight"],
-                overlong=(longest, int(margin)) if margin else None,
-                terms=(),
-            ),
-            num_samples=int(rollout.n),
-            deadline_s=weights["pair_deadline_s"],
-        )
+        self._rewards = JudgeRewards(judge, terms, num_samples=int(rollout.n), deadline_s=deadline_s)
 
     @staticmethod
     def _check_swap(config: Any, rollout: Any) -> None:

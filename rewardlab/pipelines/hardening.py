@@ -396,9 +396,9 @@ def write_page(config: HardenConfig, rounds: Sequence[Round], out: Path) -> None
         if series:
             figures.append((title, figure_uri(plot_series(series, xlabel="policy step, all rounds"))))
     page = page_environment("rewardlab.pipelines").get_template("hardening.html")
-    rows = [_cells(row) for row in rounds]
+    cells = [_cells(row) for row in rounds]
     settings = config.model_dump(mode="json", exclude={"stages"})
-    text = page.render(name=out.name, settings=settings, rounds=rounds, columns=COLUMNS, rows=rows, figures=figures)
+    text = page.render(name=out.name, settings=settings, rounds=rounds, columns=COLUMNS, rows=cells, figures=figures)
     write_atomic(out / PAGE, text)
 
 

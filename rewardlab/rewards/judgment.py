@@ -1,12 +1,11 @@
-"""The reward of a judge's rollout, composed in one place: R = w_f F + correct (1 + w_c C) + w_s swap + overlong.
+"""The reward of a judge's rollout is the sum of its terms. Trainer, verl plug-in and audit all pay by :func:`compose`.
 
-F, correct and C are R1-Reward's (arXiv 2505.02835, section 4.2): format, verdict and whether the reasoning agrees with it. To
-them come the agreement with the other order's rollouts (:mod:`rewardlab.rewards.swap`) and DAPO's length penalty (arXiv
-2503.14476, eq. 13). The trainer, the verl plug-in and the audit all pay by :func:`compose`.
+The terms of the package are R = w_f F + correct (1 + w_c C), which is R1-Reward's (arXiv 2505.02835, section 4.2: format,
+verdict, and whether the reasoning agrees with it), the agreement with the other order's rollouts
+(:func:`swap_agreement`) and DAPO's length penalty (arXiv 2503.14476, eq. 13).
 
-Adding a term: a :class:`RewardTerm` in a Python file of one's own, named in ``reward_terms`` of the config; or, inside the
-package, a field of :class:`RewardWeights`, its line in :func:`compose`, its key in ``config/rl.py`` and its weight in
-``training/rl.py`` (``judgment_reward_of``) and in the verl plug-in.
+Adding a term: a :class:`RewardTerm` in a Python file of your own, named in ``reward_terms`` of the config; or, inside the
+package, its line in :data:`SHIPPED` and its key in ``config/rl.py``.
 """
 
 from __future__ import annotations
@@ -14,18 +13,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import torch
 
+from rewardlab.config import RLConfig
 from rewardlab.errors import ConfigError
 from rewardlab.extensions import extension_names, load_extension
 from rewardlab.rl.selection import overlong_penalty
-from rewardlab.types import Completion, Order
+from rewardlab.types import Completion, Order, VerdictStatus
 
-# Metrics of rewards that the watchdog and the pages read.
-RESERVED = {"format", "accuracy", "consistency_of_correct", "invalid_frac", "swap_agreement", "overlong", "unscored_frac"}
 TERMS = "rewardlab.reward_terms"  # entry points: name = "package.module:REWARD_TERM"
 
 
@@ -40,111 +37,103 @@ class JudgedCompletion:
 
 
 @dataclass(frozen=True)
-class RewardTerm:
-    """A term from outside: ``weight`` times ``score`` is added to the reward.
+class RewardParts:
+    """How one rollout was read, and what it earned. ``consistency`` is -1 (the reasoning contradicts the verdict), 0 (unknown)
+    or +1; ``agreement`` with the rollouts of the other order is 0..1, None if not computed. ``scores`` are those of the terms,
+    unweighted, by name; None: not scored. ``total`` is 0 until it is composed.
+    """
 
-    ``score`` takes the completion and how its verdict was read. It returns a finite number; whatever else it returns or raises
-    earns 0 and is counted as ``reward/<name>_failed_frac``.
+    format: bool
+    correct: bool
+    consistency: int
+    status: VerdictStatus
+    agreement: float | None = None
+    scores: dict[str, float | None] = field(default_factory=dict)
+    total: float = 0.0
+
+
+@dataclass(frozen=True)
+class RewardTerm:
+    """A term of the reward: ``weight`` times ``score`` is added, and the mean score is the metric ``reward/<name>``.
+
+    ``score`` takes the completion and its parts and returns a number. ``key`` is the key of the config that sets the weight of
+    a term of the package. A term from outside has none and may fail: for whatever it raises or returns that is no finite number
+    it adds 0, and ``reward/<name>_failed_frac`` counts it. ``reads_verdict``: the term adds 0 if the verdict could not be
+    scored (status ``error``). ``compares_orders``: ``score`` reads the agreement with the rollouts of the other order.
     """
 
     name: str
     weight: float
     score: Callable[[JudgedCompletion, RewardParts], float]
+    key: str | None = None
+    reads_verdict: bool = True
+    compares_orders: bool = False
 
 
-@dataclass(frozen=True)
-class RewardWeights:
-    """``format`` and ``consistency`` as in R1-Reward, ``swap`` for naming the winner that the other order names, ``overlong``
-    as (longest, margin) in tokens: up to -1 within ``margin`` of ``longest``; None: no penalty. ``terms`` are one's own."""
-
-    format: float = 0.5
-    consistency: float = 0.5
-    swap: float = 0.0
-    overlong: tuple[int, int] | None = None
-    terms: tuple[RewardTerm, ...] = ()
-
-    @staticmethod
-    def complete(**weights: Any) -> RewardWeights:
-        """Return the weights of a run. Raise ConfigError if one is not named: its term would pay 0."""
-        if missing := [term.name for term in fields(RewardWeights) if term.name not in weights]:
-            raise ConfigError(
-                f"RewardWeights.{missing[0]}: nothing of the config is given to it, so its term would pay 0; name it where "
-                "the weights of a run are made (training/rl.py, integrations/verl_judge_reward.py)"
-            )
-        return RewardWeights(**weights)
+def format_term(config: RLConfig) -> RewardTerm:
+    return RewardTerm("format", config.format_weight, lambda judged, part: float(part.format))
 
 
-@dataclass(frozen=True)
-class RewardParts:
-    """What one rollout earned and why. ``consistency`` is -1 (reasoning contradicts the verdict), 0 (unknown) or +1 (agrees);
-    ``status`` says how the verdict was read, see rewardlab.types.VerdictStatus; ``total`` is 0 until it is composed."""
-
-    format: bool
-    correct: bool
-    consistency: int
-    status: str
-    total: float = 0.0
-    swap_agreement: float = 0.0
-    overlong: float = 0.0
-    terms: dict[str, float | None] = field(default_factory=dict)  # of RewardTerms, unweighted; None: it failed
+def accuracy_term(config: RLConfig) -> RewardTerm:
+    """1 for the right verdict, more or less by the weight of consistency; nothing for a wrong one, however consistent."""
+    weight = config.consistency.weight
+    return RewardTerm("accuracy", 1.0, lambda judged, part: part.correct * (1 + weight * part.consistency))
 
 
-def judgment_reward(
-    *, format_ok: bool, correct: bool, consistency: int, format_weight: float = 0.5, consistency_weight: float = 0.5
-) -> float:
-    """Return the reward of a judgment seen alone, in 0..2 with the default weights.
+def swap_term(config: RLConfig) -> RewardTerm:
+    return RewardTerm("swap_agreement", config.swap_weight, _agreement, reads_verdict=False, compares_orders=True)
 
-    ``correct``: the verdict names the preferred response. ``consistency`` is -1, 0 or +1; it multiplies the result, so it is
-    worth nothing where the verdict is wrong. Correct and consistent 2.0 (1.5 in bad format); correct and unknown 1.5; correct
-    and inconsistent 1.0; wrong 0.5 or 0. Raise ValueError for another consistency.
-    """
-    if consistency not in (-1, 0, 1):
-        raise ValueError(f"consistency is -1, 0 or +1, got {consistency!r}")
-    return format_weight * format_ok + correct * (1 + consistency_weight * consistency)
+
+def _agreement(judged: JudgedCompletion, part: RewardParts) -> float:
+    if part.agreement is None:
+        raise ValueError("swap_weight needs the agreement of each rollout with the rollouts of the other order")
+    return part.agreement
+
+
+def overlong_term(config: RLConfig) -> RewardTerm:
+    """0 to -1 over the last ``overlong_margin`` tokens before the longest completion."""
+    longest, margin = config.max_completion_length, config.overlong_margin or 0
+
+    def score(judged: JudgedCompletion, part: RewardParts) -> float:
+        return float(overlong_penalty(torch.tensor([judged.completion.num_tokens]), longest=longest, margin=margin))
+
+    return RewardTerm("overlong", float(margin > 0), score, reads_verdict=False)
+
+
+SHIPPED: dict[str, Callable[[RLConfig], RewardTerm]] = {
+    "format_weight": format_term,
+    "consistency.weight": accuracy_term,
+    "swap_weight": swap_term,
+    "overlong_margin": overlong_term,
+}
+"""Key of the config -> the term that it sets. Terms are added in this order; those of weight 0 are left out."""
+
+
+def terms_of(config: RLConfig) -> tuple[RewardTerm, ...]:
+    """Return the terms that a config pays, the package's first. Raise ConfigError as :func:`load_terms` does."""
+    shipped = [replace(make(config), key=key) for key, make in SHIPPED.items()]
+    return (*(term for term in shipped if term.weight), *load_terms(config.reward_terms))
 
 
 def compose(
-    parts: Sequence[RewardParts],
-    completions: Sequence[JudgedCompletion],
-    weights: RewardWeights,
-    *,
-    agreements: Sequence[float] | None = None,
+    parts: Sequence[RewardParts], completions: Sequence[JudgedCompletion], terms: Sequence[RewardTerm]
 ) -> list[RewardParts]:
-    """Return the parts with their totals.
-
-    ``agreements`` in 0..1 are needed where ``weights.swap`` is not 0; ValueError without. A rollout whose scoring failed
-    (status ``error``) earns nothing but its agreement and its length penalty.
-    """
-    if weights.swap and agreements is None:
-        raise ValueError("a swap weight needs the agreement of each rollout with the other order's")
+    """Return the parts with the scores of the terms and their weighted sum."""
     composed = []
-    for n, (part, judged) in enumerate(zip(parts, completions, strict=True)):
-        failed = part.status == "error"
+    for part, judged in zip(parts, completions, strict=True):
+        scores = {term.name: _score(term, judged, part) for term in terms}
         total = 0.0
-        if not failed:
-            total = judgment_reward(
-                format_ok=part.format,
-                correct=part.correct,
-                consistency=part.consistency,
-                format_weight=weights.format,
-                consistency_weight=weights.consistency,
-            )
-        agreement = agreements[n] if agreements is not None and weights.swap else 0.0
-        if weights.swap:
-            total += weights.swap * agreement
-        cost = 0.0
-        if weights.overlong:
-            longest, margin = weights.overlong
-            lengths = torch.tensor([judged.completion.num_tokens])
-            cost = float(overlong_penalty(lengths, longest=longest, margin=margin))
-            total += cost
-        terms = {term.name: None if failed else _score(term, judged, part) for term in weights.terms}
-        total += sum(term.weight * (terms[term.name] or 0.0) for term in weights.terms)
-        composed.append(replace(part, total=total, swap_agreement=agreement, overlong=cost, terms=terms))
+        for term in terms:
+            total += term.weight * (scores[term.name] or 0.0)
+        composed.append(replace(part, total=total, scores=scores))
     return composed
 
 
 def _score(term: RewardTerm, judged: JudgedCompletion, part: RewardParts) -> float | None:
+    if part.status is VerdictStatus.ERROR and term.reads_verdict:
+        return None
+    if term.key is not None:
+        return term.score(judged, part)
     try:
         value = float(term.score(judged, part))
     except (Exception, SystemExit):  # the boundary: another's code may fail in any way, and then pays nothing
@@ -153,11 +142,11 @@ def _score(term: RewardTerm, judged: JudgedCompletion, part: RewardParts) -> flo
 
 
 def load_terms(names: Sequence[str]) -> tuple[RewardTerm, ...]:
-    """Return the terms of Python files with a ``REWARD_TERM``, or of entry points of ``rewardlab.reward_terms``.
-
-    Raise ConfigError for one that is not there, has the name of another metric of rewards, or a weight that is no number.
-    """
+    """Return the terms of Python files with a ``REWARD_TERM``, or of entry points of ``rewardlab.reward_terms``. Raise
+    ConfigError for an unknown file or name, a name that another metric of rewards has, and a weight that is not finite."""
     terms: list[RewardTerm] = []
+    taken = {"consistency_of_correct", "invalid_frac", "unscored_frac"}  # metrics of rewards that are no term's
+    taken |= {make(RLConfig.model_validate({})).name for make in SHIPPED.values()}
     for name in names:
         try:
             term = load_extension(name, RewardTerm, attribute="REWARD_TERM", group=TERMS)
@@ -168,7 +157,7 @@ def load_terms(names: Sequence[str]) -> tuple[RewardTerm, ...]:
             raise ConfigError(
                 f"reward_terms: unknown {name!r}; expected a Python file with a REWARD_TERM, or one of: {installed}"
             )
-        if term.name in {*RESERVED, *(other.name for other in terms)}:
+        if term.name in taken | {other.name for other in terms}:
             raise ConfigError(f"reward_terms: {name}: the name {term.name!r} is taken; each term needs one of its own")
         if not isinstance(term.name, str) or not re.fullmatch(r"[A-Za-z]\w*", term.name):
             raise ConfigError(f"reward_terms: {name}: its name is {term.name!r}; expected letters, digits and underscores")
@@ -183,7 +172,31 @@ def load_terms(names: Sequence[str]) -> tuple[RewardTerm, ...]:
 
 
 def winner_of(parts: RewardParts, preferred: int) -> int | None:
-    """Return the response a rollout named, 0 or 1; None where no verdict was read."""
+    """Return the response that a rollout prefers, 0 or 1; None if no verdict could be read."""
     if parts.correct:
         return preferred
-    return 1 - preferred if parts.status == "ok" else None
+    return 1 - preferred if parts.status is VerdictStatus.OK else None
+
+
+def swap_agreement(
+    pair_ids: Sequence[str],
+    orders: Sequence[str],
+    winners: Sequence[int | None],
+    *,
+    among: Sequence[tuple[str, str, int | None]] | None = None,
+) -> list[float]:
+    """Return, for each rollout, the fraction of the *other* order's rollouts of its pair that prefer the same response.
+    ``winners`` are responses (0 or 1), not positions; None without a verdict, which agrees with nothing. Without a rollout in
+    the other order the agreement is 0. ``among`` are the (pair, order, winner) of all processes' rollouts. A judge that always
+    names the first position gets 0, one that is always right 1: a position bias earns nothing, unlike in a bonus for agreement
+    within one order.
+    """
+    seen: dict[str, dict[str, list[int | None]]] = {}
+    for pair, order, winner in zip(pair_ids, orders, winners, strict=True) if among is None else among:
+        seen.setdefault(pair, {}).setdefault(order, []).append(winner)
+    agreements = []
+    for pair, order, winner in zip(pair_ids, orders, winners, strict=True):
+        others = [w for other, names in seen[pair].items() if other != order for w in names]
+        same = sum(w == winner for w in others) if winner is not None else 0
+        agreements.append(same / len(others) if others else 0.0)
+    return agreements

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from rewardlab.metrics.running import Metric
 from rewardlab.processes import is_main
-from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardWeights, compose, winner_of
+from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardTerm, compose, swap_agreement, winner_of
 from rewardlab.rewards.rollout import GatherObjects, Rollout, Scored
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer, as_completion, reward_metrics
-from rewardlab.rewards.swap import swap_agreement
 from rewardlab.samplers.event_loop import EventLoopThread
 from rewardlab.types import Choice, Order, VerdictStatus, choice_of
 
@@ -20,10 +20,9 @@ SAMPLES_PER_STEP = 4
 
 
 class JudgmentReward:
-    """Pays rollouts whose rows have ``question``, ``order``, ``preferred`` and ``pair_id`` by ``weights``.
-
-    ``ends`` are the tokens that end a completion. The first rollouts of every step are appended to ``samples``. ``gather``
-    joins the verdicts of all processes, for the two orders of a pair may be on two.
+    """Rewards rollouts whose rows have ``question``, ``order``, ``preferred`` and ``pair_id`` by ``terms``. ``ends`` are the
+    tokens that end a completion. The first rollouts of every step are appended to ``samples``. ``gather`` joins the verdicts of
+    all processes, as the two orders of a pair may be on two.
     """
 
     __name__ = "judge_reward"
@@ -32,19 +31,19 @@ class JudgmentReward:
         self,
         scorer: JudgmentScorer,
         judge: EndpointConsistencyJudge | None,
-        weights: RewardWeights,
+        terms: Sequence[RewardTerm],
         *,
         ends: frozenset[int],
         samples: Path,
         gather: GatherObjects = list,
     ) -> None:
         self._gather = gather
-        self._scorer, self._judge, self._weights, self._ends, self._path = scorer, judge, weights, ends, samples
+        self._scorer, self._judge, self._terms, self._ends, self._path = scorer, judge, terms, ends, samples
         self._loop: EventLoopThread[None] = EventLoopThread(nullcontext)  # the judge's connections outlive a call
 
     def __call__(self, rollouts: Sequence[Rollout], step: int) -> Scored:
-        """Return one reward per rollout. It never raises for a rollout: one that cannot be scored earns nothing. Raise
-        EndpointError where the consistency judge has given nothing that can be read for many questions in a row."""
+        """Return one reward per rollout; a rollout that cannot be scored earns nothing. Raise EndpointError if the consistency
+        judge has given no readable answer to many questions in a row."""
         completions = [
             JudgedCompletion(
                 as_completion(rollout.text, rollout.token_ids, self._ends),
@@ -58,12 +57,10 @@ class JudgmentReward:
         parts = self._loop.run(lambda _: self._scorer.score(completions))
         if self._judge:
             self._judge.refuse_silence()
-        parts = compose(
-            parts,
-            completions,
-            self._weights,
-            agreements=self._agreements(rollouts, completions, parts) if self._weights.swap else None,
-        )
+        if any(term.compares_orders for term in self._terms):
+            agreements = self._agreements(rollouts, completions, parts)
+            parts = [replace(part, agreement=value) for part, value in zip(parts, agreements, strict=True)]
+        parts = compose(parts, completions, self._terms)
         metrics = self._metrics(completions, parts)
         if self._judge:
             after = self._request_counts()
@@ -87,16 +84,13 @@ class JudgmentReward:
     def _metrics(self, completions: Sequence[JudgedCompletion], parts: Sequence[RewardParts]) -> dict[str, Metric]:
         if not parts:
             return {}
-        metrics = reward_metrics(parts)
-        size = len(parts)
-        if self._weights.swap:
-            metrics["reward/swap_agreement"] = Metric(sum(part.swap_agreement for part in parts) / size)
-        if self._weights.overlong:
-            metrics["reward/overlong"] = Metric(sum(part.overlong for part in parts) / size)
-        for term in self._weights.terms:
-            values = [value for part in parts if (value := part.terms[term.name]) is not None]
+        metrics: dict[str, Metric] = {}
+        for term in self._terms:
+            values = [value for part in parts if (value := part.scores[term.name]) is not None]
             metrics[f"reward/{term.name}"] = Metric(sum(values) / max(1, len(values)), len(values))
-            metrics[f"reward/{term.name}_failed_frac"] = Metric(1 - len(values) / size, size)
+            if term.key is None:
+                metrics[f"reward/{term.name}_failed_frac"] = Metric(1 - len(values) / len(parts), len(parts))
+        metrics |= reward_metrics(parts)  # format and accuracy of every rollout, whatever they are worth
         names_first = [
             (choice_of(judged.preferred, judged.order) is Choice.FIRST) == part.correct
             for part, judged in zip(parts, completions, strict=True)

@@ -1,8 +1,9 @@
-"""What a policy is paid under a judge: the probability that its response beats another (Pairwise-RL, arXiv 2504.04950).
+"""The reward of a policy under a judge: the probability that its response beats another (Pairwise-RL, arXiv 2504.04950).
 
-Both orders are asked: a judge that gives probabilities combines them by log-odds, one that votes by the mean of its shares. A
-comparison that cannot be read in both orders, or of which fewer than half of the votes are valid, pays nothing and costs
-nothing: its rollout is left out of the update, and counted. The pointwise reward it is compared with is in ``scalar.py``.
+The judge compares in both orders. One that gives probabilities combines them by log-odds, one that votes by the mean of its
+fractions. A comparison that cannot be read in both orders, or with fewer than half of its votes valid, gives no reward: its
+rollout is left out of the update and counted. :class:`ScalarReward` is the pointwise reward to compare with: the number that a
+scalar reward model gives a response alone.
 
 Shapes: ``N`` responses.
 """
@@ -11,16 +12,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.running import Metric, Metrics
-from rewardlab.rewards.policy_signs.checks import AnswerComparison, JudgeChecks, orders_agree, share_in_both_orders
+from rewardlab.models.checkpoints import template_for
+from rewardlab.models.loading import load_processor, this_device
+from rewardlab.models.value_model import ValueModel
+from rewardlab.prompts import Template, build_messages
+from rewardlab.rewards.policy_signs import AnswerComparison, JudgeChecks, orders_agree, share_in_both_orders
 from rewardlab.samplers.failures import FailureStreak
-from rewardlab.types import BOTH_ORDERS, PreferencePair
+from rewardlab.samplers.hf import encode
+from rewardlab.types import BOTH_ORDERS, Message, PreferencePair
 
 Anchors = Sequence[Sequence[str]]  # what each response is compared with: none where it has no anchor
 LOGIT_REWARD_LIMIT = 4.0
@@ -41,11 +48,8 @@ PARITY = {"probability": 0.5, "centered": 0.0, "logit": 0.0, "binary": 0.5}  # a
 
 
 def rewards_of(margins_N: Tensor, phi: str = "probability") -> tuple[Tensor, dict[str, float]]:
-    """([N] rewards, metrics) of winning margins against an anchor. ``probability`` is 0..1 as in Seed1.5-VL, ``centered``
-    p - 1/2, ``logit`` the margin within +-4, ``binary`` 1 where p > 1/2 (an even margin is no win).
-
-    Raises ValueError for an unreadable margin (nan): it is left out before, and counted, not rewarded.
-    """
+    """Return ([N] rewards, metrics) of winning margins. ``probability`` is p, ``centered`` p - 1/2, ``logit`` the margin within
+    +-4, ``binary`` 1 for p > 1/2. Raise ValueError for an unreadable margin (nan)."""
     if margins_N.isnan().any():
         raise ValueError("an unreadable comparison has no reward; leave its rollout out")
     beyond = (margins_N.abs() > LOGIT_REWARD_LIMIT).double().mean().item() if phi == "logit" else 0.0
@@ -53,8 +57,7 @@ def rewards_of(margins_N: Tensor, phi: str = "probability") -> tuple[Tensor, dic
 
 
 def without_thinking(response: str) -> str:
-    """What a judge of responses is shown: the text after the last ``</think>``. "" where thinking was opened and never
-    closed."""
+    """Return the text after the last ``</think>``, which a judge of responses is shown; "" if thinking was never closed."""
     _, closed, after = response.rpartition("</think>")
     if "<think>" in after:
         return ""
@@ -62,11 +65,8 @@ def without_thinking(response: str) -> str:
 
 
 class PolicyReward(Protocol):
-    """Pays responses to questions.
-
-    ``least`` is what the worst response earns and ``parity`` what one earns that is as good as its anchor; None where rewards
-    have no such place.
-    """
+    """Rewards responses to questions. ``least`` is the worst response's reward, ``parity`` that of a response as good as its
+    anchor; None if the rewards have no such value."""
 
     least: float | None
     parity: float | None
@@ -83,12 +83,10 @@ class PolicyReward(Protocol):
 
 
 class PairwiseReward:
-    """Asks a judge whether a response beats its anchor; ``phi`` says what winning with probability p is worth.
-
-    Thinking is stripped from both: it is the answer that is judged. Equal answers are even and an empty one has lost, without
-    asking; an empty anchor says nothing of who is compared with it. Against several anchors a response earns the mean.
-    ``checks`` are asked of what was compared; what they say is only reported. A judge that is gone ends the run: a call raises
-    EndpointError where request after request has failed.
+    """Asks a judge whether a response beats its anchor; ``phi`` maps the probability to the reward. Thinking is removed from
+    both. Equal answers are even and an empty answer loses, without a query; an empty anchor names no opponent. Against several
+    anchors a response earns the mean. ``checks`` are queried about the comparisons and only reported. A call raises
+    EndpointError if request after request has failed.
     """
 
     def __init__(
@@ -131,8 +129,8 @@ class PairwiseReward:
     def _probabilities(
         self, comparisons: Sequence[tuple[PreferencePair, str, str]], step: int
     ) -> tuple[list[float | None], list[AnswerComparison]]:
-        """Return the probability that the first text beats the second, and the comparisons: each distinct one is made once, in
-        both orders."""
+        """Return the probability that the first text beats the second, and the comparisons; each distinct pair is judged
+        once."""
         shares: dict[tuple[str, str, str], float | None] = {}
         todo: dict[tuple[str, str, str], PreferencePair] = {}
         for question, first, second in comparisons:
@@ -159,12 +157,9 @@ class PairwiseReward:
 
 
 class LeastReward:
-    """Pays the least that any of several judges does (worst-case optimization, arXiv 2310.02743): an answer that deceives one
-    of them seldom deceives all.
-
-    All ``rewards`` are on one scale. What one of them could not compare pays nothing and costs nothing. Metrics are the first
-    one's without those of its pay; ``judge/unreadable_frac`` is of all judges' comparisons, and ``judge/spread`` says how far
-    the judges are apart, in the reward's own unit.
+    """Gives the least reward of several judges (worst-case optimization, arXiv 2310.02743). All ``rewards`` are on one scale; a
+    response that one of them cannot compare has none. Metrics are the first judge's without those of its rewards;
+    ``judge/unreadable_frac`` covers all judges, and ``judge/spread`` is the distance between them.
     """
 
     def __init__(self, rewards: Sequence[PairwiseReward]) -> None:
@@ -191,3 +186,45 @@ class LeastReward:
             metrics = {**metrics, "judge/spread": Metric(sum(spreads) / len(spreads), len(spreads))}
         of_pay = ("reward/win_rate", "reward/clipped_frac")  # of what the first alone would have paid
         return paid, {**{name: value for name, value in results[0][1].items() if name not in of_pay}, **metrics}
+
+
+def single_response_prompt(pair: PreferencePair, response: int, template: Template) -> tuple[Message, ...]:
+    """Return the prompt that shows response 0 or 1 alone: a template of one response fills in the first of an order."""
+    return build_messages(pair, order=BOTH_ORDERS[response], template=template)
+
+
+@torch.inference_mode()
+def score_responses(
+    model: ValueModel, processor: Any, pairs: Sequence[PreferencePair], template: Template, *, batch_size: int = 64
+) -> Tensor:
+    """Return [B, 2], the number of either response. sigmoid(r_0 - r_1) is the probability that response 0 is the better one."""
+    device, scores = next(model.parameters()).device, [torch.empty(0)]
+    at_once = max(1, batch_size // 2)
+    for start in range(0, len(pairs), at_once):
+        some = pairs[start : start + at_once]
+        prompts = [single_response_prompt(pair, response, template) for pair in some for response in (0, 1)]
+        inputs = encode(processor, prompts)
+        scores.append(model.eval()(**{name: values.to(device) for name, values in inputs.items()})[:, -1].cpu())
+    return torch.cat(scores).view(-1, 2)
+
+
+class ScalarReward:
+    """Pays the number that a Bradley-Terry head gives a response seen alone; anchors are not looked at."""
+
+    least: float | None = None
+    parity: float | None = None
+
+    def __init__(self, folder: Path, *, batch_size: int = 64) -> None:
+        self._template = template_for(folder, None)
+        self._model, self._processor = ValueModel.for_scoring(folder, this_device()), load_processor(str(folder))
+        self._batch_size = batch_size
+
+    def __call__(
+        self, questions: Sequence[PreferencePair], responses: Sequence[str], anchors: Anchors, step: int
+    ) -> tuple[list[float | None], Metrics]:
+        if not responses:  # all were cut off
+            return [], {}
+        answers = [without_thinking(response) for response in responses]
+        pairs = [replace(question, responses=(answer, answer)) for question, answer in zip(questions, answers, strict=True)]
+        scores = score_responses(self._model, self._processor, pairs, self._template, batch_size=self._batch_size)[:, 0]
+        return [float(value) for value in scores], {}

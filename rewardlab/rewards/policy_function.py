@@ -1,23 +1,35 @@
-"""The reward function of policies under a judge: rollouts in, rewards against their anchors out, a few of them kept to read."""
+"""The reward function of policies under a judge, and the anchors that responses must beat.
+
+An anchor is the preferred response, the first policy's own answer, or the best of several of these. The order is that of
+arXiv 2503.22230, from the reward that is hardest to exploit to the easiest: the truth, the best of N, one sample.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 
-from rewardlab.data.pair_table import pair_facts
+from rewardlab.config import PolicyConfig
+from rewardlab.data.append_log import AppendLog
+from rewardlab.data.pair_table import light_pairs, pair_facts, select_pairs
+from rewardlab.errors import DataError
 from rewardlab.metrics.running import Metric, Metrics
+from rewardlab.models.loading import load_model, without_zero3_init
 from rewardlab.processes import is_main
-from rewardlab.rewards.anchors import AnchorsById
+from rewardlab.prompts import Template, build_messages
+from rewardlab.reporting.progress import bar
 from rewardlab.rewards.pairwise import Anchors, PolicyReward, without_thinking
-from rewardlab.rewards.policy_signs.answers import KnownWordPairs, answer_metrics
-from rewardlab.rewards.policy_signs.truth import Rightness
+from rewardlab.rewards.policy_signs import KnownWordPairs, answer_metrics
 from rewardlab.rewards.rollout import GatherObjects, Rollout, Scored
 from rewardlab.rewards.scorer import as_completion
-from rewardlab.types import FinishReason, PreferencePair
+from rewardlab.rewards.verified import Rightness
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.hf import HFSampler
+from rewardlab.types import FinishReason, Order, PreferencePair
 
 SAMPLES_PER_STEP = 4
 Observer = Callable[[Sequence[PreferencePair], Sequence[str], Sequence[bool], Sequence[float | None]], None]
@@ -25,13 +37,10 @@ Observer = Callable[[Sequence[PreferencePair], Sequence[str], Sequence[bool], Se
 
 
 class AnchoredReward:
-    """Pays each response what ``reward`` says of it against its anchor. An answer that was cut off earns the least there is.
-
-    ``anchors`` None: a response is compared with the other finished ones to its question. A response is correct where it beat
-    its anchor (the batch's mean where there is none), and parsed where it has a reward. ``gather`` joins what the processes of
-    a run have: others of a group, and the least and the mean of a batch, may be on another one. ``known`` are the word pairs of
-    answers that are no news; ``rightness`` says of an answer whether it is right, where that is known: both only for what is
-    reported.
+    """Rewards each response by ``reward`` against its anchor; an answer that was cut off earns the least. ``anchors`` None: a
+    response is compared with the other finished ones to its question. A response is correct if it beats its anchor (else the
+    batch's mean), and parsed if it has a reward. ``gather`` joins the processes' rollouts: groups, least and mean may span
+    them. ``known`` (bigrams of the set's answers) and ``rightness`` are for metrics only.
     """
 
     __name__ = "policy_reward"
@@ -138,3 +147,91 @@ def _without_one(texts: Sequence[str], text: str) -> list[str]:
     """Return the texts less one that is equal to ``text``."""
     place = texts.index(text)
     return [*texts[:place], *texts[place + 1 :]]
+
+
+ANCHORS, CHUNK = "anchors.jsonl", 64
+AnchorsById = dict[str, str | None]
+
+
+def first_answers(
+    pairs: Sequence[PreferencePair], config: PolicyConfig, template: Template, reward: PolicyReward | None
+) -> Iterator[tuple[PreferencePair, str | None]]:
+    """Yield ``config.model``'s answer before training, pair by pair: its greedy one (``start``) or the best of
+    ``anchor_samples``; None if no answer was finished, or all were empty."""
+    if not pairs:
+        return
+    best = config.anchor == "best"
+    params = SamplingParams(
+        config.anchor_samples if best else 1,
+        config.temperature if best else 0.0,
+        max_tokens=config.max_completion_length,
+        seed=config.seed,
+    )
+    sampler = HFSampler(*load_model(config.model, attention=config.attn_implementation), batch_size=CHUNK)
+    with bar("anchors", len(pairs)) as advance:
+        for start in range(0, len(pairs), CHUNK):
+            chunk = list(pairs[start : start + CHUNK])
+            prompts = [build_messages(pair, order=Order.GIVEN, template=template) for pair in chunk]
+            completions = sampler.sample(prompts, params)
+            finished = [
+                [answer.text for answer in row if answer.finish is FinishReason.STOP and answer.text] for row in completions
+            ]
+            answers = best_of(chunk, finished, reward) if best else [row[0] if row else None for row in finished]
+            yield from zip(chunk, answers, strict=True)
+            advance(len(chunk))
+
+
+def best_of(
+    pairs: Sequence[PreferencePair], candidates: Sequence[Sequence[str]], reward: PolicyReward | None
+) -> list[str | None]:
+    """Return each pair's best candidate; None without any. A judge decides by knock-out in the given order: a challenger wins
+    if its reward against the current best exceeds parity. A scalar head decides by the highest score."""
+    assert reward is not None
+    if reward.parity is None:
+        flat = [(n, text) for n, texts in enumerate(candidates) for text in texts]
+        scores, _ = reward([pairs[n] for n, _ in flat], [text for _, text in flat], [()] * len(flat), 0)
+        scored = [(n, text, score) for (n, text), score in zip(flat, scores, strict=True) if score is not None]
+        tops = {n: text for n, text, _ in sorted(scored, key=lambda row: row[2])}  # the last one of a pair stays
+        return [tops.get(n) for n in range(len(pairs))]
+    standing = [texts[0] if texts else None for texts in candidates]
+    for place in range(1, max(map(len, candidates), default=0)):
+        rows = [n for n, texts in enumerate(candidates) if place < len(texts)]
+        challengers = [candidates[n][place] for n in rows]
+        scores, _ = reward([pairs[n] for n in rows], challengers, [(standing[n] or "",) for n in rows], 0)
+        for n, text, score in zip(rows, challengers, scores, strict=True):
+            if score is not None and score > reward.parity:
+                standing[n] = text
+    return standing
+
+
+def anchors_of(
+    pairs: Sequence[PreferencePair], config: PolicyConfig, template: Template, out: Path, reward: PolicyReward | None = None
+) -> AnchorsById | None:
+    """Return each question's anchor by pair_id; None if responses are compared with each other. The first policy's answers are
+    made once and kept in ``out/anchors.jsonl`` as they come, so that a killed run resumes; a question without a finished answer
+    has no anchor, and its rollouts are left out of the update. ``reward`` chooses the best of several. Raise DataError if the
+    preferred response is needed and unknown.
+    """
+    if config.anchor == "group":
+        return None
+    if config.anchor == "preferred":
+        if any(facts.preferred is None for facts in pair_facts(pairs)):
+            raise DataError("a pair does not say which response is preferred; label it, or set anchor to start, best or group")
+        return {pair.pair_id: pair.responses[pair.preferred or 0] for _, pair in light_pairs(pairs)}
+    path, identity = out / ANCHORS, {"anchor": config.anchor, "samples": config.anchor_samples, "model": config.model}
+    names = {facts.pair_id for facts in pair_facts(pairs)}
+    if is_main() and not names <= _read_anchors(path).keys():
+        with AppendLog(path, identity) as log, without_zero3_init():
+            done = {row["pair_id"] for row in log.rows}
+            todo = select_pairs(pairs, [number for number, facts in enumerate(pair_facts(pairs)) if facts.pair_id not in done])
+            for pair, answer in first_answers(todo, config, template, reward):
+                log.append({"pair_id": pair.pair_id, "answer": answer})
+    while not names <= _read_anchors(path).keys():  # a barrier would time out
+        time.sleep(2.0)
+    return _read_anchors(path)
+
+
+def _read_anchors(path: Path) -> AnchorsById:
+    """Return what the file has, a torn last line aside."""
+    lines = path.read_bytes().split(b"\n")[1:-1] if path.exists() else []
+    return {row["pair_id"]: row["answer"] for row in map(json.loads, lines)}

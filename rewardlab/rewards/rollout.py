@@ -18,12 +18,10 @@ Row = dict[str, Any]  # a row of the training set, as datasets gives it
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What the policy sampled for one prompt, and what of it is trained on.
-
-    ``turns`` names the policy's turn of each token, from 1 on (0: the user's); None where all is one turn. Tokens before
-    ``trained_from`` were trained on in an earlier step; those from ``trained_until`` on never are (None: all are).
-    ``finished`` is False where a later step continues it. ``logprobs`` are the sampler's, one a token. ``policy_turns`` are the
-    tokens of each of the policy's turns, where there are several.
+    """The policy's samples for one prompt. ``turns`` names the policy's turn of each token from 1 on (0: the user's); None: one
+    turn. Tokens before ``trained_from`` were trained on in an earlier step; those from ``trained_until`` on never are.
+    ``finished`` is False if a later step continues it. ``logprobs`` are the sampler's. ``policy_turns`` are the tokens of each
+    turn, if there are several.
     """
 
     tokens: list[int]
@@ -37,11 +35,9 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One trajectory from the prompt in ``row``, before padding, and what it earned.
-
-    ``text`` is what the reward function reads. ``reward`` is None where nothing could score it, or it is not finished;
-    ``correct`` is 1 for a correct one, ``parsed`` whether its verdict could be read. ``turn_rewards`` [K] replace ``reward``
-    where each turn earns its own; ``turns`` are then the texts of all of them.
+    """One trajectory from the prompt in ``row``, before padding, and its reward. ``text`` is what the reward function reads.
+    ``reward`` is None if it could not be scored or is not finished; ``correct`` is 1 for a correct one, ``parsed`` whether its
+    verdict could be read. ``turn_rewards`` [K] replace ``reward`` if each turn earns its own; ``turns`` are then their texts.
     """
 
     row: Row
@@ -62,8 +58,8 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Scored:
-    """What a reward function says of ``N`` rollouts: a reward each (None: it cannot be scored), 1 or 0 for correct, whether the
-    verdict could be read, and metrics."""
+    """The result of a reward function for ``N`` rollouts: rewards (None: not scored), 1 or 0 for correct, whether the verdict
+    could be read, and metrics."""
 
     rewards: list[float | None]
     correct: list[float]

@@ -10,8 +10,7 @@ from typing import Protocol
 from rewardlab.config import ConsistencyConfig
 from rewardlab.errors import EndpointError
 from rewardlab.metrics.running import Metric
-from rewardlab.rewards.checker_probe import probe_checker, refuse_pair_judge
-from rewardlab.rewards.consistency import consistency_prompt, read_consistency
+from rewardlab.rewards.consistency import consistency_prompt, probe_checker, read_consistency, refuse_pair_judge
 from rewardlab.rewards.judgment import JudgedCompletion, RewardParts
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.chat_endpoint import ChatEndpoint
@@ -23,8 +22,8 @@ GIVE_UP_AFTER = 20  # answers in a row that cannot be read
 
 
 class ConsistencyJudge(Protocol):
-    """Says whether a reasoning supports a verdict: -1, 0 or +1. ``rounds`` is how many rounds of questions, each as many as it
-    takes at a time, one that comes now has to wait for, its own included."""
+    """Says whether a reasoning supports a verdict: -1, 0 or +1. ``rounds`` is how many rounds of questions a new one waits for,
+    its own included."""
 
     @property
     def rounds(self) -> int: ...
@@ -33,10 +32,8 @@ class ConsistencyJudge(Protocol):
 
 
 class EndpointConsistencyJudge:
-    """Asks an OpenAI-compatible endpoint at temperature 0, many at once, each question once.
-
-    A failure or an answer that is neither 0 nor 1 scores 0; ``counts`` tells how often: asked, cached, failed, unclear.
-    """
+    """Queries an OpenAI-compatible endpoint at temperature 0, concurrently, each question once. Failures and answers other than
+    0 and 1 score 0; ``counts`` has asked, cached, failed and unclear."""
 
     def __init__(self, config: ConsistencyConfig, *, api_key: str = "none") -> None:
         self._config, self._api_key = config, api_key
@@ -104,8 +101,7 @@ class EndpointConsistencyJudge:
         self._num_unread, self._last_unread = self._num_unread + 1, why
 
     def refuse_silence(self) -> None:
-        """Raise EndpointError where :data:`GIVE_UP_AFTER` answers in a row could not be read: every judgment would be paid as
-        if its reasoning took no side."""
+        """Raise EndpointError if :data:`GIVE_UP_AFTER` answers in a row could not be read."""
         if self._num_unread >= GIVE_UP_AFTER:
             raise EndpointError(
                 f"{self._config.base_url}: none of the last {self._num_unread:,} questions about consistency was answered: "
@@ -114,8 +110,8 @@ class EndpointConsistencyJudge:
             )
 
     async def check(self) -> None:
-        """Raise EndpointError unless the endpoint is there and answers a question so that it can be read, ConfigError for one
-        of `rewardlab serve`; leaves no connection open."""
+        """Raise EndpointError unless the endpoint gives a readable answer, ConfigError for a `rewardlab serve`; leaves no
+        connection open."""
         try:
             await self._open().check()
             await refuse_pair_judge(self._config.base_url, self._api_key)
@@ -136,13 +132,10 @@ class EndpointConsistencyJudge:
 
 
 class JudgmentScorer:
-    """Reads verdict, format and consistency of completions; the consistency judge is asked only where the verdict is correct.
-
-    ``deadline_s`` is for one round of questions: the judge has a deadline of its own for each, which begins when it is sent,
-    and one that waits for others to be answered is given the time of those before it. N questions at once, of which the judge
-    takes C at a time, have their answers within ceil(N / C) * ``deadline_s``. ``counts["late"]`` and ``counts["broken"]`` tell
-    how often it did not answer in time or raised: the consistency is then 0. What it is worth is decided by
-    :func:`rewardlab.rewards.judgment.compose`.
+    """Reads verdict, format and consistency of completions; the consistency judge is queried for correct verdicts only.
+    ``deadline_s`` is for one round of questions: of N questions at once, C at a time, all are answered within ceil(N / C) *
+    ``deadline_s``. ``counts["late"]`` and ``counts["broken"]`` count questions without an answer in time, or with an exception:
+    their consistency is 0.
     """
 
     def __init__(self, verdict_format: str, judge: ConsistencyJudge | None, *, deadline_s: float = 60.0) -> None:
@@ -158,7 +151,7 @@ class JudgmentScorer:
         try:
             return await self._score(judged)
         except Exception:  # the boundary: whatever breaks in here earns nothing and is counted
-            return RewardParts(False, False, 0, VerdictStatus.ERROR.value)
+            return RewardParts(False, False, 0, VerdictStatus.ERROR)
 
     async def _score(self, judged: JudgedCompletion) -> RewardParts:
         completion = judged.completion
@@ -169,7 +162,7 @@ class JudgmentScorer:
         if correct and self._judge is not None:
             assert verdict.choice is not None
             consistency = await self._consistency(judged.question, reasoning_of(completion.text), verdict.choice)
-        return RewardParts(format_ok, correct, consistency, verdict.status.value)
+        return RewardParts(format_ok, correct, consistency, verdict.status)
 
     async def _consistency(self, question: str, reasoning: str, verdict: Choice) -> int:
         assert self._judge is not None

@@ -20,11 +20,23 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
 from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from rewardlab.config import RLConfig
+from rewardlab.errors import CheckpointError
+from rewardlab.metrics.running import Metric
+from rewardlab.models.checkpoints import check_template
+from rewardlab.models.loading import load_processor
+from rewardlab.models.padding import PassLimits
+from rewardlab.models.value_model import WEIGHTS, ValueModel, completion_values
+from rewardlab.prompts import Template
+from rewardlab.samplers.hf import token_texts
 from rewardlab.verdicts.parse import reasoning_span
 
 _BREAK = re.compile(r"""(?<![.!?…])[.!?…]+["'”’)\]*_]*(?=\s|$)|[。！？]+["”’」）]*|\n+""")
@@ -32,11 +44,10 @@ _LIST_MARK = re.compile(r"[\s>#*•-]*(?:\(?(?:\d{1,3}|[a-zA-Z])[.)](?:\s|$))?")
 
 
 def step_ends(text: str) -> list[int]:
-    """Where each step of a reasoning ends: offsets behind the last character of sentences and lines, blanks not counted.
-
-    A sentence ends with a full stop (question mark, ...) before a blank, so that "1.5" is whole. What follows the last mark is
-    a step too. A piece without a letter or digit, a list number aside, says nothing and belongs to the next step; at the very
-    end, to none. "e.g. " splits: one step too many, which costs at most one more query.
+    """Return where each step of a reasoning ends: offsets behind the last character of sentences and lines, blanks not counted.
+    A sentence ends with a full stop (question mark, ...) before a blank, so that "1.5" is whole; the rest is a step too. A
+    piece without a letter or digit, or a list number, belongs to the next step; at the very end, to none. "e.g. " splits: one
+    step too many costs at most one more query.
     """
     ends, begin = [], 0
     for stop, following in [
@@ -53,19 +64,16 @@ def step_ends(text: str) -> list[int]:
 
 
 def judgment_steps(text: str) -> list[int]:
-    """:func:`step_ends` of the reasoning of a whole judgment, as offsets in that judgment; none without a closed reasoning.
-
-    The verdict is not a step: it is what the steps are measured by.
-    """
+    """Return :func:`step_ends` of the reasoning of a whole judgment, as offsets in it; none without a closed reasoning. The
+    verdict is no step."""
     span = reasoning_span(text)
     return [span[0] + end for end in step_ends(text[span[0] : span[1]])] if span else []
 
 
 def token_ends(ends: Sequence[int], token_texts: Sequence[str]) -> list[int]:
-    """Index of the token that holds the last character of each step. ``token_texts`` joined are the text of ``ends``.
-
-    A token may reach beyond the step (".</" in front of "think>"), and two short steps may end in one token. Raises ValueError
-    for an end beyond the text.
+    """Return the index of the token that holds the last character of each step; ``token_texts`` joined are the text of
+    ``ends``. A token may reach beyond the step, and two short steps may end in one. Raise ValueError for an end beyond the
+    text.
     """
     bounds = list(accumulate(map(len, token_texts)))
     if ends and ends[-1] > (bounds[-1] if bounds else 0):
@@ -88,11 +96,8 @@ def search(n: int) -> Generator[int, bool, int | None]:
 
 
 def first_bad(n: int, feasible: Callable[[int], bool]) -> int | None:
-    """The step b of 1..n after which the verdict is lost: feasible(b - 1) and not feasible(b). None where feasible(n).
-
-    At most ceil(log2 n) + 1 queries. ``feasible(0)``, the empty prefix, is taken for granted and never asked. Where feasibility
-    comes and goes with k, b is one such boundary, not always the first.
-    """
+    """Return the step b of 1..n after which the verdict is lost: feasible(b - 1) and not feasible(b); None if feasible(n). At
+    most ceil(log2 n) + 1 queries; ``feasible(0)`` is assumed. If feasibility is not monotone, b is one such boundary."""
     queries = search(n)
     try:
         k = next(queries)
@@ -108,20 +113,17 @@ def chance_of_at_least(right: int, num: int, guess: float = 0.5) -> float:
 
 
 def least_correct_or_raise(num: int, alpha: float, guess: float = 0.5) -> int:
-    """How many of ``num`` completions must be right so that guessing gets there with a chance of at most ``alpha``.
-
-    15 of 20 at 0.025. Raises ValueError where even ``num`` of them would not do.
-    """
+    """Return how many of ``num`` completions must be right so that a guesser gets there with probability at most ``alpha``: 15
+    of 20 at 0.025. Raise ValueError if even ``num`` would not do."""
     if chance_of_at_least(num, num, guess) > alpha:
         raise ValueError(f"{num} right of {num} happen to a guesser with chance {guess**num:.3g}, more than {alpha}: draw more")
     return next(right for right in range(num + 1) if chance_of_at_least(right, num, guess) <= alpha)
 
 
 def has_footing(right_given: int, right_swapped: int, num: int, alpha: float) -> bool:
-    """Whether a judge that has not said anything yet knows the answer: no step can be blamed for losing what was never there.
-
-    Asked under both orders, ``num`` completions each: a guesser, and a judge that always names the answer shown first, are
-    right in half of the 2 num. Both orders must be right more often than not, and together more often than ``alpha`` allows.
+    """Return whether a judge knows the answer before its first step: only then can a step lose it. Under both orders, ``num``
+    completions each: a guesser, and a judge that always names the first, are right in half of the 2 num. Both orders must be
+    right more often than not, and together more often than ``alpha`` allows.
     """
     return 2 * min(right_given, right_swapped) > num and right_given + right_swapped >= least_correct_or_raise(2 * num, alpha)
 
@@ -143,12 +145,79 @@ def step_counts(ends: Sequence[Sequence[int]], mask_NT: Tensor) -> Tensor:
 def process_rewards(
     scores_NT: Tensor, counts_NT: Tensor, right_N: Tensor, *, wrong_weight: float = 0.25, right_weight: float = 0.025
 ) -> Tensor:
-    """[N, T] what each step pays, on the token it ends at: its score in -1..1 (beyond: clamped) by the number of steps.
-
-    So the sum over a rollout is a mean of scores: within +-weight however many steps there are, and nothing is won by writing
-    more of them. The weight is ``wrong_weight`` where the verdict is not right (``right_N`` 0) and ``right_weight`` where it
-    is (1): the outcome comes first. A rollout without steps earns 0.
+    """Return [N, T] the reward of each step on its last token: its score, clamped to -1..1, by the number of steps. The sum
+    over a rollout is a mean within +-weight, however many steps there are. The weight is ``wrong_weight`` for ``right_N`` 0 and
+    ``right_weight`` for 1. A rollout without steps earns 0.
     """
     weight_N = torch.where(right_N.bool(), right_weight, wrong_weight)
     share_NT = counts_NT / counts_NT.sum(1, keepdim=True).clamp(min=1)
     return scores_NT.clamp(-1, 1) * share_NT * weight_N[:, None]
+
+
+def step_tokens(tokenizer: Any, ids: Sequence[int]) -> list[int]:
+    """Where in a completion's tokens the steps of its reasoning end; none where it has no closed reasoning."""
+    texts = token_texts(tokenizer, ids)
+    return token_ends(judgment_steps("".join(texts)), texts)
+
+
+class ProcessReward:
+    """A process reward model that does not learn, and the weights of what it pays by outcome."""
+
+    def __init__(self, model: ValueModel, tokenizer: Any, *, wrong_weight: float, right_weight: float) -> None:
+        self.model, self.tokenizer = model.eval().requires_grad_(False), tokenizer
+        self.wrong_weight, self.right_weight = wrong_weight, right_weight
+
+    @staticmethod
+    def load(config: RLConfig, template: Template, tokenizer: Any, *, device: torch.device) -> ProcessReward:
+        """Return the model that ``config.process_reward`` names. Raise CheckpointError unless `rewardlab prm` made it for this
+        template and tokenizer."""
+        folder = Path(config.process_reward or "")
+        check_template(folder, template)
+        if not (folder / WEIGHTS).exists():
+            raise CheckpointError(f"{folder}: not a process reward model (no {WEIGHTS} in it); train one with `rewardlab prm`")
+        if load_processor(str(folder)).tokenizer.get_vocab() != tokenizer.get_vocab():
+            raise CheckpointError(
+                f"{folder}: has another tokenizer than the policy; train it from a model of the policy's family"
+            )
+        return ProcessReward(
+            ValueModel.for_scoring(folder, device, attention=config.attn_implementation),
+            tokenizer,
+            wrong_weight=config.process_wrong_weight,
+            right_weight=config.process_correct_weight,
+        )
+
+    def __call__(
+        self,
+        batch: dict[str, Any],
+        right: Sequence[float],
+        read: Sequence[bool],
+        *,
+        limits: PassLimits,
+        autocast: Callable[[], AbstractContextManager[Any]],
+    ) -> tuple[Tensor, dict[str, float | Metric]]:
+        """Return [N, T] rewards at step ends, and metrics. ``right`` is 1 for right rollouts; one whose verdict could not be
+        ``read`` earns nothing for its steps."""
+        mask_NT = batch["completion_mask"]
+        lengths = mask_NT.sum(1).tolist()
+        ends = [
+            step_tokens(self.tokenizer, ids[:length].tolist())
+            for ids, length in zip(batch["completion_ids"], lengths, strict=True)
+        ]
+        counts_NT = step_counts([places if ok else [] for places, ok in zip(ends, read, strict=True)], mask_NT)
+        scores_NT = completion_values(self.model, batch, limits=limits, autocast=autocast)[:, 1:]
+        right_N = torch.tensor(right, device=mask_NT.device)
+        weights = {"wrong_weight": self.wrong_weight, "right_weight": self.right_weight}
+        rewards_NT = process_rewards(scores_NT, counts_NT, right_N, **weights)
+        at_ends = counts_NT > 0
+        scores = scores_NT[at_ends]
+        metrics: dict[str, float | Metric] = {
+            "process/steps": counts_NT.sum(1).mean().item(),
+            "process/without_steps_frac": (counts_NT.sum(1) == 0).float().mean().item(),
+            "process/reward": rewards_NT.sum(1).mean().item(),
+        }
+        if len(scores):
+            metrics |= {
+                "process/score": Metric(scores.mean().item(), len(scores)),
+                "process/clamped_frac": Metric((scores.abs() > 1).float().mean().item(), len(scores)),
+            }
+        return rewards_NT, metrics

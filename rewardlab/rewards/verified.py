@@ -1,9 +1,11 @@
-"""A policy paid by rule where its answer can be checked, and by a judge where it cannot (arXiv 2503.22230, 2505.07062)."""
+"""Rewards by rule for answers that a rule can check, by a judge for the others (arXiv 2503.22230, 2505.07062); and whether an
+answer is right, for the metrics of policies, if that is known without a judge.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rewardlab.data.pair_table import light_pairs
 from rewardlab.errors import DataError
@@ -22,19 +24,17 @@ MARKED = {
 
 
 def truth_in(response: str, contract: Contract) -> str:
-    """Return the final answer of a preferred response: what stands in the place ``contract`` names after its thinking, else
-    all of it."""
+    """Return the final answer of a preferred response: the content of the place that ``contract`` names, else all of it."""
     solution = response.rpartition("</think>")[2].strip()
     answer = extract(solution, contract)
     return answer.text if answer.status is AnswerStatus.OK else solution
 
 
 class VerifiedReward:
-    """Pairs whose category is a verifier's domain (math, number, choice, ...) are paid by it, the final answer of the preferred
-    response being the truth; the others by ``judge``, against their anchor. Both pay 0..1.
-
-    ``contract`` names where a checkable answer stands, ``thinking`` says whether responses must open with
-    ``<think>...</think>``. What a rule cannot read earns 0, and is counted by its status.
+    """Rewards pairs whose category has a verifier (math, number, choice, ...) by it, with the preferred response's final answer
+    as the truth, and the others by ``judge`` against their anchor; both 0..1. ``contract`` names the place of a checkable
+    answer, ``thinking`` whether responses must open with ``<think>...</think>``. An unreadable answer earns 0 and is counted by
+    its status.
     """
 
     least: float | None = 0.0
@@ -58,11 +58,8 @@ class VerifiedReward:
         return frozenset(prompt.prompt_id for prompt in prompts if route_of(prompt, self._verifiers) is Route.VERIFIER)
 
     def check(self, pairs: Sequence[PreferencePair]) -> dict[str, int]:
-        """Return how many pairs take which route.
-
-        Raise DataError where some want a judge and there is none, and where a truth is none that its rule can read: no
-        response could ever be paid.
-        """
+        """Return how many pairs take which route. Raise DataError if some need a judge and there is none, or if a rule cannot
+        read a truth."""
         prompts = [self._prompt(pair) for _, pair in light_pairs(pairs)]
         routes = [route_of(prompt, self._verifiers) for prompt in prompts]
         judged = sum(route is not Route.VERIFIER for route in routes)
@@ -111,3 +108,34 @@ class VerifiedReward:
             for n, reward in zip(judged, scores, strict=True):
                 rewards[n] = reward
         return rewards, {**metrics, "verifier/share": Metric(len(ruled) / max(1, len(questions)), len(questions))}
+
+
+Rightness = Callable[[PreferencePair, str], bool | None]
+"""(question, answer) -> whether it is right; None where that is not known."""
+
+
+def exactly(pair: PreferencePair, answer: str) -> bool | None:
+    """Return whether an answer equals the preferred response, but for case, blanks and a final full stop; None without a
+    label."""
+    return None if pair.preferred is None else plain(answer) == plain(pair.responses[pair.preferred])
+
+
+def plain(text: str) -> str:
+    """Return a text in lower case, with single blanks and without a full stop at its end."""
+    return " ".join(text.casefold().split()).removesuffix(".")
+
+
+def by_rules(verifiers: Mapping[str, Compare], contract: Contract) -> Rightness:
+    """Return a function that knows the pairs of a category with a rule; the preferred response's final answer is the truth.
+    Unreadable answers, and those with partial credit, are unknown."""
+
+    def rightness(pair: PreferencePair, answer: str) -> bool | None:
+        if pair.preferred is None or pair.category not in verifiers:
+            return None
+        truth = truth_in(pair.responses[pair.preferred], contract)
+        verified = verify(Problem(Domain(pair.category), pair.question, truth, contract), answer, verifiers)
+        if verified.status is not AnswerStatus.OK or 0 < verified.score < 1:
+            return None
+        return verified.score == 1
+
+    return rightness

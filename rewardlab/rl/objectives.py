@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -46,6 +48,22 @@ def response_log_ratio(log_ratio_NT: Tensor, mask_NT: Tensor) -> Tensor:
     that of its own log-prob times the rollout's advantage, however long the rollout is.
     """
     return (log_ratio_NT * mask_NT).sum(1, keepdim=True).expand_as(log_ratio_NT)
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One reading of the probability ratio: (log-ratios [N, T], mask [N, T]) -> log-ratios [N, T]. ``one_action``: the whole
+    response has one ratio, of its importance weight too."""
+
+    log_ratio: Callable[[Tensor, Tensor], Tensor]
+    one_action: bool = False
+
+
+RATIOS = {
+    "token": Ratio(lambda log_ratio_NT, mask_NT: log_ratio_NT),
+    "sequence": Ratio(sequence_log_ratio),
+    "product": Ratio(response_log_ratio, one_action=True),
+}
 
 
 def ppo_clip(

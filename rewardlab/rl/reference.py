@@ -85,6 +85,8 @@ def advantages(rollouts: Rollouts, method: Method) -> Tensor:
     if method.advantage in ("grpo", "dr_grpo", "rloo"):
         relative_N = torch.tensor([_relative(rollouts, n, method) for n in range(len(rollouts.rewards_N))])
         return relative_N[:, None] * rollouts.loss_mask
+    if method.advantage not in ("reinforce_pp", "reinforce_pp_baseline", "gae"):
+        raise NotImplementedError(f"advantage {method.advantage} has no step in rl/reference.py; add it")
     return_NT = _returns_to_go(rollouts, method) if method.advantage != "gae" else _gae(rollouts, method, None)
     total_NT = torch.zeros_like(return_NT)
     for role_NT in rollouts.roles:

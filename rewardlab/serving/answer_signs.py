@@ -26,9 +26,17 @@ from rewardlab.data.rows import with_blank_images
 from rewardlab.errors import DataError, InputError
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch
 from rewardlab.rewards.pairwise import without_thinking
-from rewardlab.rewards.policy_signs.answers import KnownWordPairs, answer_metrics, known_answers
-from rewardlab.rewards.policy_signs.checks import drawn_canaries, orders_agree, share_in_both_orders
-from rewardlab.rewards.policy_signs.trends import BEGINNING, TRENDS, PolicySigns
+from rewardlab.rewards.policy_signs import (
+    BEGINNING,
+    TRENDS,
+    KnownWordPairs,
+    PolicySigns,
+    answer_metrics,
+    drawn_canaries,
+    known_answers,
+    orders_agree,
+    share_in_both_orders,
+)
 from rewardlab.serving.errors import DeadlineExceededError, OverloadedError
 from rewardlab.serving.judge_versions import JudgeVersion, JudgeVersions
 from rewardlab.serving.request_context import CHECKS, TENANT

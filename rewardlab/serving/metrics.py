@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 
-from rewardlab.rewards.policy_signs.trends import TRENDS
+from rewardlab.rewards.policy_signs import TRENDS
 from rewardlab.serving.connections import REASONS
 from rewardlab.serving.queue_records import COUNTS
 from rewardlab.serving.service import JudgeService

@@ -18,32 +18,27 @@ from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
 from rewardlab.models.families import end_token_ids
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import Template, load_template
-from rewardlab.rewards.anchors import AnchorsById, anchors_of
-from rewardlab.rewards.pairwise import LeastReward, PairwiseReward, PolicyReward
-from rewardlab.rewards.policy_function import AnchoredReward, Observer
-from rewardlab.rewards.policy_signs.answers import known_answers
-from rewardlab.rewards.policy_signs.checks import JudgeChecks
-from rewardlab.rewards.policy_signs.truth import Rightness, by_rules, exactly
+from rewardlab.rewards.pairwise import LeastReward, PairwiseReward, PolicyReward, ScalarReward
+from rewardlab.rewards.policy_function import AnchoredReward, AnchorsById, Observer, anchors_of
+from rewardlab.rewards.policy_signs import JudgeChecks, known_answers
 from rewardlab.rewards.rollout import Row
-from rewardlab.rewards.scalar import ScalarReward
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
-from rewardlab.rewards.verified import VerifiedReward
+from rewardlab.rewards.verified import Rightness, VerifiedReward, by_rules, exactly
 from rewardlab.samplers.base import VLLM
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.policy_gradient.build import make_trainer, run_method
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.run.folder import SAMPLES, data_workers
-from rewardlab.training.run.inputs import refuse_repeated_ids
+from rewardlab.training.run.inputs import leave_out_unreadable, refuse_repeated_ids
 from rewardlab.training.run.preflight import drop_too_long
 from rewardlab.training.run.rows import PromptReader, PromptRows
-from rewardlab.training.run.unreadable import leave_out_unreadable
 from rewardlab.types import Order, PreferencePair
 
 
 def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> PolicyReward:
-    """Return what pays. Raise ConfigError and CheckpointError for a judge that cannot be opened, EndpointError for one that is
-    away, DataError for pairs that nothing can pay."""
+    """Return the reward of a config. Raise ConfigError and CheckpointError for a judge that cannot be opened, EndpointError for
+    an endpoint that does not answer, DataError for pairs that cannot be rewarded."""
     spec = JudgeSpec.parse(config.judge, "rm")
     if spec.engine == "rm":
         return ScalarReward(Path(spec.target), batch_size=config.judge_batch_size)
@@ -121,8 +116,8 @@ def policy_rows(
 def kl_coef_by_route(
     config: PolicyConfig, reward: PolicyReward, pairs: Sequence[PreferencePair]
 ) -> Callable[[Row], float] | None:
-    """Return what gives a row its KL coefficient, ``verified_kl_coef`` where a rule pays its pair and ``kl_coef`` where not;
-    None where all have the same."""
+    """Return a row's KL coefficient: ``verified_kl_coef`` if a rule rewards its pair, else ``kl_coef``; None if all have the
+    same."""
     if config.verified_kl_coef is None or not isinstance(reward, VerifiedReward):
         return None
     ruled, by_rule, by_judge = reward.ruled(pairs), config.verified_kl_coef, config.kl_coef
@@ -159,11 +154,8 @@ def build_policy_trainer(
 
 
 def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Path) -> Path:
-    """Run (or resume) a policy's training; return the final checkpoint folder.
-
-    Raise DataError where anchors are missing, ConfigError and CheckpointError for a judge that cannot be opened, ConfigError
-    for a finished or different run in ``out``.
-    """
+    """Run (or resume) a policy's training; return the final checkpoint folder. Raise DataError for missing anchors, ConfigError
+    and CheckpointError for a judge that cannot be opened, ConfigError for a finished or different run in ``out``."""
     refuse_repeated_ids(pairs)
     readable = leave_out_unreadable(pairs, out)
     pairs = readable.pairs

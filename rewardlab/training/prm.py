@@ -27,15 +27,13 @@ from rewardlab.prompts import Template, build_messages
 from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.rewards.steps import token_ends
 from rewardlab.samplers.hf import append_answers, encode, special_tokens, token_texts
-from rewardlab.training.run.dialogue_lengths import places_that_fit
 from rewardlab.training.run.folder import refuse_finished, supervised_arguments
-from rewardlab.training.run.inputs import refuse_repeated_ids
+from rewardlab.training.run.inputs import leave_out_unreadable, pairs_named, refuse_repeated_ids
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import TOO_LONG, processor_of
 from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
-from rewardlab.training.run.rows import SFTDialogue, log_special_tokens
+from rewardlab.training.run.rows import SFTDialogue, log_special_tokens, places_that_fit
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
-from rewardlab.training.run.unreadable import leave_out_unreadable, pairs_named
 from rewardlab.types import Order, PreferencePair
 
 NO_LABEL = -100.0  # what transformers leaves out when it counts labels
@@ -148,11 +146,10 @@ def step_scores(
 
 
 def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], config: PRMConfig, out: Path) -> Path:
-    """Train (or resume) from ``config.model``, a judge's checkpoint; return the final folder, read by ``ValueModel``.
-
-    Judgments longer than ``config.max_tokens`` are left out and listed. Raise DataError for labels of other pairs, and where no
-    judgment is short enough, CheckpointError where the checkpoint was trained on another template,
-    ConfigError for a finished or different run in ``out``.
+    """Train (or resume) from ``config.model``, a judge's checkpoint; return the final folder, which ``ValueModel`` reads.
+    Judgments longer than ``config.max_tokens`` are left out and listed. Raise DataError for labels of other pairs, and if no
+    judgment is short enough, CheckpointError for a checkpoint of another template, ConfigError for a finished or different run
+    in ``out``.
     """
     template = load_template_for(config.model, config.template)
     refuse_finished(out)

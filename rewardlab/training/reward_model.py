@@ -30,17 +30,16 @@ from rewardlab.models.loading import freeze, load_processor, this_device
 from rewardlab.models.value_model import WEIGHTS, ValueModel
 from rewardlab.processes import num_processes
 from rewardlab.prompts import Template, load_template
-from rewardlab.rewards.scalar import score_responses, single_response_prompt
+from rewardlab.rewards.pairwise import score_responses, single_response_prompt
 from rewardlab.rl.objectives import bradley_terry_loss
 from rewardlab.samplers.hf import encode
-from rewardlab.training.run.evaluation import JudgePairs, plan_evaluation
+from rewardlab.training.run.evaluation import JudgePairs, hold_out, plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
-from rewardlab.training.run.held_out import hold_out
+from rewardlab.training.run.inputs import leave_out_unreadable, pairs_named
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import drop_too_long, processor_of
 from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
-from rewardlab.training.run.unreadable import leave_out_unreadable, pairs_named
 from rewardlab.types import Completion, FinishReason, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.votes import judgment
 
@@ -114,10 +113,8 @@ def build_reward_trainer(pairs: Sequence[PreferencePair], config: RMConfig, proc
 
 
 def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: Path) -> Path:
-    """Run (or resume) the fit of a scalar head; return the final folder, which ``rewards/scalar.py`` and ``ValueModel`` read.
-
-    Raise DataError without labels, ConfigError for a finished or different run in ``out``.
-    """
+    """Run (or resume) the fit of a scalar head; return the final folder, which ``rewards/pairwise.py`` and ``ValueModel`` read.
+    Raise DataError without labels, ConfigError for a finished or different run in ``out``."""
     template = load_template(config.template)
     readable = leave_out_unreadable(pairs, out)
     held_out = hold_out(readable.pairs, config, template, num_left_out=readable.num_labelled_left_out)
@@ -146,10 +143,8 @@ def scalar_judge(template: Template) -> JudgePairs:
 
 
 def write_scores(folder: Path, pairs: Sequence[PreferencePair], out: Path) -> int:
-    """Write the scores of all pairs as the JSON lines that a replay judge reads; return how many.
-
-    Raise CheckpointError for a folder that is no scalar reward model or was trained with another template.
-    """
+    """Write the scores of all pairs as the JSON lines of a replay judge; return how many. Raise CheckpointError for a folder
+    that is no scalar reward model or was trained with another template."""
     template = template_for(folder, None)
     if not (folder / WEIGHTS).exists():
         raise CheckpointError(f"{folder}: not a scalar reward model ({WEIGHTS} is missing); expected what `rewardlab rm` left")

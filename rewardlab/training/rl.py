@@ -23,31 +23,26 @@ from rewardlab.models.loading import load_processor
 from rewardlab.processes import is_main
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import log_line
-from rewardlab.rewards.judgment import RewardWeights, load_terms
+from rewardlab.rewards.judgment import terms_of
 from rewardlab.rewards.judgment_function import JudgmentReward
-from rewardlab.rewards.process_reward import ProcessReward
 from rewardlab.rewards.rollout import RewardFunction
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer
+from rewardlab.rewards.steps import ProcessReward
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.policy_gradient.build import make_trainer, run_method
 from rewardlab.training.policy_gradient.rollouts.dialogue import DialogueRollouts, longest_dialogue
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
-from rewardlab.training.run.evaluation import plan_evaluation
+from rewardlab.training.run.evaluation import hold_out, plan_evaluation
 from rewardlab.training.run.folder import SAMPLES, data_workers
-from rewardlab.training.run.held_out import hold_out
-from rewardlab.training.run.inputs import config_of, pairs_of, refuse_repeated_ids
+from rewardlab.training.run.inputs import config_of, leave_out_unreadable, pairs_of, refuse_repeated_ids
 from rewardlab.training.run.preflight import drop_too_long
 from rewardlab.training.run.rows import PromptReader, PromptRows
-from rewardlab.training.run.unreadable import leave_out_unreadable
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 
 def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> Sequence[PreferencePair]:
-    """Return the pairs whose tag is in ``config.attempts``, plus ``easy_ratio`` easy ones per hard one (drawn by the seed);
-    where no pair has a tag, since no teacher was asked, all that are labelled.
-
-    Raise DataError where no pair is hard, or none is labelled.
-    """
+    """Return the pairs whose tag is in ``config.attempts``, plus ``easy_ratio`` easy ones per hard one (chosen by the seed);
+    all labelled pairs if none has a tag. Raise DataError if no pair is hard, or none is labelled."""
     labelled = [(number, facts.attempts) for number, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
     if not labelled:
         raise DataError("no pair says which response is preferred; give `preferred` as 0 or 1")
@@ -79,10 +74,8 @@ def rl_rows(
     specials: tuple[str, ...] = (),
     threads: int = 1,
 ) -> PromptRows:
-    """Return one row per pair and order: prompt and images for the policy, the rest for the reward function.
-
-    ``specials`` are texts that a tokenizer takes for special tokens; ``threads`` read and decode side by side.
-    """
+    """Return one row per pair and order. ``specials`` are texts that a tokenizer takes for special tokens; ``threads`` read and
+    decode concurrently."""
     keys = [
         (number, order)
         for number, facts in enumerate(pair_facts(pairs))
@@ -101,16 +94,9 @@ def consistency_judge(config: RLConfig) -> EndpointConsistencyJudge | None:
 def judgment_reward_of(config: RLConfig, template: Template, model: Any, out: Path) -> JudgmentReward:
     """Return the reward function that a config describes."""
     judge = consistency_judge(config)
-    weights = RewardWeights.complete(
-        format=config.format_weight,
-        consistency=config.consistency.weight if judge else 0.0,
-        swap=config.swap_weight,
-        terms=load_terms(config.reward_terms),
-        overlong=(config.max_completion_length, config.overlong_margin) if config.overlong_margin else None,
-    )
     scorer = JudgmentScorer(template.verdict_format, judge, deadline_s=2 * config.consistency.deadline_s)
     ends, samples = end_token_ids(model), out / SAMPLES
-    return JudgmentReward(scorer, judge, weights, ends=ends, samples=samples, gather=gather_object)
+    return JudgmentReward(scorer, judge, terms_of(config), ends=ends, samples=samples, gather=gather_object)
 
 
 class CloseOnTrainEnd(TrainerCallback):
@@ -162,14 +148,10 @@ def train_rl(
     callbacks: Sequence[TrainerCallback] = (),
     **overrides: Any,
 ) -> Path:
-    """Run (or resume) the method of ``config`` from ``config.model``; return the final checkpoint folder.
-
-    ``pairs`` may be a data file, ``config`` a YAML file or a name under ``configs/`` such as ``rl/grpo``; ``overrides`` are
-    keys of the config.
-
-    ``reward`` is paid instead of what the config says of rewards; ``callbacks`` are given to the trainer. Raise CheckpointError
-    where the checkpoint was trained on another template, DataError without hard pairs, EndpointError where nothing answers
-    about consistency, ConfigError for a finished or different run in ``out``.
+    """Run (or resume) the method of ``config`` from ``config.model``; return the final checkpoint folder. ``pairs`` may be a
+    data file, ``config`` a YAML file or a name such as ``rl/grpo``; ``overrides`` are keys of the config; ``reward`` replaces
+    the config's rewards. Raise CheckpointError for a checkpoint of another template, DataError without hard pairs,
+    EndpointError if the consistency model does not answer, ConfigError for a finished or different run in ``out``.
     """
     config, out = config_of(RLConfig, config, **overrides), Path(out)
     pairs = pairs_of(pairs, config.frames, config.model)
@@ -177,7 +159,7 @@ def train_rl(
     readable = leave_out_unreadable(pairs, out)
     pairs = readable.pairs
     template = load_template_for(config.model, config.template)
-    load_terms(config.reward_terms)  # before anything is loaded
+    terms_of(config)  # before anything is loaded
     held_out = hold_out(pairs, config, template, num_left_out=readable.num_labelled_left_out)
     hard = hard_pairs(held_out.trained, config)
     if reward is None:
@@ -203,8 +185,7 @@ def train_rl(
 
 
 def require_consistency_judge(config: RLConfig) -> None:
-    """Raise EndpointError where nothing answers about consistency: hours of training without that reward would be a poor way to
-    find out."""
+    """Raise EndpointError if the consistency model does not answer: better now than after hours without its reward."""
     judge = consistency_judge(config)
     if judge is None:
         return

@@ -1,13 +1,21 @@
-"""Cold start: fine-tune a vision-language model on the judgments a teacher got right, on assistant tokens only.
+"""Cold start: fine-tune a vision-language model on the judgments that a teacher got right, on assistant tokens only.
 
 With a template that asks for the verdict alone, the same run trains a generative classifier on labels (Pairwise-RL, arXiv
 2504.04950): every pair in both orders, loss on the verdict token only.
+
+With votes it also teaches a judge to verify itself, which RL can only reward once the judge does it. The judge is shown its own
+judgments with the teacher's reasoning as verification, and after a wrong one the teacher's judgment as the revision. Right and
+wrong votes are balanced, on the same pairs if both exist: otherwise the judge learns to answer "correct". Only reasonings that
+mention a difference between the two responses verify: others are guesses.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +24,35 @@ from trl import SFTConfig as TRLSFTConfig
 from trl import SFTTrainer
 
 from rewardlab.config import SFTConfig
-from rewardlab.data.pair_table import pair_facts, select_pairs
-from rewardlab.data.votes import require_same_run
+from rewardlab.data.pair_table import light_pairs, pair_facts, select_pairs
+from rewardlab.data.votes import StoredVote, read_votes, require_same_run
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.checkpoints import template_change
 from rewardlab.models.loading import load_policy, load_processor, peft_config
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.processes import is_main
 from rewardlab.prompts import Template, load_template
+from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.hf import special_tokens
-from rewardlab.training.run.evaluation import plan_evaluation
+from rewardlab.training.run.evaluation import hold_out, plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
-from rewardlab.training.run.held_out import hold_out
-from rewardlab.training.run.inputs import config_of, pairs_of
+from rewardlab.training.run.inputs import config_of, leave_out_unreadable, pairs_of
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import numbers_that_fit
 from rewardlab.training.run.resume import StrictResumeMixin
-from rewardlab.training.run.rows import PromptReader, SFTDialogue, dialogue_dataset, learnt_answers, log_special_tokens
+from rewardlab.training.run.rows import (
+    PromptReader,
+    SFTDialogue,
+    dialogue_dataset,
+    learnt_answers,
+    log_special_tokens,
+    places_that_fit,
+    turn,
+)
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
-from rewardlab.training.run.unreadable import leave_out_unreadable
-from rewardlab.training.run.verification_rows import short_dialogues, verification_dialogues
-from rewardlab.types import BOTH_ORDERS, PreferencePair, choice_of
-from rewardlab.verdicts.parse import verdict_label
+from rewardlab.types import BOTH_ORDERS, Choice, PreferencePair, choice_of
+from rewardlab.verdicts.parse import reasoning_of, verdict_label
 
 
 class ResumableSFTTrainer(LengthGroupingMixin, StrictResumeMixin, SFTTrainer):
@@ -75,8 +89,8 @@ def judgment_dialogues(pairs: Sequence[PreferencePair]) -> list[SFTDialogue]:
 
 
 def verdict_dialogues(pairs: Sequence[PreferencePair]) -> list[SFTDialogue]:
-    """Return two dialogues per labelled pair, one in each order, whose answer is the verdict alone: either verdict is right in
-    exactly half of them. Raise DataError where no pair has a label."""
+    """Return two dialogues per labelled pair, one in each order, whose answer is the verdict alone. Raise DataError without
+    labels."""
     dialogues = [
         SFTDialogue(number, order, verdict_label(choice_of(facts.preferred, order)))
         for number, facts in enumerate(pair_facts(pairs))
@@ -96,11 +110,9 @@ def sft_dialogues(
     numbers: Collection[int] | None = None,
     left_out: Collection[int] = (),
 ) -> list[SFTDialogue]:
-    """Return what is learnt of pairs: :func:`judgment_dialogues`, or :func:`verdict_dialogues` where the template asks for the
-    verdict alone; with ``votes``, also dialogues in which a judge verifies them, of a set whose rows ``left_out`` are not among
-    ``pairs``. ``numbers``: of these pairs alone.
-
-    Raise DataError where nothing is left.
+    """Return :func:`judgment_dialogues`, or :func:`verdict_dialogues` if the template asks for the verdict alone; with
+    ``votes``, also dialogues in which a judge verifies them (``left_out`` are the rows of their set that are not among
+    ``pairs``). ``numbers`` restricts the pairs. Raise DataError if nothing is left.
     """
     dialogues = verdict_dialogues(pairs) if template.verdict_format == "bare" else judgment_dialogues(pairs)
     dialogues += verification_dialogues(pairs, votes, left_out) if votes else []
@@ -110,10 +122,9 @@ def sft_dialogues(
 
 
 class FirstTokenOnly:
-    """A collator whose labels are those of another, up to the first token of each answer: the verdict, where that is all.
-
-    The loss logged is then the negative log-likelihood of the verdict. Whatever follows it is not learnt: such a judge is asked
-    for its probabilities (``rewardlab.judging.margins.ProbabilityJudge``), not sampled.
+    """A collator that keeps the labels of another up to the first token of each answer, the verdict. The loss is then its
+    negative log-likelihood. Such a judge gives probabilities (``rewardlab.judging.margins.ProbabilityJudge``) and is not
+    sampled.
     """
 
     def __init__(self, collate: Callable[..., dict[str, Any]]) -> None:
@@ -134,13 +145,10 @@ def train_sft(
     votes: Path | None = None,
     **overrides: Any,
 ) -> Path:
-    """Run (or resume) supervised fine-tuning; return the final checkpoint folder.
-
-    ``pairs`` may be a data file, ``config`` a YAML file or a name under ``configs/``; ``overrides`` are keys of the config.
-
-    ``votes``, a ``votes.jsonl`` of the judge on the same pairs, adds dialogues in which it verifies them. Raise DataError
-    without judgments, ConfigError for a finished or different run in ``out``, and for votes with a template that asks for the
-    verdict alone.
+    """Run (or resume) supervised fine-tuning; return the final checkpoint folder. ``pairs`` may be a data file, ``config`` a
+    YAML file or a name under ``configs/``; ``overrides`` are keys of the config. ``votes``, a ``votes.jsonl`` of the judge on
+    the same pairs, adds dialogues in which it verifies them. Raise DataError without judgments, ConfigError for a finished or
+    different run in ``out``, and for votes with a template that asks for the verdict alone.
     """
     config, out = config_of(SFTConfig, config, **overrides), Path(out)
     template = load_template(config.template)
@@ -198,3 +206,115 @@ def train_sft(
 
     evaluation = plan_evaluation(held_out.evaluated, config, template)
     return run_stage(Stage("sft", config, out, data, len(rows), build, evaluation=evaluation, readable=readable))
+
+
+TOO_LONG_DIALOGUES = "too_long_dialogues.jsonl"
+_WORD = re.compile(r"[^\W_]+")
+
+
+@dataclass(frozen=True)
+class TeacherJudgment:
+    """A kept judgment, and the response that is preferred, as the teacher saw them."""
+
+    text: str
+    preferred: Choice
+
+
+JudgedVote = tuple[StoredVote, TeacherJudgment]
+
+
+def verification_dialogues(pairs: Sequence[PreferencePair], votes: Path, left_out: Collection[int] = ()) -> list[SFTDialogue]:
+    """Return dialogues to fine-tune on: a verification of each chosen vote, and the revision of each wrong one. Votes name
+    pairs by their rows in a set, of which the rows ``left_out`` are not among ``pairs``. Left out are votes without a verdict,
+    in the other order than the teacher's, and on pairs without a judgment that mentions a difference; of the others as many
+    right as wrong ones are chosen (:func:`choose_evenly`). Raise DataError if no wrong or no right one is left.
+    """
+    usable = list(_votes_with_judgments(pairs, votes, left_out))
+    right = [item for item in usable if item[0].choice is item[1].preferred]
+    wrong = [item for item in usable if item[0].choice is not item[1].preferred]
+    if not usable:
+        raise DataError(
+            f"{votes}: no vote is on a pair with a kept judgment that mentions what the responses differ in, in its order; "
+            "bench the judge on the same pairs"
+        )
+    if not right or not wrong:
+        raise DataError(
+            f"{votes}: all {len(usable):,} votes that can be verified are {'right' if right else 'wrong'}, and a judge learns "
+            "to verify from both; bench it with more --votes, or on more pairs"
+        )
+    chosen = choose_evenly(right, wrong)
+    if is_main():
+        log_line(
+            f"verification is taught from {len(chosen) // 2:,} right and as many wrong votes, of {len(right):,} and "
+            f"{len(wrong):,} that can be verified"
+        )
+    return [dialogue for vote, judgment in chosen for dialogue in _dialogues(vote, judgment)]
+
+
+def mentions_difference(reasoning: str, responses: Sequence[str]) -> bool:
+    """Return whether a reasoning has a word that stands in one of two responses alone, whatever its case."""
+    first, second = ({*_WORD.findall(response.lower())} for response in responses)
+    return not (first ^ second).isdisjoint(_WORD.findall(reasoning.lower()))
+
+
+def choose_evenly(right: Sequence[JudgedVote], wrong: Sequence[JudgedVote]) -> list[JudgedVote]:
+    """Return all of the fewer, and as many of the others, in the order of the votes: first of pairs that have both kinds."""
+    number = min(len(right), len(wrong))
+    rows = [{vote.row for vote, _ in votes} for votes in (right, wrong)]
+    shared = rows[0] & rows[1]
+
+    def few(votes: Sequence[JudgedVote]) -> list[JudgedVote]:
+        counts: Counter[int] = Counter()
+        ranks = []
+        for place, (vote, _) in enumerate(votes):
+            ranks.append((vote.row not in shared, counts[vote.row], place))
+            counts[vote.row] += 1
+        return [votes[place] for _, _, place in sorted(ranks)[:number]]
+
+    return sorted((*few(right), *few(wrong)), key=lambda item: item[0].row)
+
+
+def _dialogues(vote: StoredVote, judgment: TeacherJudgment) -> Iterator[SFTDialogue]:
+    """Yield the verification of a vote, and the revision of a wrong one."""
+    turns = (turn("assistant", vote.text), turn("user", VERIFY))
+    is_right = vote.choice is judgment.preferred
+    better, named = (1 if choice is Choice.FIRST else 2 for choice in (judgment.preferred, vote.choice))
+    answer = (
+        f"{reasoning_of(judgment.text)} Response {better} is better, and the judgment names Response {named}. "
+        f"{CORRECT if is_right else WRONG}."
+    )
+    yield SFTDialogue(vote.row, vote.order, answer, turns)
+    if not is_right:
+        yield SFTDialogue(vote.row, vote.order, None, (*turns, turn("assistant", answer), turn("user", REVISE)))
+
+
+def short_dialogues(
+    pairs: Sequence[PreferencePair], dialogues: Sequence[SFTDialogue], config: SFTConfig, template: Template, out: Path
+) -> list[SFTDialogue]:
+    """Return ``dialogues`` without the verifications and revisions that are too long (:func:`places_that_fit`)."""
+    verifying = [dialogue for dialogue in dialogues if dialogue.turns]
+    kept = places_that_fit(pairs, verifying, config, template, out, name=TOO_LONG_DIALOGUES)
+    return [dialogue for dialogue in dialogues if not dialogue.turns] + [verifying[place] for place in kept]
+
+
+def _votes_with_judgments(pairs: Sequence[PreferencePair], votes: Path, left_out: Collection[int]) -> Iterator[JudgedVote]:
+    """Yield the votes in the teacher's order, with its judgment if that mentions a difference between the responses. Raise
+    DataError for a vote on a pair that is not there."""
+    facts = pair_facts(pairs)
+    stored, num_rows = list(read_votes(votes)), len(facts) + len(left_out)
+    if beyond := [vote.row for vote in stored if vote.row >= num_rows]:
+        raise DataError(
+            f"{votes}: has votes on pair {beyond[0]}, and there are {num_rows:,} pairs; name the votes of this --data"
+        )
+    numbers = {row: number for number, row in enumerate(row for row in range(num_rows) if row not in left_out)}
+    stored = [replace(vote, row=numbers[vote.row]) for vote in stored if vote.row in numbers]
+    usable = {vote.row for vote in stored if vote.choice is not None and vote.order is facts[vote.row].order}
+    usable = {row for row in usable if facts[row].judged and facts[row].preferred is not None}
+    judgments = {
+        number: TeacherJudgment(pair.judgment, choice_of(pair.preferred, pair.order))
+        for number, pair in light_pairs(pairs)
+        if number in usable and pair.preferred is not None and mentions_difference(reasoning_of(pair.judgment), pair.responses)
+    }
+    for vote in stored:
+        if vote.row in judgments and vote.choice is not None and vote.order is facts[vote.row].order:
+            yield vote, judgments[vote.row]

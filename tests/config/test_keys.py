@@ -19,7 +19,7 @@ from rewardlab.config import (
     stage_of,
 )
 from rewardlab.config.bench import BenchEntry
-from rewardlab.config.yaml_text import read_yaml
+from rewardlab.config.loading import read_yaml
 
 
 @pytest.mark.parametrize("schema", [*SCHEMAS.values(), SuiteConfig, BenchEntry], ids=lambda schema: schema.__name__)

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rewardlab.config import DistillConfig, RLConfig, SFTConfig, find_config, load_config, parse_overrides
-from rewardlab.config.yaml_text import read_yaml, write_yaml
+from rewardlab.config.loading import read_yaml, write_yaml
 from rewardlab.errors import ConfigError
 
 
@@ -72,7 +72,7 @@ def test_changes_over_a_file_and_options_beside_them(tmp_path: Path) -> None:
     """Of a mapping only the keys named change; None is a value in changes, and no option; part of what was null begins as its
     defaults."""
     path = tmp_path / "mine.yaml"
-    path.write_text("consistency: {model: m, weight: 0.2}\nhealth.policy: warn\nkl: k2_loss\nclip_high: 0.3\n")
+    path.write_text("consistency: {model: m, weight: 0.2}\nhealth.policy: warn\nkl: k2_loss\nkl_coef: 0.1\nclip_high: 0.3\n")
     changes = {"consistency.weight": 0, "lora.r": 8, "clip_high": None, "health": {"patience": 7}}
     config = load_config(RLConfig, path, changes, model=None, seed=3)
     assert (config.consistency.model, config.consistency.weight) == ("m", 0)

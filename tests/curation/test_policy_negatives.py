@@ -29,7 +29,7 @@ from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
-from rewardlab.rewards.policy_signs.truth import exactly
+from rewardlab.rewards.verified import exactly
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import IMAGE_MARK, Completion, FinishReason, PreferencePair
 from tests.support.images import png

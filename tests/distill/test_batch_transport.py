@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from rewardlab.config import DistillConfig
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.demo.server import TeacherConfig, build_demo_app
 from rewardlab.distill.pipeline import distill
@@ -36,7 +37,8 @@ def batch_server(demo_pairs: Any) -> BatchServer:
 
 def batched(url: str, **changes: Any) -> Any:
     values = {"transport": "batch", "poll_s": 0.05, "prices": {"prompt": 1.0, "completion": 4.0}}
-    return config_for(url, **(values | changes))
+    chat = {name: DistillConfig.model_fields[name].default for name in ("deadline_s", "concurrency")}  # no batch reads them
+    return config_for(url, **(values | chat | changes))
 
 
 def test_batches_give_the_set_that_chats_give(

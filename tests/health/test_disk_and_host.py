@@ -12,7 +12,7 @@ from rewardlab.health.memory import GIB, setup_of
 from rewardlab.health.plan import Plan, checkpoint_bytes, disk_lines, host_bytes, needs
 from rewardlab.models.architectures import build_on_meta
 from rewardlab.processes import memory_here
-from rewardlab.training.run.launcher import Launch
+from rewardlab.training.run.parallel import Launch
 from tests.support import scaled_runs
 
 BASE = "Qwen/Qwen2.5-VL-7B-Instruct"

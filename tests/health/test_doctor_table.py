@@ -10,7 +10,7 @@ import pytest
 from eval.doctor_table import CONFIGS, MACHINES, Machines, examine
 from rewardlab.config import SCHEMAS, TrainConfig, load_config, stage_of
 from rewardlab.health.plan import Plan, needs
-from rewardlab.training.run.launcher import Launch, read_launch
+from rewardlab.training.run.parallel import Launch, read_launch
 
 DOES_NOT = ("policy/pairwise_rl", "8 x 80, zero3")  # as its own comment says
 

@@ -13,7 +13,7 @@ from rewardlab.health.plan import Plan, needs
 from rewardlab.models.architectures import build_on_meta
 from rewardlab.prompts import load_template
 from rewardlab.training.run.evaluation import plan_evaluation
-from rewardlab.training.run.launcher import Launch
+from rewardlab.training.run.parallel import Launch
 from tests.support import scaled_runs
 
 BASE = "Qwen/Qwen2.5-VL-7B-Instruct"

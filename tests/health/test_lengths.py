@@ -23,8 +23,8 @@ from rewardlab.health.plan import Plan, needs
 from rewardlab.health.shapes import MEGAPIXEL
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import load_template
-from rewardlab.training.run.launcher import Launch
-from rewardlab.training.run.token_counts import TokenCounter
+from rewardlab.training.run.parallel import Launch
+from rewardlab.training.run.preflight import TokenCounter
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 from tests.support import scaled_runs
 

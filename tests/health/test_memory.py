@@ -15,8 +15,8 @@ from rewardlab.health.memory import GIB, MemoryLine, Phase, counts, memory_lines
 from rewardlab.health.plan import Plan, needs, plan_setup
 from rewardlab.models.architectures import build_on_meta
 from rewardlab.models.loading import freeze, load_model
-from rewardlab.training.run.launcher import Launch
 from rewardlab.training.run.length_grouping import LengthGroupingMixin
+from rewardlab.training.run.parallel import Launch
 from tests.support import scaled_runs
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -235,8 +235,6 @@ def test_other_judges_lie_beside_the_first() -> None:
     signs = {"second_judge": "prob:runs/b"}
     second = table(PolicyConfig(judge="prob:runs/a", signs=signs), Launch(8, 3))  # type: ignore[arg-type]
     assert second["another judge's weights", Phase.ALWAYS] == 2 * B
-    unasked = PolicyConfig(judge="prob:runs/a", signs={**signs, "sample": 0})  # type: ignore[arg-type]
-    assert ("another judge's weights", Phase.ALWAYS) not in table(unasked, Launch(8, 3))
     finding = next(needs(PolicyConfig(judge=f"prob:{BASE}", other_judges=["vllm:runs/b"]), Plan(Launch(8, 3), 80.0)))
     assert finding.outcome == "failed"
     assert "judge: vllm:runs/b would start a vLLM" in finding.message

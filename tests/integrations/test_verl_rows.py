@@ -20,10 +20,11 @@ from rewardlab.errors import DataError, EndpointError
 from rewardlab.integrations.judge_rewards import JudgeRewards
 from rewardlab.integrations.verl_rows import verl_row, write_verl_rows
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.rewards.judgment import JudgedCompletion, RewardWeights, compose
+from rewardlab.rewards.judgment import JudgedCompletion, compose
 from rewardlab.rewards.scorer import GIVE_UP_AFTER, EndpointConsistencyJudge, JudgmentScorer
 from rewardlab.types import IMAGE_MARK, Choice, Completion, FinishReason, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
+from tests.support.rewards import reward_terms
 
 TEMPLATE = load_template("r1_reward")
 PAIR = PreferencePair("p", "Which color?", ("Red.", "Blue."), 0, (b"one", b"two"), source="demo")
@@ -147,8 +148,8 @@ def test_rewards_are_those_of_training(answer: int | None) -> None:
         for preferred in (0, 1)
     ]
     judge = None if answer is None else Sure(answer)
-    parts = compose(asyncio.run(JudgmentScorer("think_answer", judge).score(rollouts)), rollouts, RewardWeights())
-    found = rewards(JudgeRewards(judge, RewardWeights()), *rollouts)
+    parts = compose(asyncio.run(JudgmentScorer("think_answer", judge).score(rollouts)), rollouts, reward_terms())
+    found = rewards(JudgeRewards(judge, reward_terms()), *rollouts)
     assert [one["score"] for one in found] == [part.total for part in parts]
     assert max(one["score"] for one in found) == 1.5 + 0.5 * (answer or 0)
     assert [one["consistency_unknown"] for one in found] == [float(part.correct and answer == 0) for part in parts]
@@ -159,7 +160,7 @@ def test_rewards_are_those_of_training(answer: int | None) -> None:
 def test_nobody_to_ask_is_no_reward() -> None:
     """At the first rollout, and asked again at the next."""
     judge = Sure(1, there=False)
-    judged = JudgeRewards(judge, RewardWeights())
+    judged = JudgeRewards(judge, reward_terms())
     assert all(isinstance(one, EndpointError) for one in rewards(judged, said(Choice.FIRST), said(Choice.SECOND)))
     judge.there = True
     assert rewards(judged, said(Choice.FIRST))[0]["score"] == 2.0
@@ -182,7 +183,7 @@ class Silent(EndpointConsistencyJudge):
 def test_a_consistency_judge_that_falls_silent_ends_the_rewards() -> None:
     """As in our own trainer: a few failures are paid as unknown, then every judgment would be; until it answers again."""
     judge = Silent()
-    judged = JudgeRewards(judge, RewardWeights())
+    judged = JudgeRewards(judge, reward_terms())
     results = [rewards(judged, said(Choice.FIRST))[0] for _ in range(GIVE_UP_AFTER + 2)]
     assert [one["consistency_unknown"] for one in results[: GIVE_UP_AFTER - 1]] == [1.0] * (GIVE_UP_AFTER - 1)
     assert all(isinstance(one, EndpointError) and "none of the last" in str(one) for one in results[GIVE_UP_AFTER - 1 :])
@@ -194,7 +195,7 @@ def test_what_cannot_be_scored_is_no_reward(monkeypatch: pytest.MonkeyPatch) -> 
     """A fault of the reading is an error, not the zero that it is in our own trainer."""
     broken = said(Choice.FIRST)
     monkeypatch.setattr("rewardlab.rewards.scorer.verdict_of", lambda *args: 1 / 0)
-    (found,) = rewards(JudgeRewards(None, RewardWeights()), broken)
+    (found,) = rewards(JudgeRewards(None, reward_terms()), broken)
     assert isinstance(found, EndpointError)
 
 
@@ -203,14 +204,14 @@ def test_the_swap_is_paid_across_orders() -> None:
     given's, one names 0 and one 1, so each of swapped's agrees by half. Format 0.5, right 1."""
     given = [said(Choice.FIRST), said(Choice.SECOND)]
     swapped = [said(Choice.SECOND, order=Order.SWAPPED)] * 2
-    found = rewards(JudgeRewards(None, RewardWeights(swap=0.4), num_samples=2), *given, *swapped)
+    found = rewards(JudgeRewards(None, reward_terms(swap_weight=0.4), num_samples=2), *given, *swapped)
     assert [one["swap_agreement"] for one in found] == [1, 0, 0.5, 0.5]
     assert [one["score"] for one in found] == pytest.approx([1.5 + 0.4, 0.5, 1.5 + 0.2, 1.5 + 0.2])
 
 
 def test_a_pair_that_is_not_whole_gets_no_reward() -> None:
     """The other order never comes, or the same comes twice; neither is left behind for the next epoch."""
-    judged = JudgeRewards(None, RewardWeights(swap=0.5), deadline_s=0.05)
+    judged = JudgeRewards(None, reward_terms(swap_weight=0.5), deadline_s=0.05)
     (alone,) = rewards(judged, said(Choice.FIRST))
     assert isinstance(alone, EndpointError)
     assert "1 of the 2" in str(alone)

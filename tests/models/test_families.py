@@ -21,8 +21,7 @@ from rewardlab.models.loading import freeze, load_model, load_policy, load_proce
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.training.run.preflight import drop_too_long
-from rewardlab.training.run.token_counts import TokenCounter
+from rewardlab.training.run.preflight import TokenCounter, drop_too_long
 from rewardlab.types import IMAGE_MARK, Order
 from tests.support import scaled_runs
 

@@ -16,7 +16,7 @@ from transformers import AutoModelForImageTextToText, TrainerCallback
 from rewardlab.config import LoraConfig, Method, RLConfig, load_yaml
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.rewards.swap import swap_agreement
+from rewardlab.rewards.judgment import swap_agreement
 from rewardlab.rl import reference
 from rewardlab.rl.groups import group_ids
 from rewardlab.samplers.base import SamplingParams
@@ -67,7 +67,7 @@ class Recorder:
             batch = generate(rows)
             rewards = trainer._rewards_G1[:, 0]
             batch["kept_rewards"] = rewards.nan_to_num() if trainer._rollouts.continues_rollouts else rewards
-            whole = trainer._read_rows(rows)
+            whole = trainer._parts.read_rows(rows)
             names = [row["pair_id"] for row in whole]
             batch["kept_groups"] = group_ids(names, [row["order"] for row in whole])
             batch["kept_pairs"] = group_ids(names, [""] * len(names))

@@ -78,7 +78,7 @@ def theirs(given: dict[str, torch.Tensor], logprobs: torch.Tensor, loss_type: st
 
 
 def ours(given: dict[str, torch.Tensor], logprobs: torch.Tensor, average: str, ratio: str, kl: float) -> torch.Tensor:
-    settings: dict[str, Any] = {"ratio": ratio, "average": average, "kl": "k3_loss", "kl_coef": kl}
+    settings: dict[str, Any] = {"ratio": ratio, "average": average, "kl": "k3_loss" if kl else "k1_reward", "kl_coef": kl}
     method = Method(preclip=None, clip_low=0.2, clip_high=0.28, max_completion_length=LONGEST, **settings)
     mask = given["completion_mask"]
     batch = RolloutBatch(

@@ -35,7 +35,7 @@ from rewardlab.reporting.run_page import (
     run_page,
     thin,
 )
-from rewardlab.rewards.policy_signs.trends import bounds_of_signs, early_sentence
+from rewardlab.rewards.policy_signs import bounds_of_signs, early_sentence
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 

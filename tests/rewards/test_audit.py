@@ -13,10 +13,20 @@ import pytest
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
-from rewardlab.rewards.audit.audit import probes_of, run_audit, summarise, try_probes
-from rewardlab.rewards.audit.page import audit_html, audit_markdown, audit_sentences, probe_matrices, write_audit
+from rewardlab.rewards.audit.audit import (
+    AuditReport,
+    ProbeResult,
+    audit_html,
+    audit_markdown,
+    audit_sentences,
+    probe_matrices,
+    probes_of,
+    run_audit,
+    summarise,
+    try_probes,
+    write_audit,
+)
 from rewardlab.rewards.audit.probes import CONTROL
-from rewardlab.rewards.audit.report import AuditReport, ProbeResult
 from rewardlab.rewards.audit.rows import VERDICT, AuditRow, Rewarder, open_rewarder, pair_judge, read_audit
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
 from rewardlab.rewards.verifiable.hybrid import JudgeScore, PairJudge, Prompt

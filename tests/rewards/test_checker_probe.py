@@ -15,7 +15,6 @@ from rewardlab.config import ConsistencyConfig
 from rewardlab.curation.quality import ConsistencyEndpoint
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.metrics.running import Metric, MetricAccumulator
-from rewardlab.rewards.judgment import RewardWeights
 from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.rollout import Rollout, Trajectory
 from rewardlab.rewards.scorer import GIVE_UP_AFTER, EndpointConsistencyJudge, JudgmentScorer
@@ -23,6 +22,7 @@ from rewardlab.types import Choice
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.judge_servers import judge_servers
 from tests.support.openai_server import ChatServer, chat_server
+from tests.support.rewards import reward_terms
 
 END = 7
 
@@ -90,7 +90,7 @@ def test_questions_of_several_batches_are_added_up(tmp_path: Path) -> None:
     with answering(lambda n: "yes") as url:
         judge = EndpointConsistencyJudge(ConsistencyConfig(base_url=url, model="m", concurrency=1))
         scorer, samples = JudgmentScorer("think_answer", judge), tmp_path / "samples.jsonl"
-        reward = JudgmentReward(scorer, judge, RewardWeights(), ends=frozenset({END}), samples=samples)
+        reward = JudgmentReward(scorer, judge, reward_terms(), ends=frozenset({END}), samples=samples)
         metrics = MetricAccumulator()
         for step in range(3):
             for name, metric in reward(rollouts(2, first=2 * step), step).metrics.items():
@@ -107,7 +107,7 @@ def test_many_unreadable_answers_in_a_row_end_the_run(tmp_path: Path) -> None:
     def reward_of(url: str) -> JudgmentReward:
         judge = judge_of(url)
         scorer = JudgmentScorer("think_answer", judge)
-        return JudgmentReward(scorer, judge, RewardWeights(), ends=frozenset({END}), samples=tmp_path / "samples.jsonl")
+        return JudgmentReward(scorer, judge, reward_terms(), ends=frozenset({END}), samples=tmp_path / "samples.jsonl")
 
     with answering(lambda n: "perhaps") as url:
         reward = reward_of(url)

@@ -1,32 +1,12 @@
-"""The reward table, and how the consistency judge is asked and read."""
+"""Which response a rollout prefers, and how the consistency judge is queried and read."""
 
 from __future__ import annotations
-
-from itertools import product
 
 import pytest
 
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
-from rewardlab.rewards.judgment import RewardParts, judgment_reward, winner_of
+from rewardlab.rewards.judgment import RewardParts, winner_of
 from rewardlab.types import Choice, VerdictStatus
-
-TABLE = {  # (format, correct, consistency) -> R = 0.5 F + Acc (1 + 0.5 C)
-    (True, True, 1): 2.0,
-    (True, True, 0): 1.5,
-    (True, True, -1): 1.0,
-    (False, True, 1): 1.5,
-    (False, True, 0): 1.0,
-    (False, True, -1): 0.5,
-    **{(True, False, c): 0.5 for c in (-1, 0, 1)},
-    **{(False, False, c): 0.0 for c in (-1, 0, 1)},
-}
-
-
-@pytest.mark.parametrize(("format_ok", "correct", "consistency"), list(product([True, False], [True, False], [-1, 0, 1])))
-def test_reward_table(format_ok: bool, correct: bool, consistency: int) -> None:
-    """All twelve cases; consistency is worth nothing where the verdict is wrong."""
-    reward = judgment_reward(format_ok=format_ok, correct=correct, consistency=consistency)
-    assert reward == TABLE[format_ok, correct, consistency]
 
 
 @pytest.mark.parametrize("status", VerdictStatus)
@@ -36,12 +16,6 @@ def test_only_a_verdict_names_a_winner(status: VerdictStatus) -> None:
         named = winner_of(RewardParts(False, False, 0, status), preferred)
         assert named == (1 - preferred if status is VerdictStatus.OK else None)
         assert winner_of(RewardParts(True, True, 0, VerdictStatus.OK), preferred) == preferred
-
-
-def test_other_consistencies_are_refused() -> None:
-    """A rating of 2 is a bug of the caller."""
-    with pytest.raises(ValueError, match="-1, 0 or \\+1"):
-        judgment_reward(format_ok=True, correct=True, consistency=2)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
-from rewardlab.rewards.verifiable.numerals import is_year, parse_number, parse_quantity, terminates
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, is_year, parse_number, parse_quantity, terminates
 from rewardlab.rewards.verifiable.rules import RULES, Domain, Problem, Verification, edit_distance, iou, read_boxes, verify
 
 

@@ -11,12 +11,12 @@ import pytest
 from rewardlab.config import ConsistencyConfig
 from rewardlab.demo.server import Faults
 from rewardlab.rewards import scorer as reward_module
-from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardWeights, compose
+from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, compose
 from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer, as_completion, reward_metrics
 from rewardlab.types import Choice, Completion, FinishReason, Order
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.openai_server import ChatServer, chat_server
-from tests.support.rewards import values_of
+from tests.support.rewards import reward_terms, values_of
 
 GOOD = format_verdict(Choice.FIRST, "Response 1: red, correct. Response 2: blue, wrong.")
 BAD = format_verdict(Choice.SECOND, "Response 1: red, correct. Response 2: blue, wrong.")
@@ -42,7 +42,7 @@ def rollout(
 
 
 def score(judge: FixedJudge | None, *rollouts: JudgedCompletion) -> list[RewardParts]:
-    return compose(asyncio.run(JudgmentScorer("think_answer", judge).score(rollouts)), rollouts, RewardWeights())
+    return compose(asyncio.run(JudgmentScorer("think_answer", judge).score(rollouts)), rollouts, reward_terms())
 
 
 @pytest.mark.parametrize(("consistency", "total"), [(1, 2.0), (0, 1.5), (-1, 1.0)])
@@ -112,10 +112,10 @@ def test_a_failing_consistency_judge_gives_zero_not_a_reward() -> None:
             return 1
 
     scorer = JudgmentScorer("think_answer", Slow(1), deadline_s=0.05)
-    assert compose(asyncio.run(scorer.score([rollout(GOOD)])), [rollout(GOOD)], RewardWeights())[0].total == 1.5
+    assert compose(asyncio.run(scorer.score([rollout(GOOD)])), [rollout(GOOD)], reward_terms())[0].total == 1.5
     assert scorer.counts == {"late": 1}
     scorer = JudgmentScorer("think_answer", Broken(1))
-    assert compose(asyncio.run(scorer.score([rollout(GOOD)])), [rollout(GOOD)], RewardWeights())[0].total == 1.5
+    assert compose(asyncio.run(scorer.score([rollout(GOOD)])), [rollout(GOOD)], reward_terms())[0].total == 1.5
     assert scorer.counts == {"broken": 1}
 
 
@@ -151,7 +151,7 @@ def test_one_who_stops_waiting_does_not_cancel_the_question(demo_server: Callabl
         hasty = JudgmentScorer("think_answer", judge, deadline_s=0.1)
         patient = JudgmentScorer("think_answer", judge, deadline_s=10)
         parts = [(await scorer.score([rollout(GOOD)]))[0] for scorer in (hasty, patient)]
-        totals = [part.total for part in compose(parts, [rollout(GOOD)] * 2, RewardWeights())]
+        totals = [part.total for part in compose(parts, [rollout(GOOD)] * 2, reward_terms())]
         await judge.aclose()
         return totals, dict(judge.counts)
 

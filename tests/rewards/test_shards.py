@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from rewardlab.metrics.running import Metric, MetricAccumulator
-from rewardlab.rewards.judgment import RewardWeights
 from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.pairwise import PairwiseReward
 from rewardlab.rewards.policy_function import AnchoredReward
@@ -21,6 +20,7 @@ from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.types import Choice, PreferencePair
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.preferring_judge import Prefers
+from tests.support.rewards import reward_terms
 
 END = 7
 
@@ -72,9 +72,9 @@ def test_the_swap_reward_of_256_rollouts(tmp_path: Path, num: int) -> None:
         rollouts.append(Rollout(row, [], Trajectory([1, END]), text))
 
     def make(gather: GatherObjects) -> JudgmentReward:
-        weights, scorer = RewardWeights(swap=1.0), JudgmentScorer("think_answer", None)
+        terms, scorer = reward_terms(swap_weight=1.0), JudgmentScorer("think_answer", None)
         ends, samples = frozenset({END}), tmp_path / "samples.jsonl"
-        return JudgmentReward(scorer, None, weights, ends=ends, samples=samples, gather=gather)
+        return JudgmentReward(scorer, None, terms, ends=ends, samples=samples, gather=gather)
 
     alone, many = dealt_out(make, rollouts, 1), dealt_out(make, rollouts, num)
     assert many[:2] == alone[:2]

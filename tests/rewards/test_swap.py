@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rewardlab.rewards.swap import swap_agreement
+from rewardlab.rewards.judgment import swap_agreement
 
 GIVEN, SWAPPED = ["given"] * 4, ["swapped"] * 4
 

@@ -22,8 +22,7 @@ from rewardlab.integrations import client
 from rewardlab.integrations.client import RewardClient
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
-from rewardlab.rewards.policy_signs.answers import known_answers
-from rewardlab.rewards.policy_signs.trends import PolicySigns
+from rewardlab.rewards.policy_signs import PolicySigns, known_answers
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving import answer_signs
 from rewardlab.serving.answer_signs import CHECKS, SignRules, WatchedAnswers

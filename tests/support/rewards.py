@@ -1,16 +1,24 @@
-"""Reward functions made of nothing but a rollout's tokens, for trainers whose reward must be known."""
+"""Reward functions that read nothing but a rollout's tokens, for trainers whose reward must be known; the terms of a config."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from rewardlab.config import RLConfig
 from rewardlab.metrics.running import Metric, Metrics
+from rewardlab.rewards.judgment import RewardTerm, terms_of
 from rewardlab.rewards.rollout import Rollout, Scored
 
 
 def values_of(metrics: Metrics) -> dict[str, float]:
     """Return metrics without their weights."""
     return {name: metric.value if isinstance(metric, Metric) else metric for name, metric in metrics.items()}
+
+
+def reward_terms(**keys: Any) -> tuple[RewardTerm, ...]:
+    """Return the terms of a config with these keys."""
+    return terms_of(RLConfig.model_validate(keys))
 
 
 class TokenReward:

@@ -17,7 +17,7 @@ from rewardlab.config import ConsistencyConfig, RLConfig
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
-from rewardlab.training.policy_gradient.critic_fit import StopAtPlateau, StopRule
+from rewardlab.training.policy_gradient.critic import StopAtPlateau, StopRule
 from rewardlab.training.rl import build_trainer, rl_rows
 from rewardlab.types import PreferencePair
 from tests.support.rewards import TokenReward
@@ -95,10 +95,10 @@ def plans_agree(config: RLConfig, pairs: list[PreferencePair], checkpoint: Path,
     alone = built({"max_steps": 24}, lambda ids, n: float(sum(ids) % (3 + 4 * rank)), value_only=True)
     alone.add_callback(StopAtPlateau(StopRule(minimum=-100.0, patience=1)))
     alone.train()
-    sampling = {"advantage": "grpo", "group_size": 2, "dynamic_sampling": "oversample", "max_steps": 4}
+    sampling = {"advantage": "grpo", "outliers": "delete", "group_size": 2, "dynamic_sampling": "oversample", "max_steps": 4}
     over = built(sampling, lambda ids, n: float(n % 2) if rank == 0 else float(n % 8 == 0))  # decided: none, and three in four
     over.train()
-    return {"pretrained": alone.state.global_step, "factor": over._dynamic.state_dict()["ratio"]}
+    return {"pretrained": alone.state.global_step, "factor": over._parts.dynamic.state_dict()["ratio"]}
 
 
 if __name__ == "__main__":

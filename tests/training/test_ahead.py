@@ -13,8 +13,8 @@ import pytest
 from rewardlab.config import EngineConfig, RLConfig
 from rewardlab.errors import EndpointError
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.training.policy_gradient.rollouts import ahead as ahead_module
-from rewardlab.training.policy_gradient.rollouts.ahead import AheadSampler, PlannedBatch, batches_from
+from rewardlab.training.policy_gradient.rollouts import engine_rollouts as ahead_module
+from rewardlab.training.policy_gradient.rollouts.engine_rollouts import AheadSampler, PlannedBatch, batches_from
 from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler
 from rewardlab.types import Completion, FinishReason, Message
 from tests.support import scaled_runs, vllm_stand_in
@@ -181,7 +181,6 @@ def test_a_server_that_begins_anew_draws_again(sampler: AheadSampler) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"engine": {"kind": "colocate", "ahead": 1}}, "engine.ahead is of kind serve"),
         (
             {"engine": {"ahead": 1}, "advantage": "grpo", "group_size": 2, "dynamic_sampling": "refill"},
             "chooses prompts by what was drawn",

@@ -10,7 +10,7 @@ import pytest
 
 from rewardlab.errors import ConfigError
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
-from rewardlab.training.run import model_facts
+from rewardlab.training.run import runner
 from tests.support import scaled_runs
 
 BESIDE: dict[str, Any] = {"advantage": "gae", "kl_coef": 0.1, "outliers": "keep"}  # a critic and a reference
@@ -23,9 +23,9 @@ def test_every_model_computes_by_it(
     """Policy, critic and the reference that TRL loads; run.json and the log say so."""
     seen: list[PolicyTrainer] = []
     lines: list[str] = []
-    monkeypatch.setattr(model_facts, "log_line", lines.append)
-    models_of = model_facts.models_of
-    monkeypatch.setattr(model_facts, "models_of", lambda trainer: seen.append(trainer) or models_of(trainer))
+    monkeypatch.setattr(runner, "log_line", lines.append)
+    models_of = runner.models_of
+    monkeypatch.setattr(runner, "models_of", lambda trainer: seen.append(trainer) or models_of(trainer))
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", max_steps=1, save_steps=1, attn_implementation=name, **BESIDE)
     (trainer,) = seen
     models = [trainer.model, trainer.ref_model, trainer.critic.backbone]

@@ -19,8 +19,8 @@ from rewardlab.prompts.sanitize import MARK
 from rewardlab.rewards.steps import judgment_steps
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.prm import NO_LABEL, StepCollator, prm_rows, train_prm
+from rewardlab.training.run.preflight import TokenCounter
 from rewardlab.training.run.rows import PromptReader, SFTDialogue, dialogue_dataset, turn
-from rewardlab.training.run.token_counts import TokenCounter
 from rewardlab.training.sft import judgment_dialogues, train_sft
 from rewardlab.types import Choice, Order, PreferencePair
 from rewardlab.verdicts.formats import WRITERS

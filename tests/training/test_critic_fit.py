@@ -14,10 +14,10 @@ from rewardlab.config import RLConfig
 from rewardlab.errors import ConfigError, HealthError
 from rewardlab.prompts import load_template
 from rewardlab.training.policy_gradient.build import run_method
-from rewardlab.training.policy_gradient.critic_fit import CriticFit, StopAtPlateau, StopRule, critic_config
+from rewardlab.training.policy_gradient.critic import CriticFit, StopAtPlateau, StopRule, critic_config
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
-from rewardlab.training.run.unreadable import ReadablePairs
+from rewardlab.training.run.inputs import ReadablePairs
 from tests.support.configs import WITH_CRITIC, short_rl_config
 from tests.support.rewards import TokenReward
 from tests.support.weights import weights_of
@@ -101,6 +101,7 @@ def test_the_config_of_a_fit() -> None:
 def test_a_fit_may_take_smaller_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its checkpoints are at the end of rollout batches, as RL's are."""
     sizes = {"rollout_batch_size": 16, "batch_size": 8, "micro_batch_size": 4, "group_size": 1, "save_steps": 6}
+    sizes["value_pretrain_steps"] = 4
     fitted = critic_config(fit_config(value_pretrain_batch_size=2, **sizes))
     assert (fitted.batch_size, fitted.micro_batch_size, fitted.save_steps) == (2, 2, 8)
     assert critic_config(fit_config(**sizes)).save_steps == 6

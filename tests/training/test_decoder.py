@@ -22,7 +22,7 @@ from rewardlab.models.loading import load_model
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import draw, draw_uniforms
-from rewardlab.training.policy_gradient.rollouts.decoder import Prompts, decode_rollouts, plan_slices
+from rewardlab.training.policy_gradient.rollouts.sampling import Prompts, decode_rollouts, plan_slices
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import build_trainer, rl_rows
 from tests.support import scaled_runs

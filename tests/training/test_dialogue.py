@@ -23,12 +23,11 @@ from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.samplers.self_verifying import SelfVerifying
 from rewardlab.training.policy_gradient.rollouts.dialogue import DialogueRollouts, longest_dialogue, verification_metrics
-from rewardlab.training.policy_gradient.rollouts.whole import Samples, Sampling
+from rewardlab.training.policy_gradient.rollouts.sampling import Samples, Sampling
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
 from rewardlab.training.run.rows import PromptReader, dialogue_dataset
-from rewardlab.training.run.verification_rows import mentions_difference, verification_dialogues
-from rewardlab.training.sft import train_sft
+from rewardlab.training.sft import mentions_difference, train_sft, verification_dialogues
 from rewardlab.types import Completion, FinishReason, Message, Order, Part, PreferencePair
 from rewardlab.verdicts.parse import reasoning_of
 from tests.support.configs import short_rl_config

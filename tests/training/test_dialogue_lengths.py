@@ -16,11 +16,9 @@ from rewardlab.models.loading import load_processor
 from rewardlab.prompts import load_template
 from rewardlab.samplers.hf import encode
 from rewardlab.training.prm import short_judgments, train_prm
-from rewardlab.training.run.dialogue_lengths import count_dialogue, dialogue_messages, places_that_fit
-from rewardlab.training.run.rows import SFTDialogue, turn
-from rewardlab.training.run.token_counts import TokenCounter
-from rewardlab.training.run.verification_rows import short_dialogues
-from rewardlab.training.sft import train_sft
+from rewardlab.training.run.preflight import TokenCounter
+from rewardlab.training.run.rows import SFTDialogue, count_dialogue, dialogue_messages, places_that_fit, turn
+from rewardlab.training.sft import short_dialogues, train_sft
 from rewardlab.types import Order, PreferencePair
 
 PLAIN = load_template("plain")

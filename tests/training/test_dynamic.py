@@ -18,8 +18,7 @@ import torch
 from rewardlab.errors import DataError
 from rewardlab.rewards.rollout import Rollout, Trajectory
 from rewardlab.rl.groups import group_ids, mixed_groups
-from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, DynamicSampling
-from rewardlab.training.policy_gradient.rollouts.pass_rates import PassRates
+from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, DynamicSampling, PassRates
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl

@@ -147,8 +147,6 @@ def test_a_chat_in_words_and_images() -> None:
         ({"importance_cap": None}, "importance_cap"),
         ({"lora": {"r": 2}}, "is given all weights"),
         ({"engine": {"kind": "colocate"}, "lora": {"quantize": "nf4"}}, "lora.quantize leaves none"),
-        ({"hot_token": {}}, "every token at one temperature"),
-        ({"sampling_batch_size": 4}, "own decoder"),
         ({"engine": {"kind": "colocate"}, "health": {"policy": "roll_back"}}, "cannot be started twice"),
         ({"engine": {"kind": "server"}}, "needs base_url"),
         ({"engine": {"kind": "colocate"}, "advantage": "gae"}, "the critic's weights"),

@@ -25,8 +25,8 @@ from rewardlab.models.loading import load_model, load_processor
 from rewardlab.prompts import load_template
 from rewardlab.training import sft as sft_module
 from rewardlab.training.reward_model import train_reward_model
-from rewardlab.training.run.best import BEST
 from rewardlab.training.run.evaluation import Evaluation, evaluate, evaluation_mode, greedy_judge, plan_evaluation
+from rewardlab.training.run.evaluation_callback import BEST
 from rewardlab.types import (
     Completion,
     FinishReason,
@@ -340,17 +340,14 @@ def test_an_early_end(
         scripted_run(monkeypatch, Scripted([]), tmp_path / "run", tiny_checkpoint, **patient)
 
 
-def test_patience_begins_with_verdicts_after_the_warm_up(
-    tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No verdict at steps 0 and 1, warm-up to step 4, best at step 2: steps 5 and 6 count, and the run ends there. The time
-    that evaluations take is logged with each but that of the start."""
+def test_patience_begins_with_verdicts(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No verdict at steps 0 and 1, best at step 2: the run ends after steps 3 and 4. The time that evaluations take is logged
+    with each but that of the start."""
     changes: dict[str, Any] = {"evaluation": {"patience": 2}, "max_steps": 8, "save_steps": 8}
-    changes |= {"lr_scheduler": "constant_with_warmup", "warmup_ratio": 0.5}
-    scripted_run(monkeypatch, Scripted([None, None, 3, 2, 2, 2, 2]), tmp_path / "run", tiny_checkpoint, **changes)
-    assert [row["step"] for row in evaluations(tmp_path / "run")] == [0, 1, 2, 3, 4, 5, 6]
+    scripted_run(monkeypatch, Scripted([None, None, 3, 2, 2]), tmp_path / "run", tiny_checkpoint, **changes)
+    assert [row["step"] for row in evaluations(tmp_path / "run")] == [0, 1, 2, 3, 4]
     summary = json.loads((tmp_path / "run" / "run.json").read_text())["evaluation"]
-    assert (summary["stopped_early"], summary["best_step"], summary["last_step"]) == (True, 2, 6)
+    assert (summary["stopped_early"], summary["best_step"], summary["last_step"]) == (True, 2, 4)
     logged = [row for row in rows(tmp_path / "run", "metrics.jsonl") if "eval/pairs" in row]
     assert "eval/time_frac" not in logged[0]
     assert all(0 < row["eval/time_frac"] < 1 for row in logged[1:])

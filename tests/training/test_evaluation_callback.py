@@ -39,22 +39,20 @@ def records(values: list[float], invalid: list[float] | None = None) -> list[Eva
 
 
 @pytest.mark.parametrize(
-    ("values", "invalid", "warmup_steps", "expected"),
+    ("values", "invalid", "expected"),
     [
-        ([0.5, 0.4, 0.5], None, 0, True),
-        ([0.5, 0.4, 0.6], None, 0, False),
-        ([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], 0, False),  # it writes no verdict yet
-        ([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.9, 0.9], 0, False),  # one evaluation since it does
-        ([0.0, 0.0, 0.0, 0.0], [1.0, 0.9, 0.9, 0.9], 0, True),
-        ([0.5, 0.4, 0.4, 0.4], None, 20, False),  # step 30 alone counts
-        ([0.5, 0.4, 0.4, 0.4], None, 10, True),
-        ([0.5, 0.4, 0.6, 0.4], None, 10, False),
+        ([0.5, 0.4, 0.5], None, True),
+        ([0.5, 0.4, 0.6], None, False),
+        ([0.5, 0.4, 0.6, 0.4], None, False),
+        ([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], False),  # it writes no verdict yet
+        ([0.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.9, 0.9], False),  # one evaluation since it does
+        ([0.0, 0.0, 0.0, 0.0], [1.0, 0.9, 0.9, 0.9], True),
     ],
 )
-def test_patience(values: list[float], invalid: list[float] | None, warmup_steps: int, expected: bool) -> None:
-    """Two evaluations that count, after the best: with verdicts, and after the warm-up."""
-    assert is_exhausted(records(values, invalid), 2, warmup_steps) is expected
-    assert not is_exhausted(records(values, invalid), None, warmup_steps)
+def test_patience(values: list[float], invalid: list[float] | None, expected: bool) -> None:
+    """Two evaluations after the best, and after the first with a verdict."""
+    assert is_exhausted(records(values, invalid), 2) is expected
+    assert not is_exhausted(records(values, invalid), None)
     assert not is_exhausted([], 2)
 
 

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from rewardlab.errors import ConfigError
-from rewardlab.training.run.whole_weights import whole_parts, whole_weights
+from rewardlab.training.run.parallel import whole_parts, whole_weights
 from tests.support import scaled_runs
 from tests.support.launching import same, train_on
 

@@ -17,7 +17,7 @@ from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError, MediaError
 from rewardlab.prompts import load_template
-from rewardlab.training.run.held_out import HeldOut, answer_tokens, hold_out, hold_out_file, hold_out_fraction, pairs_beside
+from rewardlab.training.run.evaluation import HeldOut, answer_tokens, hold_out, hold_out_file, hold_out_fraction, pairs_beside
 from rewardlab.types import PreferencePair
 
 
@@ -126,14 +126,13 @@ def test_longest_answers() -> None:
     """A rollout's length in RL, in SFT that of a benchmark, or what the config says."""
     assert answer_tokens(SFTConfig()) == 1024
     assert answer_tokens(RLConfig(max_completion_length=300)) == 300
-    assert answer_tokens(RLConfig(evaluation=EvaluationConfig(max_tokens=7))) == 7
+    assert answer_tokens(RLConfig(evaluation=EvaluationConfig(fraction=0.1, max_tokens=7))) == 7
 
 
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
         ({"data": "a", "fraction": 0.1}, "leave fraction out"),
-        ({"patience": 2}, "nothing is evaluated"),
         ({"fraction": 1.0}, "less than 1"),
         ({"eval_steps": 3}, "Extra inputs"),
     ],

@@ -13,9 +13,8 @@ import torch
 
 from rewardlab.config import SFTConfig
 from rewardlab.errors import ConfigError
-from rewardlab.training.run.folder import has_begun, open_run
-from rewardlab.training.run.identity import changed_settings, decides, text_of_changes
-from rewardlab.training.run.model_facts import record_models
+from rewardlab.training.run.folder import changed_settings, decides, has_begun, open_run, text_of_changes
+from rewardlab.training.run.runner import record_models
 
 TRAINED = '{"step": 1, "loss": 0.1}\n'
 START = '{"step": 0, "eval/accuracy": 0.5}\n'
@@ -90,8 +89,8 @@ def test_a_run_goes_on_with_other_surroundings(tmp_path: Path, capsys: pytest.Ca
         "evaluation.batch_size 8 (was null); from here on its numbers differ from the same run's by rounding" in said
     )
     (tmp_path / "metrics.jsonl").write_text(TRAINED)  # without a checkpoint, the run before has begun anew
-    with pytest.raises(ConfigError, match=r"other settings or data \(evaluation.seed\)"):
-        open_run(tmp_path, config(evaluation={"seed": 1}), data="d")
+    with pytest.raises(ConfigError, match=r"other settings or data \(seed\)"):
+        open_run(tmp_path, config(seed=1), data="d")
 
 
 def test_another_attention_of_auto_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

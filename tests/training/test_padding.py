@@ -17,7 +17,7 @@ from rewardlab.models.families import TOKEN_FIELDS
 from rewardlab.models.loading import load_model
 from rewardlab.models.padding import PassLimits
 from rewardlab.training.policy_gradient import trainer as trainer_module
-from rewardlab.training.policy_gradient.micro_batches import rollout_widths, sort_steps, split_rollouts
+from rewardlab.training.policy_gradient.batch import rollout_widths, sort_steps, split_rollouts
 from rewardlab.training.run import length_grouping
 from rewardlab.training.run.length_grouping import BatchesAhead, LengthGroupingMixin, RowLayout, group_by_length, join, split
 from tests.support import scaled_runs

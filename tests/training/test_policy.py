@@ -20,12 +20,10 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE, add_to_card, write_card
 from rewardlab.prompts import load_template
-from rewardlab.rewards.anchors import anchors_of, best_of
-from rewardlab.rewards.pairwise import LeastReward, PairwiseReward
-from rewardlab.rewards.policy_function import AnchoredReward
-from rewardlab.rewards.policy_signs.checks import share_in_both_orders
+from rewardlab.rewards.pairwise import LeastReward, PairwiseReward, ScalarReward
+from rewardlab.rewards.policy_function import AnchoredReward, anchors_of, best_of
+from rewardlab.rewards.policy_signs import share_in_both_orders
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
-from rewardlab.rewards.scalar import ScalarReward
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.rules import RULES
 from rewardlab.rewards.verified import VerifiedReward
@@ -162,7 +160,7 @@ def test_reward_beyond_rightness(tmp_path: Path, phi: str, overpaid: float | Non
 
 def test_a_second_judge_needs_comparisons() -> None:
     """A scalar head makes none: the second judge would never be asked."""
-    with pytest.raises(ValidationError, match="a scalar head compares nothing: leave it out"):
+    with pytest.raises(ValidationError, match="has no effect without a judge that compares"):
         PolicyConfig(judge="rm:runs/rm/final", signs={"second_judge": "prob:runs/seed_1/rl/final"})
 
 
@@ -351,9 +349,6 @@ def test_a_rule_has_a_kl_coefficient_of_its_own() -> None:
     by_route = config_for(Path("x"), verified=True, kl="k2_loss", kl_coef=1e-5, verified_kl_coef=0.0)
     assert coefficients(by_route) == [0.0, 1e-5, 1e-5]
     assert coefficients(config_for(Path("x"), verified=True, kl="k2_loss", kl_coef=1e-5)) is None
-    for changes in ({"verified_kl_coef": 0.0, "kl": "k2_loss", "kl_coef": 1e-5}, {"verified_kl_coef": 0.0, "verified": True}):
-        with pytest.raises(ValueError, match="set verified to true and kl_coef above 0"):
-            config_for(Path("x"), **changes)
 
 
 def test_the_truth_of_a_worked_response() -> None:
@@ -448,7 +443,6 @@ def test_several_judges_are_opened(finished_run: Path, tmp_path: Path, demo_pair
 @pytest.mark.parametrize(
     ("judges", "message"),
     [
-        ({"judge": "rm:a", "other_judges": ["prob:b"]}, "rm:a is a scalar head"),
         ({"judge": "prob:a", "other_judges": ["rm:b"]}, "rm:b is a scalar head"),
         ({"judge": "prob:a", "other_judges": ["prob:b", "prob:a"]}, "name a judge twice"),
     ],

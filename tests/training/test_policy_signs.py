@@ -19,20 +19,24 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.rewards.pairwise import PairwiseReward
 from rewardlab.rewards.policy_function import AnchoredReward
-from rewardlab.rewards.policy_signs.answers import (
+from rewardlab.rewards.policy_signs import (
+    BEGINNING,
+    LAST,
+    TRENDS,
+    JudgeChecks,
     KnownWordPairs,
+    PolicySigns,
     answer_metrics,
     most_common,
     new_winners,
+    orders_agree,
     repetition,
     winners_length,
 )
-from rewardlab.rewards.policy_signs.checks import JudgeChecks, orders_agree
-from rewardlab.rewards.policy_signs.trends import BEGINNING, LAST, TRENDS, PolicySigns
-from rewardlab.rewards.policy_signs.truth import by_rules, exactly
 from rewardlab.rewards.rollout import Rollout, Trajectory
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.rules import RULES
+from rewardlab.rewards.verified import by_rules, exactly
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.training.policy import train_policy
 from rewardlab.training.run.watchdog import Alarms, Signs
@@ -189,7 +193,7 @@ def test_every_limit_has_a_trend() -> None:
     """And null switches it off."""
     limits = {name for name in SignsConfig.model_fields if name.startswith("max_")}
     assert limits == {trend.limit for trend in TRENDS.values()}
-    off = PolicySigns(SignsConfig.model_validate(dict.fromkeys(limits)))
+    off = PolicySigns(SignsConfig.model_validate({**dict.fromkeys(limits), "truth": "exact", "second_judge": "hf:x"}))
     for value in [0.0] * BEGINNING + [1.0] * 9:
         assert not any(off.of({trend.metric: value for trend in TRENDS.values()}).values())
 

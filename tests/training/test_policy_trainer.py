@@ -12,8 +12,7 @@ from rewardlab.config import Method
 from rewardlab.rewards.rollout import Rollout, Trajectory
 from rewardlab.samplers.decode import draw_uniforms
 from rewardlab.training.policy_gradient.batch import RolloutBatch
-from rewardlab.training.policy_gradient.rollouts.options import SamplingOptions
-from rewardlab.training.policy_gradient.rollouts.whole import WholeRollouts
+from rewardlab.training.policy_gradient.rollouts.sampling import SamplingOptions, WholeRollouts
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 
 
@@ -59,7 +58,7 @@ def test_a_process_trains_on_its_own_share_of_what_all_have_earned(monkeypatch: 
     """The second of two: the first one's group, paid alike but for a rollout without a reward, is nothing to it."""
     trainer = trainer_of(process=1)
     trainer._processes = SimpleNamespace(local=lambda size: slice(size, 2 * size), sum=lambda tensor: tensor)
-    trainer._rollouts, trainer._process_reward, trainer._outliers = WholeRollouts(), None, None
+    trainer._rollouts, trainer._process_reward, trainer._parts = WholeRollouts(), None, SimpleNamespace(outliers=None)
     trainer._rewards_G1 = torch.tensor([9.0, torch.nan, 9.0, 9.0, 0.0, 1.0, 0.0, 1.0])[:, None]
     monkeypatch.setattr(trainer, "_add_metrics", lambda metrics: None)
     monkeypatch.setattr(trainer, "_groups", lambda rollouts, rewards_G: torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]))

@@ -22,7 +22,7 @@ from rewardlab.models import precision
 from rewardlab.models.loading import load_model, load_policy
 from rewardlab.models.value_model import WEIGHTS, ValueModel
 from rewardlab.prompts import load_template
-from rewardlab.rewards.scalar import ScalarReward, score_responses
+from rewardlab.rewards.pairwise import ScalarReward, score_responses
 from rewardlab.training.reward_model import train_reward_model
 from tests.support import scaled_runs
 

@@ -23,7 +23,7 @@ from rewardlab.models.loading import load_model, load_processor
 from rewardlab.models.padding import PassLimits
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.rewards.process_reward import ProcessReward, step_tokens
+from rewardlab.rewards.steps import ProcessReward, step_tokens
 from rewardlab.rl import reference
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training import prm as prm_module

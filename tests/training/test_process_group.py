@@ -13,13 +13,13 @@ import pytest
 
 from rewardlab.config import SFTConfig
 from rewardlab.errors import RewardlabError
-from rewardlab.training.run.process_group import is_lost_peer
+from rewardlab.training.run.parallel import is_lost_peer
 from rewardlab.training.run.resume import run_steps
 from tests.support.shell import ROOT
 
 PEER = """
 import os, sys, torch
-from rewardlab.training.run.process_group import is_lost_peer
+from rewardlab.training.run.parallel import is_lost_peer
 rank, port = map(int, sys.argv[1:])
 torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
 torch.distributed.all_reduce(torch.ones(1))

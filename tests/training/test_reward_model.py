@@ -21,7 +21,7 @@ from rewardlab.models.checkpoints import read_card
 from rewardlab.models.loading import load_processor
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import load_template
-from rewardlab.rewards.scalar import score_responses, single_response_prompt
+from rewardlab.rewards.pairwise import score_responses, single_response_prompt
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training import reward_model as reward_model_module
 from rewardlab.training.reward_model import BradleyTerryTrainer, build_reward_trainer, train_reward_model, write_scores

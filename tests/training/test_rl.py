@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE
@@ -19,7 +19,7 @@ from rewardlab.data.files import lock_folder
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError, ConfigError, DataError, EndpointError, OutputError
 from rewardlab.prompts import build_messages, load_template
-from rewardlab.rewards.judgment import RewardWeights
+from rewardlab.rewards.judgment import RewardTerm
 from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
 from rewardlab.rewards.scorer import JudgmentScorer
@@ -30,7 +30,7 @@ from rewardlab.training.rl import hard_pairs, rl_rows, train_rl
 from rewardlab.types import Choice, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.configs import short_rl_config
-from tests.support.rewards import TokenReward, values_of
+from tests.support.rewards import TokenReward, reward_terms, values_of
 
 PLAIN = load_template("plain")
 
@@ -85,9 +85,9 @@ def text_of(row: Any) -> str:
     return "".join(part.get("text", "") for part in row["prompt"][0]["content"])
 
 
-def judgment_reward_of(weights: RewardWeights, out: Path) -> JudgmentReward:
+def judgment_reward_of(terms: Sequence[RewardTerm], out: Path) -> JudgmentReward:
     scorer = JudgmentScorer("think_answer", None)
-    return JudgmentReward(scorer, None, weights, ends=frozenset({7}), samples=out / "samples.jsonl")
+    return JudgmentReward(scorer, None, terms, ends=frozenset({7}), samples=out / "samples.jsonl")
 
 
 def test_the_gold_verdict_earns_the_top_in_either_order(tagged: list[PreferencePair], tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_the_gold_verdict_earns_the_top_in_either_order(tagged: list[PreferenceP
         shown_first = f"Response 1: {pair.responses[pair.preferred or 0]}" in text_of(row)
         gold.append(Choice.FIRST if shown_first else Choice.SECOND)
         assert gold[-1] is choice_of(pair.preferred or 0, Order(row["order"]))
-    reward = judgment_reward_of(RewardWeights(), tmp_path)
+    reward = judgment_reward_of(reward_terms(), tmp_path)
 
     def scored(verdicts: list[Choice], last_token: int) -> Scored:
         texts = [format_verdict(verdict, "x") for verdict in verdicts]
@@ -235,7 +235,7 @@ def test_the_same_winner_in_both_orders_is_paid(tagged: list[PreferencePair], tm
         texts = [text or "I cannot say" for text in said]
         rows = [{"pair_id": "p", "question": "q", "preferred": 0, "order": order} for order in ("given", "swapped")]
         rollouts = zip([rows[0], rows[0], rows[1], rows[1]], texts, strict=True)
-        reward = judgment_reward_of(RewardWeights(swap=1.0), tmp_path)
+        reward = judgment_reward_of(reward_terms(swap_weight=1.0), tmp_path)
         return reward([Rollout(row, [], Trajectory([1, 7]), text) for row, text in rollouts], 1)
 
     first, second = Choice.FIRST, Choice.SECOND
@@ -264,7 +264,7 @@ def test_length_is_punished_softly(tagged: list[PreferencePair], tmp_path: Path)
     """Between two right answers the longer earns less, and by how much is logged; what is not finished is not scored."""
     rows = rl_rows(tagged[:3], PLAIN, both_orders=False)
     gold = [format_verdict(choice_of(row["preferred"], Order(row["order"])), "Seen.") for row in rows]
-    reward = judgment_reward_of(RewardWeights(overlong=(20, 10)), tmp_path)
+    reward = judgment_reward_of(reward_terms(max_completion_length=20, overlong_margin=10), tmp_path)
     source = PromptSource(rows.dataset, seed=0)
     strategy = TruncatedRollouts(source, 5)
     strategy.choose_rows(list(rows))

@@ -32,8 +32,8 @@ from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.training.run import folder, preflight
 from rewardlab.training.run import rows as row_module
 from rewardlab.training.run.folder import common_arguments
+from rewardlab.training.run.preflight import TokenCounter
 from rewardlab.training.run.rows import PromptReader, PromptRows, SFTDialogue, dialogue_dataset
-from rewardlab.training.run.token_counts import TokenCounter
 from rewardlab.training.sft import ResumableSFTTrainer, sft_dialogues, train_sft
 from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, Order, PreferencePair
 from tests.support.configs import short_rl_config

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from rewardlab.training.run.preflight import NEAR, _fit
-from rewardlab.training.run.token_counts import LONGEST_WORD, TokenCounter
+from rewardlab.training.run.preflight import LONGEST_WORD, NEAR, TokenCounter, _fit
 
 SENTENCES = [
     "The judge looks at the picture, twice; it says which answer is better.",

@@ -24,10 +24,9 @@ from rewardlab.errors import ConfigError, DataError, MediaError
 from rewardlab.training.prm import train_prm
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.rl import train_rl
-from rewardlab.training.run.held_out import draw_places
-from rewardlab.training.run.unreadable import leave_out_unreadable
-from rewardlab.training.run.verification_rows import verification_dialogues
-from rewardlab.training.sft import train_sft
+from rewardlab.training.run.evaluation import draw_places
+from rewardlab.training.run.inputs import leave_out_unreadable
+from rewardlab.training.sft import train_sft, verification_dialogues
 from rewardlab.types import Choice, Order, PreferencePair
 from rewardlab.verdicts.parse import format_verdict
 from tests.support import scaled_runs
@@ -229,7 +228,7 @@ def test_two_processes_look_at_a_half_each(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(PairTable, "look_at", lambda self, n, **options: looked.append(n) or look_at(self, n, **options))
     program = (
         "import sys; from pathlib import Path; from rewardlab.data.pair_table import PairTable; "
-        "from rewardlab.training.run.unreadable import leave_out_unreadable; "
+        "from rewardlab.training.run.inputs import leave_out_unreadable; "
         "print(leave_out_unreadable(PairTable(Path(sys.argv[1])), Path(sys.argv[2])).numbers)"
     )
     words = [sys.executable, "-c", program, str(tmp_path / "data.parquet"), str(tmp_path / "both")]

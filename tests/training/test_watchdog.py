@@ -160,9 +160,9 @@ def test_returns_that_hardly_vary_are_no_sign_later() -> None:
     [
         ({"advantage": "gae"}, True),
         ({"advantage": "gae", "gae_lambda": 1.0}, False),
-        ({"advantage": "gae", "gae_lambda": 1.0, "length_alpha": 0.05}, True),
+        ({"advantage": "gae", "length_alpha": 0.05}, True),
         ({"advantage": "gae", "gae_lambda": 1.0, "window": 64}, True),
-        ({"gae_lambda": 0.5}, False),
+        ({}, False),
     ],
 )
 def test_where_a_critics_errors_reach_the_policy(changes: dict[str, Any], expected: bool) -> None:

@@ -1,17 +1,21 @@
-"""One audit: reward every row, gather what each reward value looks like, and try the probes."""
+"""One audit: the reward of every row, the distribution of each reward value, the probes; as a report, a table and a page."""
 
 from __future__ import annotations
 
+import json
 import random
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
 
+from rewardlab.data.files import write_atomic
 from rewardlab.models.checkpoints import commit, versions
+from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.progress import bar
 from rewardlab.rewards.audit.probes import Probe, judge_probes, verdict_probes, verifier_probes
-from rewardlab.rewards.audit.report import AuditReport, DomainReport, ProbeResult, RewardValue, RowSample, WorstCase
 from rewardlab.rewards.audit.rows import VERDICT, AuditRow, Rewarder, RewardResult
 from rewardlab.rewards.verifiable.hybrid import Prompt, Route
 
@@ -22,10 +26,9 @@ _Item = TypeVar("_Item")
 
 
 def run_audit(rows: Sequence[AuditRow], rewarder: Rewarder, *, num_probed: int, seed: int, num_samples: int = 4) -> AuditReport:
-    """Reward every row and try the probes.
-
-    ``num_samples`` rows are listed of each reward value and ``num_probed`` prompts of each domain are probed, drawn by
-    ``seed``. Raise DataError before anything is rewarded if a row has neither verifier, reference nor recorded reward.
+    """Reward every row and try the probes. ``num_samples`` rows are listed per reward value and ``num_probed`` prompts per
+    domain are probed, chosen by ``seed``. Raise DataError, before anything is rewarded, for a row without verifier, reference
+    and recorded reward.
     """
     for row in rows:
         rewarder.check(row)
@@ -151,3 +154,180 @@ def _sample(row: AuditRow, result: RewardResult) -> RowSample:
         reward=result.reward,
         recorded=row.recorded,
     )
+
+
+@dataclass(frozen=True)
+class WorstCase:
+    """The text that was farthest outside what a probe may earn, or else the one with the highest reward."""
+
+    text: str
+    question: str
+    reward: float
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """One probe in one domain: what it may earn (``least`` to ``most``), the ``highest`` it got, and the worst case."""
+
+    domain: str
+    probe: str
+    least: float
+    most: float
+    tried: int
+    highest: float
+    paid_wrongly: int
+    statuses: dict[str, int]
+    worst: WorstCase
+
+    @property
+    def passed(self) -> bool:
+        """Return whether every text earned no more than ``most`` and no less than ``least``."""
+        return not self.paid_wrongly
+
+
+@dataclass(frozen=True)
+class RowSample:
+    """One row as the report lists it; ``recorded`` is the reward in the file, if any."""
+
+    id: str
+    question: str
+    truth: str
+    response: str
+    extracted: str
+    status: str
+    reward: float
+    recorded: float | None
+
+
+@dataclass(frozen=True)
+class RewardValue:
+    """All rows that earned one reward (or one tenth), with samples of them."""
+
+    reward: float
+    num_rows: int
+    statuses: dict[str, int]
+    samples: list[RowSample]
+
+
+@dataclass(frozen=True)
+class DomainReport:
+    """How many rows of a domain got which reward; ``differ`` are samples of those with another reward in the file."""
+
+    num_rows: int
+    mean: float
+    exact_values: bool
+    sources: dict[str, int]
+    statuses: dict[str, int]
+    num_recorded: int
+    num_differ: int
+    differ: list[RowSample]
+    values: list[RewardValue]
+
+
+@dataclass(frozen=True)
+class AuditReport:
+    """An audit: ``domains`` by name, ``probes``, and the domains that were not probed."""
+
+    num_rows: int
+    domains: dict[str, DomainReport]
+    probes: list[ProbeResult]
+    unprobed: list[str]
+    seed: int
+    commit: str
+    versions: dict[str, str]
+
+    @property
+    def failed(self) -> int:
+        """Return how many probes did not pass."""
+        return sum(not probe.passed for probe in self.probes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what ``report.json`` holds."""
+        probes = [{**asdict(probe), "held": probe.passed} for probe in self.probes]
+        return {**asdict(self), "probes": probes, "failed": self.failed}
+
+
+REPORT, PAGE = "report.json", "report.html"
+
+
+@dataclass(frozen=True)
+class ProbeMatrix:
+    """A table, probe x domain; ``rows`` are of (probe, allowance, one result per domain)."""
+
+    domains: list[str]
+    rows: list[tuple[str, str, list[ProbeResult]]]
+
+
+def format_reward(reward: float) -> str:
+    """Return 0.0 as "0", 0.3333 as "0.33"."""
+    return f"{reward:.2f}".rstrip("0").rstrip(".") if reward else "0"
+
+
+def allowance(probe: ProbeResult) -> str:
+    """Return what a probe may earn, in words: "0", "at most 0.5", "1.5", "over 0.5"."""
+    if probe.least == probe.most:
+        return format_reward(probe.most)
+    return f"at most {format_reward(probe.most)}" if probe.least == 0 else f"over {format_reward(probe.least)}"
+
+
+def probe_matrices(report: AuditReport) -> list[ProbeMatrix]:
+    """Return the probes as tables: domains that have the same probes with the same allowance share one."""
+    probes: dict[str, dict[str, ProbeResult]] = {}
+    for probe in report.probes:
+        probes.setdefault(probe.domain, {})[probe.probe] = probe
+    shared: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for domain, by_name in sorted(probes.items()):
+        shared.setdefault(tuple((name, allowance(probe)) for name, probe in by_name.items()), []).append(domain)
+    return [
+        ProbeMatrix(domains, [(name, may, [probes[domain][name] for domain in domains]) for name, may in key])
+        for key, domains in shared.items()
+    ]
+
+
+def audit_sentences(report: AuditReport) -> list[str]:
+    """Return one sentence for every probe that failed, worst overpayment first, every difference, and what was not probed."""
+    failures = sorted((p for p in report.probes if not p.passed), key=lambda probe: probe.most - probe.worst.reward)
+    sentences = []
+    for probe in failures:
+        sentences.append(
+            f"{probe.domain}: {probe.probe} earned {format_reward(probe.worst.reward)} and may earn {allowance(probe)} "
+            f"({probe.paid_wrongly} of {probe.tried} tries)."
+        )
+    for name, domain in report.domains.items():
+        if domain.num_differ:
+            sentences.append(f"{name}: {domain.num_differ} of {domain.num_recorded} recorded rewards differ from ours.")
+    for name in report.unprobed:
+        sentences.append(f"{name}: nothing was probed, for no verifier or judge pays it here; give --judge.")
+    return sentences
+
+
+def audit_markdown(report: AuditReport) -> str:
+    """Return the highest reward each probe got, per domain; one that was paid wrongly is marked, with its worst case."""
+    lines = [f"{report.num_rows:,} rows; the highest reward that each probe earned:"]
+    for matrix in probe_matrices(report):
+        rows = [["probe", "may earn", *matrix.domains]]
+        rows += [[name, may, *map(_mark, probes)] for name, may, probes in matrix.rows]
+        widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+        padded = ["| " + " | ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) + " |" for row in rows]
+        lines += ["", padded[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *padded[1:]]
+    return "\n".join(lines) + "\n"
+
+
+def _mark(probe: ProbeResult) -> str:
+    reward = format_reward(probe.worst.reward)
+    return reward if probe.passed else f"{reward} (!)"
+
+
+def audit_html(report: AuditReport) -> str:
+    """Return one self-contained page."""
+    env = page_environment("rewardlab.rewards.audit")
+    env.filters["value"] = format_reward
+    return env.get_template("audit.html").render(
+        report=report, matrices=probe_matrices(report), sentences=audit_sentences(report), allowance=allowance
+    )
+
+
+def write_audit(report: AuditReport, out: Path) -> None:
+    """Write ``report.json`` and ``report.html``."""
+    write_atomic(out / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
+    write_atomic(out / PAGE, audit_html(report))

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 
 from rewardlab.data.attacks.answers import REFUSALS
 from rewardlab.data.attacks.insertions import CYRILLIC, SCORE_INJECTIONS
-from rewardlab.rewards.verifiable.extraction import BOXED, TAGS, Contract
+from rewardlab.rewards.verifiable.extraction import BOXED, TAGS, Contract, parse_number
 from rewardlab.rewards.verifiable.hybrid import Prompt
-from rewardlab.rewards.verifiable.numerals import parse_number
 from rewardlab.rewards.verifiable.rules import Domain
 from rewardlab.types import Completion, FinishReason
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rewardlab.config import RLConfig
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.images import read_image
 from rewardlab.data.row_files import rows_of
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_model_judge
 from rewardlab.judging.judge import ModelJudge
-from rewardlab.rewards.judgment import JudgedCompletion, RewardWeights, compose
+from rewardlab.rewards.judgment import JudgedCompletion, compose, terms_of
 from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
 from rewardlab.rewards.verifiable.hybrid import JudgeScore, PairJudge, Prompt, Route, hybrid_reward, route_of
@@ -28,15 +29,14 @@ from rewardlab.verdicts.parse import parse_verdict
 from rewardlab.verdicts.votes import both_orders_or_none
 
 VERDICT = "verdict"  # the domain of a judge's own judgments: truth "1" or "2", the better answer as presented
+PUBLISHED = terms_of(RLConfig.model_validate({}))  # R1-Reward's terms and weights
 FIELDS = "domain, question, response, truth (or best), and optionally reward, images, id"
 
 
 @dataclass(frozen=True)
 class AuditRow:
-    """A prompt, one response to it, and the reward that was paid for it where the file says so.
-
-    ``consistency`` is what another model answered about a judgment, -1, 0 or +1; the audit does not ask again.
-    """
+    """A prompt, one response, and the recorded reward, if any. ``consistency`` is another model's recorded answer, -1, 0 or
+    +1."""
 
     prompt: Prompt
     response: str
@@ -55,10 +55,8 @@ class RewardResult:
 
 
 def read_audit(path: Path, *, images: Path | None, contract: str, thinking: bool) -> list[AuditRow]:
-    """Return all rows of a ``.parquet`` or ``.jsonl`` file. Raise DataError for the first bad one, and for a file without any.
-
-    Raise ConfigError for an unknown contract.
-    """
+    """Return all rows of a ``.parquet`` or ``.jsonl`` file. Raise DataError for the first bad row and for an empty file,
+    ConfigError for an unknown contract."""
     if contract not in list(Contract):
         raise ConfigError(f"unknown contract {contract!r}; expected one of {', '.join(Contract)}")
     if path.suffix not in (".parquet", ".jsonl"):
@@ -102,10 +100,8 @@ def _row(row: Any, index: int, where: str, folder: Path, contract: Contract, thi
 
 
 def _rollout(row: Mapping[str, Any]) -> AuditRow:
-    """Return a line of the ``samples.jsonl`` of ``rewardlab rl`` as a row. The better answer follows from the verdict and
-    whether it was right; where no verdict was read there is no truth to compute with, so that the reward stands as
-    recorded.
-    """
+    """Return a line of the ``samples.jsonl`` of `rewardlab rl` as a row. The better answer follows from the verdict and whether
+    it was right; without a verdict there is no truth, and the reward stays as recorded."""
     choice = parse_verdict(row["text"], "think_answer").choice if row["status"] == VerdictStatus.OK else None
     better = None if choice is None else choice if row["correct"] else choice.swap()
     truth = {None: None, Choice.FIRST: "1", Choice.SECOND: "2"}[better]
@@ -131,11 +127,8 @@ def _text(value: Any) -> str | None:
 
 
 class Rewarder:
-    """Pays what training would pay: rules and the judge by :mod:`rewardlab.rewards.verifiable.hybrid`, verdicts by
-    :mod:`rewardlab.rewards.scorer`.
-
-    A verdict earns 0.5 for its format and 1 for being right, times what the row says of its consistency, if anything.
-    """
+    """Gives the rewards of training: rules and the judge by :mod:`rewardlab.rewards.verifiable.hybrid`, verdicts by
+    :mod:`rewardlab.rewards.scorer` with R1-Reward's weights and the recorded consistency."""
 
     def __init__(self, verifiers: Mapping[str, Compare], judge: PairJudge | None) -> None:
         self._verifiers, self._judge = verifiers, judge
@@ -153,7 +146,7 @@ class Rewarder:
         if prompt.domain == VERDICT:
             judged = JudgedCompletion(completion, prompt.question, Order.GIVEN, preferred=int(prompt.truth == "2"))
             scorer = JudgmentScorer("think_answer", _RecordedConsistency(consistency))
-            (part,) = compose(asyncio.run(scorer.score([judged])), [judged], RewardWeights())
+            (part,) = compose(asyncio.run(scorer.score([judged])), [judged], PUBLISHED)
             return RewardResult(part.total, VERDICT, part.status)
         result = hybrid_reward(prompt, completion, verifiers=self._verifiers, judge=self._judge)
         return RewardResult(result.score, result.route.value, result.status.value, result.extracted)
@@ -176,10 +169,9 @@ class Rewarder:
 
 
 def pair_judge(judge: ModelJudge, *, num_votes: int, seed: int) -> PairJudge:
-    """Return a generative judge as a reward: the share of its valid votes for the response, over both orders.
-
-    A response equal to the reference is at parity without a call of the judge. UNREADABLE if no vote of an order names a
-    response, or if fewer than half of the votes are valid.
+    """Return a generative judge as a reward: the fraction of its valid votes for the response, over both orders. A response
+    equal to the reference is at parity without a query. UNREADABLE if no vote of an order names a response, or if fewer than
+    half of the votes are valid.
     """
 
     def score(prompt: Prompt, solution: str, reference: str) -> JudgeScore:

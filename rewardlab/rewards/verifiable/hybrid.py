@@ -27,10 +27,9 @@ class Route(StrEnum):
 
 @dataclass(frozen=True)
 class Prompt:
-    """A question of some domain. ``truth`` is its known answer, ``best`` the best of N earlier samples; None where unknown.
-
-    ``images`` are encoded files. ``contract`` says where a verifiable answer stands; ``thinking`` whether responses open
-    with ``<think>...</think>``.
+    """A question of some domain. ``truth`` is its known answer, ``best`` the best of N earlier samples; None: unknown.
+    ``images`` are encoded files. ``contract`` is the place of a verifiable answer; ``thinking`` whether responses open with
+    ``<think>...</think>``.
     """
 
     prompt_id: str
@@ -66,10 +65,8 @@ class HybridReward:
 
 
 def route_of(prompt: Prompt, verifiable: Collection[str]) -> Route:
-    """Return the first reward the prompt has what it takes for; call it for every prompt when the data are loaded.
-
-    ``verifiable`` are the domains with a verifier. Raise DataError for a prompt with neither verifier nor reference.
-    """
+    """Return the first reward that the prompt qualifies for; ``verifiable`` are the domains with a verifier. Raise DataError
+    for a prompt with neither verifier nor reference."""
     if prompt.truth is not None and prompt.truth.strip():
         return Route.VERIFIER if prompt.domain in verifiable else Route.JUDGE_TRUTH
     if prompt.best is not None and prompt.best.strip():
@@ -83,11 +80,9 @@ def route_of(prompt: Prompt, verifiable: Collection[str]) -> Route:
 def hybrid_reward(
     prompt: Prompt, completion: Completion, *, verifiers: Mapping[str, Compare], judge: PairJudge | None
 ) -> HybridReward:
-    """Return the reward of one completion, 0..1. What follows the thinking alone decides.
-
-    ``judge`` may be None where every prompt is verifiable. A failed or cut-off completion, bad format, a judge that fails,
-    raises, or answers outside 0..1 each earn 0 with their status. Raise DataError as :func:`route_of` does, and for a prompt
-    that needs the judge where there is none.
+    """Return the reward of one completion, 0..1, decided by what follows the thinking. ``judge`` may be None if every prompt is
+    verifiable. A failed or cut-off completion, bad format, and a judge that fails, raises or answers outside 0..1 earn 0 with
+    their status. Raise DataError as :func:`route_of` does, and for a prompt that needs the missing judge.
     """
     route = route_of(prompt, verifiers)
     if route is not Route.VERIFIER and judge is None:

@@ -35,8 +35,8 @@ def is_decimal_of(decimal: Any, number: Any) -> bool:
 
 
 def compare(truth: str, answer: str) -> dict[str, object]:
-    """Return ``{"status": ..., "same": ...}``. An answer left as an integral, sum or limit is
-    unreadable unless the truth is one."""
+    """Return ``{"status": ..., "same": ...}``. An answer left as an integral, sum or limit is unreadable unless the truth is
+    one."""
     expected, actual = parse_expression(truth), parse_expression(answer)
     if expected is None:
         return {"status": "error", "same": False}

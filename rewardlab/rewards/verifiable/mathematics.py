@@ -19,8 +19,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import IO
 
-from rewardlab.rewards.verifiable.extraction import AnswerStatus
-from rewardlab.rewards.verifiable.numerals import parse_number, terminates
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, parse_number, terminates
 from rewardlab.rewards.verifiable.rules import RULES, Compare, Domain, Problem, Verification
 
 DECIMAL_TOLERANCE = Fraction(1, 100_000)  # relative, for decimals of what has no finite decimal; glmv_reward's default
@@ -107,11 +106,8 @@ def _same(truth: Fraction, value: Fraction, text: str) -> bool:
 
 
 class MathVerifier:
-    """Compares mathematical answers; usable from any number of threads.
-
-    Holds ``num_workers`` processes, started when first needed and killed where one takes longer than ``timeout_s`` over
-    one comparison (TIMEOUT) or dies of it, as by the memory limit (ERROR). Waiting for a free process does not count.
-    """
+    """Compares mathematical answers, from any number of threads, in ``num_workers`` processes that are started on first use and
+    killed if a comparison takes longer than ``timeout_s`` (TIMEOUT) or kills them, as by the memory limit (ERROR)."""
 
     def __init__(self, *, timeout_s: float = 5.0, num_workers: int = 2) -> None:
         self.timeout_s, self._num_workers = timeout_s, num_workers
@@ -120,12 +116,10 @@ class MathVerifier:
             self._free.put(None)
 
     def compare(self, problem: Problem, answer: str) -> Verification:
-        """Return 1 where the answer is the truth (equal sets, intervals, equations and expressions), else 0 with the reason.
-
-        A truth that is a number needs a number, written out; "3 \\cdot 4" for 12 is the question, not its answer. Where the
-        truth has no finite decimal, a decimal of it within 1e-5 counts (3.14159 for \\pi). What is written only in the
-        question, word for word, is RESTATED; one who rewrites the question's expression without solving it can still pass
-        where truth and question are equal as expressions ("expand (x+1)^2"): such prompts need another domain.
+        r"""Return 1 if the answer equals the truth (sets, intervals, equations, expressions), else 0 with the reason. A numeric
+        truth needs a written number: "3 \cdot 4" for 12 restates the question. If the truth has no finite decimal, a decimal
+        within 1e-5 counts. An answer copied from the question is RESTATED; one that rewrites it without solving can still pass
+        if truth and question are equal as expressions ("expand (x+1)^2"): such prompts need another domain.
         """
         early = rule_verdict(problem, answer)
         if early is not None:

@@ -16,8 +16,7 @@ from enum import StrEnum
 from fractions import Fraction
 from math import isfinite
 
-from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, extract
-from rewardlab.rewards.verifiable.numerals import is_year, parse_quantity
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, extract, is_year, parse_quantity
 
 CHART_TOLERANCE = Fraction(25, 1000)  # relative; glmv_reward's full_config.yaml
 MIN_IOU = 0.5
@@ -63,10 +62,8 @@ Compare = Callable[[Problem, str], Verification]
 
 
 def verify(problem: Problem, solution: str, verifiers: Mapping[str, Compare]) -> Verification:
-    """Extract the answer from a solution (without thinking) and compare it. Raise nothing: what breaks is an ERROR.
-
-    ``verifiers`` is ``RULES``, or :func:`rewardlab.rewards.verifiable.mathematics.all_verifiers` for mathematics too.
-    """
+    """Extract the answer from a solution (without thinking) and compare it; an exception is an ERROR. ``verifiers`` is
+    ``RULES``, or :func:`rewardlab.rewards.verifiable.mathematics.all_verifiers` for mathematics too."""
     extraction = extract(solution, problem.contract)
     if extraction.status is not AnswerStatus.OK:
         return Verification(0.0, extraction.status)
@@ -85,11 +82,9 @@ def _unreadable(answer: str) -> Verification:
 
 
 def compare_number(problem: Problem, answer: str) -> Verification:
-    """Return 1 within 2.5 % of the truth, as for values read off a chart; the answer may leave out the unit or add "%" to none.
-
-    A truth that is a bare whole number from 1000 to 2999 is taken for a year and needs exactly that number. The truth's
-    text alone decides: asking the answer to look like a year too would let "2019.0" pass for 2020. The released code asks
-    for whole numbers on both sides, and only where another argument happened to be given.
+    """Return 1 within 2.5 % of the truth; the answer may omit the unit or add "%". A bare whole truth from 1000 to 2999 is a
+    year and needs exactly that number; the truth's text alone decides, or "2019.0" would pass for 2020. (The released code asks
+    for whole numbers on both sides, and only if another argument is given.)
     """
     truth, reply = parse_quantity(problem.truth), parse_quantity(answer)
     if truth is None:
@@ -163,10 +158,8 @@ Box = tuple[float, float, float, float]
 
 
 def read_boxes(text: str) -> list[Box]:
-    """Return the boxes of ``[x1,y1,x2,y2]``, one or several, with or without a list around them; [] if there is anything else.
-
-    A box without area (x2 <= x1 or y2 <= y1) makes the whole text unreadable.
-    """
+    """Return the boxes of ``[x1,y1,x2,y2]``, one or several, in a list or not; [] for anything else. A box without area makes
+    the whole text unreadable."""
     if not _BOXES.fullmatch(text.strip()):
         return []
     boxes: list[Box] = [(float(a), float(b), float(c), float(d)) for a, b, c, d in _BOX.findall(text)]
@@ -182,10 +175,8 @@ def iou(a: Box, b: Box) -> float:
 
 
 def compare_grounding(problem: Problem, answer: str) -> Verification:
-    """Return the mean over the truth's boxes of the IoU with the answer's box for it, an IoU of 0.5 or less counting as 0.
-
-    Boxes are paired one to one, best first. An answer with more boxes than there are objects hedges and is SEVERAL.
-    """
+    """Return the mean over the truth's boxes of the IoU with the answer's box, where 0.5 or less counts as 0. Boxes are paired
+    one to one, best first. An answer with more boxes than objects is SEVERAL."""
     truth, reply = read_boxes(problem.truth), read_boxes(answer)
     if not truth:
         raise ValueError(f"the truth {problem.truth!r} is no list of boxes")

@@ -3,9 +3,6 @@
 The formulas are those of ``rewardlab/rl``, composed here once. ``rl/reference.py`` is the same step as one readable file that
 shares nothing with this one; a test holds the two equal for every recipe.
 
-Adding an advantage estimator: a function in ``rl/groups.py`` and a line in :data:`RELATIVE` (one number a rollout), plus its
-name in ``config/method.py``.
-
 Shapes: ``N`` rollouts of this process, ``T`` tokens, ``G`` rollouts of all processes.
 """
 
@@ -22,9 +19,10 @@ from rewardlab.metrics.running import Metric
 from rewardlab.rl import advantages as rl_advantages
 from rewardlab.rl.advantages import Moments, returns_to_go, token_rewards, weights, whiten
 from rewardlab.rl.gae import explained_variance_of, gae, length_adaptive_lambda, value_sums, value_targets
-from rewardlab.rl.groups import centered, fill_unscored, leave_one_out, standardized, varying_frac
+from rewardlab.rl.groups import fill_unscored, varying_frac
 from rewardlab.rl.kl import ESTIMATORS, k1
 from rewardlab.rl.objectives import (
+    RATIOS,
     clipped_value_loss,
     finite_ratio,
     importance_weights,
@@ -33,8 +31,6 @@ from rewardlab.rl.objectives import (
     ppo_clip,
     preclip,
     preclip_fraction,
-    response_log_ratio,
-    sequence_log_ratio,
     sum_of_sequence_means,
     sum_over_constant,
 )
@@ -46,9 +42,6 @@ SumProcesses = Callable[[Tensor], Tensor]
 
 OutlierFilter = Callable[[Tensor, Tensor, Moments, Method], tuple[Tensor, dict[str, float]]]
 """(whitened advantages [N, T], mask [N, T], moments before whitening, method) -> (advantages, metrics)."""
-
-RELATIVE = {"grpo": standardized, "dr_grpo": centered, "rloo": leave_one_out}
-"""Estimators of one number a rollout: (rewards [G], group numbers [G]) -> advantages [G]."""
 
 MetricMap = dict[str, Metric]
 
@@ -62,10 +55,11 @@ def apply_outlier_rule(
 
 @dataclass(frozen=True)
 class Rewards:
-    """``rewards_G``: of the rollouts of all processes, nan where nothing could score one. ``local``: where those of this
-    process stand among them. ``groups_G``: numbers of the groups that a group-relative method compares, None where it compares
-    none. ``kl_NT``: k1 against the reference, where the method takes it off the reward; ``kl_penalty_G``: its sum over each
-    rollout of all processes, times the coefficient, where a rollout is one action. ``steps_NT``: what single tokens earn."""
+    """``rewards_G``: of the rollouts of all processes, nan if not scored. ``local``: this process's among them. ``groups_G``:
+    group numbers, None if no groups are compared. ``kl_NT``: k1 against the reference, if it is subtracted from the reward;
+    ``kl_penalty_G``: its sum over each rollout times the coefficient, if a rollout is one action. ``steps_NT``: rewards of
+    single tokens.
+    """
 
     rewards_G: Tensor
     local: slice
@@ -88,7 +82,7 @@ def sampled_kl(batch: RolloutBatch, old_NT: Tensor, method: Method) -> tuple[Ten
     """Return k1 [N, T] of the policy that sampled, of log-probs ``old_NT``, against the reference, and its mean."""
     assert batch.ref_logprobs_NT is not None
     # with a critic every token of the policy earns, trained on or not, and none of the user's
-    mask_NT = torch.stack(batch.segments).sum(0) if method.advantage == "gae" else batch.loss_mask_NT
+    mask_NT = torch.stack(batch.segments).sum(0) if method.estimator.critic else batch.loss_mask_NT
     kl_NT = k1(old_NT, batch.ref_logprobs_NT).masked_fill(mask_NT == 0, 0)
     return kl_NT, {"kl/sampled_k1": Metric(mean_of_tokens(kl_NT, mask_NT).item(), float(mask_NT.sum()))}
 
@@ -102,7 +96,7 @@ def compute_advantages(
     values_NT: Tensor | None = None,
     outliers: OutlierFilter = apply_outlier_rule,
 ) -> AdvantageOutputs:
-    """Return the advantages of ``method.advantage``; ``values_NT`` are the critic's before each token (``gae`` only)."""
+    """Return the advantages of ``method.advantage``; ``values_NT`` are the critic's before each token, if there is one."""
     rewards_G, mask_NT = rewards.rewards_G, batch.loss_mask_NT
     metrics: MetricMap = {}
     if rewards.groups_G is not None:
@@ -111,12 +105,11 @@ def compute_advantages(
             rewards_G = rewards_G - rewards.kl_penalty_G
         rewards_G = fill_unscored(rewards_G, rewards.groups_G)
         metrics["advantage/varying_groups_frac"] = Metric(varying, float(mask_NT.sum()))
-        if method.advantage in RELATIVE:
-            relative_G = RELATIVE[method.advantage](rewards_G, rewards.groups_G)
-            return AdvantageOutputs(relative_G[rewards.local][:, None] * mask_NT, metrics)
-        rewards_G = centered(rewards_G, rewards.groups_G)  # reinforce_pp_baseline
+        rewards_G = method.estimator.relative(rewards_G, rewards.groups_G)
+        if not method.estimator.by_token:
+            return AdvantageOutputs(rewards_G[rewards.local][:, None] * mask_NT, metrics)
     rewards_N = rewards_G[rewards.local].nan_to_num()
-    if method.advantage == "gae":
+    if method.estimator.critic:
         assert values_NT is not None
         return _actor_critic(batch, rewards_N, rewards, method, values_NT, sum_processes, outliers)
     returns_NT = returns_to_go(_token_rewards(batch, rewards_N, rewards, mask_NT, method), mask_NT)
@@ -194,9 +187,8 @@ def _actor_critic(
 
 
 def _by_position(bare_NT: Tensor, treated_NT: Tensor, segments: Sequence[Tensor], mask_NT: Tensor) -> MetricMap:
-    """Mean bare advantage of the first and last tenth of each rollout, or turn (of what is trained on, at least a token each),
-    and by how much the advantages that train the policy differ between them: far from 0, the critic's error depends on the
-    position."""
+    """Return the mean advantage, before whitening, of the first and last tenth of each rollout or turn, and the difference of
+    the whitened ones: far from 0, the critic's error depends on the position."""
     first_NT, last_NT = torch.zeros_like(bare_NT), torch.zeros_like(bare_NT)
     for segment_NT in segments:
         trained_NT = segment_NT * mask_NT
@@ -215,17 +207,17 @@ def _by_position(bare_NT: Tensor, treated_NT: Tensor, segments: Sequence[Tensor]
 
 
 def count_tokens(mask_NT: Tensor, sum_processes: SumProcesses) -> tuple[Tensor, Tensor]:
-    """Return (tokens, rollouts with any) of a mask, of all processes; without a dimension, so that TRL neither shuffles nor
-    splits them."""
+    """Return (tokens, rollouts with any) of a mask over all processes, without a dimension, so that TRL does not split them."""
     totals_2 = sum_processes(torch.stack([mask_NT.sum(), mask_NT.any(1).sum()]).long())
     return totals_2[0], totals_2[1]
 
 
 @dataclass(frozen=True)
 class LossScale:
-    """How a micro-batch's sum becomes its share in the loss of its optimizer step. ``minibatches``: optimizer steps per rollout
-    batch, in one pass over it; ``processes`` whose gradients are averaged; ``micro_batches`` in an optimizer step;
-    ``rows_frac``: the share of the micro-batch's rollouts, where it is read in several passes."""
+    """Scales a micro-batch's sum to its part of an optimizer step's loss. ``minibatches``: optimizer steps per pass over a
+    rollout batch; ``processes`` whose gradients are averaged; ``micro_batches`` per optimizer step; ``rows_frac``: fraction of
+    the micro-batch's rollouts, if it is read in several passes.
+    """
 
     minibatches: float
     processes: int
@@ -268,19 +260,16 @@ def policy_loss(inputs: LossInputs, method: Method) -> LossOutputs:
         beyond = preclip_fraction(logprobs_NT.detach(), old_NT, mask_NT, method.preclip)
         metrics["loss/preclip_frac"] = Metric(beyond, tokens)
         log_ratio_NT = preclip(logprobs_NT, old_NT, method.preclip)
-    if method.ratio == "sequence":
-        log_ratio_NT = sequence_log_ratio(log_ratio_NT, mask_NT)
-    elif method.ratio == "product":
-        log_ratio_NT = response_log_ratio(log_ratio_NT, mask_NT)
-    ratio_NT = finite_ratio(log_ratio_NT)
+    ratio = RATIOS[method.ratio]
+    ratio_NT = finite_ratio(ratio.log_ratio(log_ratio_NT, mask_NT))
     loss_NT = ppo_clip(ratio_NT, batch.advantages_NT, method.clip_low, method.clip_high, method.dual_clip)
     if method.importance_cap and batch.sampling_logprobs_NT is not None:
         weights_NT, corrected = importance_weights(
-            old_NT, batch.sampling_logprobs_NT, mask_NT, method.importance_cap, whole=method.ratio == "product"
+            old_NT, batch.sampling_logprobs_NT, mask_NT, method.importance_cap, whole=ratio.one_action
         )
         metrics |= {name: Metric(value, tokens) for name, value in corrected.items()}
         loss_NT = loss_NT * weights_NT
-    if method.kl_coef and method.kl != "k1_reward":
+    if method.kl_coef and not method.subtracts_kl:
         assert batch.ref_logprobs_NT is not None
         kl_NT = ESTIMATORS[method.kl.removesuffix("_loss")](logprobs_NT, batch.ref_logprobs_NT)
         metrics["kl/loss"] = Metric(mean_of_tokens(kl_NT.detach(), mask_NT).item(), tokens)
@@ -309,11 +298,8 @@ def value_loss(values_NT: Tensor, targets: ValueTargets | None, method: Method, 
 def average(
     values_NT: Tensor, mask_NT: Tensor, num_tokens: Tensor, num_rows: Tensor, method: Method, scale: LossScale
 ) -> Tensor:
-    """Return a micro-batch's share in the mean that ``method.average`` names; the numbers are those of the whole rollout batch.
-
-    By token, every token of the rollout batch weighs the same, and by sequence every rollout that has any: neither
-    micro-batches nor minibatches of short rollouts, nor of few, count for more.
-    """
+    """Return a micro-batch's part of the mean that ``method.average`` names; the counts are of the whole rollout batch. By
+    token every token of the rollout batch has the same weight, by sequence every rollout with any, whatever the micro-batch."""
     if method.average == "token":
         return (values_NT * mask_NT).sum() * scale.share / num_tokens.clamp(min=1)
     if method.average == "constant":

@@ -1,7 +1,8 @@
-"""The padded batch that is made of scored rollouts.
+"""The padded batch of scored rollouts, and its micro-batches of rollouts of like length.
 
 TRL shuffles a rollout batch and cuts it into micro-batches as a dictionary. :meth:`RolloutBatch.from_trl` and
-:meth:`RolloutBatch.to_trl` are the one place where its keys are known; everything else reads attributes.
+:meth:`RolloutBatch.to_trl` are the one place where its keys are known; everything else reads attributes. Sorting by length
+never moves a rollout to another optimizer step.
 
 Shapes: ``N`` rollouts, ``T`` tokens of the padded completions, ``P`` of the padded prompts, ``K`` turns.
 """
@@ -14,9 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
 
 from rewardlab.models.families import FORWARD_KEYS, Fields
-from rewardlab.models.padding import untrim
+from rewardlab.models.padding import PassLimits, untrim
 from rewardlab.rewards.rollout import Rollout, Row
 from rewardlab.rl.self_verification import VERIFICATION, segments
 
@@ -64,9 +66,10 @@ _KEYS = {  # attribute -> TRL's key, or ours where TRL has none
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """A rollout batch, or a micro-batch of one. ``num_tokens`` and ``num_rows`` count the trained tokens, and the rollouts with
-    any, of the whole rollout batch on all processes. ``image_fields`` are the model inputs besides tokens; ``kl_coefs_N`` each
-    rollout's weight of the KL divergence, None where all have the method's."""
+    """A rollout batch or micro-batch. ``num_tokens`` and ``num_rows`` count the trained tokens, and the rollouts with any, of
+    the whole rollout batch on all processes. ``image_fields`` are the model inputs besides tokens; ``kl_coefs_N`` each
+    rollout's KL coefficient, None if all have the method's.
+    """
 
     prompt_ids_NP: Tensor
     prompt_mask_NP: Tensor
@@ -132,8 +135,8 @@ class RolloutBatch:
         return {"judging/": self.loss_mask_NT * (1 - verifying_NT), "verifying/": self.loss_mask_NT * verifying_NT}
 
     def with_rollouts(self, rollouts: Sequence[Rollout], kl_coef_of: Callable[[Row], float] | None = None) -> RolloutBatch:
-        """Add what padding lost of the rollouts: which tokens are trained on now, their turns, whether they are finished, and
-        each one's KL coefficient where ``kl_coef_of`` names it."""
+        """Add what padding lost: the tokens trained on now, turns, whether rollouts are finished, and their KL coefficients by
+        ``kl_coef_of``."""
         shape, device = self.completion_mask_NT, self.completion_mask_NT.device
         places_T = torch.arange(shape.size(1), device=device)
         trajectories = [rollout.trajectory for rollout in rollouts]
@@ -163,3 +166,50 @@ def drawn_logprobs(rollouts: Sequence[Rollout], like_NT: Tensor) -> Tensor:
         logprobs = rollout.trajectory.logprobs or []
         drawn_NT[row, : len(logprobs)] = torch.tensor(logprobs)
     return drawn_NT
+
+
+def rollout_widths(batch: TRLBatch) -> list[int]:
+    """Return the tokens of each rollout, prompt and completion together."""
+    both: Tensor = batch["prompt_mask"].sum(1) + batch["completion_mask"].sum(1)
+    return [int(width) for width in both.tolist()]
+
+
+def split_rollouts(batch: TRLBatch, limits: PassLimits) -> list[TRLBatch]:
+    """Return the parts in which a micro-batch is read, each rollout with its images. What has no dimension stays whole."""
+    rollouts = split_pixel_values_by_grid(batch)
+    parts = limits.cut(rollout_widths(batch))
+    return [dict(unsplit_pixel_values_by_grid(_select(rollouts, rows))) for rows in parts]
+
+
+def sort_steps(micro_batches: Sequence[TRLBatch], per_step: int) -> list[TRLBatch]:
+    """Return the micro-batches of each optimizer step (``per_step`` of them) sorted by length, the longest rollouts first."""
+    batches = list(micro_batches)
+    for start in range(0, len(batches), per_step):  # one step at a time: the pixels of one are held twice, not of all
+        batches[start : start + per_step] = _sorted(batches[start : start + per_step])
+    return batches
+
+
+def _sorted(micro_batches: list[TRLBatch]) -> list[TRLBatch]:
+    all_widths = [width for batch in micro_batches for width in rollout_widths(batch)]
+    order = sorted(range(len(all_widths)), key=lambda row: -all_widths[row])
+    if order == sorted(order):
+        return micro_batches
+    parts = [split_pixel_values_by_grid(batch) for batch in micro_batches]
+    step = _select({name: _join([part[name] for part in parts]) for name in parts[0]}, order)
+    return [dict(unsplit_pixel_values_by_grid(part)) for part in split_tensor_dict(step, len(parts))]
+
+
+def _join(values: list[Any]) -> Any:
+    if isinstance(values[0], list):
+        return [row for value in values for row in value]
+    return torch.cat(values) if isinstance(values[0], Tensor) and values[0].ndim else values[0]
+
+
+def _select(batch: TRLBatch, rows: Sequence[int]) -> TRLBatch:
+    selected: TRLBatch = {}
+    for name, value in batch.items():
+        if isinstance(value, list):
+            selected[name] = [value[row] for row in rows]
+        else:
+            selected[name] = value[list(rows)] if isinstance(value, Tensor) and value.ndim else value
+    return selected

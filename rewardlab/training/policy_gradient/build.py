@@ -1,14 +1,16 @@
-"""From the config of a method to its trainer, and the stages it runs in: what RL of judges and of policies have in common."""
+"""From the config of a method to its trainer and its stages: what RL of judges and RL of policies have in common."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from datasets import Dataset
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, TrainerCallback
+from trl import GRPOConfig
 
 from rewardlab.config import MethodConfig
 from rewardlab.errors import ConfigError
@@ -20,22 +22,19 @@ from rewardlab.prompts import Template
 from rewardlab.rewards.rollout import RewardFunction
 from rewardlab.samplers.decode import HotToken
 from rewardlab.samplers.vllm_server import FORBIDDEN
-from rewardlab.training.policy_gradient.arguments import PolicyArguments
-from rewardlab.training.policy_gradient.critic_fit import CriticFit, StopAtPlateau, critic_config, record_fit, rule_of
-from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling
+from rewardlab.training.policy_gradient.critic import CriticFit, StopAtPlateau, critic_config, record_fit, rule_of
+from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling, PassRates
 from rewardlab.training.policy_gradient.rollouts.engine import LONGEST_SYNC_S, TRIES, check_engine, with_context_length
-from rewardlab.training.policy_gradient.rollouts.options import SamplingOptions
-from rewardlab.training.policy_gradient.rollouts.pass_rates import PassRates
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
+from rewardlab.training.policy_gradient.rollouts.sampling import SamplingOptions
 from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
-from rewardlab.training.policy_gradient.rollouts.whole import RolloutStrategy, WholeRollouts
-from rewardlab.training.policy_gradient.trainer import PolicyTrainer
+from rewardlab.training.policy_gradient.trainer import PolicyTrainer, TrainerParts
 from rewardlab.training.run.evaluation import Evaluation
 from rewardlab.training.run.folder import CRITIC, VALUE, common_arguments, micro_batches
+from rewardlab.training.run.inputs import ReadablePairs
 from rewardlab.training.run.resume import release
 from rewardlab.training.run.rows import PromptRows
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
-from rewardlab.training.run.unreadable import ReadablePairs
 from rewardlab.training.run.watchdog import rollbacks
 
 
@@ -65,8 +64,8 @@ def trl_arguments(config: MethodConfig, out: Path, **more: Any) -> PolicyArgumen
 
 
 def _vllm_arguments(config: MethodConfig) -> dict[str, Any]:
-    """Return TRL's arguments for its own two ways of sampling by vLLM, whose correction is ours (``importance_cap``); for
-    ``serve``, how long the others wait for the main process, which gives up first."""
+    """Return TRL's arguments for its two vLLM modes, whose correction is ours (``importance_cap``); for ``serve``, the time-out
+    of the other processes, longer than the main process's."""
     engine = config.engine
     if engine is None:
         return {}
@@ -131,53 +130,53 @@ def make_trainer(
     out: Path,
     *,
     attempts: Sequence[str] = (),
-    rollouts: RolloutStrategy | None = None,
     orders_per_pair: int = 1,
     num_rollbacks: int = 0,
+    callbacks: Sequence[TrainerCallback] = (),
     trl: dict[str, Any] | None = None,
     **parts: Any,
 ) -> PolicyTrainer:
-    """Return the trainer of a method on the prompts of ``rows``. ``attempts`` are their difficulty tags, where they have any;
-    ``parts`` are further arguments of :class:`PolicyTrainer`, ``trl`` override TRL's.
+    """Return the trainer of a method on the prompts of ``rows``. ``attempts`` are their difficulty tags, if any; ``parts`` are
+    further :class:`TrainerParts`; ``trl`` overrides TRL's arguments.
 
-    Raise ConfigError where rollouts cannot be shared out between processes.
+    Raise ConfigError if rollouts cannot be divided between processes.
     """
     critic = None
-    if config.advantage == "gae" and ("values" not in parts or parts.get("value_only")):
+    if config.estimator.critic and ("values" not in parts or parts.get("value_only")):
         critic = ValueModel.from_pretrained(config.value_init or config.model, attention=config.attn_implementation)
         if num_processes() > 1:
             always_run_vision_tower(critic, processor)
-    if rollouts is None:
-        rollouts = WholeRollouts()
-        if config.window:
-            rollouts = TruncatedRollouts(_prompt_source(rows.dataset, config), config.window, config.window_tail)
+    if config.window and "rollouts" not in parts:
+        parts["rollouts"] = TruncatedRollouts(_prompt_source(rows.dataset, config), config.window, config.window_tail)
     options = dict(trl or {})
     if config.engine and config.engine.kind != "serve":  # which would else draw tokens that stand for images
         options["generation_kwargs"] = {"logit_bias": dict.fromkeys(vision_token_ids(model.config), FORBIDDEN)}
-    return PolicyTrainer(
+    trainer_parts = TrainerParts(
         method=config,
         reward=reward,
-        rollouts=rollouts,
+        read_rows=rows.read,
         sampling=_sampling_options(config, processor, num_rollbacks=num_rollbacks, orders_per_pair=orders_per_pair),
         dynamic=_dynamic_sampling(rows.dataset, config, attempts or [""] * len(rows)),
         critic=critic,
         value_learning_rate=config.value_learning_rate or 2 * config.learning_rate,
         micro_batch_tokens=config.micro_batch_tokens,
+        **parts,
+    )
+    return PolicyTrainer(
+        trainer_parts,
         model=model,
         args=trl_arguments(config, out, **options),
         train_dataset=rows.dataset,
-        read_rows=rows.read,
         processing_class=processor,
         peft_config=peft_config(config.lora, model, config.freeze),
-        **parts,
+        callbacks=list(callbacks),
     )
 
 
 def pretrain_value(build: Build, config: MethodConfig, out: Path, data: str) -> Path:
-    """Fit the critic to rollouts of the policy as it is, into ``out/value/critic``; return that folder, made once.
-
-    At most ``value_pretrain_steps`` steps; fewer where explained variance has reached a plateau above its minimum. Raise
-    HealthError where it ends below, as :func:`record_fit` says.
+    """Fit the critic to rollouts of the policy as it is, into ``out/value/critic``; return that folder, made once. Ends after
+    ``value_pretrain_steps`` steps, or at a plateau of explained variance above its minimum. Raise HealthError as
+    :func:`record_fit` does.
     """
     folder = out / VALUE
     if (folder / CRITIC / "config.json").exists():
@@ -219,11 +218,8 @@ def run_method(
     readable: ReadablePairs,
     evaluation: Evaluation | None = None,
 ) -> Path:
-    """Run (or resume) a stage of RL on rows of ``readable`` pairs; return the final checkpoint folder. ``data`` is the
-    fingerprint of what it trains on.
-
-    Raise ConfigError for a finished or different run in ``out``, HealthError for one that went wrong.
-    """
+    """Run (or resume) a stage of RL on rows of ``readable`` pairs, with fingerprint ``data``; return the final checkpoint
+    folder. Raise ConfigError for a finished or different run in ``out``, HealthError for one that went wrong."""
     data = readable.known_as(data)
     if config.engine:
         check_engine(config.engine)  # before anything is loaded
@@ -257,3 +253,17 @@ def run_method(
             readable=readable,
         )
     )
+
+
+@dataclass
+class PolicyArguments(GRPOConfig):
+    """GRPOConfig that allows one sample per prompt: TRL refuses it because of its group baseline, which is not used here."""
+
+    num_generations: int = 8
+
+    def __post_init__(self) -> None:
+        group_size = self.num_generations
+        if group_size == 1:
+            self.num_generations = 2
+        super().__post_init__()
+        self.num_generations = group_size

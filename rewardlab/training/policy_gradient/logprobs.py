@@ -18,8 +18,8 @@ from rewardlab.models.padding import trim, untrim
 
 
 def forward_fields(inputs: dict[str, Any]) -> Fields:
-    """Return what a forward pass takes beside tokens and their mask. Raise NotImplementedError for more than families.py has
-    rules for."""
+    """Return the model inputs besides tokens and their mask. Raise NotImplementedError for inputs without a rule in
+    families.py."""
     if unknown := [
         name for name, value in inputs.items() if value is not None and value is not False and name not in FORWARD_KEYS
     ]:
@@ -52,8 +52,8 @@ def completion_logprobs(
     passes: Sequence[Sequence[int]],
     autocast: Callable[[], AbstractContextManager[Any]],
 ) -> tuple[Tensor, Tensor | None]:
-    """Return log-probs and entropies [N, T] of the last ``width`` columns, 0 where the mask is 0, with gradient where there is
-    one; None for the entropies of a model without. ``passes`` are the rows read together, every row in one of them."""
+    """Return log-probs and entropies [N, T] of the last ``width`` columns, 0 outside the mask, with gradient; entropies are
+    None if the model gives none. ``passes`` are the rows read together."""
     tokens = {name: fields[name] for name in TOKEN_FIELDS if fields.get(name) is not None}
     labels = input_ids.masked_fill(mask_NL == 0, -100)
     labels[:, :-width] = -100  # only completions are scored

@@ -1,8 +1,8 @@
 """The trainer of every policy-gradient method: TRL's GRPOTrainer, made of parts that are handed in.
 
-A method (``config/method.py``), a way of making rollouts (``rollouts/``), a reward function (``rewards/``), and, where the
+A method (``config/rl.py``), a way of making rollouts (``rollouts/``), a reward function (``rewards/``), and, where the
 method has one, a critic. TRL brings images, M-RoPE positions, log-probs, the schedule and the distribution; the arithmetic is
-in ``algorithm.py``. This file, ``rollouts/trl_vllm.py``, ``run/passes.py`` and ``run/whole_weights.py`` alone name private
+in ``algorithm.py``. This file, ``rollouts/engine_rollouts.py`` and ``run/parallel.py`` alone name private
 methods of foreign classes; ``tests/training/test_trl_seam.py`` holds the signatures of TRL's.
 
 One step: TRL asks for a batch -> :meth:`PolicyTrainer.sample_and_score` makes scored rollouts -> TRL pads them and computes
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,8 @@ from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.processed_images import ProcessedImages
 from rewardlab.models.value_model import ValueModel, completion_values
 from rewardlab.processes import num_processes, return_freed_memory
-from rewardlab.rewards.process_reward import ProcessReward
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Row, Trajectory
+from rewardlab.rewards.steps import ProcessReward
 from rewardlab.rl.groups import group_ids
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import draw_uniforms
@@ -48,7 +48,7 @@ from rewardlab.training.policy_gradient.algorithm import (
     sampled_kl,
     value_loss,
 )
-from rewardlab.training.policy_gradient.batch import RolloutBatch, TRLBatch, drawn_logprobs
+from rewardlab.training.policy_gradient.batch import RolloutBatch, TRLBatch, drawn_logprobs, sort_steps, split_rollouts
 from rewardlab.training.policy_gradient.critic import (
     PREFIX,
     CriticHook,
@@ -58,70 +58,68 @@ from rewardlab.training.policy_gradient.critic import (
     without_critic,
 )
 from rewardlab.training.policy_gradient.logprobs import completion_logprobs, forward_fields, whole_pass
-from rewardlab.training.policy_gradient.micro_batches import sort_steps, split_rollouts
-from rewardlab.training.policy_gradient.rollouts.decoder import Prompts, decode_rollouts
 from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, DynamicSampling
-from rewardlab.training.policy_gradient.rollouts.engine_rollouts import EngineRollouts, chats_of, keys_of
-from rewardlab.training.policy_gradient.rollouts.options import SamplingOptions
+from rewardlab.training.policy_gradient.rollouts.engine_rollouts import EngineRollouts, chats_of, keys_of, send_merged_copies
 from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler, SetSamplerEpoch
-from rewardlab.training.policy_gradient.rollouts.state import State, load_states, save_state
-from rewardlab.training.policy_gradient.rollouts.trl_vllm import send_merged_copies
-from rewardlab.training.policy_gradient.rollouts.whole import (
+from rewardlab.training.policy_gradient.rollouts.sampling import (
+    Prompts,
     RolloutStrategy,
     Samples,
     Sampling,
+    SamplingOptions,
+    State,
     WholeRollouts,
     as_metrics,
+    decode_rollouts,
+    load_states,
+    save_state,
 )
 from rewardlab.training.run.folder import CRITIC
-from rewardlab.training.run.passes import accumulate_passes, padding_frac, pass_limits
-from rewardlab.training.run.process_group import Processes
+from rewardlab.training.run.parallel import Processes, accumulate_passes, padding_frac, pass_limits, whole_weights
 from rewardlab.training.run.resume import StrictResumeMixin
-from rewardlab.training.run.whole_weights import whole_weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainerParts:
+    """The parts of a :class:`PolicyTrainer`.
+
+    ``read_rows`` makes rows of the dataset into rows to sample from and to reward. ``dynamic`` chooses groups from its own
+    stream of prompts instead of the data loader's. ``value_only`` fits the critic alone, on rollouts of a policy that does not
+    change. ``kl_coef_of`` gives each row its own ``kl_coef``. For studies: ``outliers`` replaces the filter of whitened
+    advantages, ``image_fields`` the model inputs besides tokens, and ``values`` the critic.
+    """
+
+    method: Method
+    reward: RewardFunction
+    read_rows: Callable[[Sequence[Row]], list[Row]]
+    rollouts: RolloutStrategy = field(default_factory=WholeRollouts)
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
+    dynamic: DynamicSampling | None = None
+    critic: ValueModel | None = None
+    value_only: bool = False
+    value_learning_rate: float | None = None
+    process_reward: Callable[[torch.device], ProcessReward] | None = None
+    kl_coef_of: Callable[[Row], float] | None = None
+    micro_batch_tokens: int | None = None
+    outliers: OutlierFilter = apply_outlier_rule
+    image_fields: Callable[[Fields], Fields] = lambda fields: fields
+    values: Callable[[RolloutBatch, Sequence[Rollout]], Tensor] | None = None
 
 
 class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
-    """GRPOTrainer whose rollouts, rewards, advantages and loss are those of its parts.
-
-    ``value_only`` fits the critic alone, on rollouts of a policy that stays as it is. ``dynamic`` chooses groups from its own
-    stream of prompts instead of taking those of the data loader. ``kl_coef_of`` gives each row its own ``kl_coef``. For studies
-    there are ``outliers``, which replaces the filter of whitened advantages, ``image_fields``, what a log-prob is computed from
-    besides tokens, and ``values``, in a critic's place.
-    """
+    """GRPOTrainer whose rollouts, rewards, advantages and loss are those of its parts."""
 
     kept_elsewhere = (PREFIX,)
     _buffered_inputs: list[TRLBatch] | None  # TRL's: the micro-batches of a rollout batch
 
-    def __init__(
-        self,
-        *,
-        method: Method,
-        reward: RewardFunction,
-        read_rows: Callable[[Sequence[Row]], list[Row]],
-        rollouts: RolloutStrategy | None = None,
-        sampling: SamplingOptions | None = None,
-        dynamic: DynamicSampling | None = None,
-        critic: ValueModel | None = None,
-        value_only: bool = False,
-        value_learning_rate: float | None = None,
-        process_reward: Callable[[torch.device], ProcessReward] | None = None,
-        kl_coef_of: Callable[[Row], float] | None = None,
-        micro_batch_tokens: int | None = None,
-        outliers: OutlierFilter = apply_outlier_rule,
-        image_fields: Callable[[Fields], Fields] = lambda fields: fields,
-        values: Callable[[RolloutBatch, Sequence[Rollout]], Tensor] | None = None,
-        **trl: Any,
-    ) -> None:
-        """``read_rows`` makes of rows of the dataset what is sampled from and paid. ``trl`` are GRPOTrainer's own arguments:
-        model, args, train_dataset, processing_class, peft_config, callbacks."""
+    def __init__(self, parts: TrainerParts, **trl: Any) -> None:
+        """``trl`` are GRPOTrainer's own arguments: model, args, train_dataset, processing_class, peft_config, callbacks."""
         self._accumulators = {"train": MetricAccumulator(), "eval": MetricAccumulator()}
-        self._method, self._reward, self._rollouts = method, reward, rollouts or WholeRollouts()
-        self._sampling, self._dynamic = sampling or SamplingOptions(), dynamic
-        self._outliers, self._image_fields, self._read_rows, self._kl_coef_of = outliers, image_fields, read_rows, kl_coef_of
-        self._micro_batch_tokens, self._values_of = micro_batch_tokens, values or self._critic_values
+        self._parts, self._method, self._rollouts, self._sampling = parts, parts.method, parts.rollouts, parts.sampling
+        self._micro_batch_tokens, self._values_of = parts.micro_batch_tokens, parts.values or self._critic_values
         self._engine: EngineRollouts | None = None
         if engine := self._sampling.engine:
-            self._engine = EngineRollouts(self, engine, self._sampling.num_rollbacks, read_rows)
+            self._engine = EngineRollouts(self, engine, self._sampling.num_rollbacks, parts.read_rows)
         self._has_new_batch = False  # that has not been sorted
         self._draws = (-1, 0)  # the step that drew last, and how often it did
         self._current: list[Rollout] = []  # those that TRL is making a batch of
@@ -130,10 +128,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self._rewards_G1 = torch.empty(0, 1)  # of the batch that is being made
         self.rollout_sampler: RolloutSampler | None = None
         self.num_generated_tokens = 0  # by this process, trained on or not
-        self.value_only, self.value_learning_rate = value_only, value_learning_rate
-        if value_only and method.kl_coef:
+        self.value_only, self.value_learning_rate = parts.value_only, parts.value_learning_rate
+        if parts.value_only and parts.method.kl_coef:
             raise ValueError("value_only computes no log-probs of the policy: set kl_coef to 0, as critic_config does")
-        super().__init__(reward_funcs=[reward], **trl)
+        super().__init__(reward_funcs=[parts.reward], **trl)
         self._processes = Processes(self.accelerator)
         adapters_to_float32(self.model)
         if self.use_vllm:
@@ -141,20 +139,19 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
         if self.ref_model is not None and num_processes() > 1:
             always_run_vision_tower(self.ref_model, self.processing_class)
-        self._process_reward = process_reward(self.accelerator.device) if process_reward else None
+        self._process_reward = parts.process_reward(self.accelerator.device) if parts.process_reward else None
         self._critic_hook: CriticHook | None = None
-        if critic is not None:
-            if value_only:
+        if parts.critic is not None:
+            if parts.value_only:
                 self.model.requires_grad_(False)
-            self._critic_hook = CriticHook(self.model, critic, self.accelerator.autocast, alone=value_only)
+            self._critic_hook = CriticHook(self.model, parts.critic, self.accelerator.autocast, alone=parts.value_only)
 
     @property
     def _mode(self) -> str:
         return "train" if self.model.training else "eval"
 
     def _add_metrics(self, metrics: Metrics, weight: float = 1.0) -> None:
-        """Collect metrics of this process; plain numbers are means over ``weight`` things. What is logged is of all
-        processes."""
+        """Collect metrics of this process; plain numbers are means over ``weight`` things. Logs are over all processes."""
         for name, metric in as_metrics(metrics, weight).items():
             self._accumulators[self._mode].add(name, metric)
 
@@ -178,7 +175,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         """Return one scored rollout a row; what every one of them earned is in the metrics, trained on or not."""
         self._images.clear()  # dynamic sampling comes here many times for one batch
         started = time.perf_counter()
-        rows = self._read_rows(self._rollouts.choose_rows(rows))
+        rows = self._parts.read_rows(self._rollouts.choose_rows(rows))
         self._add_metrics({"data/seconds": time.perf_counter() - started})
         if self._engine is not None:
             self._engine.keys = keys_of(rows)
@@ -187,7 +184,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         images_by_row = by_prompt or [None] * len(rows)
         columns = zip(rows, prompt_ids, self._trajectories, completions, images_by_row, strict=True)
         rollouts = [Rollout(row, ids, made, turns[0]["content"], pictures) for row, ids, made, turns, pictures in columns]
-        collected = self._rollouts.collect(rollouts, lambda scored: self._reward(scored, self.state.global_step))
+        collected = self._rollouts.collect(rollouts, lambda scored: self._parts.reward(scored, self.state.global_step))
         self._add_metrics(collected.metrics)
         return collected.rollouts
 
@@ -231,8 +228,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         return (self.args.seed, self._sampling.num_rollbacks, *self._draws)
 
     def _sample_decoder(self, prompt_ids: list[list[int]], images: Any, fields: Fields, places: Sequence[int]) -> Samples:
-        """Sample with the decoder that benchmarks and serves the judge. A rollout's uniforms are keyed by its place in the
-        batch of all processes, in each of its turns, so that it is the same on however many processes it is drawn."""
+        """Sample with the judge's own decoder. A rollout's uniforms are keyed by its place in the batch of all processes, so
+        that samples do not depend on their number."""
         uniforms_NT = draw_uniforms(self.draw_key(), places, self.max_new_tokens)
         with (
             whole_weights(self, self.args.ds3_gather_for_generation) as policy,
@@ -267,9 +264,9 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         if self.model.training:  # the pixels of the last batch would stay beside those of this one
             self._buffered_inputs, self._has_new_batch = None, True
             return_freed_memory()
-        if self._dynamic is not None:
+        if self._parts.dynamic is not None:
             candidates = Candidates(self.sample_and_score, gather_object, self.accelerator.process_index, num_processes())
-            self._current, metrics = self._dynamic.choose(candidates, len(inputs))
+            self._current, metrics = self._parts.dynamic.choose(candidates, len(inputs))
             self._add_metrics(metrics)
         else:
             self._current = self.sample_and_score(inputs)
@@ -277,7 +274,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         with self._images.used_by(self.processing_class):
             padded = super()._generate_and_score_completions([rollout.row for rollout in rollouts])
         self._images.clear()
-        batch = RolloutBatch.from_trl(padded).with_rollouts(rollouts, self._kl_coef_of)
+        batch = RolloutBatch.from_trl(padded).with_rollouts(rollouts, self._parts.kl_coef_of)
         padded.pop("tool_mask", None)  # a part of the loss mask by now
         if hot := self._sampling.hot_token:  # not of the policy's own drawing: nothing is learnt from it
             batch.loss_mask_NT[:, hot.position : hot.position + 1] = 0
@@ -323,7 +320,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             unscored_N = unscored_N & batch.finished_N.bool()
         batch = replace(batch, loss_mask_NT=batch.loss_mask_NT * ~unscored_N[:, None])
         kl_NT, penalty_G = self._kl(batch, rollouts), None
-        if kl_NT is not None and method.advantage == "rloo":
+        if kl_NT is not None and not method.estimator.by_token:  # a response is one action
             penalty_G = self.accelerator.gather((kl_coefficient(batch, method) * kl_NT).sum(1))
         rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), kl_NT, penalty_G)
         if self._process_reward is not None:
@@ -341,8 +338,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             rewards,
             method,
             sum_processes=self._processes.sum,
-            values_NT=self._values_of(batch, rollouts) if method.advantage == "gae" else None,
-            outliers=self._outliers,
+            values_NT=self._values_of(batch, rollouts) if method.estimator.critic else None,
+            outliers=self._parts.outliers,
         )
         self._add_metrics(outputs.metrics)
         batch = replace(batch, advantages_NT=outputs.advantages_NT, values=outputs.values)
@@ -355,7 +352,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def _groups(self, rollouts: Sequence[Rollout], rewards_G: Tensor) -> Tensor | None:
         """Return group numbers of all processes' rollouts, where they are compared; ``draw`` tells two of one prompt apart."""
-        if self._method.advantage in ("reinforce_pp", "gae"):
+        if not self._method.estimator.needs_groups:
             return None
         rows = [rollout.row for rollout in rollouts]
         keys = [(f"{row['pair_id']} {row.get('draw', '')}", row["order"]) for row in rows]
@@ -363,12 +360,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         return group_ids(pairs, orders).to(rewards_G.device)
 
     def _kl(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> Tensor | None:
-        """Return k1 per token of the policy that sampled against the reference [N, T], where it is taken off the reward.
-
-        TRL leaves out the old log-probs where no update lies between sampling and training; the sampler's are the same (a
-        test holds it), and an engine's, which may differ, are computed again.
+        """Return k1 per token against the reference [N, T], if it is subtracted from the reward. TRL leaves out the old
+        log-probs if no update lies between sampling and training; the decoder's are the same, an engine's are computed again.
         """
-        if not self._method.kl_coef or self._method.kl != "k1_reward":
+        if not self._method.subtracts_kl:
             return None
         old_NT, ref_NT = batch.old_logprobs_NT, batch.ref_logprobs_NT
         assert ref_NT is not None
@@ -401,7 +396,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         """Return TRL's log-probs, of ``batch_size`` rollouts of like length at a time (None: all), without their padding."""
         if self.value_only:  # the critic needs none
             return input_ids.new_zeros((len(input_ids), logits_to_keep), dtype=torch.float32), None, None
-        fields = self._image_fields(forward_fields(more))
+        fields = self._parts.image_fields(forward_fields(more))
         widths = attention_mask.sum(1).tolist()
         passes = [list(range(len(widths)))] if batch_size is None else self._limits(batch_size).cut(widths)
         self._add_metrics({"tokens/padding_frac": padding_frac(widths, passes)})
@@ -465,7 +460,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def _read_alone(self, model: Any, batch: RolloutBatch, scale: LossScale) -> None:
         """Have the critic read the rollouts, and not the policy."""
-        model(**whole_pass(batch.model_inputs, self._image_fields(batch.image_fields)))
+        model(**whole_pass(batch.model_inputs, self._parts.image_fields(batch.image_fields)))
 
     def _policy_loss(self, model: Any, batch: RolloutBatch, scale: LossScale) -> Tensor:
         logprobs_NT, entropies_NT = self._logprobs(model, batch)
@@ -486,8 +481,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         return optimizer
 
     def _clip_grad_norm(self, model: Any) -> Any:
-        """Clip policy and critic each to max_grad_norm: a critic far off must not shrink the policy's step (ZeRO clips
-        jointly)."""
+        """Clip policy and critic each to max_grad_norm: a bad critic must not shrink the policy's step. (ZeRO clips
+        jointly.)"""
         if self._critic_hook is None or self.is_deepspeed_enabled:
             return super()._clip_grad_norm(model)
         weights = list(self.accelerator.unwrap_model(model).named_parameters())
@@ -516,7 +511,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def _rollout_state(self) -> State:
         """Return what a resumed run needs to go on with the same prompts, of this process."""
-        dynamic = {"dynamic": self._dynamic.state_dict()} if self._dynamic else {}
+        dynamic = {"dynamic": self._parts.dynamic.state_dict()} if self._parts.dynamic else {}
         return dynamic | self._rollouts.state_dict()
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
@@ -531,6 +526,6 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         if checkpoint is None or not self._rollout_state():
             return
         states = load_states(Path(checkpoint))
-        if self._dynamic:
-            self._dynamic.load_state_dicts([state["dynamic"] for state in states])
+        if self._parts.dynamic:
+            self._parts.dynamic.load_state_dicts([state["dynamic"] for state in states])
         self._rollouts.load_state_dicts(states)

@@ -1,13 +1,15 @@
-"""When a run is evaluated, and what follows: a line of metrics, the best weights kept, an early end.
+"""Evaluation during a run: a line of metrics, the weights of the best evaluation in ``OUT/best``, an early end.
 
-What was seen is in ``evaluations.jsonl``, one line an evaluation: its metrics, and the score of every pair. It is all the state
-there is: a run that goes on from a checkpoint reads it, and knows its best evaluation and its patience again.
+``evaluations.jsonl`` has one line per evaluation, its metrics and the score of every pair. It is the whole state: a run that
+resumes from a checkpoint reads its best evaluation and its patience from it. A killed run resumes from its last checkpoint, so
+the best weights as of that checkpoint are kept until the next one is complete.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,11 +20,11 @@ from transformers import Trainer, TrainerCallback
 
 from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.metrics.intervals import difference_interval
+from rewardlab.models.checkpoints import CARD, read_card
+from rewardlab.prompts import Template
 from rewardlab.reporting.progress import log_line
-from rewardlab.training.run.best import BEST, best_step, forget_previous, restore_best, save_best
-from rewardlab.training.run.evaluation import Evaluation, evaluate
-from rewardlab.training.run.folder import CONFIG, EVAL, EVALUATIONS, METRICS, TRACKED_EVAL
-from rewardlab.training.run.held_out import prompt_of
+from rewardlab.training.run.evaluation import Evaluation, evaluate, prompt_of
+from rewardlab.training.run.folder import CONFIG, CRITIC, EVAL, EVALUATIONS, METRICS, TRACKED_EVAL, write_partial
 
 MOST_TIME = 0.03  # share of a run's time that goes into evaluating before a line warns of it
 
@@ -47,11 +49,8 @@ class EvaluationRecord:
 
 @dataclass(frozen=True)
 class EvaluationSummary:
-    """What a run's evaluations come to, as ``run.json`` holds it.
-
-    ``gain`` is the best less the last, pair by pair, in 0..1, and ``gain_interval`` its 95 % interval over prompts;
-    ``time_frac`` of the run's time since it last began or went on.
-    """
+    """The evaluations of a run, as in ``run.json``. ``gain`` is the best less the last, pair by pair, in 0..1, and
+    ``gain_interval`` its 95 % interval over prompts; ``time_frac`` is of the time since the run last began or resumed."""
 
     metric: str
     evaluations: int
@@ -71,21 +70,17 @@ def best_record(records: Sequence[EvaluationRecord]) -> EvaluationRecord:
     return max(records, key=lambda record: (record.value, -record.step))
 
 
-def is_exhausted(records: Sequence[EvaluationRecord], patience: int | None, warmup_steps: int = 0) -> bool:
-    """Return whether ``patience`` evaluations after the best brought no better one. None counts before the first that has a
-    verdict, nor within the warm-up: what a judge learns first is to answer at all."""
+def is_exhausted(records: Sequence[EvaluationRecord], patience: int | None) -> bool:
+    """Return whether ``patience`` evaluations in a row brought no new best; those before the first verdict do not count."""
     first_verdicts = next((n for n, record in enumerate(records) if record.has_verdicts), None)
     if patience is None or first_verdicts is None:
         return False
-    after = records[max(first_verdicts, records.index(best_record(records))) + 1 :]
-    return sum(record.step > warmup_steps for record in after) >= patience
+    return len(records) - 1 - max(first_verdicts, records.index(best_record(records))) >= patience
 
 
 class Evaluate(TrainerCallback):
-    """Evaluates ``trainer``'s model at the start, every so many steps and at the end of the run in ``out``.
-
-    ``base`` is the model that the run begins with; it and ``facts``, such as the stage, go into the card of the best weights.
-    """
+    """Evaluates ``trainer``'s model at the start, every so many steps and at the end. ``base``, the model that the run begins
+    with, and ``facts``, such as the stage, go into the card of the best weights."""
 
     def __init__(self, evaluation: Evaluation, trainer: Any, out: Path, *, base: str, **facts: Any) -> None:
         self._evaluation, self._trainer, self._out, self._base, self._facts = evaluation, trainer, out, base, facts
@@ -110,14 +105,14 @@ class Evaluate(TrainerCallback):
             self._evaluate(state)
         elif step == 0 and not any(f"{EVAL}accuracy" in row for row in read_complete_lines(self._out / METRICS)):
             self._log(self._records[0])  # killed between the two lines
-        control.should_training_stop = self._is_exhausted(args, state)
+        control.should_training_stop = self._is_exhausted
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         step, config = state.global_step, self._evaluation.config
         if step % config.every_steps and step < state.max_steps:
             return
         self._evaluate(state)
-        if self._is_exhausted(args, state):
+        if self._is_exhausted:
             best = best_record(self._records)
             control.should_training_stop = control.should_save = True
             self._say(
@@ -130,15 +125,16 @@ class Evaluate(TrainerCallback):
             forget_previous(self._out)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        summary = self._summary(stopped_early=self._is_exhausted(args, state) and state.global_step < state.max_steps)
+        summary = self._summary(stopped_early=self._is_exhausted and state.global_step < state.max_steps)
         if state.is_world_process_zero:
             path = self._out / CONFIG
             record = json.loads(path.read_text(encoding="utf-8"))
             write_atomic(path, json.dumps({**record, "evaluation": asdict(summary)}, indent=1) + "\n")
         self._say(summary_text(summary, len(self._evaluation.pairs), self._out, self._base))
 
-    def _is_exhausted(self, args: Any, state: Any) -> bool:
-        return is_exhausted(self._records, self._evaluation.config.patience, args.get_warmup_steps(state.max_steps))
+    @property
+    def _is_exhausted(self) -> bool:
+        return is_exhausted(self._records, self._evaluation.config.patience)
 
     def _evaluate(self, state: Any) -> None:
         start_time = time.monotonic()
@@ -163,8 +159,8 @@ class Evaluate(TrainerCallback):
         self._since = (record.step, now)
 
     def _with_time(self, record: EvaluationRecord, start_time: float) -> EvaluationRecord:
-        """Return the record of an evaluation that began at ``start_time`` with the share of the time that one takes every
-        ``every_steps`` steps, its weights saved; without it where no step was made since the last."""
+        """Return the record with the fraction of time that an evaluation every ``every_steps`` steps takes; unchanged if no
+        step was made since the last."""
         steps, trained = record.step - self._since[0], start_time - self._since[1]
         if steps <= 0:
             return record
@@ -189,8 +185,7 @@ class Evaluate(TrainerCallback):
         save_best(self._out, self._trainer, processor, step=record.step, template=template, held_out=evidence, **facts)
 
     def _log(self, record: EvaluationRecord) -> None:
-        """Log as transformers' Trainer does: what a trainer below it has gathered for its own next line stays there, and that
-        line, where this step is to have one, comes all the same."""
+        """Log as transformers' Trainer does, without flushing what a trainer below it has collected for its own next line."""
         control = self._trainer.control
         due = control.should_log
         Trainer.log(self._trainer, {name.replace(EVAL, TRACKED_EVAL, 1): value for name, value in record.metrics.items()})
@@ -272,8 +267,8 @@ def summary_text(summary: EvaluationSummary, num_pairs: int, out: Path, base: st
 
 
 def steps_between(share: float, every_steps: int) -> int:
-    """Return how many steps lie between evaluations that take :data:`MOST_TIME` of the time, in two digits, where one every
-    ``every_steps`` takes ``share``."""
+    """Return the steps between evaluations that take :data:`MOST_TIME` of the time, in two digits, if every ``every_steps``
+    takes ``share``."""
     needed = every_steps * share / (1 - share) * (1 - MOST_TIME) / MOST_TIME
     unit: int = 10 ** max(0, math.floor(math.log10(needed)) - 1)
     return math.ceil(needed / unit) * unit
@@ -285,3 +280,57 @@ def _place(step: int) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.1f} %"
+
+
+BEST, PREVIOUS = "best", "best.previous"
+
+
+def best_step(folder: Path) -> int | None:
+    """Return the step whose weights ``folder`` holds; None where there is no such folder."""
+    card = read_card(folder) if (folder / CARD).exists() else None
+    return None if card is None else int(card["step"])
+
+
+def save_best(out: Path, trainer: Any, processor: Any, *, step: int, template: Template, stage: str, **facts: Any) -> None:
+    """Save the weights of ``step`` into ``out/best``, with processor and card; the previous best is kept until the next
+    checkpoint."""
+    best, previous = out / BEST, out / PREVIOUS
+    if trainer.accelerator.is_main_process:
+        _remove(best.with_name(f"{BEST}.partial"))
+    trainer.accelerator.wait_for_everyone()
+    partial = write_partial(best, trainer, processor, template=template, stage=stage, step=step, **facts)
+    if trainer.accelerator.is_main_process:
+        _remove(partial / CRITIC)  # a part of the run, not of the judge
+        if best.exists() and not previous.exists():
+            best.rename(previous)
+        _remove(best)
+        partial.rename(best)
+    trainer.accelerator.wait_for_everyone()
+
+
+def forget_previous(out: Path) -> None:
+    """Remove what was the best as of an older checkpoint: a newer one is whole."""
+    _remove(out / PREVIOUS)
+
+
+def restore_best(out: Path, step: int) -> None:
+    """Have ``out/best`` be what it was at the checkpoint of ``step``, which a run goes on from."""
+    best, previous = out / BEST, out / PREVIOUS
+    _remove(best.with_name(f"{BEST}.partial"))
+    for folder in (best, previous):
+        if folder.exists() and (of_step := best_step(folder)) is not None and of_step > step:
+            _remove(folder)
+    if previous.exists():
+        if best.exists():
+            _remove(previous)
+        else:
+            previous.rename(best)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder; killed within, it leaves none that could be taken for a whole one."""
+    if folder.exists():
+        doomed = folder.with_name(f".{folder.name}.removed")
+        shutil.rmtree(doomed, ignore_errors=True)
+        folder.rename(doomed)
+        shutil.rmtree(doomed)

@@ -1,4 +1,7 @@
-"""A training run's folder: resolved config, metrics, checkpoints, and at the end ``final/``, whole or absent."""
+"""A training run's folder: resolved config, metrics, checkpoints, and at the end ``final/``, complete or absent.
+
+Resuming needs the same settings, except those that do not decide what the run computes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +29,7 @@ from rewardlab.models.model_card import write_model_card
 from rewardlab.processes import command_line, is_main, num_cores, num_processes
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import Advance, log_line
-from rewardlab.rewards.anchors import ANCHORS
-from rewardlab.training.run.identity import changed_settings, decides, text_of_changes
+from rewardlab.rewards.policy_function import ANCHORS
 from rewardlab.types import PreferencePair
 
 FINAL, METRICS, SAMPLES, CONFIG, CRITIC = "final", "metrics.jsonl", "samples.jsonl", "run.json", "critic"
@@ -51,9 +53,8 @@ def refuse_finished(out: Path) -> None:
 
 
 def has_begun(out: Path) -> bool:
-    """Return whether there is anything in ``out`` that a run with other settings would lose: an optimizer step that was logged,
-    the critic's too, or a checkpoint. A run that failed before has left its config, and perhaps the evaluation of the model it
-    began with."""
+    """Return whether ``out`` holds what a run with other settings would lose: a logged optimizer step, the critic's too, or a
+    checkpoint."""
     folders = (out, out / VALUE)
     return any(
         any(folder.glob("checkpoint-*")) or any(row["step"] > 0 for row in read_complete_lines(folder / METRICS))
@@ -62,11 +63,10 @@ def has_begun(out: Path) -> bool:
 
 
 def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
-    """Create run folder ``out`` or continue the interrupted run in it; returns the checkpoint to resume from, if any.
-
-    Settings that do not decide what a run computes may be others than before: they are logged, and ``run.json`` has them.
-    Raises ConfigError for a finished run (it is never overwritten) and for one with other settings or data, OutputError
-    where ``out`` cannot be written or another process trains in it.
+    """Create run folder ``out`` or continue the interrupted run in it; return the checkpoint to resume from, if any. Settings
+    that do not decide what a run computes may change: they are logged and stored in ``run.json``. Raise ConfigError for a
+    finished run and for one with other settings or data, OutputError if ``out`` cannot be written or another process trains in
+    it.
     """
     described: dict[str, Any] = {"config": config.model_dump(mode="json"), "data": data}
     refuse_finished(out)
@@ -98,8 +98,7 @@ def open_run(out: Path, config: BaseModel, *, data: str) -> str | None:
 
 
 def record_data_files(out: Path, pairs: Sequence[PreferencePair]) -> None:
-    """Write into ``run.json`` where the file of these pairs is, and the folder that paths of media start at; pairs in memory
-    have none."""
+    """Write into ``run.json`` where the file of these pairs and its media folder are; pairs in memory have none."""
     if not is_main() or not isinstance(pairs, PairTable):
         return
     path = out / CONFIG
@@ -133,8 +132,8 @@ def _is_complete(checkpoint: Path) -> bool:
 
 
 def _last_checkpoint(out: Path) -> str | None:
-    """The newest whole checkpoint, if any. The main process removes half-saved ones, and what was logged after it, because the
-    resumed run will log it again."""
+    """Return the newest complete checkpoint, if any. The main process removes incomplete ones, and logs after it, which the
+    resumed run writes again."""
     whole = [path for path in out.glob("checkpoint-*") if _is_complete(path)]
     last = max(whole, key=_step_of, default=None)
     if is_main():
@@ -164,11 +163,8 @@ def _tidy(out: Path, last: Path | None) -> None:
 def write_partial(
     folder: Path, trainer: Any, processor: Any, *, template: Template, stage: str, dtype: torch.dtype, **facts: Any
 ) -> Path:
-    """Save model, processor and card into a temporary neighbour of ``folder``; return it, to be moved into place. Weights that
-    learnt in float32 are rounded to ``dtype``; those of an adapter are not.
-
-    The policy's generation settings go along: a judge is sampled as it was trained to be.
-    """
+    """Save model, processor, card and the policy's generation settings into a temporary neighbour of ``folder``; return it, to
+    be moved into place. Float32 weights are rounded to ``dtype``; those of an adapter are not."""
     partial = folder.with_name(f"{folder.name}.partial")
     trainer.save_model(str(partial))
     if trainer.accelerator.is_main_process:
@@ -193,11 +189,8 @@ def close_run(out: Path, trainer: Any, processor: Any, *, template: Template, st
 
 
 def micro_batches(config: TrainConfig, sequences: int, processes: int | None = None) -> int:
-    """How many micro-batches each process reads of a batch of ``sequences``, which counts those of all processes: of as many as
-    train now, or of ``processes``.
-
-    Raises ConfigError where they cannot be dealt out evenly.
-    """
+    """Return the micro-batches of each process in a batch of ``sequences``, which counts all ``processes`` (default: those of
+    now). Raise ConfigError if they cannot be divided evenly."""
     processes = processes or num_processes()
     at_once = config.micro_batch_size * processes
     if sequences % at_once:
@@ -210,8 +203,8 @@ def micro_batches(config: TrainConfig, sequences: int, processes: int | None = N
 
 
 def micro_batch_size(most: int, sequences: int, processes: int | None = None) -> int:
-    """Return the largest micro-batch, ``most`` or smaller, in which every process can read its share of a batch of
-    ``sequences``, which counts those of all processes. Raise ConfigError where they cannot be shared out evenly."""
+    """Return the largest micro-batch, at most ``most``, that divides each process's part of ``sequences``. Raise ConfigError if
+    the processes do not divide them."""
     processes = processes or num_processes()
     if sequences % processes:
         raise ConfigError(f"{sequences} rollouts a step are those of all processes, and {processes} do not divide them")
@@ -228,8 +221,8 @@ def trackers(report_to: str) -> list[str]:
 
 
 def schedule_arguments(config: TrainConfig) -> dict[str, Any]:
-    """Return the course of the learning rate, as transformers' arguments. Warm-up below 1 is a share of all optimizer steps,
-    of which transformers takes the next whole number."""
+    """Return the schedule of the learning rate as transformers' arguments; warm-up below 1 is a fraction of all steps, rounded
+    up."""
     arguments: dict[str, Any] = {
         "lr_scheduler_type": config.lr_scheduler,
         "warmup_steps": config.warmup_ratio or config.warmup_steps,
@@ -240,11 +233,8 @@ def schedule_arguments(config: TrainConfig) -> dict[str, Any]:
 
 
 def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
-    """What every stage tells its trainer alike; bfloat16 on an accelerator, float32 on a CPU.
-
-    Raises ConfigError for one process that sees several cards: Trainer would split each batch over them, images and all, as if
-    every row had as many.
-    """
+    """Return the arguments of every stage's trainer; bfloat16 on an accelerator, float32 on a CPU. Raise ConfigError for one
+    process that sees several cards: Trainer would split each batch over them, and images unevenly."""
     if "WORLD_SIZE" not in os.environ and (cards := torch.cuda.device_count()) > 1:
         raise ConfigError(
             f"{cards} GPUs are here without a launcher: `accelerate launch --num_processes {cards} -m rewardlab.cli ...` "
@@ -286,8 +276,7 @@ def _free_shared_memory() -> int:
 
 
 def supervised_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
-    """Return :func:`common_arguments`, and how many worker processes read, decode and tokenize the samples: for stages whose
-    samples are known beforehand."""
+    """Return :func:`common_arguments`, and the worker processes that read, decode and tokenize samples."""
     workers = data_workers(config)
     if workers and (free := _free_shared_memory()) < MIN_SHARED_MEMORY:  # a worker that finds none is killed
         log_line(
@@ -341,3 +330,52 @@ class RunLog(TrainerCallback):
             file.write(json.dumps({"step": state.global_step, **finite}) + "\n")
         if self._note in metrics:
             self._advance(0, note=f"{self._note} {float(metrics[self._note]):.3f}")
+
+
+Changes = Mapping[str, tuple[Any, Any]]  # dotted key -> its value before, and now
+
+# Where a run finds its endpoint and what it prints: not what it is. Another value continues the same run.
+_SURROUNDINGS = {"base_url", "api_key_env", "concurrency", "deadline_s", "report_to", "logging_steps", "save_total_limit"}
+_SURROUNDINGS |= {"health", "devices", "data_workers", "gradient_checkpointing"}
+_SURROUNDINGS |= {"dtype"}  # how the result is written: what learns is float32 whatever it says
+# How a batch is read, not what is in it: no draw depends on these but LoRA's dropout, and sums are rounded in another order.
+_ROUNDING = {"attn_implementation", "micro_batch_size", "micro_batch_tokens", "sampling_batch_size", "judge_batch_size"}
+_JUDGES = {"judge", "other_judges", "signs.second_judge"}  # "openai:MODEL@URL" among them
+_ROUNDING |= {"evaluation.batch_size"}  # `batch_size` alone is the optimizer step's
+
+
+def changed_settings(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Return the dotted keys whose values differ between two resolved configs, with both values; None for a missing key."""
+    changes: dict[str, tuple[Any, Any]] = {}
+    for name in sorted(before.keys() | now.keys()):
+        old, new = before.get(name), now.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            changes |= changed_settings(old, new, f"{prefix}{name}.")
+        elif old != new:
+            changes[f"{prefix}{name}"] = (old, new)
+    return changes
+
+
+def decides(key: str, before: Any, now: Any) -> bool:
+    """Return whether another value of a dotted key changes what a run computes. The model of a served judge does, its address
+    does not."""
+    if {key, *key.split(".")} & (_SURROUNDINGS | _ROUNDING):
+        return False
+    return key not in _JUDGES or _without_addresses(before) != _without_addresses(now)
+
+
+def _without_addresses(judges: Any) -> list[str]:
+    """Return one judge, several, or none, by their names before the ``@`` of an address."""
+    names = [judges] if isinstance(judges, str) else judges or []
+    return [name.partition("@http")[0] for name in names]
+
+
+def text_of_changes(changes: Changes) -> str:
+    """Return what is said of settings that a run goes on with, none of which decides what it computes."""
+    each = ", ".join(f"{key} {_text(now)} (was {_text(before)})" for key, (before, now) in changes.items())
+    rounded = any(key in _ROUNDING for key in changes)
+    return f"goes on with {each}" + ("; from here on its numbers differ from the same run's by rounding" if rounded else "")
+
+
+def _text(value: Any) -> str:
+    return "null" if value is None else str(value)

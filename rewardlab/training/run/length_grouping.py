@@ -21,15 +21,15 @@ from torch import Tensor
 
 from rewardlab.metrics.running import MetricAccumulator
 from rewardlab.models.families import IMAGE_FIELDS, images_by_row, select_images
-from rewardlab.training.run.passes import padding_frac, pass_limits, without_sync
+from rewardlab.training.run.parallel import padding_frac, pass_limits, without_sync
 
 _FILLERS = {"labels": -100}  # of what is behind or before a row; 0 of everything else but tokens
 
 
 @dataclass(frozen=True)
 class RowLayout:
-    """How a collator lays rows out: on which ``side`` they are padded, with which token; ``rows_per_sample`` blocks of N rows,
-    of which each sample has one in every block."""
+    """A collator's layout: padding ``side`` and token; ``rows_per_sample`` blocks of N rows, with one row of each sample in
+    every block."""
 
     pad_token: int
     image_token: int | None
@@ -91,11 +91,8 @@ def _pad(rows: Sequence[Tensor], filler: float, side: str) -> Tensor:
 
 
 class BatchesAhead(Iterator[Mapping[str, Any]]):
-    """The batches of a data loader, of which :meth:`take` takes one before it is asked for.
-
-    A loader's workers make no more than a few batches ahead, and an optimizer step asks for all of its own at once: they would
-    rest while it trains, and it would wait for them.
-    """
+    """The batches of a data loader, of which :meth:`take` takes one early: workers would otherwise rest while an optimizer step
+    trains, and it would wait for them."""
 
     def __init__(self, batches: Iterator[Mapping[str, Any]]) -> None:
         self.batches, self._taken = batches, deque[Mapping[str, Any]]()
@@ -109,8 +106,8 @@ class BatchesAhead(Iterator[Mapping[str, Any]]):
 
 
 class _MicroBatches:
-    """Micro-batches that are made when they are read, once, and then forgotten: for each, a batch of the next step is taken, so
-    that no more pixels are in memory than those of one step."""
+    """Micro-batches that are made once when read, then dropped; for each, a batch of the next step is taken, so that one step's
+    pixels are in memory."""
 
     def __init__(self, samples: list[_Sample], number: int, layout: RowLayout, take: Callable[[], None]) -> None:
         self._samples, self._number, self._layout, self._take = samples, number, layout, take
@@ -134,11 +131,8 @@ class _MicroBatches:
 def group_by_length(
     batches: list[Mapping[str, Any]], layout: RowLayout, take: Callable[[], None] = lambda: None
 ) -> list[Mapping[str, Any]] | _MicroBatches:
-    """Return as many micro-batches of as many samples, to be read once, sorted by length, the longest first; those of one
-    length in their order. ``batches`` is emptied; ``take`` is called before each micro-batch but the first.
-
-    Batches of unequal size, which the end of an epoch may have, stay as they are.
-    """
+    """Return the micro-batches sorted by length, the longest samples first, to be read once. ``batches`` is emptied; ``take``
+    is called before each micro-batch but the first. Batches of unequal size, at the end of an epoch, stay as they are."""
     number = len(batches)
     if number < 2 or len({len(batch["input_ids"]) for batch in batches}) > 1:
         return batches
@@ -150,8 +144,7 @@ def group_by_length(
 
 
 class RoundedPixels:
-    """A collator whose pixels are bfloat16, as autocast rounds them in any case: all of an optimizer step's are in memory at
-    once, and take half as much."""
+    """A collator whose pixels are bfloat16, as autocast rounds them anyway: an optimizer step's pixels take half the memory."""
 
     def __init__(self, collate: Callable[..., dict[str, Any]]) -> None:
         self._collate = collate
@@ -164,10 +157,9 @@ class RoundedPixels:
 
 
 class LengthGroupingMixin:
-    """Mixed into a Trainer: micro-batches are grouped by length, read in parts of at most ``micro_batch_tokens`` positions,
-    and the share of these that is padding is logged. ``layout`` is the collator's.
-
-    ``part_frac`` is the share of a micro-batch's samples in the part that is read: by which a loss that is their mean weighs.
+    """Mixed into a Trainer: micro-batches are grouped by length and read in parts of at most ``micro_batch_tokens`` positions;
+    the padding fraction is logged. ``layout`` is the collator's. ``part_frac`` is the fraction of a micro-batch's samples in
+    the current part, the weight of a loss that is their mean.
     """
 
     data_collator: Callable[..., dict[str, Any]]

@@ -1,17 +1,23 @@
-"""Samples that are too long are left out before a run starts."""
+"""Before a run: how many tokens its samples have, and which are too long and left out.
+
+Tokens are counted by the processor's own rules, from the sizes of images alone.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from PIL import Image
 
 from rewardlab.config import TrainConfig
 from rewardlab.data.files import write_atomic
@@ -19,14 +25,16 @@ from rewardlab.data.pair_table import fingerprint_of, light_pairs, pair_facts, s
 from rewardlab.data.rows import media_of
 from rewardlab.errors import DataError
 from rewardlab.models.attention import check_attention
+from rewardlab.models.families import count_image_tokens, count_text_tokens, most_image_tokens
 from rewardlab.models.loading import load_config_of, load_processor, set_pixels
 from rewardlab.models.model_config import max_positions
 from rewardlab.processes import is_main, num_processes, process_index
 from rewardlab.prompts import Template, build_messages
+from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.reporting.progress import Advance, bar, log_line
+from rewardlab.samplers.hf import chat_of, special_tokens
 from rewardlab.training.run.folder import has_begun, refuse_finished
-from rewardlab.training.run.token_counts import SampleTokens, TokenCounter
-from rewardlab.types import BOTH_ORDERS, Order, PreferencePair
+from rewardlab.types import BOTH_ORDERS, Message, Order, PreferencePair
 
 TOO_LONG, COUNTS = "too_long.jsonl", "token_counts"
 WAIT_S = 3600  # for the slowest process
@@ -65,11 +73,9 @@ def numbers_that_fit(
     answer: Callable[[PreferencePair], str] = lambda pair: "",
     room: int = 0,
 ) -> Sequence[int]:
-    """Return which pairs fit. Those longer than ``config.max_tokens`` are listed in ``out/too_long.jsonl``, and logged.
-
-    Each is counted in the order that makes it longer. Where no ``max_tokens`` is given, raise DataError for a pair longer than
-    the model's context: it could not be read, and cutting it could cut an image. Also where none fits. Raise ConfigError for a
-    finished run, and for an attention that cannot be.
+    """Return which pairs fit, each in its longer order. Those longer than ``config.max_tokens`` are listed in
+    ``out/too_long.jsonl`` and logged. Raise DataError if none fits, and without ``max_tokens`` for a pair longer than the
+    model's context: cutting could cut an image. Raise ConfigError for a finished run and an unavailable attention.
     """
     refuse_finished(out)
     check_attention(config.attn_implementation)
@@ -126,11 +132,9 @@ def _longer(
     room: int,
     advance: Advance,
 ) -> Iterator[tuple[int, SampleTokens]]:
-    """Yield (number, tokens) of the pairs longer than ``limit`` among this process's share.
-
-    Most are shown to be shorter by bounds that cost little: a token is at least a byte, an image at most so many tokens, a text
-    as many tokens as its words. Of the others as much text is counted as it takes, many texts at once and while the next are
-    made, and read from disk, images and all, are only those that may still be too long.
+    """Yield (number, tokens) of this process's pairs longer than ``limit``. Cheap bounds exclude most: a token is at least a
+    byte, an image has a maximum, a text has at most its words' tokens. Texts of the others are counted as far as needed, and
+    only pairs that may still be too long are read from disk.
     """
 
     def tokens_of(candidate: _Candidate) -> SampleTokens:
@@ -177,9 +181,8 @@ def _candidates(
 
 
 def _fit(texts: Sequence[str], allowed: Sequence[float], counter: TokenCounter) -> list[bool]:
-    """Return whether each text is shown to have at most so many tokens: by those of its words; or else by those of its
-    beginning and the bytes of its rest; or else by all of its tokens. Where none are allowed, as beside a video of unknown
-    size, no text is looked at."""
+    """Return whether each text has at most so many tokens: bounded by its words, then by its beginning and the bytes of its
+    rest, then counted. If none are allowed, as beside a video of unknown size, no text is examined."""
 
     def beginnings(some: Sequence[str], most: Sequence[float]) -> list[int]:
         cuts = [_cut(text, tokens) for text, tokens in zip(some, most, strict=True)]
@@ -214,8 +217,7 @@ def gather_counts(count: Callable[[], dict[int, SampleTokens]], folder: Path) ->
 
 
 def gather(work: Callable[[], Any], folder: Path) -> list[Any]:
-    """Return what ``work`` gave each process, as JSON has it, by way of ``folder``, which is of this very work: several that go
-    on with a run do not work again."""
+    """Return the results of ``work`` in all processes, as JSON in ``folder``, so that a resumed run does not repeat it."""
     if num_processes() == 1:
         return [work()]
     files = [folder / f"{n}_of_{num_processes()}.json" for n in range(num_processes())]
@@ -229,3 +231,102 @@ def gather(work: Callable[[], Any], folder: Path) -> list[Any]:
             )
         time.sleep(0.2)
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
+MOST_WORDS, LONGEST_WORD = 1 << 18, 32  # words that are remembered, and characters of one: some 30 MB at the most
+
+
+@dataclass(frozen=True)
+class SampleTokens:
+    """Tokens of one sample: of its text (prompt, and the answer it is trained on), of its images, and left for an answer."""
+
+    pair_id: str
+    text: int
+    images: int
+    num_images: int
+    answer: int
+
+    @property
+    def total(self) -> int:
+        return self.text + self.images + self.answer
+
+
+class _WordTokens(dict[str, int]):
+    """Tokens of words with the space before them; of one that is not known its bytes, for a token is at least one."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        super().__init__()
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._normalizer = None if backend is None else backend.normalizer
+
+    def __missing__(self, word: str) -> int:
+        return self.bytes_of(word) + 1
+
+    def bytes_of(self, word: str) -> int:
+        """Return the bytes of a word, or of the tokenizer's normal form if that has more (NFC)."""
+        num_bytes = len(word.encode())
+        return num_bytes if self._normalizer is None else max(num_bytes, len(self._normalizer.normalize_str(word).encode()))
+
+
+class TokenCounter:
+    """Counts without decoding an image: its size is in its first bytes."""
+
+    def __init__(self, processor: Any) -> None:
+        self._processor, self._specials = processor, special_tokens(processor.tokenizer)
+        self._by_size: dict[tuple[int, int], int] = {}
+        self._by_word = _WordTokens(processor.tokenizer)
+
+    def images(self, sizes: Iterable[tuple[int, int]]) -> int:
+        """Count the tokens of images of (height, width) px."""
+        all_sizes = list(sizes)
+        new = sorted({size for size in all_sizes if size not in self._by_size})
+        if new:
+            self._by_size |= dict(zip(new, count_image_tokens(self._processor, new), strict=True))
+        return sum(self._by_size[size] for size in all_sizes)
+
+    def render(self, prompt: Sequence[Message]) -> str:
+        """Return a prompt as its model reads it, a mark for each image."""
+        chat = chat_of(prompt, self._specials)
+        return str(self._processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+
+    def texts(self, rendered: Sequence[str], answers: Sequence[str], num_images: Sequence[int]) -> list[int]:
+        """Count the tokens of rendered prompts and the answers behind them; of an image only the marks around it count."""
+        return count_text_tokens(self._processor, rendered, [self.learnt(answer) for answer in answers], num_images)
+
+    def learnt(self, answer: str) -> str:
+        """Return an answer as the model is trained on it."""
+        return completion_to_learn(answer, self._specials)
+
+    def texts_at_most(self, texts: Sequence[str]) -> list[int]:
+        """Bound the tokens of texts from above, much faster than counting: by the sum over their words, each counted once with
+        the space before it; first words and unknown words count by bytes. Valid if no token reaches over a space: byte-level
+        BPE, WordPiece, Unigram and SentencePiece's BPE.
+        """
+        known, words = self._by_word, set[str]()
+        for text in texts:  # one by one: a list of all words of long texts is large
+            words.update(text.split(" ")[1:])
+        new = (word for word in words - known.keys() if len(word) <= LONGEST_WORD)
+        learnt = list(islice(new, MOST_WORDS - len(known)))
+        counts = self.texts([f" {word}" for word in learnt], [""] * len(learnt), [0] * len(learnt))
+        known.update(zip(learnt, counts, strict=True))
+        split = (text.split(" ") for text in texts)
+        return [known.bytes_of(first) + sum(map(known.__getitem__, rest)) for first, *rest in split]
+
+    @property
+    def most_image_tokens(self) -> int | None:
+        """Return how many tokens an image can be; None where its family sets no bound."""
+        return most_image_tokens(self._processor)
+
+    def sample(
+        self, pair: PreferencePair, order: Order, template: Template, *, answer: str = "", room: int = 0
+    ) -> SampleTokens:
+        """Count the tokens of a pair in one order; ``room`` is what a rollout may add."""
+        prompt = build_messages(pair, order=order, template=template)
+        images = [image for message in prompt for image in message.images]
+        [text] = self.texts([self.render(prompt)], [answer], [len(images)])
+        return SampleTokens(pair.pair_id, text, self.images(map(_size, images)), len(images), room)
+
+
+def _size(image: bytes) -> tuple[int, int]:
+    with Image.open(io.BytesIO(image)) as opened:
+        return opened.height, opened.width

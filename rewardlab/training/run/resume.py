@@ -16,19 +16,19 @@ import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PrinterCallback, TrainerCallback
 
-from rewardlab.config import TrainConfig
+from rewardlab.config import MethodConfig, TrainConfig
 from rewardlab.errors import CheckpointError, DataError, HealthError, MediaError, OutputError, RewardlabError
 from rewardlab.models.value_model import ValueModel
 from rewardlab.processes import is_main, num_processes
-from rewardlab.training.run.process_group import is_lost_peer
+from rewardlab.training.run.parallel import is_lost_peer
 from rewardlab.training.run.watchdog import HalveLearningRate, Watchdog, rollbacks
 
 _JOINED = "latest_universal"  # DeepSpeed's name for what says which folder holds the joined state; written last
 
 
 def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) -> None:
-    """Train under the watchdog, from checkpoint ``resume`` on where there is one. Raise DataError where the data make not one
-    step, HealthError where the run goes wrong, RewardlabError where another of its processes has ended."""
+    """Train under the watchdog, from checkpoint ``resume`` if given. Raise DataError if the data make no step, HealthError if
+    the run goes wrong, RewardlabError if another of its processes has ended."""
     if resume:
         fit_to_processes(trainer, Path(resume))
     is_fit = getattr(trainer, "value_only", False)  # of a critic alone, which begins at 0
@@ -37,7 +37,7 @@ def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) 
         Watchdog(config.health, out) if is_fit else Watchdog(config.health, out, bootstraps=bootstraps, limits=limits)
     )
     if times := len(rollbacks(out)):
-        with_critic = getattr(config, "advantage", "") == "gae"
+        with_critic = isinstance(config, MethodConfig) and config.estimator.critic
         rates = [config.learning_rate, *([trainer.value_learning_rate] if with_critic else [])]
         trainer.add_callback(HalveLearningRate(times, max(rates)))
     trainer.remove_callback(PrinterCallback)  # every record is in metrics.jsonl; the terminal has the bar
@@ -69,17 +69,15 @@ def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) 
 
 
 def release(trainer: Any) -> None:
-    """Let go of what DeepSpeed's engine holds on the devices: it is not collected with its trainer. (Under ZeRO-3 this
-    process's share of the weights in bfloat16 stays, 2 of 16 bytes.)"""
+    """Free what DeepSpeed's engine holds on the devices. (Under ZeRO-3 this process's bfloat16 weights stay, 2 of 16 bytes.)"""
     if trainer.is_deepspeed_enabled and trainer.deepspeed is not None:
         trainer.deepspeed.destroy()
 
 
 def fit_to_processes(trainer: Any, checkpoint: Path) -> None:
-    """Have ``trainer`` load DeepSpeed's state from ``checkpoint`` on as many processes as there are now.
-
-    The main process joins shards that other numbers of processes have left, beside them, which takes as much disk again. Raises
-    CheckpointError for a checkpoint without DeepSpeed's state, and where the joining fails.
+    """Make ``trainer`` load DeepSpeed's state from ``checkpoint`` on the current number of processes: the main process joins
+    the shards of another number beside them, which takes as much disk again. Raise CheckpointError without DeepSpeed's state,
+    and if joining fails.
     """
     if not trainer.is_deepspeed_enabled:
         if any(checkpoint.glob("global_step*")):
@@ -100,11 +98,8 @@ def fit_to_processes(trainer: Any, checkpoint: Path) -> None:
 
 
 class StrictResumeMixin:
-    """Mixed into a Trainer: resuming loads every weight, or fails.
-
-    transformers saves Qwen-VL weights under their hub names and its Trainer loads checkpoints by the module's own names,
-    not strictly: nothing matches, a warning is logged, and the run "resumes" from the initial weights.
-    """
+    """Mixed into a Trainer: resuming loads every weight, or fails. transformers saves Qwen-VL weights under hub names and loads
+    checkpoints by module names, not strictly: the run would silently resume from the initial weights."""
 
     kept_elsewhere: tuple[str, ...] = ()
 
@@ -120,16 +115,15 @@ class StrictResumeMixin:
         self.load_weights(model, resume_from_checkpoint)
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing where a run was killed between its last step, or its early end, and its final folder: Trainer would take
-        another step."""
+        """Do nothing if a run was killed between its last step, or early end, and its final folder: Trainer would take another
+        step."""
         if self.state.global_step >= self.state.max_steps or self.control.should_training_stop:  # type: ignore[attr-defined]
             self.control.should_training_stop = True  # type: ignore[attr-defined]
         else:
             super()._run_epoch(*args, **kwargs)  # type: ignore[misc]
 
     def load_weights(self, model: Any, checkpoint: str) -> None:
-        """Load every weight of ``checkpoint`` into ``model``, but those ``kept_elsewhere``. Raise CheckpointError where one
-        fails."""
+        """Load every weight of ``checkpoint`` into ``model``, except ``kept_elsewhere``. Raise CheckpointError if one fails."""
         saved = type(model).from_pretrained(checkpoint, dtype=model.dtype)
         missing, unexpected = model.load_state_dict(saved.state_dict(), strict=False)
         if strangers := [name for name in missing if not name.startswith(self.kept_elsewhere)] + list(unexpected):
@@ -137,8 +131,8 @@ class StrictResumeMixin:
 
 
 class ValueModelMixin:
-    """Mixed into a Trainer of a :class:`ValueModel`: it is saved as the folder that one is, and read back whole; DeepSpeed's
-    and FSDP's shards have loaders of their own."""
+    """Mixed into a Trainer of a :class:`ValueModel`: saved as its folder, read back whole; DeepSpeed's and FSDP's shards have
+    their own loaders."""
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         if self.args.should_save:  # type: ignore[attr-defined]
@@ -155,8 +149,8 @@ class ValueModelMixin:
 
 
 class SeparateAdamSteps(TrainerCallback):
-    """Give each part of the optimizer a counter of steps of its own: in joined state that ZeRO-3 has read they share one, which
-    each part moves on, and Adam's bias correction would be that of several steps."""
+    """Give each part of the optimizer its own step counter: in joined ZeRO-3 state they share one, and Adam's bias correction
+    would be that of several steps."""
 
     def on_train_begin(self, *args: Any, optimizer: Any = None, **kwargs: Any) -> None:
         inner = getattr(optimizer, "optimizer", optimizer)

@@ -1,46 +1,62 @@
-"""Rows of a training set, as TRL takes them: numbers and short texts in memory; pairs are read from disk, and pictures decoded,
-when their turn comes, once for each use.
+"""Rows of a training set, as TRL takes them: numbers and short texts. Pairs are read and images decoded when they are used.
+
+Dialogues of several turns that are too long are left out before a run starts.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
 from PIL.Image import Image
 
+from rewardlab.config import TrainConfig
+from rewardlab.data.files import write_atomic
 from rewardlab.data.images import decode_image
-from rewardlab.data.pair_table import light_pairs
+from rewardlab.data.pair_table import fingerprint_of, light_pairs
+from rewardlab.data.rows import media_of
+from rewardlab.errors import DataError
+from rewardlab.processes import is_main, num_processes, process_index
 from rewardlab.prompts import Template, build_messages
 from rewardlab.prompts.sanitize import completion_to_learn
-from rewardlab.reporting.progress import log_line
+from rewardlab.reporting.progress import Advance, bar, log_line
 from rewardlab.rewards.rollout import Row
 from rewardlab.samplers.hf import chat_of
-from rewardlab.types import Message, Order, PreferencePair
+from rewardlab.training.run.folder import has_begun
+from rewardlab.training.run.preflight import (
+    AT_ONCE,
+    COUNTS,
+    SampleTokens,
+    TokenCounter,
+    context_of,
+    gather_counts,
+    processor_of,
+)
+from rewardlab.types import Message, Order, Part, PreferencePair
 
 Chat = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class PromptReader:
-    """Makes the prompts of ``pairs`` as a judge is asked: the same parts in the same places, and no text keeps one of a
-    tokenizer's ``specials``."""
+    """Makes the prompts of ``pairs`` as a judge gets them; no text keeps one of a tokenizer's ``specials``."""
 
     pairs: Sequence[PreferencePair]
     template: Template
     specials: tuple[str, ...] = ()
 
     def read(self, number: int, orders: Sequence[Order]) -> tuple[PreferencePair, dict[Order, tuple[Chat, list[Image]]]]:
-        """Return pair ``number``, and in each of ``orders`` the prompt, with a place for each image, and the images.
-
-        An image is decoded once, in however many orders it is shown. Raise MediaError for one that cannot be.
-        """
+        """Return rows with ``prompt``, ``images`` (decoded), ``pair_id``, ``question``, ``order`` and ``preferred``; each pair
+        is read and decoded once. Raise DataError and MediaError."""
         pair = self.pairs[number]
         prompts = {order: build_messages(pair, order=order, template=self.template) for order in orders}
         encoded = {image for prompt in prompts.values() for image in _images(prompt)}
@@ -57,10 +73,8 @@ def _images(prompt: Sequence[Message]) -> list[bytes]:
 
 @dataclass(frozen=True)
 class PromptRows:
-    """The prompts of RL. A row of ``dataset`` is the number of one; :meth:`read` makes of it what is sampled from and paid.
-
-    ``keys`` are pair and order of each; ``threads`` read and decode side by side.
-    """
+    """The prompts of RL. A row of ``dataset`` is a number; :meth:`read` makes the row of it. ``keys`` are pair and order of
+    each; ``threads`` read and decode concurrently."""
 
     reader: PromptReader
     keys: Sequence[tuple[int, Order]]
@@ -149,10 +163,8 @@ def _in_parts(message: dict[str, str], specials: Sequence[str]) -> dict[str, Any
 
 
 def dialogue_dataset(reader: PromptReader, dialogues: Sequence[SFTDialogue]) -> Dataset:
-    """Return a dataset that TRL's SFTTrainer takes: prompt, images and completion, made as rows are taken.
-
-    What it holds in their place has the same names, or the trainer would remove it.
-    """
+    """Return a dataset for TRL's SFTTrainer: prompt, images and completion, made when rows are taken. The stored columns have
+    the same names, or the trainer would remove them."""
     columns = {
         "prompt": [json.dumps([dialogue.number, dialogue.order.value, dialogue.turns]) for dialogue in dialogues],
         "completion": [dialogue.answer for dialogue in dialogues],
@@ -172,3 +184,115 @@ def _read_dialogues(reader: PromptReader, batch: dict[str, list[Any]]) -> dict[s
         rows["completion"].append([turn("assistant", learnt)])
         rows["images"].append(images)
     return rows
+
+
+Waiting = list[tuple[int, str, str, float]]  # place, what stands before the answer, the answer, tokens of images at most
+
+
+def places_that_fit(
+    pairs: Sequence[PreferencePair],
+    dialogues: Sequence[SFTDialogue],
+    config: TrainConfig,
+    template: Template,
+    out: Path,
+    *,
+    name: str,
+) -> list[int]:
+    """Return the places of the dialogues that fit. Those longer than ``config.max_tokens`` are listed in ``out/name`` and
+    logged. Raise DataError if none fits, and without ``max_tokens`` for one longer than the model's context."""
+    if (limit := config.max_tokens or context_of(config.model)) is None or not dialogues:
+        return list(range(len(dialogues)))
+    learnt = hashlib.sha256("".join(map(repr, dialogues)).encode(errors="surrogatepass")).hexdigest()
+    described = (fingerprint_of(pairs), learnt, config.model, config.pixels, config.frames, limit, template.hash)
+
+    def count() -> dict[int, SampleTokens]:
+        with bar("tokens", len(dialogues)) as advance:
+            counter = TokenCounter(processor_of(config))
+            return dict(_too_long(pairs, dialogues, limit, counter, template, advance))
+
+    too_long = gather_counts(count, out / COUNTS / hashlib.sha256(repr(described).encode()).hexdigest()[:16])
+    if is_main() and not has_begun(out):
+        _list(too_long, out / name)
+    if not too_long:
+        return list(range(len(dialogues)))
+    worst = max(too_long.values(), key=lambda count: count.total)
+    message = (
+        f"{len(too_long):,} of {len(dialogues):,} dialogues are longer than {limit:,} tokens; the longest, of {worst.pair_id}, "
+        f"has {worst.text:,} of text and {worst.images:,} of {worst.num_images} images"
+    )
+    if config.max_tokens is None or len(too_long) == len(dialogues):
+        cure = "raise max_tokens" if config.max_tokens else "set max_tokens to have them left out"
+        raise DataError(f"{message}. Lower pixels.max or frames, or {cure}")
+    if is_main():
+        log_line(f"{message}: left out, see {out / name}")
+    return [place for place in range(len(dialogues)) if place not in too_long]
+
+
+def _list(too_long: dict[int, SampleTokens], file: Path) -> None:
+    if too_long:
+        rows = (json.dumps({**asdict(too_long[n]), "total": too_long[n].total}) + "\n" for n in sorted(too_long))
+        write_atomic(file, "".join(rows))
+    else:
+        file.unlink(missing_ok=True)  # of a start that failed
+
+
+def _too_long(
+    pairs: Sequence[PreferencePair],
+    dialogues: Sequence[SFTDialogue],
+    limit: int,
+    counter: TokenCounter,
+    template: Template,
+    advance: Advance,
+) -> Iterator[tuple[int, SampleTokens]]:
+    """Yield (place, tokens) of this process's dialogues longer than ``limit``. A token is at least a byte and an image has a
+    maximum: dialogues within these bounds are not counted, and pairs are read from disk only if the size of their images may
+    decide.
+    """
+    places: dict[int, list[int]] = {}
+    for place, dialogue in enumerate(dialogues):
+        places.setdefault(dialogue.number, []).append(place)
+    waiting: Waiting = []
+
+    def count() -> Iterator[tuple[int, SampleTokens]]:
+        lengths = counter.texts(
+            [text for _, text, _, _ in waiting], [answer for _, _, answer, _ in waiting], [0] * len(waiting)
+        )
+        for (place, _, _, of_images), tokens in zip(waiting, lengths, strict=True):
+            if tokens + of_images > limit:
+                counted = count_dialogue(pairs[dialogues[place].number], dialogues[place], counter, template)
+                if counted.total > limit:
+                    yield place, counted
+
+    for number, pair in light_pairs(pairs):
+        for place in places.get(number, ()) if number % num_processes() == process_index() else ():
+            messages, raw = dialogue_messages(pair, dialogues[place], template)
+            answer = counter.learnt(raw)
+            rendered, of_images = counter.render(messages), _most_tokens(pair, counter)
+            if len(rendered.encode()) + len(answer.encode()) + of_images > limit:
+                waiting.append((place, rendered, answer, of_images))
+            if len(waiting) == AT_ONCE:
+                yield from count()
+                waiting = []
+            advance(num_processes())
+    if waiting:
+        yield from count()
+
+
+def dialogue_messages(pair: PreferencePair, dialogue: SFTDialogue, template: Template) -> tuple[list[Message], str]:
+    """Return what stands before a dialogue's answer, and the answer."""
+    turns = [Message(turn["role"], (Part(turn["content"]),)) for turn in dialogue.turns]
+    messages = [*build_messages(pair, order=dialogue.order, template=template), *turns]
+    return messages, pair.judgment if dialogue.answer is None else dialogue.answer
+
+
+def count_dialogue(pair: PreferencePair, dialogue: SFTDialogue, counter: TokenCounter, template: Template) -> SampleTokens:
+    """Return the tokens of a dialogue: prompt, images, turns and answer."""
+    prompt = counter.sample(pair, dialogue.order, template)
+    messages, answer = dialogue_messages(pair, dialogue, template)
+    [text] = counter.texts([counter.render(messages)], [answer], [prompt.num_images])
+    return replace(prompt, text=text)
+
+
+def _most_tokens(pair: PreferencePair, counter: TokenCounter) -> float:
+    most, num_images = counter.most_image_tokens, len(media_of(pair))
+    return math.inf if pair.videos or (most is None and num_images) else (most or 0) * num_images

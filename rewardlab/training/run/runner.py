@@ -1,12 +1,12 @@
-"""The skeleton that every training stage runs in: open the folder, build the trainer, train under the watchdog, close the
-folder.
+"""The skeleton of every training stage: open the folder, build the trainer, train under the watchdog, close the folder.
 
-A stage says how its trainer is built and how its result is written. Where the watchdog takes a run back, all of this happens
-again from an older checkpoint, in every stage alike.
+A stage says how its trainer is built and how its result is written. After a rollback all of this runs again from an older
+checkpoint.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.config import TrainConfig
+from rewardlab.data.files import write_atomic
 from rewardlab.errors import MediaError
+from rewardlab.models.attention import attention_of
 from rewardlab.models.loading import output_dtype
+from rewardlab.processes import is_main
 from rewardlab.prompts import Template
-from rewardlab.reporting.progress import bar
+from rewardlab.reporting.progress import bar, log_line
 from rewardlab.training.run.evaluation import Evaluation
 from rewardlab.training.run.evaluation_callback import Evaluate
-from rewardlab.training.run.folder import RunLog, close_run, open_run, record_data_files
-from rewardlab.training.run.model_facts import record_models
-from rewardlab.training.run.outcome import record_outcome
+from rewardlab.training.run.folder import CONFIG, CRITIC, RunLog, close_run, open_run, record_data_files
+from rewardlab.training.run.inputs import ReadablePairs
 from rewardlab.training.run.resume import run_steps
-from rewardlab.training.run.unreadable import ReadablePairs
-from rewardlab.training.run.watchdog import run_with_rollback
+from rewardlab.training.run.watchdog import record_outcome, run_with_rollback
 from rewardlab.types import PreferencePair
 
 
@@ -47,10 +48,10 @@ class Built:
 
 @dataclass(frozen=True)
 class Stage:
-    """A run of ``config`` in ``out`` on data of fingerprint ``data``. ``build(resume)`` makes its trainer, given the
-    checkpoint to resume from or None; ``sequences`` are those of one epoch, for the progress bar, which shows ``metric``.
-    ``evaluation``: what is evaluated while it trains; ``pairs``: those whose file is to be named in ``run.json``; ``readable``:
-    what is read of the data."""
+    """A run of ``config`` in ``out`` on data of fingerprint ``data``. ``build(resume)`` makes its trainer for a checkpoint or
+    None; ``sequences`` of one epoch and ``metric`` are for the progress bar; ``evaluation`` runs meanwhile; the file of
+    ``pairs`` is named in ``run.json``; ``readable`` are the pairs that are read.
+    """
 
     name: str
     config: TrainConfig
@@ -69,11 +70,8 @@ class Stage:
 
 
 def run_stage(stage: Stage) -> Path:
-    """Run, or resume, a stage; return the folder of its result.
-
-    Raise ConfigError for a finished or different run in its folder, HealthError for one that went wrong, DataError where the
-    data make not one step.
-    """
+    """Run, or resume, a stage; return the folder of its result. Raise ConfigError for a finished or different run in its
+    folder, HealthError for one that went wrong, DataError if the data make no step."""
     try:
         return run_with_rollback(stage.config, stage.out, lambda: _attempt(stage))
     except MediaError as error:
@@ -110,3 +108,38 @@ def checkpoint_of(
     """Return a function that writes the final checkpoint: model, processor and card."""
     dtype = output_dtype(config.model, config.dtype)
     return lambda: close_run(out, trainer, processor, template=template, stage=stage, dtype=dtype, base=config.model)
+
+
+def models_of(trainer: Any) -> dict[str, Any]:
+    """Return the models that a trainer has loaded, by what they are to it; for a DeepSpeed engine, its module."""
+    models = {
+        "model": trainer.model,
+        "reference": getattr(trainer, "ref_model", None),
+        CRITIC: getattr(trainer.model, CRITIC, None),
+        "process reward": getattr(getattr(trainer, "_process_reward", None), "model", None),
+    }
+    return {name: getattr(model, "module", model) for name, model in models.items() if model is not None}
+
+
+def record_models(out: Path, trainer: Any) -> None:
+    """Log the attention and weight type of each model of a run and write them into its ``run.json``; a change on resuming is
+    logged."""
+    if not is_main():
+        return
+    models = models_of(trainer)
+    facts = {
+        "attention": {name: attention_of(model) for name, model in models.items()},
+        "weights": {name: str(next(model.parameters()).dtype).removeprefix("torch.") for name, model in models.items()},
+    }
+    path = out / CONFIG
+    record = json.loads(path.read_text(encoding="utf-8"))
+    before = {name: record[name] for name in facts} if facts.keys() <= record.keys() else {}
+    write_atomic(path, json.dumps({**record, **facts}, indent=1) + "\n")
+    changed = f"; before: {_text(before)}, so numbers differ by rounding" if before and before != facts else ""
+    log_line(f"{out}: {_text(facts)}{changed}")
+
+
+def _text(facts: dict[str, dict[str, str]]) -> str:
+    """Return the facts by the config's key; ``dtype`` is the type of ``final/``, not that of the weights that learn."""
+    each = facts["attention"].items()
+    return "; ".join(f"{name}: attn_implementation {attention}, weights {facts['weights'][name]}" for name, attention in each)

@@ -1,7 +1,7 @@
-"""Signs that a run goes wrong, read from what it logs, and what is then done: told, ended, or taken back.
+"""Signs that a run goes wrong, read from its logs, and the response: warn, stop, or roll back; and why a run learnt nothing.
 
-Each sign must hold for ``patience`` logs in a row, but for a loss that is no number: one is enough. What was seen and done is
-in ``health.jsonl``, one line an event. Every process reads the same logs, and so does the same.
+A sign must hold for ``patience`` logs in a row; a loss that is not finite is a sign at once. ``health.jsonl`` has one line per
+event. All processes read the same logs and therefore act alike.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rewardlab.data.files import read_complete_lines
 from rewardlab.errors import HealthError
 from rewardlab.processes import is_main
 from rewardlab.reporting.progress import log_line
-from rewardlab.rewards.policy_signs.trends import TRENDS, PolicySigns
-from rewardlab.training.run.folder import HEALTH, METRICS
+from rewardlab.rewards.policy_signs import TRENDS, PolicySigns
+from rewardlab.training.run.folder import HEALTH, METRICS, SAMPLES
 
 Logs = Mapping[str, float]
 EXPLAINED_WINDOW, BIAS_WINDOW = 5, 3  # rollout batches that are averaged: one alone varies by 0.03, and by 0.15 deviations
@@ -38,11 +38,9 @@ PATIENCE = {"not_finite": 1, **dict.fromkeys(TRENDS, 1), **dict.fromkeys(CRITIC_
 
 
 class Signs:
-    """What a line of metrics, after those before it, is a sign of: name -> a sentence with the numbers, "" for none.
-
-    A line that lacks what a sign is read from leaves it out: rollouts are logged once a rollout batch, which several optimizer
-    steps are trained on. ``bootstraps`` says that a critic's errors reach the policy (:attr:`Method.bootstraps`), ``limits``
-    those of a policy under a judge.
+    """Return, by name, the sentence of each sign after a line of metrics, "" for none. Signs whose metrics the line lacks are
+    left out: rollouts are logged once per rollout batch. ``bootstraps``: :attr:`Method.bootstraps`; ``limits``: those of a
+    policy under a judge.
     """
 
     def __init__(self, config: HealthConfig, *, bootstraps: bool = False, limits: SignsConfig | None = None) -> None:
@@ -94,8 +92,8 @@ class Signs:
         return signs | policy_signs | self._critic(logs) | self._hacking(logs)
 
     def _critic(self, logs: Logs) -> dict[str, str]:
-        """Return whether a critic knows too little of the returns, or drives the policy by position, over the last rollout
-        batches. The first is read at the beginning only: of a judge that is nearly always right, returns hardly vary."""
+        """Return whether a critic explains too little of the returns (read at the beginning only: a judge that is nearly always
+        right has little variance), or its error depends on the position."""
         c, signs = self._config, {}
         if not self._bootstraps:
             return {}
@@ -121,8 +119,7 @@ class Signs:
         return signs
 
     def _hacking(self, logs: Logs) -> dict[str, str]:
-        """Return whether what is paid besides accuracy goes up while accuracy goes down: over ``window`` logs against those
-        before."""
+        """Return whether the reward rises while accuracy falls, over ``window`` logs against those before."""
         accuracy, reward = logs.get("reward/accuracy"), logs.get("reward")
         if accuracy is None or reward is None:
             return {}
@@ -141,8 +138,8 @@ def _sentence(is_sign: bool, message: str) -> str:
 
 
 class Alarms:
-    """Signs that have held for long enough: ``patience`` times in a row among the lines that have what they are read from, the
-    critic's :data:`CRITIC_PATIENCE` times; once for a number that is none, and for those of a policy, which are means."""
+    """Signs that have held for ``patience`` of the lines that have their metrics, in a row; the critic's for
+    :data:`CRITIC_PATIENCE`; once for numbers that are not finite and the signs of a policy, which are means."""
 
     def __init__(self, config: HealthConfig, *, bootstraps: bool = False, limits: SignsConfig | None = None) -> None:
         self._signs, self._patience = Signs(config, bootstraps=bootstraps, limits=limits), config.patience
@@ -165,11 +162,8 @@ class Alarms:
 
 
 class Watchdog(TrainerCallback):
-    """Reads every log. Under the policies stop and roll_back it raises HealthError, after the event is on disk; of a critic's
-    signs it only warns.
-
-    A resumed run first reads what was logged up to its checkpoint, so that it knows what was usual.
-    """
+    """Reads every log. Under the policies stop and roll_back it raises HealthError, after the event is on disk; the critic's
+    signs only warn. A resumed run first reads the logs up to its checkpoint."""
 
     def __init__(self, config: HealthConfig, out: Path, *, bootstraps: bool = False, limits: SignsConfig | None = None) -> None:
         self._config, self._path, self._metrics = config, out / HEALTH, out / METRICS
@@ -230,11 +224,8 @@ def refuse_ended(config: HealthConfig, out: Path) -> None:
 
 
 def run_with_rollback(config: TrainConfig, out: Path, attempt: Callable[[], Path]) -> Path:
-    """Return what ``attempt`` returns, tried again from an older checkpoint where the watchdog ends it and the policy is
-    roll_back.
-
-    Raise HealthError where it was taken back ``max_rollbacks`` times already, or ended before.
-    """
+    """Return what ``attempt`` returns, tried again from an older checkpoint if the watchdog ends it and the policy is
+    roll_back. Raise HealthError after ``max_rollbacks``, or under another policy."""
     refuse_ended(config.health, out)
     while True:
         try:
@@ -265,3 +256,61 @@ class HalveLearningRate(TrainerCallback):
             group["lr"] *= scale
             if "initial_lr" in group:
                 group["initial_lr"] *= scale
+
+
+LEAST_ROWS = 3
+FINISHED = "finished"  # what was done at the event: nothing, the run was over
+
+
+def why_nothing_was_learnt(rows: Sequence[Mapping[str, Any]], max_invalid: float) -> dict[str, str]:
+    """Return what held in all rows of a run's metrics that had it, sign -> sentence; {} if it may have learnt, or of fewer than
+    :data:`LEAST_ROWS` rows. ``no_reward``: all rewards 0; ``equal_rewards``; ``no_gradient``; ``invalid``: beside another sign,
+    a fraction of rollouts above ``max_invalid`` (0..1) had no verdict.
+    """
+
+    def always(name: str, test: Callable[[float], bool]) -> bool:
+        values = [row[name] for row in rows if isinstance(row.get(name), int | float)]
+        return bool(values) and all(map(test, values))
+
+    is_zero: Callable[[float], bool] = lambda value: value == 0  # noqa: E731
+    signs = {}
+    if always("reward", is_zero) and not any(row.get("reward_std") for row in rows):
+        signs["no_reward"] = "every reward was 0"
+    elif always("advantage/max_abs", is_zero) or (
+        always("reward_std", is_zero) and len({row["reward"] for row in rows if row.get("reward") is not None}) == 1
+    ):  # a critic's advantages are never all 0
+        signs["equal_rewards"] = "no rollout ever earned more than another"
+    others = ("advantage/max_abs", "value/grad_norm")  # while a critic alone is fitted, the policy has no gradient
+    if always("grad_norm", is_zero) and not any(row.get(name) for row in rows for name in others):
+        signs["no_gradient"] = "every gradient was 0, so no step changed the weights"
+    if signs and always("reward/invalid_frac", lambda value: value > max_invalid):
+        signs["invalid"] = f"more than {max_invalid:.0%} of the rollouts had no verdict all along"
+    return signs if sum("grad_norm" in row or "reward" in row for row in rows) >= LEAST_ROWS else {}
+
+
+_CURES = {
+    "no_reward": f"look at {SAMPLES}: does the model write verdicts in the format of `template`, within max_completion_length?",
+    "equal_rewards": "take pairs that are neither too easy nor too hard for the model, or a higher temperature",
+    "invalid": f"look at {SAMPLES}: does the model write verdicts in the format of `template`, within max_completion_length?",
+    "no_gradient": "check learning_rate, max_grad_norm, and that something is left to learn of every row",
+}
+
+
+def record_outcome(out: Path, config: HealthConfig) -> str:
+    """Return why the run in ``out`` learnt nothing, and append it to its ``health.jsonl``; "" if it may have learnt."""
+    rows = read_complete_lines(out / METRICS)
+    signs = why_nothing_was_learnt(rows, config.max_invalid_frac)
+    if not signs:
+        return ""
+    cures = "; ".join(dict.fromkeys(_CURES[name] for name in signs))
+    message = f"nothing was learnt: {', and '.join(signs.values())}; {cures}"
+    if is_main():
+        append_event(out, rows[-1]["step"], list(signs), message, FINISHED)
+        log_line(f"{out}: {message}")
+    return message
+
+
+def read_outcome(out: Path) -> str:
+    """Return what :func:`record_outcome` wrote about the finished run in ``out``; "" where it wrote nothing."""
+    events = read_complete_lines(out / HEALTH)
+    return str(events[-1]["message"]) if events and events[-1]["done"] == FINISHED else ""

@@ -17,14 +17,13 @@ from rewardlab.models.families import Fields, select_fields
 from rewardlab.prompts.verification import REVISE, VERIFY, read_verification
 from rewardlab.rewards.rollout import Rollout, Row, Trajectory
 from rewardlab.rl.self_verification import VERIFICATION, turn_rewards
-from rewardlab.training.policy_gradient.rollouts.state import State
-from rewardlab.training.policy_gradient.rollouts.whole import Collected, Sampling, Score, as_metrics
+from rewardlab.training.policy_gradient.rollouts.sampling import Collected, Sampling, Score, State, as_metrics
 
 
 @dataclass
 class Dialogue:
-    """The tokens after the prompt with the sampler's log-probs (0 for the user's), which turn of the policy's each belongs to
-    (0: the user's), and the policy's turns apart."""
+    """The tokens after the prompt with the sampler's log-probs (0 for the user's), the policy's turn of each (0: the user's),
+    and the policy's turns apart."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -44,8 +43,7 @@ class Dialogue:
 
 
 def user_turn(processor: Any, content: str) -> list[int]:
-    """Return the tokens from the end of the policy's turn, its end token too, to the beginning of its next one, as the chat
-    template has them."""
+    """Return the tokens from the end of the policy's turn, with its end token, to the beginning of its next one."""
     marker = "\u241e"
     chat = [("user", "."), ("assistant", marker), ("user", content)]
     text = processor.apply_chat_template(
@@ -183,8 +181,8 @@ def _rewards(rewards: Sequence[float | None]) -> list[float]:
 def verification_metrics(
     correct: list[bool], verifications: list[bool | None], final: list[bool], revised: list[bool]
 ) -> dict[str, Metric]:
-    """Return what PAG's collapses show in: a verifier that always says one thing, a first judgment that slackens, free
-    flips; and what revising gains. Right and wrong are of the first judgment where nothing else is said."""
+    """Return metrics that show PAG's collapses: a constant verifier, a worse first judgment, free flips; and the gain of
+    revising. Right and wrong refer to the first judgment unless said otherwise."""
     total = max(1, len(correct))
     gained = sum(b and not a for a, b in zip(correct, final, strict=True))
     lost = sum(a and not b for a, b in zip(correct, final, strict=True))

@@ -1,15 +1,14 @@
-"""Dynamic sampling: training on mixed groups only. Those all correct or all wrong give a group-relative method no gradient.
+"""Dynamic sampling: training on mixed groups only. Groups all correct or all wrong give a group-relative method no gradient.
 
-``refill`` draws until enough groups are mixed (DAPO, arXiv 2503.14476, eq. 11). ``oversample`` draws once, as many more as the
-last batches say will be needed, and so keeps the time of a step even; only the first batch, of which nothing is known, is
-refilled (GLM-4.1V-Thinking, arXiv 2507.01006). Neither ever returns a group that is not mixed: where too few are, those there
-are are repeated, and counted.
+``refill`` samples until enough groups are mixed (DAPO, arXiv 2503.14476, eq. 11). ``oversample`` samples once, in excess by the
+need of the last batches, which keeps the time of a step even; only the first batch is refilled (GLM-4.1V-Thinking, arXiv
+2507.01006). Neither returns a group that is not mixed: if too few are, these are repeated, and counted.
 
 Whether a group is mixed is read from the verdicts, not from the rewards: a reward shaped by length varies in every group. A
-rollout without a reward decides nothing.
+rollout without a reward is ignored. A prompt's pass rate begins at its difficulty tag and follows its rollouts.
 
-Every process draws the same prompts and samples its part of them, and all choose together, so that a run is the same on any
-number of processes. A process that has too few of the chosen groups is sent some of those that another has too many of.
+Every process samples its part of the same prompts, and all choose together, so that a run is the same on any number of
+processes. A process with too few of the chosen groups is sent groups of another.
 """
 
 from __future__ import annotations
@@ -18,19 +17,30 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
+from torch import Tensor
+
 from rewardlab.errors import DataError
 from rewardlab.metrics.running import Metric
 from rewardlab.rewards.rollout import GatherObjects, Rollout, Row
-from rewardlab.rl.selection import RatioEMA, balance_groups
-from rewardlab.training.policy_gradient.rollouts.pass_rates import PassRates
+from rewardlab.rl.selection import (
+    TIERS,
+    RatioEMA,
+    balance_groups,
+    difficulty_weights,
+    pass_rates,
+    prior_counts,
+    tier_numbers,
+    updated_counts,
+)
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
-from rewardlab.training.policy_gradient.rollouts.state import State
+from rewardlab.training.policy_gradient.rollouts.sampling import State
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """What the trainer lends: ``sample_and_score(rows)`` returns one scored rollout a row, ``gather`` the lists of all of
-    ``num_processes`` as one; ``process`` is this one's number."""
+    """The trainer's functions: ``sample_and_score(rows)`` returns one scored rollout per row, ``gather`` joins lists of all
+    ``num_processes``; ``process`` is this one's number."""
 
     sample_and_score: Callable[[list[Row]], list[Rollout]]
     gather: GatherObjects
@@ -40,8 +50,8 @@ class Candidates:
 
 @dataclass(frozen=True)
 class Group:
-    """A group that was drawn: the process that has its rollouts, whether each that has a reward is correct, and, in that
-    process, the rollouts."""
+    """A sampled group: the process that has its rollouts, whether each scored one is correct, and, in that process, the
+    rollouts."""
 
     process: int
     correct: list[float]
@@ -53,10 +63,8 @@ class Group:
 
 
 class DynamicSampling:
-    """Chooses the groups of one rollout batch from its own stream of prompts, and keeps their pass rates.
-
-    ``source`` must be the same in every process.
-    """
+    """Chooses the groups of one rollout batch from its own stream of prompts, the same in every process, and keeps their pass
+    rates."""
 
     def __init__(self, source: PromptSource, pass_rates: PassRates, *, group_size: int, refill: bool, max_rounds: int) -> None:
         self._source, self._pass_rates = source, pass_rates
@@ -64,10 +72,9 @@ class DynamicSampling:
         self._ratio = RatioEMA()
 
     def choose(self, candidates: Candidates, num_rollouts: int) -> tuple[list[Rollout], dict[str, Metric]]:
-        """Return this process's ``num_rollouts`` rollouts in whole groups, and what share was used, mixed and repeated.
-
-        ``oversample`` takes another round only for its first batch, or where the first round brought not one mixed group.
-        Raise DataError where ``max_rounds`` bring none.
+        """Return this process's ``num_rollouts`` rollouts in whole groups, and the fractions used, mixed and repeated.
+        ``oversample`` takes another round only for its first batch, or if no group is mixed. Raise DataError if ``max_rounds``
+        bring none.
         """
         num_groups = num_rollouts // self._group_size * candidates.num_processes
         drawn, metrics = self._draw_rounds(candidates, num_groups)
@@ -163,3 +170,39 @@ def _share_out(groups: list[Group], candidates: Candidates) -> list[Rollout]:
 def _correct(group: list[Rollout]) -> list[float]:
     """Return whether each rollout that has a reward is correct."""
     return [rollout.correct for rollout in group if rollout.reward is not None]
+
+
+class PassRates:
+    """Running counts of right and wrong rollouts of ``P`` prompts, begun from their tags (``attempts``)."""
+
+    def __init__(self, attempts: Sequence[str]) -> None:
+        priors = {tag: prior_counts(tag) for tag in set(attempts)}
+        self._counts_P2 = torch.tensor([priors[tag] for tag in attempts]).reshape(-1, 2)
+
+    @property
+    def rates(self) -> Tensor:
+        """[P] the share of right rollouts, 0 to 1; of a prompt not drawn yet what its tag says."""
+        return pass_rates(self._counts_P2)
+
+    def weights(self) -> Tensor:
+        """Return [P] how often to draw each prompt (RLCS, arXiv 2507.01006)."""
+        return difficulty_weights(self.rates)
+
+    def update(self, place: int, num_correct: float, num_wrong: float) -> None:
+        """Count the rollouts of one drawing of the prompt at ``place``."""
+        self._counts_P2[place] = updated_counts(self._counts_P2[place], num_correct, num_wrong)
+
+    def tier_metrics(self, drawn: Sequence[int]) -> dict[str, Metric]:
+        """Return the share of each tier among all prompts, and among those at the places ``drawn``."""
+        tiers_P = tier_numbers(self.rates)
+        metrics = {}
+        for n, tier in enumerate(TIERS):
+            metrics[f"tier/{tier}"] = Metric(float((tiers_P == n).float().mean()))
+            metrics[f"tier/{tier}_drawn"] = Metric(float((tiers_P[list(drawn)] == n).float().mean()), len(drawn))
+        return metrics
+
+    def state_dict(self) -> State:
+        return {"counts": self._counts_P2.clone()}
+
+    def load_state_dict(self, state: State) -> None:
+        self._counts_P2 = state["counts"].clone()

@@ -174,8 +174,8 @@ class RolloutEngine:
             self._server.await_start()
 
     def _reload(self) -> bool:
-        """Replace the weights of the server that runs; the pause drops what it remembers of older ones. One that fails is half
-        old and half new, and is started again."""
+        """Replace the weights of the running server, which drops its prefix cache. A server that fails meanwhile is
+        restarted."""
         assert self._server is not None
         calls: list[tuple[str, dict[str, Any]]] = [
             ("/pause", {"params": {"mode": "wait"}}),
@@ -196,11 +196,8 @@ class RolloutEngine:
     def draw(
         self, prompts: Sequence[tuple[Message, ...]], lengths: Sequence[int], params: SamplingParams
     ) -> tuple[list[list[int]], list[list[float]]]:
-        """Return tokens and log-probs of one completion of each prompt; ``lengths`` are the prompts' tokens as the trainer has
-        them.
-
-        Equal ones are one request. ``params.num_samples`` is not looked at.
-        """
+        """Return tokens and log-probs of one completion of each prompt; ``lengths`` are the prompts' tokens in the trainer.
+        Equal prompts are one request. ``params.num_samples`` is ignored."""
         return self.read(self.complete(prompts, params), lengths)
 
     def complete(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[Completion]:
@@ -241,8 +238,8 @@ class RolloutEngine:
         return [list(c.token_ids) for c in completions], [list(c.logprobs) for c in completions]
 
     def sample_current_weights(self, request: Callable[[], Any], model: Any) -> Any:
-        """Return what ``request`` returns, by weights that were the policy's all the time: repeated where the server began
-        anew."""
+        """Return the result of ``request``, sampled by the policy's weights throughout: repeated if the server was
+        restarted."""
         for _ in range(TRIES):
             try:
                 result, error = request(), None

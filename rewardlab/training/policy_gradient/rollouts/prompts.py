@@ -10,15 +10,12 @@ from torch.utils.data import Sampler
 from transformers import TrainerCallback
 
 from rewardlab.rewards.rollout import Row
-from rewardlab.training.policy_gradient.rollouts.state import State
+from rewardlab.training.policy_gradient.rollouts.sampling import State
 
 
 class PromptSource:
-    """An endless stream of a dataset's rows.
-
-    In passes, each in another order, where each of several processes has rows of its own; or, with ``weights``, which returns
-    [P] positive numbers, drawn anew each time in proportion to them, no row twice before all rows came once.
-    """
+    """An endless stream of a dataset's rows: in passes of different orders, with different rows for each process; or, with
+    ``weights`` ([P] positive numbers), sampled in proportion to them, no row twice before all came once."""
 
     def __init__(
         self,
@@ -89,11 +86,9 @@ class PromptSource:
 
 class RolloutSampler(Sampler[int]):
     """Yield row numbers as TRL's RepeatSampler does: each ``group_size`` times in a row, each batch of ``batch`` rows
-    ``repeats`` times; an incomplete last batch is left out.
-
-    Unlike TRL's, it has an epoch, so that a run resumed in its third one goes on in the third permutation and not in the
-    first. With ``orders_per_pair`` 2, rows 2i and 2i + 1, the two orders of one pair, stay neighbours and pairs are shuffled.
-    Raise ValueError where a batch would split a pair.
+    ``repeats`` times, without an incomplete last batch. Unlike TRL's, it has an epoch, so that a resumed run continues in the
+    right permutation. With ``orders_per_pair`` 2, rows 2i and 2i + 1, the two orders of one pair, stay neighbours. Raise
+    ValueError if a batch would split a pair.
     """
 
     def __init__(
@@ -137,10 +132,8 @@ class RolloutSampler(Sampler[int]):
 
 
 class SetSamplerEpoch(TrainerCallback):
-    """Sets the sampler's epoch as one begins: wrapped for several processes and skipped batches, nothing else reaches it.
-
-    ``sampler`` returns it once the trainer has made it.
-    """
+    """Sets the sampler's epoch, which nothing else reaches through the wrappers of several processes and skipped batches.
+    ``sampler`` returns it once the trainer has made it."""
 
     def __init__(self, sampler: Callable[[], RolloutSampler | None]) -> None:
         self._sampler = sampler

@@ -16,13 +16,12 @@ from rewardlab.metrics.running import Metric
 from rewardlab.models.families import Fields, select_fields
 from rewardlab.rewards.rollout import Rollout, Row, Trajectory
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
-from rewardlab.training.policy_gradient.rollouts.state import State
-from rewardlab.training.policy_gradient.rollouts.whole import Collected, Sampling, Score, as_metrics
+from rewardlab.training.policy_gradient.rollouts.sampling import Collected, Sampling, Score, State, as_metrics
 
 
 class TruncatedRollouts:
-    """Rollouts that grow by ``window`` tokens a step; unfinished ones go ahead of new prompts, which ``source`` gives. The
-    policy is not trained on the last ``tail`` tokens of a window that ends before its rollout does."""
+    """Rollouts that grow by ``window`` tokens a step; unfinished ones precede new prompts of ``source``. The last ``tail``
+    tokens of an unfinished window are not trained on."""
 
     continues_rollouts = True
 
