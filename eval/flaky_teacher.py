@@ -86,4 +86,4 @@ def build_app(seed: int = 0) -> Starlette:
 
 
 if __name__ == "__main__":
-    uvicorn.run(build_app(), port=int(sys.argv[1]), log_level="error", loop="uvloop", http="httptools", backlog=4096)
+    uvicorn.run(build_app(), port=int(sys.argv[1]), log_level="error", loop="uvloop", backlog=4096)

@@ -39,6 +39,8 @@ from rewardlab.prompts import build_messages
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
+from rewardlab.serving.queue import QueueOptions
+from rewardlab.serving.service import ServerOptions
 from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 VOTES, CONCURRENCY, MAX_TOKENS, BATCH = 4, 64, 64, 256
@@ -196,7 +198,7 @@ def main() -> None:
 
             turns({"vllm": (num, engine_alone), "endpoint over vllm": (num, endpoint_alone)})
     instant = GenerativeJudge(ScriptedSampler(lambda p, n: "<answer>1</answer>"), hf.template)
-    with served(create_app(instant, cache_size=0)) as url:
+    with served(create_app(instant, ServerOptions(queue=QueueOptions(cache_size=0)))) as url:
         alone = asyncio.run(over_http(url, pairs, 1, 0))
     medians = {name: statistics.median(values) for name, values in rates.items()}
     result: dict[str, Any] = {

@@ -197,16 +197,16 @@ def serve_judge(
     from rewardlab.samplers.base import Replicas
     from rewardlab.serving.answer_signs import SignRules
     from rewardlab.serving.app import create_app
-    from rewardlab.serving.browser import accepted_hosts
-    from rewardlab.serving.followed_judge import FollowedJudge
-    from rewardlab.serving.keys_file import KeysFile
+    from rewardlab.serving.auth import KeysFile
+    from rewardlab.serving.judge_file import JudgeFile
     from rewardlab.serving.limits import Limits
-    from rewardlab.serving.listening import listening_options
     from rewardlab.serving.media import Media
+    from rewardlab.serving.middleware import accepted_hosts
     from rewardlab.serving.peers import Peers
-    from rewardlab.serving.server import StopTimes, check_port, run_server
-    from rewardlab.serving.service import GroupRules
-    from rewardlab.serving.tracing import export_spans
+    from rewardlab.serving.queue import QueueOptions
+    from rewardlab.serving.request_record import export_spans
+    from rewardlab.serving.server import StopTimes, check_port, listening_options, run_server
+    from rewardlab.serving.service import GroupRules, ServerOptions
     from rewardlab.serving.uploads import UploadStore
     from rewardlab.serving.voting import POLICIES, VotingOptions
 
@@ -245,25 +245,27 @@ def serve_judge(
         raise ConfigError(
             "--judge-file and --replicas: replicas cannot be replaced while the server runs; leave one of them out"
         )
-    followed = FollowedJudge(judge_file, open_judge) if judge_file else None
+    followed = JudgeFile(judge_file, open_judge) if judge_file else None
     opened_judge = open_judge(followed.read_or(judge) if followed else judge)
     joins_parts = group_size is not None or bool(peers)
     rules = GroupRules(VotingOptions(votes, policy), strategy, group_size or 8, group_timeout, timeout, joins_parts)
-    # An engine in a process has its own time limit; the queue's is for what is beyond it.
-    batching: dict[str, Any] = {"max_waiting": queue, "engine_timeout_s": 2 * engine_timeout, "max_sequences": 4 * batch_size}
-    batching["num_threads"] = REMOTE_THREADS if opened_judge.sampler.is_batch_invariant else max(1, replicas)
-    hosts = accepted_hosts(host, allowed_host or ())
-    app = create_app(
-        opened_judge,
+    batching = QueueOptions(
+        max_waiting=queue,
+        max_sequences=4 * batch_size,
+        engine_timeout_s=2 * engine_timeout,  # an engine in a process has its own time limit; this one is for all others
+        num_threads=REMOTE_THREADS if opened_judge.sampler.is_batch_invariant else max(1, replicas),
+    )
+    options = ServerOptions(
         rules=rules,
         keys_file=keys_file,
         media=sources,
-        allowed_hosts=hosts,
+        allowed_hosts=accepted_hosts(host, allowed_host or ()),
         limits=limits,
         peers=shared,
-        followed=followed,
+        judge_file=followed,
         sign_rules=sign_rules,
-        **batching,
+        queue=batching,
     )
+    app = create_app(opened_judge, options)
     del opened_judge  # the application keeps it for as long as it serves
     run_server(app, StopTimes(notice, drain), host=host, port=port, **listening)

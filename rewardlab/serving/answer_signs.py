@@ -31,8 +31,7 @@ from rewardlab.rewards.policy_signs.checks import drawn_canaries, orders_agree, 
 from rewardlab.rewards.policy_signs.trends import BEGINNING, TRENDS, PolicySigns
 from rewardlab.serving.errors import DeadlineExceededError, OverloadedError
 from rewardlab.serving.judge_versions import JudgeVersion, JudgeVersions
-from rewardlab.serving.request_context import CHECKS, TENANT
-from rewardlab.serving.request_log import record_signs
+from rewardlab.serving.request_record import CHECKS, REQUEST, RequestRecord, current_request, tenant_of_request
 from rewardlab.serving.voting import VoteCollector, VotingOptions
 from rewardlab.types import Candidates, Judgment, PreferencePair
 from rewardlab.verdicts.votes import VALID
@@ -180,7 +179,7 @@ class AnswerSigns:
 
     def add(self, group: Candidates, result: GroupRewards, options: VotingOptions) -> None:
         """Take in a group of the key that asks, and what its responses earned; an anchor beyond them is left out."""
-        tenant, version = TENANT.get(), self._versions.current
+        tenant, version = tenant_of_request(), self._versions.current
         watched = self._of(tenant) or self._begin_watching(tenant, version)
         watched.seen_at = time.monotonic()
         watched.num_groups += 1
@@ -198,7 +197,7 @@ class AnswerSigns:
             self._read_window(max(self._watched, key=lambda name: self._watched[name].num_chars))
         if version.number == watched.version:
             self._check_some(watched, group, judged, options, version)
-        record_signs(self.present(tenant))
+        current_request().signs.update(self.present(tenant))
 
     def _begin_watching(self, tenant: str, version: JudgeVersion) -> WatchedAnswers:
         """Begin with a key."""
@@ -298,7 +297,7 @@ class AnswerSigns:
         kept: ExitStack,
     ) -> None:
         """Ask the judge of a comparison with blank pictures, and of the next canary; after all that requests ask."""
-        TENANT.set(CHECKS)
+        REQUEST.set(RequestRecord(tenant=CHECKS))
         outcome = "failed"
         try:
             with kept, self._versions.bound(version):

@@ -10,7 +10,7 @@ from prometheus_client.exposition import generate_latest
 
 from rewardlab.rewards.policy_signs.trends import TRENDS
 from rewardlab.serving.connections import REASONS
-from rewardlab.serving.queue_records import COUNTS
+from rewardlab.serving.queue import COUNTS
 from rewardlab.serving.service import JudgeService
 from rewardlab.types import VerdictStatus
 

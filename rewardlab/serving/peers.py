@@ -29,7 +29,7 @@ from rewardlab.serving.errors import (
     OverloadedError,
     PeerError,
 )
-from rewardlab.serving.request_context import AUTHORIZATION, request_id
+from rewardlab.serving.request_record import current_request
 
 JOIN_PATH = "/v1/peers/join"
 CONNECT_S = 5.0
@@ -83,7 +83,8 @@ class Peers:
 
     async def join(self, home: str, sample: Sample) -> MemberReward:
         """Return the reward of a sample from its home. Raises what the home answers, PeerError where it does not."""
-        passed_on = {"Authorization": AUTHORIZATION.get(), "X-Request-ID": request_id()}
+        record = current_request()
+        passed_on = {"Authorization": record.authorization, "X-Request-ID": record.id}
         headers = {name: value for name, value in passed_on.items() if value}
         timeout = httpx.Timeout(self._wait_s, connect=CONNECT_S)
         body = {**asdict(sample), "home": home, "servers": self.servers}

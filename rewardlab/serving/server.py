@@ -8,21 +8,75 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import signal
 import socket
+import ssl
 import sys
 import time
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
-from rewardlab.errors import OutputError
+from rewardlab.errors import ConfigError, OutputError
 from rewardlab.serving.connections import bounded_connections
+from rewardlab.serving.request_record import LOG as REQUEST_LOG
 from rewardlab.serving.service import JudgeService
+
+LOG_FORMATS = ("text", "json")
+
+
+class JsonFormatter(logging.Formatter):
+    """A JSON object a line: time (UTC), level, logger, and the fields of a request or the message of anything else."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, Any] = {"time": f"{at}.{int(record.msecs):03d}Z", "level": record.levelname, "logger": record.name}
+        line |= getattr(record, "fields", None) or {"message": record.getMessage()}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def log_config(log_format: str) -> dict[str, Any]:
+    """Return the configuration of all logging of a server (:func:`logging.config.dictConfig`): lines of text or of JSON on
+    standard error."""
+    text = {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"lines": {"()": JsonFormatter} if log_format == "json" else text},
+        "handlers": {"lines": {"class": "logging.StreamHandler", "formatter": "lines"}},
+        "root": {"handlers": ["lines"]},
+        "loggers": {REQUEST_LOG.name: {"level": "INFO"}, "uvicorn": {"level": "INFO"}},
+    }
+
+
+def listening_options(
+    *, certificate: Path | None = None, private_key: Path | None = None, root_path: str = "", log_format: str = "text"
+) -> dict[str, Any]:
+    """Return what uvicorn is told: with a PEM ``certificate`` (its chain) and its key it speaks TLS, ``root_path`` is the path
+    that a proxy serves it under. Raise ConfigError for one of the two without the other, or that cannot be used together."""
+    if log_format not in LOG_FORMATS:
+        raise ConfigError(f"--log-format {log_format}: expected {' or '.join(LOG_FORMATS)}")
+    if (certificate is None) != (private_key is None):
+        raise ConfigError("--ssl-certfile and --ssl-keyfile belong together: give both or neither")
+    if root_path and (not root_path.startswith("/") or root_path.endswith("/")):
+        raise ConfigError(f"--root-path {root_path}: expected a path such as /judge")
+    options = {"root_path": root_path, "log_config": log_config(log_format), "access_log": False}
+    if certificate is None or private_key is None:
+        return options
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, private_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"--ssl-certfile {certificate}, --ssl-keyfile {private_key}: cannot be used ({error})") from error
+    return options | {"ssl_certfile": str(certificate), "ssl_keyfile": str(private_key)}
+
 
 LOG = logging.getLogger("uvicorn.error")
 ANSWER_S = 5.0  # to send the last sentences

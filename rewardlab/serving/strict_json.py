@@ -6,11 +6,12 @@ from __future__ import annotations
 import gc
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fastapi import HTTPException
+from fastapi import HTTPException, Request, Response
+from fastapi.routing import APIRoute
 
 from rewardlab.serving.limits import Limits
 
@@ -150,3 +151,33 @@ def _label(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+class StrictJSONRequest(Request):
+    """A request whose body :func:`parse_json` reads, within the limits of the application."""
+
+    async def body(self) -> bytes:
+        if not hasattr(self, "_body"):
+            limits, body = self.app.state.limits, bytearray()
+            async for chunk in self.stream():
+                body += chunk
+                check_size(len(body), limits)
+            self._body = bytes(body)
+        return self._body
+
+    async def json(self) -> Any:
+        if not hasattr(self, "_json"):
+            self._json = parse_json(await self.body(), self.app.state.limits)
+        return self._json
+
+
+class StrictJSONRoute(APIRoute):
+    """A route that reads :class:`StrictJSONRequest`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            return await handle(StrictJSONRequest(request.scope, request.receive))
+
+        return handler

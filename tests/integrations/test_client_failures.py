@@ -25,6 +25,7 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.schemas import MAX_CHARS
+from rewardlab.serving.service import ServerOptions
 from tests.support.scripted_judge import ANSWERS, QUESTION, handler
 from tests.support.servers import running
 
@@ -53,7 +54,7 @@ def rewards(url: str, responses: list[str] | None = None, **options: Any) -> lis
 
 def server(**limits: int) -> Any:
     """The real one, with bounds."""
-    return create_app(GenerativeJudge(ScriptedSampler(handler), load_template("plain")), limits=Limits(**limits))
+    return create_app(GenerativeJudge(ScriptedSampler(handler), load_template("plain")), ServerOptions(limits=Limits(**limits)))
 
 
 def test_a_group_beyond_the_bound_ends_the_run() -> None:

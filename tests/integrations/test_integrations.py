@@ -23,7 +23,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.service import GroupRules
+from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import Choice, Message
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.images import png
@@ -42,7 +42,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     judge = GenerativeJudge(ScriptedSampler(handler), load_template("plain"))
-    with running(create_app(judge, rules=GroupRules(group_size=3, group_timeout_s=0.5))) as address:
+    with running(create_app(judge, ServerOptions(rules=GroupRules(group_size=3, group_timeout_s=0.5)))) as address:
         yield address
 
 

@@ -29,7 +29,7 @@ from rewardlab.serving import answer_signs
 from rewardlab.serving.answer_signs import CHECKS, SignRules, WatchedAnswers
 from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
-from rewardlab.serving.service import GroupRules
+from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.serving.voting import VotingOptions
 from rewardlab.types import Message, PreferencePair
 from tests.support.browser import CHROMIUM, DESK, PHONE, chromium_browser, opened
@@ -87,7 +87,7 @@ def status(url: str, headers: dict[str, str] | None = None) -> dict[str, Any]:
 
 def test_new_words_are_a_sign(caplog: pytest.LogCaptureFixture) -> None:
     """Told in the state, the metrics, the log, a header, and by the client; taken back when they are gone."""
-    app = create_app(judge(), sign_rules=SignRules.of(PAIRS, 0.0))
+    app = create_app(judge(), ServerOptions(sign_rules=SignRules.of(PAIRS, 0.0)))
     with running(app) as url, caplog.at_level(logging.WARNING):
         send(url, USUAL, 10)
         wait_for(lambda: "answers/novelty" in status(url)["answers"])
@@ -116,7 +116,7 @@ def test_new_words_are_a_sign(caplog: pytest.LogCaptureFixture) -> None:
 def test_keys_apart() -> None:
     """One key's answers say nothing of another's; answers after a long pause are another run's."""
     keys = [Key.of(name, name=name) for name in ("one", "two")]
-    app = create_app(judge(), keys=keys, sign_rules=SignRules.of(PAIRS, 0.0))
+    app = create_app(judge(), ServerOptions(keys=keys, sign_rules=SignRules.of(PAIRS, 0.0)))
     one, two = ({"Authorization": f"Bearer {key.name}"} for key in keys)
     with running(app) as url:
         send(url, USUAL, 10, one)
@@ -134,7 +134,7 @@ def test_keys_apart() -> None:
 def test_checks_are_asked_besides() -> None:
     """With blank pictures, and of labelled pairs; not one of them is a request's or a key's."""
     keys = [Key.of("one", name="one")]
-    app = create_app(judge(), keys=keys, sign_rules=SignRules.of(PAIRS, 1.0))
+    app = create_app(judge(), ServerOptions(keys=keys, sign_rules=SignRules.of(PAIRS, 1.0)))
     signs = app.state.service.answer_signs
     headers = {"Authorization": "Bearer one"}
     with running(app) as url:
@@ -166,7 +166,9 @@ def test_a_check_that_fails_costs_nobody() -> None:
             raise ValueError("blank")
         return answer(prompt, draw)
 
-    app = create_app(GenerativeJudge(ScriptedSampler(fails), load_template("plain")), sign_rules=SignRules.of(None, 1.0))
+    app = create_app(
+        GenerativeJudge(ScriptedSampler(fails), load_template("plain")), ServerOptions(sign_rules=SignRules.of(None, 1.0))
+    )
     with running(app) as url:
         told = send(url, USUAL, 1, images=[to_data_url(png())]).json()
         assert None not in told["rewards"]
@@ -189,7 +191,7 @@ def test_a_labelled_pair_that_cannot_be_asked(caplog: pytest.LogCaptureFixture) 
 
     scripted.compare_many = refuses  # type: ignore[method-assign]
     pairs = [*PAIRS[:3], PreferencePair("long", "Too long", ("It is red.", "It is blue."), 0)]
-    app = create_app(scripted, sign_rules=SignRules(canaries=pairs, rate=1.0))
+    app = create_app(scripted, ServerOptions(sign_rules=SignRules(canaries=pairs, rate=1.0)))
     signs = app.state.service.answer_signs
     with running(app) as url:
         for _ in range(12):
@@ -210,7 +212,7 @@ def test_labelled_pairs_are_asked_anew() -> None:
         return said.translate(str.maketrans("12", "21")) if is_turned else said
 
     rules = SignRules(canaries=PAIRS[:1], rate=1.0)
-    app = create_app(GenerativeJudge(ScriptedSampler(turns), load_template("plain")), sign_rules=rules)
+    app = create_app(GenerativeJudge(ScriptedSampler(turns), load_template("plain")), ServerOptions(sign_rules=rules))
     signs = app.state.service.answer_signs
     with running(app) as url:
         for is_turned in (False, True):
@@ -227,7 +229,7 @@ def test_votes_that_cannot_be_read_are_no_wrong_ones() -> None:
         return "?" if draw == 1 and prompt[0].images else answer(prompt, draw)
 
     rules = SignRules(canaries=PAIRS[:1], rate=1.0)
-    app = create_app(GenerativeJudge(ScriptedSampler(stammers), load_template("plain")), sign_rules=rules)
+    app = create_app(GenerativeJudge(ScriptedSampler(stammers), load_template("plain")), ServerOptions(sign_rules=rules))
     signs = app.state.service.answer_signs
     with running(app) as url:
         send(url, USUAL, 1, votes=3)
@@ -238,7 +240,7 @@ def test_votes_that_cannot_be_read_are_no_wrong_ones() -> None:
 def test_a_gap_counts_by_its_size() -> None:
     """The redder response is the first one in every second group: blank pictures move half of the votes away from the first
     response and towards it in turns. The mean is a half, not nothing."""
-    app = create_app(judge(), sign_rules=SignRules(rate=1.0))
+    app = create_app(judge(), ServerOptions(sign_rules=SignRules(rate=1.0)))
     signs = app.state.service.answer_signs
     with running(app) as url:
         for number in range(8):
@@ -257,7 +259,7 @@ def test_no_verdict_on_a_labelled_pair_is_no_wrong_one() -> None:
         return "?" if prompt[0].images else answer(prompt, draw)
 
     rules = SignRules(canaries=PAIRS[:2], rate=1.0)
-    app = create_app(GenerativeJudge(ScriptedSampler(mute), load_template("plain")), sign_rules=rules)
+    app = create_app(GenerativeJudge(ScriptedSampler(mute), load_template("plain")), ServerOptions(sign_rules=rules))
     signs = app.state.service.answer_signs
     with running(app) as url:
         send(url, USUAL, 1)
@@ -322,7 +324,7 @@ def test_answers_that_come_faster_than_they_are_read(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(answer_signs, "answer_metrics", slow)
     monkeypatch.setattr(answer_signs, "MOST_READING", 1)
-    app = create_app(judge(), sign_rules=SignRules.of(PAIRS, 0.0))
+    app = create_app(judge(), ServerOptions(sign_rules=SignRules.of(PAIRS, 0.0)))
     signs = app.state.service.answer_signs
     with running(app) as url:
         send(url, USUAL, 6)
@@ -338,7 +340,7 @@ def test_what_is_held_is_bounded_over_all_keys(monkeypatch: pytest.MonkeyPatch) 
     """Then the answers of the key that sends are read early; a key of whom nothing is heard is forgotten."""
     monkeypatch.setattr(answer_signs, "MOST_CHARS", 100)
     keys = [Key.of(name, name=name) for name in ("one", "two")]
-    app = create_app(judge(), keys=keys, sign_rules=SignRules.of(PAIRS, 0.0))
+    app = create_app(judge(), ServerOptions(keys=keys, sign_rules=SignRules.of(PAIRS, 0.0)))
     signs, (one, two) = app.state.service.answer_signs, ({"Authorization": f"Bearer {key.name}"} for key in keys)
     with running(app) as url:
         send(url, USUAL, 1, one)
@@ -366,7 +368,7 @@ def test_long_answers_of_one_key_shorten_no_window_of_another(monkeypatch: pytes
     monkeypatch.setattr(answer_signs, "MOST_CHARS", 400)
     monkeypatch.setattr(answer_signs, "LEAST_WINDOW", 4)
     keys = [Key.of(name, name=name) for name in ("long", "short")]
-    app = create_app(judge(), keys=keys, sign_rules=SignRules.of(PAIRS, 0.0))
+    app = create_app(judge(), ServerOptions(keys=keys, sign_rules=SignRules.of(PAIRS, 0.0)))
     signs, (long, short) = app.state.service.answer_signs, ({"Authorization": f"Bearer {key.name}"} for key in keys)
     with running(app) as url:
         send(url, [f"It is {'very ' * 20}red.", f"It is {'very ' * 20}blue."], 2, long)  # 4 answers of 450 characters
@@ -389,7 +391,7 @@ def test_a_silent_key_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is forgotten where room is needed, or another key begins."""
     monkeypatch.setattr(answer_signs, "MOST_CHARS", 100)
     keys = [Key.of(name, name=name) for name in ("one", "two")]
-    app = create_app(judge(), keys=keys, sign_rules=SignRules.of(PAIRS, 0.0))
+    app = create_app(judge(), ServerOptions(keys=keys, sign_rules=SignRules.of(PAIRS, 0.0)))
     signs, (one, two) = app.state.service.answer_signs, ({"Authorization": f"Bearer {key.name}"} for key in keys)
     with running(app) as url:
         send(url, USUAL[:2], 1, two)
@@ -404,7 +406,7 @@ def test_a_silent_key_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sign_is_told_for_an_hour() -> None:
     """Of a measure that is no longer seen it says nothing of what is now."""
-    app = create_app(judge(), sign_rules=SignRules.of(PAIRS, 0.0))
+    app = create_app(judge(), ServerOptions(sign_rules=SignRules.of(PAIRS, 0.0)))
     signs = app.state.service.answer_signs
     with running(app) as url:
         send(url, USUAL, 1)
@@ -416,7 +418,9 @@ def test_a_sign_is_told_for_an_hour() -> None:
 
 def test_every_sample_of_a_group_is_told() -> None:
     """Also those that waited for the last one: a trainer's metric is a mean over samples."""
-    app = create_app(judge(), rules=GroupRules(VotingOptions(), group_size=2), sign_rules=SignRules.of(PAIRS, 0.0))
+    app = create_app(
+        judge(), ServerOptions(rules=GroupRules(VotingOptions(), group_size=2), sign_rules=SignRules.of(PAIRS, 0.0))
+    )
     signs = app.state.service.answer_signs
     with running(app) as url:
         send(url, USUAL, 1)
@@ -433,7 +437,9 @@ def test_every_sample_of_a_group_is_told() -> None:
 
 def test_a_group_of_single_responses_and_anchors() -> None:
     """A framework's groups are watched too; the anchor is no answer of the policy."""
-    app = create_app(judge(), rules=GroupRules(VotingOptions(), group_size=2), sign_rules=SignRules.of(PAIRS, 0.0))
+    app = create_app(
+        judge(), ServerOptions(rules=GroupRules(VotingOptions(), group_size=2), sign_rules=SignRules.of(PAIRS, 0.0))
+    )
     signs = app.state.service.answer_signs
     with running(app) as url:
         send(url, ["It is red.", "It is blue."], 1, strategy="anchor", anchor="Some words of another.")
@@ -464,7 +470,7 @@ def test_rules() -> None:
 @pytest.mark.parametrize("size", [DESK, PHONE], ids=["desktop", "phone"])
 def test_the_page_shows_them(size: Any, tmp_path: Path) -> None:
     limits = SignsConfig.model_validate({})
-    app = create_app(judge(), sign_rules=SignRules(known_answers(PAIRS, 0), limits=limits))
+    app = create_app(judge(), ServerOptions(sign_rules=SignRules(known_answers(PAIRS, 0), limits=limits)))
     with running(app) as url, chromium_browser() as browser, opened(browser, url, size) as page:
         page.get_by_role("link", name="Queue").click()
         expect(page.locator("#signs")).to_be_hidden()

@@ -31,7 +31,7 @@ from rewardlab.serving.conversations import (
     strip_markup,
 )
 from rewardlab.serving.jobs import ChatJob
-from rewardlab.serving.service import GroupRules
+from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import Completion, Message, Part
 from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, CHATML, PROMPT, QUESTION, handler
@@ -46,7 +46,7 @@ def judge() -> GenerativeJudge:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running(create_app(judge(), rules=GroupRules(group_size=3, group_timeout_s=0.5))) as address:
+    with running(create_app(judge(), ServerOptions(rules=GroupRules(group_size=3, group_timeout_s=0.5)))) as address:
         yield address
 
 
@@ -184,7 +184,7 @@ def test_a_group_in_parts() -> None:
         response = client.post("/get_reward", json=body)
         return response.json().get("rewards", response.status_code)
 
-    with running(create_app(judge(), rules=rules)) as url, httpx.Client(base_url=url, timeout=30) as client:
+    with running(create_app(judge(), ServerOptions(rules=rules))) as url, httpx.Client(base_url=url, timeout=30) as client:
         with ThreadPoolExecutor(3) as pool:
             assert list(pool.map(ask, (ANSWERS[:2], ANSWERS[2:]))) == [[-1, 1], [0]]
             assert list(pool.map(ask, ([answer] for answer in ANSWERS))) == [[-1], [1], [0]]
@@ -330,7 +330,7 @@ def test_documents_of_other_kinds(client: httpx.Client) -> None:
 def test_keys_and_rates() -> None:
     """Without a key nothing but health; a good one asks as often as its rate allows, another's rate is its own."""
     keys = [Key.of(key, per_minute=30) for key in ("alpha", "beta")]
-    with running(create_app(judge(), keys=keys)) as url, httpx.Client(base_url=url) as client:
+    with running(create_app(judge(), ServerOptions(keys=keys))) as url, httpx.Client(base_url=url) as client:
         assert client.get("/health").status_code == client.get("/ready").status_code == 200
         for bad in ({}, {"Authorization": "Bearer gamma"}, {"Authorization": "alpha"}, {"Authorization": "Basic alpha"}):
             assert client.get("/metrics", headers=bad).status_code == 401

@@ -26,8 +26,8 @@ from rewardlab.samplers.child_process import ProcessSampler
 from rewardlab.samplers.openai_api import OpenAISampler
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.queue_records import ResultCache
-from rewardlab.serving.service import GroupRules
+from rewardlab.serving.queue import QueueOptions, ResultCache
+from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message, Verdict, VerdictStatus, Vote
 from rewardlab.verdicts.votes import judgment
 from tests.support.held_judge import held_sampler
@@ -53,7 +53,9 @@ def test_every_door_says_when_to_come_back(
 ) -> None:
     """503 with Retry-After while the engine starts, no rewards of null; the client and the adapters wait, and are answered."""
     starts = tmp_path / "starts"
-    app = create_app(GenerativeJudge(engine, PLAIN), rules=GroupRules(group_size=3), recheck_s=0.2)
+    app = create_app(
+        GenerativeJudge(engine, PLAIN), ServerOptions(rules=GroupRules(group_size=3), queue=QueueOptions(recheck_s=0.2))
+    )
     with running(app) as url, ThreadPoolExecutor(8) as pool:
         starts.touch()
         assert engine.pid

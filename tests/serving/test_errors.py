@@ -14,6 +14,7 @@ from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
+from rewardlab.serving.service import ServerOptions
 from tests.support.scripted_judge import ANSWERS, QUESTION, handler
 from tests.support.servers import running
 
@@ -25,7 +26,7 @@ PAIR: dict[str, Any] = {"question": QUESTION, "responses": ANSWERS[:2]}
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     judge = GenerativeJudge(ScriptedSampler(handler), load_template("plain"))
-    app = create_app(judge, keys=[Key.of("alpha", max_bytes=5000), Key.of("once", per_minute=1)])
+    app = create_app(judge, ServerOptions(keys=[Key.of("alpha", max_bytes=5000), Key.of("once", per_minute=1)]))
 
     @app.get("/broken")
     @app.get("/v1/models/broken/path")

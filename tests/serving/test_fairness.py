@@ -13,8 +13,8 @@ import pytest
 
 from rewardlab.serving.auth import Key, Keys
 from rewardlab.serving.errors import DeadlineExceededError, OverloadedError
-from rewardlab.serving.queue import JudgeQueue
-from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.queue import JudgeQueue, QueueOptions
+from rewardlab.serving.request_record import REQUEST, RequestRecord
 from tests.support.virtual_time import TimedEngine, job, run_virtually
 
 FLOOD, LONE = (Key.of(name).tenant for name in ("flood", "lone"))
@@ -28,13 +28,18 @@ def seconds(num: int) -> float:
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TimedEngine]:
     def run(
-        body: Callable[[JudgeQueue], Awaitable[None]], *, takes: Callable[[int], float] = seconds, **options: Any
+        body: Callable[[JudgeQueue], Awaitable[None]],
+        *,
+        keys: Keys | None = None,
+        takes: Callable[[int], float] = seconds,
+        **options: Any,
     ) -> TimedEngine:
         engine = TimedEngine(takes)
         monkeypatch.setattr("rewardlab.serving.queue.EngineThread", engine.thread)
 
         async def main() -> None:
-            queue = JudgeQueue(engine, mix_seeds=True, cache_size=0, **options)  # type: ignore[arg-type]
+            batching = QueueOptions(mix_seeds=True, cache_size=0, **options)
+            queue = JudgeQueue(engine, batching, keys=keys)  # type: ignore[arg-type]
             queue.start()
             await body(queue)
             await queue.stop(0)
@@ -53,7 +58,7 @@ def ask(queue: JudgeQueue, tenant: str, question: str, *, timeout_s: float = 600
     """Submit a job as a tenant; the task returns how long it took."""
 
     async def submit() -> float:
-        TENANT.set(tenant)
+        REQUEST.set(RequestRecord(tenant=tenant))
         start = now()
         await queue.submit(job(question), deadline=start + timeout_s, **options)
         return now() - start

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError
-from rewardlab.serving.group_buffer import Group, GroupBuffer
-from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.groups import Group, GroupBuffer
+from rewardlab.serving.request_record import REQUEST, RequestRecord
 from tests.support.virtual_time import run_virtually
 
 Buffer = GroupBuffer[int, float]
@@ -87,7 +87,7 @@ def test_a_tenant_has_groups_of_its_own() -> None:
         buffer = buffer_of()
 
         async def join(tenant: str, member: int) -> float:
-            TENANT.set(tenant)
+            REQUEST.set(RequestRecord(tenant=tenant))
             return await buffer.join("key", member)
 
         tasks = [asyncio.create_task(join(tenant, n)) for tenant, n in (("anna", 1), ("ben", 2))]

@@ -29,9 +29,10 @@ from rewardlab.judging.served import ServedJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.followed_judge import FollowedJudge, refuse_another_engine, refuse_another_kind
+from rewardlab.serving.judge_file import JudgeFile, refuse_another_engine, refuse_another_kind
 from rewardlab.serving.judge_versions import JudgeVersion, weights_name
-from rewardlab.serving.service import GroupRules
+from rewardlab.serving.queue import QueueOptions
+from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import Message, PreferencePair
 from tests.support.served_judge import replace, served
 from tests.support.servers import free_port, running
@@ -73,7 +74,7 @@ def test_requests_are_judged_whole() -> None:
     """Those that came before are finished by the old judge while the new one answers others, each by its name; the old one is
     dropped after its last request."""
     gate = threading.Event()
-    app = served(judge_of("red", gate), num_threads=4, max_sequences=4)
+    app = served(judge_of("red", gate), queue=QueueOptions(num_threads=4, max_sequences=4))
     queue = app.state.service.queue
     with running(app) as url, httpx.Client(base_url=url, timeout=60) as client, ThreadPoolExecutor(8) as pool:
         ask = lambda seed: client.post("/v1/rewards", json={**GROUP, "seed": seed}).json()  # noqa: E731
@@ -141,8 +142,8 @@ def following(path: Path, opened: dict[str, GenerativeJudge]) -> Iterator[httpx.
         return opened[name]
 
     path.write_text("hf:red\n")
-    followed = FollowedJudge(path, open_judge, recheck_s=0.02)
-    app = create_app(opened[followed.read()], followed=followed)
+    followed = JudgeFile(path, open_judge, recheck_s=0.02)
+    app = create_app(opened[followed.read()], ServerOptions(judge_file=followed))
     with running(app) as url, httpx.Client(base_url=url, timeout=60) as client:
         yield client
 

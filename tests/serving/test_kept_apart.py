@@ -24,7 +24,8 @@ from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Bucket, Key, Keys
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.jobs import ChatJob, JudgeJob
-from rewardlab.serving.service import GroupRules
+from rewardlab.serving.queue import QueueOptions
+from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message, Order, Part, PreferencePair
 from tests.data.test_video import film
 from tests.support.images import png
@@ -57,7 +58,7 @@ def test_other_content_has_another_key(job: Any, other: Any) -> None:
 
 
 def served(answer: Callable[[tuple[Message, ...], int], str | Completion], **options: Any) -> Any:
-    return running(create_app(GenerativeJudge(ScriptedSampler(answer), load_template("plain")), **options))
+    return running(create_app(GenerativeJudge(ScriptedSampler(answer), load_template("plain")), ServerOptions(**options)))
 
 
 def test_a_pair_of_which_some_votes_failed_is_judged_again() -> None:
@@ -84,7 +85,7 @@ def test_the_answer_that_was_used_last_stays_longest() -> None:
         drawn.append(next(name for name in ("first", "second", "third") if name in prompt[0].text))
         return "<think>r</think><answer>1</answer>"
 
-    with served(answer, cache_size=2) as url, httpx.Client(base_url=url) as client:
+    with served(answer, queue=QueueOptions(cache_size=2)) as url, httpx.Client(base_url=url) as client:
         for name in ("first", "second", "first", "third", "first"):
             client.post("/v1/judge", json={"question": name, "responses": ["a", "b"], "orders": "given"}).raise_for_status()
     assert drawn == ["first", "second", "third"]

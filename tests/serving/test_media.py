@@ -23,6 +23,7 @@ from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import MAX_URL_CHARS, Media, MediaStore
+from rewardlab.serving.service import ServerOptions
 from tests.support.images import png
 from tests.support.servers import running
 from tests.support.videos import film
@@ -192,7 +193,7 @@ def test_keys_have_limits() -> None:
     judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<answer>1</answer>"), load_template("plain"))
     keys = [Key.of("small", max_bytes=200), Key.of("large")]
     body = BODY | {"question": "Which? " + "x" * 300}
-    with running(create_app(judge, keys=keys)) as url:
+    with running(create_app(judge, ServerOptions(keys=keys))) as url:
 
         def ask(**how: Any) -> int:
             return httpx.post(f"{url}/v1/judge", json=body, **how).status_code

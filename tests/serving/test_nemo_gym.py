@@ -15,8 +15,8 @@ from rewardlab.errors import DataError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.dialects.nemo_gym_metrics import aggregate_metrics
-from rewardlab.serving.service import GroupRules
+from rewardlab.serving.dialects.nemo_gym import aggregate_metrics
+from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import Message
 from tests.support.judge_servers import PLAIN
 from tests.support.scripted_judge import QUESTION, handler
@@ -32,7 +32,9 @@ def recording(prompt: tuple[Message, ...], draw: int) -> Any:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    app = create_app(GenerativeJudge(ScriptedSampler(recording), PLAIN), rules=GroupRules(group_size=2, group_timeout_s=5))
+    app = create_app(
+        GenerativeJudge(ScriptedSampler(recording), PLAIN), ServerOptions(rules=GroupRules(group_size=2, group_timeout_s=5))
+    )
     with running(app) as url, httpx.Client(base_url=url, timeout=30) as opened:
         yield opened
 

@@ -17,10 +17,10 @@ import pytest
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.auth import Key
-from rewardlab.serving.browser import LOOPBACK
-from rewardlab.serving.keys_file import KeysFile
-from rewardlab.serving.request_log import JsonFormatter
+from rewardlab.serving.auth import Key, KeysFile
+from rewardlab.serving.middleware import LOOPBACK
+from rewardlab.serving.server import JsonFormatter
+from rewardlab.serving.service import ServerOptions
 from tests.support.images import png
 from tests.support.judge_servers import PLAIN
 from tests.support.scripted_judge import handler
@@ -35,7 +35,7 @@ ANNA = {"Authorization": "Bearer anna-key"}
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """A server with a key, that answers to the names of this machine."""
-    with running(create_app(JUDGE, keys=[Key.of("anna-key", name="anna")], allowed_hosts=LOOPBACK)) as url:
+    with running(create_app(JUDGE, ServerOptions(keys=[Key.of("anna-key", name="anna")], allowed_hosts=LOOPBACK))) as url:
         yield url
 
 
@@ -90,7 +90,7 @@ def eventually(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
 
 def test_histograms_and_metrics_by_key() -> None:
     """Latency by path, time in the queue, sizes of batches, tokens; requests and tokens by the name of a key."""
-    with running(create_app(JUDGE, keys=[Key.of("anna-key", name="anna")], allowed_hosts=LOOPBACK)) as url:
+    with running(create_app(JUDGE, ServerOptions(keys=[Key.of("anna-key", name="anna")], allowed_hosts=LOOPBACK))) as url:
         HTTP.post(f"{url}/v1/judge", json={**BODY, "question": "Measured?"}, headers=ANNA)
         HTTP.get(f"{url}/of-their-own", headers=ANNA)
         labels = {"path": "/v1/judge", "status": "200", "key": "anna"}
@@ -149,7 +149,7 @@ def test_the_file_of_keys_is_read_again(tmp_path: Path) -> None:
     """A key is added, one taken back, a broken file changes nothing."""
     path = tmp_path / "keys"
     path.write_text("first name=old\n")
-    with running(create_app(JUDGE, keys_file=KeysFile(path, recheck_s=0))) as url:
+    with running(create_app(JUDGE, ServerOptions(keys_file=KeysFile(path, recheck_s=0)))) as url:
 
         def status(key: str) -> int:
             return HTTP.get(f"{url}/v1/status", headers={"Authorization": f"Bearer {key}"}).status_code
@@ -170,7 +170,7 @@ def test_the_file_of_keys_is_read_again(tmp_path: Path) -> None:
 def test_who_guesses_keys_is_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """After wrong ones even a right one is not looked at, unless it was used from there before; public paths tell no more."""
     monkeypatch.setattr("rewardlab.serving.auth.FAILURES_PER_MINUTE", 0.6)
-    with running(create_app(JUDGE, keys=[Key.of("right"), Key.of("other")])) as url:
+    with running(create_app(JUDGE, ServerOptions(keys=[Key.of("right"), Key.of("other")]))) as url:
 
         def ask(key: str, path: str = "/v1/status") -> httpx.Response:
             return HTTP.get(url + path, headers={"Authorization": f"Bearer {key}"})

@@ -25,11 +25,11 @@ from rewardlab.samplers.base import UNREADABLE, SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.context_length import ContextLength
 from rewardlab.serving.errors import ContextLengthError, EngineFailedError
 from rewardlab.serving.jobs import JudgeJob
-from rewardlab.serving.queue import JudgeQueue
-from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.judge_versions import ContextLength
+from rewardlab.serving.queue import JudgeQueue, QueueOptions
+from rewardlab.serving.request_record import REQUEST, RequestRecord
 from rewardlab.training.run.preflight import context_of
 from rewardlab.types import BOTH_ORDERS, FinishReason, Judgment, Message, Part, PreferencePair
 from tests.support.servers import running
@@ -144,7 +144,7 @@ def test_a_batch_that_nobody_waits_for_is_tried_no_further() -> None:
     engine = SlowAndBroken()
 
     async def main() -> None:
-        queue = JudgeQueue(engine, engine_timeout_s=0.25, recheck_s=60)  # type: ignore[arg-type]
+        queue = JudgeQueue(engine, QueueOptions(engine_timeout_s=0.25, recheck_s=60))  # type: ignore[arg-type]
         queue.start()
         pairs = [PreferencePair("p", f"Which {n}?", ("a", "b"), None) for n in range(16)]
         results = await asyncio.gather(
@@ -172,7 +172,7 @@ def test_counts_are_kept_for_each_tenant_and_not_the_texts(tiny_checkpoint: Path
     monkeypatch.setattr(context, "_tokenizer", Counted())
 
     def check(tenant: str) -> None:
-        TENANT.set(tenant)
+        REQUEST.set(RequestRecord(tenant=tenant))
         context.check(["word"])
 
     for tenant in ("", "a", "a", "b"):

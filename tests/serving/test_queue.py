@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 
 from rewardlab.errors import DataError
-from rewardlab.serving.batch_planner import BatchPlanner
-from rewardlab.serving.batch_times import BatchTimes
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
-from rewardlab.serving.fair_queue import Entry, FairQueue
-from rewardlab.serving.gather import gather_bounded
+from rewardlab.serving.groups import gather_bounded
 from rewardlab.serving.jobs import JudgeJob, family_of
 from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.queue import JudgeQueue
-from rewardlab.serving.request_context import CHECKS, TENANT
+from rewardlab.serving.request_record import CHECKS, REQUEST, RequestRecord
+from rewardlab.serving.schedule import BatchPlanner, BatchTimes, Entry, FairQueue
 from rewardlab.types import (
     BOTH_ORDERS,
 )
@@ -262,7 +260,7 @@ def test_a_judge_that_hangs_leaves_its_successor_free() -> None:
         old = [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(100)]
         await settle()
         successor = Engine()
-        queue.replace_judge(successor)  # type: ignore[arg-type]
+        queue.replace_version(JudgeVersion(successor))  # type: ignore[arg-type]
         await asyncio.wait_for(queue.submit(judge_job("new")), 5)
         assert successor.calls == [["new"]]
         assert not any(task.done() for task in old)
@@ -372,10 +370,10 @@ def test_what_the_server_asks_comes_last() -> None:
         engine.gate.clear()
         asked = [asyncio.create_task(queue.submit(judge_job("busy")))]
         await settle()
-        TENANT.set(CHECKS)  # of the tasks that are made from here on
+        REQUEST.set(RequestRecord(tenant=CHECKS))  # of the tasks that are made from here on
         checks = [asyncio.create_task(queue.submit(judge_job(f"check {n}"))) for n in range(2)]
         await settle()
-        TENANT.set("one")
+        REQUEST.set(RequestRecord(tenant="one"))
         asked += [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(5)]
         await settle()
         engine.gate.set()
@@ -383,7 +381,7 @@ def test_what_the_server_asks_comes_last() -> None:
         assert queue.counts["asked"] == queue.counts["judged"] == 6
         assert queue.tenants[CHECKS].counts["judged"] == 2
         assert sum(queue.statuses.values()) == 12
-        TENANT.set(CHECKS)
+        REQUEST.set(RequestRecord(tenant=CHECKS))
         engine.down = True
         with pytest.raises(EngineFailedError):
             await queue.submit(judge_job("dead"))
@@ -436,15 +434,15 @@ def test_checks_take_no_place_of_a_request() -> None:
         engine.gate.clear()
         asked = [asyncio.create_task(queue.submit(judge_job("busy")))]
         await settle()
-        TENANT.set(CHECKS)
+        REQUEST.set(RequestRecord(tenant=CHECKS))
         asked.append(asyncio.create_task(queue.submit(judge_job("check"))))
         await settle()
-        TENANT.set("")
+        REQUEST.set(RequestRecord(tenant=""))
         asked += [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(2)]
         await settle()
         assert queue.num_waiting == 2
         assert not queue.ready
-        TENANT.set(CHECKS)
+        REQUEST.set(RequestRecord(tenant=CHECKS))
         with pytest.raises(OverloadedError):
             await queue.submit(judge_job("another check"))
         engine.gate.set()

@@ -13,17 +13,16 @@ from rewardlab.errors import DataError
 from rewardlab.serving import auth
 from rewardlab.serving.auth import Key, Keys
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
-from rewardlab.serving.histograms import ServingHistograms
 from rewardlab.serving.jobs import family_of
 from rewardlab.serving.queue import JudgeQueue
-from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.request_record import REQUEST, RequestRecord, ServingHistograms
 from rewardlab.types import Judgment
 from tests.support.queue_engine import Engine, after, judge_job, run, settle
 
 
 def ask(queue: JudgeQueue, question: str, tenant: str = "anna", votes: int = 1, **how: float) -> asyncio.Task[Judgment]:
     async def submit() -> Judgment:
-        TENANT.set(tenant)
+        REQUEST.set(RequestRecord(tenant=tenant))
         return await queue.submit(judge_job(question, votes), **how)  # type: ignore[arg-type, no-any-return]
 
     return asyncio.create_task(submit())

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from rewardlab.serving.errors import DeadlineExceededError
-from rewardlab.serving.queue import JudgeQueue
-from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.queue import JudgeQueue, QueueOptions
+from rewardlab.serving.request_record import REQUEST, RequestRecord
 from tests.support.virtual_time import TimedEngine, job, run_virtually
 
 
@@ -19,7 +19,7 @@ def run(
     monkeypatch.setattr("rewardlab.serving.queue.EngineThread", engine.thread)
 
     async def main() -> JudgeQueue:
-        queue = JudgeQueue(engine, **options)  # type: ignore[arg-type]
+        queue = JudgeQueue(engine, QueueOptions(**options))  # type: ignore[arg-type]
         queue.start()
         await body(queue)
         await queue.stop(1)
@@ -30,7 +30,7 @@ def run(
 
 async def tell(queue: JudgeQueue, question: str, seconds: float, tenant: str = "anna") -> str:
     """Return when a job was judged, or why not."""
-    TENANT.set(tenant)
+    REQUEST.set(RequestRecord(tenant=tenant))
     loop = asyncio.get_running_loop()
     try:
         await queue.submit(job(question), deadline=loop.time() + seconds)

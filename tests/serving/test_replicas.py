@@ -17,7 +17,8 @@ from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.samplers.base import Replicas
 from rewardlab.serving.app import create_app
-from rewardlab.serving.service import GroupRules
+from rewardlab.serving.queue import QueueOptions
+from rewardlab.serving.service import GroupRules, ServerOptions
 from tests.support.openai_server import ChatServer, chat_server
 from tests.support.scripted_judge import ANSWERS, CHATML
 from tests.support.servers import running
@@ -49,7 +50,7 @@ def rewards_of(judge: GenerativeJudge, prompts: list[str], ways: dict[str, Ask])
     # A pair a call, many at a time: both replicas are always busy.
     rules = GroupRules(group_size=len(ANSWERS), group_timeout_s=60.0)
     names = ("reward", "rewards", "probs", "embedding", "data", "content")
-    app = create_app(judge, rules=rules, max_sequences=2, num_threads=16)
+    app = create_app(judge, ServerOptions(rules=rules, queue=QueueOptions(max_sequences=2, num_threads=16)))
     with running(app) as url, httpx.Client(base_url=url, timeout=120) as http:
 
         def ask(call: tuple[str, str, str]) -> tuple[int, Any]:

@@ -28,11 +28,11 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.browser import LOOPBACK, accepted_hosts
 from rewardlab.serving.connections import bounded_connections
 from rewardlab.serving.limits import Limits
-from rewardlab.serving.listening import listening_options
-from rewardlab.serving.server import JudgeServer, StopTimes
+from rewardlab.serving.middleware import LOOPBACK, accepted_hosts
+from rewardlab.serving.server import JudgeServer, StopTimes, listening_options
+from rewardlab.serving.service import ServerOptions
 from tests.support.openai_server import ChatServer, chat_server
 from tests.support.servers import free_port
 
@@ -70,7 +70,7 @@ def test_a_handshake_has_its_time(certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<answer>1</answer>"), load_template("plain"))
     limits, port = Limits(header_seconds=0.5), free_port()
-    web = create_app(judge, limits=limits)
+    web = create_app(judge, ServerOptions(limits=limits))
     options: dict[str, Any] = bounded_connections(limits, web.state.service.connections)
     config = uvicorn.Config(web, port=port, log_level="error", ssl_certfile=cert, ssl_keyfile=key, **options)
     server = JudgeServer(config, web.state.service, StopTimes(0, 1))
@@ -163,7 +163,7 @@ def test_names_that_are_accepted() -> None:
 
 def test_a_collector_without_its_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spans that nobody sends are not lost in silence."""
-    from rewardlab.serving.tracing import export_spans
+    from rewardlab.serving.request_record import export_spans
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)

@@ -19,10 +19,12 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
 from rewardlab.serving.errors import StorageError
-from rewardlab.serving.request_context import TENANT
-from rewardlab.serving.service import GroupRules
+from rewardlab.serving.request_record import REQUEST, RequestRecord
+from rewardlab.serving.routes import template_labels
+from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.serving.uploads import UploadStore
 from rewardlab.types import Message
+from tests.support.browser import served
 from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
 from tests.support.servers import running
@@ -36,7 +38,9 @@ class Server:
 
     def __init__(self, *keys: Key, **options: Any) -> None:
         self.asked = 0
-        self.app = create_app(GenerativeJudge(ScriptedSampler(self.answer), load_template("plain")), keys=keys, **options)
+        self.app = create_app(
+            GenerativeJudge(ScriptedSampler(self.answer), load_template("plain")), ServerOptions(keys=keys, **options)
+        )
 
     def answer(self, prompt: tuple[Message, ...], draw: int) -> Any:
         self.asked += 1
@@ -113,7 +117,7 @@ def as_tenant(tenant: str, act: Callable[[], T]) -> T:
     """Return what ``act`` does for a tenant; whoever asks afterwards is none."""
 
     def run() -> T:
-        TENANT.set(tenant)
+        REQUEST.set(RequestRecord(tenant=tenant))
         return act()
 
     return copy_context().run(run)
@@ -156,3 +160,51 @@ def test_where_uploads_cannot_be_kept(tmp_path: Path) -> None:
     (tmp_path / "uploads" / "a").rename(tmp_path / "gone")
     with pytest.raises(StorageError, match="cannot keep an upload"):
         stored(store, "a", b"2")
+
+
+def test_status_is_of_the_key_that_asks() -> None:
+    """A response that waits for its group is shown to the key that sent it, and to no other."""
+    headers = {key: {"Authorization": f"Bearer {key}"} for key in "ab"}
+    rules = GroupRules(group_size=2)
+    with (
+        served(handler, keys=[Key.of("a"), Key.of("b")], rules=rules) as url,
+        httpx.Client(base_url=url) as client,
+        ThreadPoolExecutor(2) as pool,
+    ):
+
+        def waiting(key: str) -> int:
+            return int(client.get("/v1/status", headers=headers[key]).json()["group_members_waiting"])
+
+        def send(answer: str) -> Any:
+            body = {"query": [PROMPT + answer], "prompts": [PROMPT]}
+            return httpx.post(f"{url}/get_reward", json=body, headers=headers["a"], timeout=30).json()["rewards"]
+
+        first = pool.submit(send, ANSWERS[0])
+        while not waiting("a"):
+            pass
+        assert (waiting("a"), waiting("b")) == (1, 0)
+        assert (send(ANSWERS[1]), first.result()) == ([1], [-1])
+        assert (waiting("a"), waiting("b")) == (0, 0)
+
+
+def test_status_names_the_policy_and_the_responses() -> None:
+    with served(handler) as url:
+        status = httpx.get(f"{url}/v1/status").json()
+    assert (status["policy"], status["labels"]) == ("majority", ["Response 1", "Response 2"])
+    assert template_labels(load_template("answer_sentence").text) == ("Answer 1", "Answer 2")
+    assert template_labels(load_template("double_brackets").text) == ("Response A", "Response B")
+    assert template_labels("{question} {first} {second}") == ("Response 1", "Response 2")
+
+
+def test_an_upload_is_given_back_to_its_key() -> None:
+    """As bytes that no browser opens as a page; another key, and another id, is a 404."""
+    headers = {key: {"Authorization": f"Bearer {key}"} for key in "ab"}
+    with served(handler, keys=[Key.of("a"), Key.of("b")]) as url, httpx.Client(base_url=url) as client:
+        name = client.post("/v1/uploads", content=png(), headers=headers["a"]).json()["id"]
+        answer = client.get(f"/v1/uploads/{name}", headers=headers["a"])
+        assert (answer.status_code, answer.content) == (200, png())
+        assert answer.headers["Content-Type"] == "application/octet-stream"
+        assert answer.headers["Content-Disposition"] == "attachment"
+        assert client.get(f"/v1/uploads/{name}", headers=headers["b"]).status_code == 404
+        assert "send it again" in client.get("/v1/uploads/nothing", headers=headers["a"]).json()["error"]
+        assert client.get(f"/v1/uploads/{name}").status_code == 401

@@ -11,6 +11,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
+from rewardlab.serving.service import ServerOptions
 from rewardlab.types import Completion, Message
 from tests.support.servers import running
 
@@ -68,7 +69,7 @@ def chromium_browser() -> Iterator[Any]:
 @contextmanager
 def served(answer: Callable[[tuple[Message, ...], int], str | Completion], **options: Any) -> Iterator[str]:
     """Serve a judge that says what ``answer`` returns; yields its address."""
-    with running(create_app(GenerativeJudge(ScriptedSampler(answer), load_template("plain")), **options)) as url:
+    with running(create_app(GenerativeJudge(ScriptedSampler(answer), load_template("plain")), ServerOptions(**options))) as url:
         yield url
 
 

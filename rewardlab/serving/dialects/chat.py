@@ -18,9 +18,9 @@ from rewardlab.samplers.base import SamplingParams
 from rewardlab.serving.conversations import chat_sample, read_item
 from rewardlab.serving.dialects.openai_parameters import refuse_unsupported
 from rewardlab.serving.jobs import ChatJob
-from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import JsonObject
 from rewardlab.serving.service import JudgeService
+from rewardlab.serving.strict_json import StrictJSONRoute
 from rewardlab.types import Completion, Message, Part
 
 MAX_TOKENS = 32768

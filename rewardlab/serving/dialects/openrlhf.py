@@ -18,9 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.serving.conversations import Sample, labeled_sample, read_conversation, split_sequence
-from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject
 from rewardlab.serving.service import JudgeService
+from rewardlab.serving.strict_json import StrictJSONRoute
 
 
 class GetRewardRequest(BaseModel):

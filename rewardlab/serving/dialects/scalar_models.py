@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rewardlab.serving.conversations import Sample, chat_sample, split_samples
 from rewardlab.serving.dialects.openai_parameters import CUTTING, refuse_unsupported
-from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import Items, JsonObject
 from rewardlab.serving.service import JudgeService
+from rewardlab.serving.strict_json import StrictJSONRoute
 
 T = TypeVar("T")
 
