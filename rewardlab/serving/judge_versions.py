@@ -50,7 +50,7 @@ class ContextLength:
 
     @staticmethod
     def of(judge: ModelJudge) -> ContextLength | None:
-        """Return the context length of a judge with a local checkpoint; None for others, and if engine options may change it."""
+        """Return the context length of a judge with a local checkpoint, None for others and if engine options may change it."""
         folder = local_checkpoint(judge.spec)
         if _OVERRIDES.search(judge.engine_args.replace("_", "-")):
             return None

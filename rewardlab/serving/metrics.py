@@ -1,4 +1,4 @@
-"""``/metrics`` for Prometheus: the counters of the queue and the engine, read at each scrape, and the histograms."""
+"""``/metrics`` for Prometheus: counters of the queue and the engine, read at each scrape, and histograms."""
 
 from __future__ import annotations
 
@@ -25,35 +25,39 @@ class ServiceCollector:
         queue, groups = self._service.queue, self._service.group_buffer
         for name, description in COUNTS.items():
             yield CounterMetricFamily(f"rewardlab_{name}", description, value=queue.counts[name])
-        votes = CounterMetricFamily("rewardlab_votes", "samples by the status of their verdict", labels=["status"])
+        votes = CounterMetricFamily("rewardlab_votes", "samples by verdict status", labels=["status"])
         for status in VerdictStatus:
             votes.add_metric([status.value], queue.statuses[status.value])
         yield votes
         yield CounterMetricFamily("rewardlab_groups_dissolved", "groups that did not fill in time", value=groups.num_dissolved)
         connections = self._service.connections
-        yield GaugeMetricFamily("rewardlab_connections", "connections that are open", value=connections.num_open)
+        yield GaugeMetricFamily("rewardlab_connections", "open connections", value=connections.num_open)
         closed = CounterMetricFamily("rewardlab_connections_closed", "connections closed by a limit", labels=["reason"])
         for reason in REASONS:
             closed.add_metric([reason], connections.closed[reason])
         yield closed
         yield GaugeMetricFamily("rewardlab_waiting", "pairs in the queue", value=queue.num_waiting)
-        yield GaugeMetricFamily("rewardlab_group_members_waiting", "responses that wait for others", value=groups.num_waiting)
+        yield GaugeMetricFamily(
+            "rewardlab_group_members_waiting", "responses that wait for their group", value=groups.num_waiting
+        )
         yield GaugeMetricFamily(
             "rewardlab_batch_seconds", "moving average of one call of the engine", value=queue.batch_seconds
         )
         yield from self._signs()
         versions = self._service.queue.versions
-        yield GaugeMetricFamily("rewardlab_judge_version", "judges since the start", value=versions.newest.number)
-        yield GaugeMetricFamily("rewardlab_judges_draining", "replaced, with requests left", value=versions.num_draining)
+        yield GaugeMetricFamily("rewardlab_judge_version", "number of the judge since the start", value=versions.newest.number)
+        yield GaugeMetricFamily(
+            "rewardlab_judges_draining", "replaced judges with unanswered requests", value=versions.num_draining
+        )
         yield GaugeMetricFamily("rewardlab_ready", "whether a request is likely to be answered", value=float(queue.ready))
 
     def _signs(self) -> Iterator[Metric]:
-        """Yield what is read of the answers of each key: the last value of each measure, and which of them is a sign."""
+        """Yield the last value of each measure of each key's answers, and which are policy signs."""
         signs = self._service.answer_signs
         answers = GaugeMetricFamily(
-            "rewardlab_answers", "of the last answers that were rewarded, by key and measure", labels=["key", "measure"]
+            "rewardlab_answers", "measures of the last rewarded answers, by key", labels=["key", "measure"]
         )
-        present = GaugeMetricFamily("rewardlab_policy_sign", "1 where the answers of a key show it", labels=["key", "sign"])
+        present = GaugeMetricFamily("rewardlab_policy_sign", "1 if the answers of a key show the sign", labels=["key", "sign"])
         for tenant in signs.tenants:
             measures, names = signs.measures(tenant), signs.present(tenant)
             for name, (_, last) in measures.items():
@@ -62,11 +66,11 @@ class ServiceCollector:
                 if trend.metric in measures:
                     present.add_metric([tenant, name], float(name in names))
         yield from (answers, present)
-        checks = CounterMetricFamily("rewardlab_sign_checks", "comparisons asked again, for the signs", labels=["outcome"])
+        checks = CounterMetricFamily("rewardlab_sign_checks", "repeated comparisons for policy signs", labels=["outcome"])
         for outcome in ("answered", "failed", "skipped"):
             checks.add_metric([outcome], signs.num_checks[outcome])
         yield checks
-        lines = CounterMetricFamily("rewardlab_sign_windows", "windows of answers, for the signs", labels=["outcome"])
+        lines = CounterMetricFamily("rewardlab_sign_windows", "windows of answers for policy signs", labels=["outcome"])
         for outcome in ("read", "failed", "skipped"):
             lines.add_metric([outcome], signs.num_lines[outcome])
         yield lines

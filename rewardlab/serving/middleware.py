@@ -27,14 +27,15 @@ HEADERS = {
 
 
 def accepted_hosts(host: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that a server answers to: ``names`` and those of this machine, for which no other site can pass. () is
-    any name: of a server that listens on more than this machine and is told of none."""
+    """Return the host names that a server answers to: ``names`` and those of this machine, which no other site can have. () is
+    any name: for a server that listens on other interfaces, too, and without ``names``."""
     return (*names, *LOOPBACK) if names or host in LOOPBACK else ()
 
 
 class BrowserGuard:
-    """ASGI middleware: 421 for a Host that is none of ``allowed_hosts`` (without any, all are), 403 for what a page of another
-    origin sends, and the headers that keep a page of ours from being framed or guessed at."""
+    """ASGI middleware: 421 for a Host that is not among ``allowed_hosts`` (if there are any, against DNS rebinding), 403 for
+    writes by a page of another origin, and headers against framing and content sniffing. The server sends no CORS header, so
+    that no other page can read its answers."""
 
     def __init__(self, app: ASGIApp, allowed_hosts: Iterable[str] = ()) -> None:
         self._app, self._allowed = app, {host.lower().strip("[]") for host in allowed_hosts}
@@ -71,7 +72,7 @@ def _name_of(host: str) -> str | None:
 
 
 def _is_foreign(headers: Headers) -> bool:
-    """Return whether a browser says that a page of another origin sends this. Programs say nothing of it."""
+    """Return whether a browser declares the request as sent by a page of another origin. Programs declare nothing."""
     if (site := headers.get("sec-fetch-site")) is not None:
         return site not in ("same-origin", "none")
     if (origin := headers.get("origin")) is None:
@@ -80,7 +81,7 @@ def _is_foreign(headers: Headers) -> bool:
 
 
 class CancelOnDisconnect:
-    """ASGI middleware: a request whose client disconnects is cancelled, and leaves the queue."""
+    """ASGI middleware: cancel a request whose client disconnects, so that it leaves the queue."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -92,7 +93,7 @@ class CancelOnDisconnect:
         disconnected, body_complete = asyncio.Event(), asyncio.Event()
 
         async def receive_body() -> Message:
-            if body_complete.is_set():  # there is nothing left to come but the end
+            if body_complete.is_set():  # only a disconnect can follow
                 await disconnected.wait()
                 return {"type": "http.disconnect"}
             message = await receive()

@@ -29,15 +29,15 @@ from rewardlab.serving.request_record import CHECKS, ServingHistograms, current_
 from rewardlab.serving.schedule import BatchPlanner, BatchTimes, Entry, FairQueue
 
 COUNTS = {
-    "asked": "pairs asked about",
+    "asked": "requested comparisons",
     "cached": "answered from the cache",
     "judged": "judged by the engine",
-    "failed": "that the engine failed to judge",
-    "late": "that could not be judged before their deadline",
-    "gone": "whose caller hung up",
+    "failed": "failed in the engine",
+    "late": "not judged by their deadline",
+    "gone": "whose client disconnected",
     "refused": "refused because the queue was full",
     "batches": "calls of the engine",
-    "sequences": "samples asked of the engine",
+    "sequences": "samples requested from the engine",
 }
 
 

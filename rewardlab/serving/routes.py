@@ -46,7 +46,7 @@ _LABEL = re.compile(r"(\w+ [12AB])\W*\{(first|second)\}")
 
 
 async def _responses(calls: Sequence[Awaitable[T]]) -> list[T | ErrorResponse]:
-    """Return a response or an error for each."""
+    """Return the response or the error of each call."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     responses: list[T | ErrorResponse] = []
     for result in results:
@@ -60,7 +60,7 @@ async def _responses(calls: Sequence[Awaitable[T]]) -> list[T | ErrorResponse]:
 
 
 async def _json_lines(live: AsyncIterator[VoteResult | JudgeResponse]) -> AsyncIterator[str]:
-    """Yield JSON lines: ``{"vote"}`` for each vote, ``{"judgment"}`` as the last, or ``{"error", "status"}`` on failure."""
+    """Yield JSON lines: ``{"vote"}`` for each vote, and last ``{"judgment"}``, or ``{"error", "status"}`` on failure."""
     try:
         async for item in live:
             yield json.dumps({"vote" if isinstance(item, VoteResult) else "judgment": item.model_dump()}) + "\n"
@@ -69,14 +69,14 @@ async def _json_lines(live: AsyncIterator[VoteResult | JudgeResponse]) -> AsyncI
 
 
 def template_labels(text: str) -> tuple[str, str]:
-    """Return what a template's text calls the two responses, as ``("Answer 1", "Answer 2")``; "Response 1" and "Response 2"
-    where it gives them no such name."""
+    """Return the names of the two responses in a template's text, such as ``("Answer 1", "Answer 2")``, by default "Response 1"
+    and "Response 2"."""
     names = {slot: name for name, slot in _LABEL.findall(text)}
     return names.get("first", "Response 1"), names.get("second", "Response 2")
 
 
 def status_response(service: JudgeService) -> StatusResponse:
-    """Return what the key that asks may see: of the queue and of the open groups its own, and how the engine is."""
+    """Return the state of the engine, and of the current key's part of the queue and the open groups."""
     tenant, judge, queue, signs = tenant_of_request(), service.judge, service.queue, service.answer_signs
     record, newest = queue.tenants[tenant], queue.versions.newest
     latencies = sorted(ms for _, ms, _ in record.recent)
@@ -117,7 +117,7 @@ def state_routes(service: JudgeService) -> APIRouter:
     @router.get("/health", response_model_exclude_none=True)
     @router.head("/health", include_in_schema=False)
     async def health(request: Request) -> HealthResponse:
-        """Return whether the server answers; who has a key, or needs none, learns with which judge."""
+        """Return that the server answers, and to clients with a key, or of a server without keys, its judge."""
         if not request.scope["has_key"]:
             return HealthResponse(status="ok")
         version, judge = service.queue.versions.newest, service.judge
@@ -157,7 +157,7 @@ def state_routes(service: JudgeService) -> APIRouter:
 
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> ModelCard:
-        """Return the judge, by the name that /v1/models lists; 404 for another."""
+        """Return the judge by its name in /v1/models; 404 for another name."""
         if name != service.judge.name:
             raise HTTPException(404, f"there is no model {name[:80]!r} here; /v1/models lists the one that is")
         return ModelCard(id=name, created=int(time.time()))
@@ -173,21 +173,21 @@ def upload_routes(service: JudgeService) -> APIRouter:
     @router.put("/v1/uploads", include_in_schema=False)
     @router.put("/v1/uploads/{name}", include_in_schema=False)
     async def upload(request: Request, name: str = "") -> UploadResponse:
-        """Keep an image or a video, to be named in later requests.
+        """Store an image or a video for later requests, which name it ``upload:ID``.
 
-        The body is the file, or a form (multipart/form-data) with one file. A video is known by its Content-Type, video/..., in
-        a form or a PUT by its name too."""
+        The body is the file, or a form (multipart/form-data) with one file. A video has the Content-Type video/..., or, in a
+        form or a PUT, the name of a video."""
         data, is_video = await read_upload(request, name)
         return UploadResponse(id=await service.media.upload(data, video=is_video))
 
     @router.get("/v1/uploads/{name}", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}})
     async def uploaded(name: str) -> Response:
-        """Return what this key has uploaded under an id; 404 where nothing is there."""
+        """Return an upload of this key by its id; 404 if there is none."""
         try:
             path = await service.media.uploaded(name)
         except MediaError as error:
             raise HTTPException(404, str(error)) from error
-        # In pieces: those who do not read theirs hold no more than one each.
+        # Sent in pieces, so that a client that does not read holds no more than one.
         return FileResponse(path, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"})
 
     return router
@@ -201,7 +201,7 @@ def peer_routes(service: JudgeService) -> APIRouter:
 
     @router.post(JOIN_PATH, include_in_schema=False)
     async def join(request: JoinRequest) -> JoinResponse:
-        """Return the reward of a sample that a peer passed on, within its group here; it is not passed on again."""
+        """Return the reward of a sample that a peer passed on, within its group here."""
         peers.check(request.home, request.servers)
         sample = Sample(**request.model_dump(exclude={"home", "servers"}))
         reward = await service.group_buffer.join(sample.key, sample)
@@ -224,7 +224,7 @@ def judging_routes(service: JudgeService) -> APIRouter:
     async def judge_live(request: JudgeRequest) -> StreamingResponse:
         """Judge like /v1/judge, a vote at a time: a JSON line for each vote, the judgment in the last line."""
         service.admit_requests([request])
-        current_request().weights.add(service.queue.versions.current.weights)  # its header is sent before the first vote
+        current_request().weights.add(service.queue.versions.current.weights)  # the header is sent before the first vote
         return StreamingResponse(_json_lines(service.judge_live(request)), media_type="application/x-ndjson")
 
     @router.post("/v1/rewards")

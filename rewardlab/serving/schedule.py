@@ -19,8 +19,8 @@ MAX_SKIPPED = 64  # jobs of a tenant that do not fit into a batch, before its ot
 
 @dataclass(eq=False)
 class Entry:
-    """A job in the queue. A tenant's jobs go by ``rank``, the lowest first. Times are the event loop's. ``version`` of the judge
-    does the job; ``cache_name`` is the key of its result in the cache, None for a result that is not cached."""
+    """A job in the queue. Those of a tenant go by ``rank``, the lowest first. Times are the event loop's. ``version`` of the
+    judge does the job; ``cache_name`` is the key of its result in the cache, None for a result that is not cached."""
 
     tenant: str
     job: Job
@@ -85,8 +85,8 @@ class FairQueue:
         return len(self._lines[tenant].entries) if tenant in self._lines else 0
 
     def sequences_before(self, tenant: str, rank: tuple[int, float, int], num: int) -> float:
-        """Return the sequences that are taken before a job of ``num`` sequences and this rank if nobody else comes: those of the
-        tenant that rank before it, and as many of each other tenant as its weight gives it meanwhile."""
+        """Return the sequences taken before a job of ``num`` sequences and this rank if nobody else comes: those of the tenant
+        that rank before it, and as many of each other tenant as its weight gives it meanwhile."""
         queued = self._lines.get(tenant, _TenantLine())
         behind = queued.entries[bisect_left(queued.entries, rank, key=lambda entry: entry.rank) :]
         ahead = queued.sequences - sum(entry.job.num_sequences for entry in behind)
@@ -177,8 +177,8 @@ class _CallTimes:
 
 
 class BatchTimes:
-    """Predicted seconds of a call by its number of sequences, for each family of jobs: a constant and a slope. An unknown family
-    is predicted to take no time, so that it is tried."""
+    """Predicted seconds of a call by its number of sequences, for each family of jobs: a constant and a slope. An unknown
+    family is predicted to take no time, so that it is tried."""
 
     def __init__(self) -> None:
         self._lines: dict[Hashable, _CallTimes] = {}

@@ -1,7 +1,7 @@
-"""The process around the application: how it listens, and how it stops.
+"""The process around the application: how it logs, listens and stops.
 
-Stopped, it first says that it is not ready, while it still answers; then it listens no more and finishes what it has; what is
-left when its time is up is answered with a sentence. The exit status is 0.
+After SIGTERM it reports not ready while it still answers; then it stops listening and finishes its requests. Requests that are
+left when the time is up are answered with an error. The exit status is 0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOG_FORMATS = ("text", "json")
 
 
 class JsonFormatter(logging.Formatter):
-    """A JSON object a line: time (UTC), level, logger, and the fields of a request or the message of anything else."""
+    """One JSON object per line: time (UTC), level, logger, and the fields of a request or the message of another record."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -60,8 +60,8 @@ def log_config(log_format: str) -> dict[str, Any]:
 def listening_options(
     *, certificate: Path | None = None, private_key: Path | None = None, root_path: str = "", log_format: str = "text"
 ) -> dict[str, Any]:
-    """Return what uvicorn is told: with a PEM ``certificate`` (its chain) and its key it speaks TLS, ``root_path`` is the path
-    that a proxy serves it under. Raise ConfigError for one of the two without the other, or that cannot be used together."""
+    """Return uvicorn's options: TLS with a PEM ``certificate`` (chain) and its ``private_key``, ``root_path``, logging.
+    Raise ConfigError for one of certificate and key without the other, or that do not belong together."""
     if log_format not in LOG_FORMATS:
         raise ConfigError(f"--log-format {log_format}: expected {' or '.join(LOG_FORMATS)}")
     if (certificate is None) != (private_key is None):
@@ -79,12 +79,12 @@ def listening_options(
 
 
 LOG = logging.getLogger("uvicorn.error")
-ANSWER_S = 5.0  # to send the last sentences
+ANSWER_S = 5.0  # to send the last answers
 
 
 @dataclass(frozen=True)
 class StopTimes:
-    """Seconds from SIGTERM to the end: ``notice_s`` unready but listening, then at most ``drain_s`` for what was begun."""
+    """Seconds after SIGTERM: ``notice_s`` not ready but listening, then at most ``drain_s`` to finish requests."""
 
     notice_s: float = 5.0
     drain_s: float = 90.0
@@ -100,7 +100,7 @@ class JudgeServer(uvicorn.Server):
         self._exit_at: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to stop. uvicorn would listen no more at once, and end with the signal as its status."""
+        """Begin to stop. uvicorn itself would stop listening at once, and exit with the signal as its status."""
         if self.should_exit:
             self.force_exit = self.force_exit or sig == signal.SIGINT
             return
@@ -109,7 +109,7 @@ class JudgeServer(uvicorn.Server):
         self._service.queue.announce_stop()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen. uvicorn has no setting for the time of a handshake of TLS, and a connection is known after it only."""
+        """Listen. uvicorn has no option for the time of a TLS handshake, before which a connection is not counted."""
         if self.config.ssl is not None:
             loop, seconds = asyncio.get_running_loop(), self._service.limits.header_seconds
             loop.create_server = partial(loop.create_server, ssl_handshake_timeout=seconds)  # type: ignore[method-assign]
@@ -141,7 +141,7 @@ def _address(config: uvicorn.Config) -> str:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raise OutputError unless the port can be listened on."""
+    """Raise OutputError if the port is not free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -152,8 +152,8 @@ def check_port(host: str, port: int) -> None:
 
 
 def run_server(app: Any, times: StopTimes, **config: Any) -> None:
-    """Serve an application of :func:`rewardlab.serving.app.create_app` until stopped, its connections held to its limits.
-    ``config`` is uvicorn's: ``host``, ``port`` and whatever else."""
+    """Serve an application of :func:`rewardlab.serving.app.create_app` until stopped, with its limits on connections.
+    ``config`` are other options of uvicorn, such as ``host`` and ``port``."""
     connections = bounded_connections(app.state.limits, app.state.service.connections)
     server = JudgeServer(uvicorn.Config(app, log_level="info", **connections, **config), app.state.service, times)
     with contextlib.suppress(KeyboardInterrupt):
