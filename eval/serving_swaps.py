@@ -32,8 +32,7 @@ from serving_trainers import Recorded, train
 from eval.studies import closed_loop as loop
 from rewardlab.data.files import write_atomic
 from rewardlab.demo.pairs import make_pairs
-from rewardlab.integrations.chats import chat_images, chat_text
-from rewardlab.integrations.client import RewardClient, image_url
+from rewardlab.integrations.client import RewardClient, chat_images, chat_text, image_url
 from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.models.checkpoints import commit
 from rewardlab.types import PreferencePair

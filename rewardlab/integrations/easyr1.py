@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.integrations.chats import read_prompt, request_rewards
-from rewardlab.integrations.client import RewardClient
+from rewardlab.integrations.client import RewardClient, read_prompt, request_rewards
 
 REWARD_NAME = "judge"
 REWARD_TYPE = "batch"

@@ -21,8 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.integrations.chats import read_prompt, request_rewards
-from rewardlab.integrations.client import RewardClient
+from rewardlab.integrations.client import RewardClient, read_prompt, request_rewards
 
 
 class JudgeORM:

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rewardlab.errors import EndpointError
-from rewardlab.integrations.chats import read_prompt, request_rewards
-from rewardlab.integrations.client import RewardClient
+from rewardlab.integrations.client import RewardClient, read_prompt, request_rewards
 from rewardlab.serving.conversations import strip_markup
 
 

@@ -22,8 +22,7 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rewardlab.errors import EndpointError
-from rewardlab.integrations.chats import read_prompt
-from rewardlab.integrations.client import RewardClient
+from rewardlab.integrations.client import RewardClient, read_prompt
 
 
 @dataclass

@@ -19,8 +19,7 @@ from rewardlab.data.images import encode_png, from_data_url
 from rewardlab.errors import DataError
 from rewardlab.integrations import client as client_module
 from rewardlab.integrations import easyr1, slime
-from rewardlab.integrations.chats import read_prompt
-from rewardlab.integrations.client import LOSSLESS_PIXELS, image_url, image_urls
+from rewardlab.integrations.client import LOSSLESS_PIXELS, image_url, image_urls, read_prompt
 from rewardlab.integrations.ms_swift import JudgeORM
 from rewardlab.integrations.trl import judge_reward
 from rewardlab.judging.judge import GenerativeJudge

@@ -32,6 +32,7 @@ from rewardlab.serving.strict_json import parse_json
 from rewardlab.types import Message
 from tests.support.scripted_judge import CHATML, PROMPT
 from tests.support.servers import running
+from tests.support.serving import in_process, judge_of
 
 ROOT = Path(__file__).parents[2]
 PLAIN = load_template("plain")
@@ -53,7 +54,7 @@ def judge(**options: Any) -> GenerativeJudge:
 def client() -> Iterator[httpx.Client]:
     rules, limits = GroupRules(group_size=2, group_timeout_s=0.02), Limits(comparisons=20_000)
     app = create_app(judge(max_tokens=64), ServerOptions(rules=rules, limits=limits))
-    with running(app) as url, httpx.Client(base_url=url, timeout=30) as client:
+    with in_process(app) as client:
         yield client
 
 
@@ -315,7 +316,7 @@ def test_bytes_are_held_until_the_answer() -> None:
 def test_a_body_that_waits_holds_room() -> None:
     """While one body is on its way the next is told to come again; when it has gone there is room."""
     app = create_app(judge(), ServerOptions(limits=Limits(held_bytes=3000)))
-    with running(app) as url, httpx.Client(base_url=url, timeout=30) as client:
+    with in_process(app) as client:
         go_on = threading.Event()
 
         def chunks() -> Iterator[bytes]:
@@ -323,7 +324,7 @@ def test_a_body_that_waits_holds_room() -> None:
             go_on.wait(20)
             yield json.dumps(PAIR).encode()
 
-        slow = threading.Thread(target=lambda: httpx.post(f"{url}/v1/judge", content=chunks(), headers=JSON, timeout=30))
+        slow = threading.Thread(target=lambda: client.post("/v1/judge", content=chunks(), headers=JSON))
         slow.start()
         padded = json.dumps(PAIR).encode() + b" " * 1000
         while (answer := client.post("/v1/judge", content=padded, headers=JSON)).status_code == 200:
@@ -344,7 +345,7 @@ def test_comparisons_of_a_key_in_progress() -> None:
         return first(prompt, draw)
 
     app = create_app(
-        GenerativeJudge(ScriptedSampler(held), PLAIN),
+        judge_of(held),
         ServerOptions(keys=[Key.of("a"), Key.of("b")], limits=Limits(key_comparisons=3)),
     )
 

@@ -34,6 +34,7 @@ from rewardlab.types import Message
 from tests.data.test_video import film
 from tests.support.images import png
 from tests.support.servers import running
+from tests.support.serving import in_process
 
 
 class CountedMedia(Media):
@@ -289,10 +290,10 @@ def test_a_video_of_too_much_work(video: bytes) -> None:
     limits = Limits(video_seconds=0.001)
     body: dict[str, Any] = {"question": "q", "responses": ["a", "b"]}
     body["videos"] = ["upload:" + Media().upload(video, video=True)]
-    with running(create_app(judge(), ServerOptions(limits=limits))) as url:
-        answer = httpx.post(f"{url}/v1/uploads", content=video, headers={"Content-Type": "video/mp4"}, timeout=30)
-        image = httpx.post(f"{url}/v1/uploads", content=png(), timeout=30)
-        assert httpx.post(f"{url}/v1/judge", content=json.dumps(body), timeout=30).status_code == 422
+    with in_process(create_app(judge(), ServerOptions(limits=limits))) as client:
+        answer = client.post("/v1/uploads", content=video, headers={"Content-Type": "video/mp4"})
+        image = client.post("/v1/uploads", content=png())
+        assert client.post("/v1/judge", content=json.dumps(body)).status_code == 422
     assert (answer.status_code, "takes more than 0.001 s" in answer.text, image.status_code) == (422, True, 200)
 
 

@@ -26,7 +26,6 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.intervals import wilson_interval
 from rewardlab.prompts import load_template
 from rewardlab.samplers.child_process import ProcessSampler
-from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
 from rewardlab.serving.queue import QueueOptions
@@ -36,6 +35,7 @@ from tests.support.browser import CHROMIUM, DESK, PALE, PHONE, REFUSED, chromium
 from tests.support.held_judge import held_sampler
 from tests.support.scripted_judge import ANSWERS, handler, quality
 from tests.support.servers import running
+from tests.support.serving import app_of
 
 FOLDER = Path(rewardlab.serving.__path__[0]) / "page"
 MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -461,7 +461,7 @@ def test_trouble_in_words(chromium: Any) -> None:
 @pytest.fixture(scope="module")
 def locked() -> Iterator[httpx.Client]:
     """A client without a key, of a server that wants one, behind a proxy that serves it below a path."""
-    app = create_app(GenerativeJudge(ScriptedSampler(answer), load_template("plain")), ServerOptions(keys=[Key.of("k")]))
+    app = app_of(answer, keys=[Key.of("k")])
     app.root_path = "/judge"
     with running(app) as url, httpx.Client(base_url=f"{url}/judge") as client:
         yield client

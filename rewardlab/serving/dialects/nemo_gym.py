@@ -20,16 +20,16 @@ from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
 
 TASK_INDEX, ROLLOUT_INDEX = "_ng_task_index", "_ng_rollout_index"
-MAX_NUMBER = 1e150  # integers of JSON may be larger than any float; these are nobody's metrics, and their squares are infinite
-MOST_NAMES = 1000  # of numbers; each is described five times for each task
+MAX_NUMBER = 1e150  # larger numbers are no metrics, and their squares are infinite
+MOST_NAMES = 1000  # of metrics; each has five statistics per task
 
 
 def aggregate_metrics(rollouts: Sequence[JsonObject]) -> JsonObject:
-    """Return ``group_level_metrics`` (for each task in the order of its index), ``agent_metrics`` (over all rollouts) and
-    ``key_metrics`` (the means of the latter). Every number of a rollout and of its response's usage is described by
-    ``mean/NAME``, ``max/``, ``min/``, ``median/`` and ``std/`` (of a sample; 0 for one). A rollout without a task is of 0.
+    """Return ``group_level_metrics`` (by task, in order of its index), ``agent_metrics`` (over all rollouts) and
+    ``key_metrics`` (the means of the latter). Every number of a rollout and of its response's usage has ``mean/NAME``,
+    ``max/``, ``min/``, ``median/`` and ``std/`` (sample deviation; 0 for one). A rollout without a task belongs to task 0.
 
-    Raises DataError for numbers of more than :data:`MOST_NAMES` names."""
+    Raise DataError for more than :data:`MOST_NAMES` names."""
     tasks: dict[int | str, list[dict[str, float]]] = {}
     for rollout in rollouts:
         index = rollout.get(TASK_INDEX)
@@ -43,7 +43,7 @@ def aggregate_metrics(rollouts: Sequence[JsonObject]) -> JsonObject:
 
 
 def _place(index: int | str) -> tuple[bool, int, str]:
-    """Return what indices are sorted by: numbers, also those that are sent as texts, and then other texts."""
+    """Return the sort key of an index: numbers, also as texts, come before other texts."""
     is_number = isinstance(index, int) or (index.isdecimal() and len(index) < 20)
     return not is_number, int(index) if is_number else 0, str(index)
 
@@ -61,7 +61,7 @@ def _numbers(rollout: JsonObject) -> dict[str, float]:
 
 def _described(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     by_name: dict[str, list[float]] = {}
-    for row in rows:  # once, whatever the number of names
+    for row in rows:  # a single pass, whatever the number of names
         for name, value in row.items():
             by_name.setdefault(name, []).append(value)
     if len(by_name) > MOST_NAMES:
@@ -117,7 +117,7 @@ class VerifyRequest(BaseModel):
 
 
 class Comparison(BaseModel):
-    """One comparison on the contract's scales: scores 1 to 5, ranking 1 (first much better) to 6; null where it failed."""
+    """One comparison on NeMo-Gym's scales: scores 1 to 5, ranking 1 (first much better) to 6; null if it failed."""
 
     response_i: int
     response_j: int
@@ -134,7 +134,7 @@ class CompareResponse(BaseModel):
 
 
 class AggregateRequest(BaseModel):
-    """Responses of ``/verify``, of which some fields may be left out."""
+    """Answers of ``/verify``; fields may be missing."""
 
     model_config = ConfigDict(
         extra="ignore",
@@ -152,9 +152,8 @@ class AggregateResponse(BaseModel):
 
 
 def _output_text(response: JsonObject) -> str:
-    """Return what a Responses-API object shows of a rollout: the texts of its messages, the calls of tools and what came back,
-    without reasoning; "" where the policy did not get beyond that. Raises DataError for an output without any item, or with
-    images."""
+    """Return the texts of a Responses-API object: messages, tool calls and their results, without reasoning; "" for a rollout
+    of reasoning alone. Raise DataError for an output without items, or with images."""
     output = response.get("output")
     if not isinstance(output, list) or not output or not all(isinstance(item, dict) for item in output):
         raise DataError("a response has no output; expected a Responses API object with a list of items, such as a message")
@@ -184,23 +183,23 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/seed_session")
     async def seed_session(body: JsonObject) -> JsonObject:
-        """Return an empty object: a rollout has no state here."""
+        """Return an empty object: rollouts have no state here."""
         return {}
 
     @router.post("/aggregate_metrics")
     async def aggregate(request: AggregateRequest) -> AggregateResponse:
-        """Return statistics of the rollouts' numbers, for each task and over all."""
+        """Return statistics of the rollouts' metrics, for each task and over all."""
         return AggregateResponse(**await run_in_threadpool(aggregate_metrics, request.verify_responses))
 
     @router.get("/reverify_mode")
     async def reverify_mode() -> str:
-        """Return ``unsupported``: a reward depends on the other rollouts of its group, which a second look does not have."""
+        """Return ``unsupported``: a reward depends on the other rollouts of its group."""
         return "unsupported"
 
     @router.post("/compare")
     async def compare(request: CompareRequest) -> CompareResponse:
-        """Return the rewards of a group, in -1..1; 503 where no comparison of a response could be judged, 422 for a response
-        that holds an image. Scores of a single comparison that failed are null."""
+        """Return the rewards of a group, in -1..1; 503 if no comparison of a response could be judged, 422 for a response with
+        an image. A failed comparison has null scores."""
         if len(request.response_objs) == 1:
             raise DataError("one response has nothing to be compared with; send two or more in response_objs")
         service.admit_group(len(request.response_objs))
@@ -220,15 +219,15 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/verify")
     async def verify(request: VerifyRequest) -> JsonObject:
-        """Return the request with the rollout's reward, when all of its group have come; 408 if they do not in time, 422 for a
-        rollout that holds an image. A group are rollouts of one prompt and principle, and of one ``_ng_task_index`` or
-        ``prompt_id`` where these are sent."""
+        """Return the request with the rollout's reward when its group is complete; 408 if it does not complete in time, 422 for
+        a rollout with an image. Rollouts of one prompt and principle, and of one ``_ng_task_index`` and ``prompt_id``, are a
+        group."""
         content = request.responses_create_params.get("input")
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         if not isinstance(messages, list):
             raise DataError("responses_create_params.input is neither a text nor a list of messages")
         question, references = read_conversation(messages)
-        # The same text may be asked as several tasks.
+        # Several tasks may have the same text.
         scope = json.dumps([request.task_index, request.prompt_id])
         text = _output_text(request.response)
         sample = Sample(_with_principle(question, request.principle), text, references, scope=scope)
