@@ -35,7 +35,6 @@ class Admission:
         self._comparisons: Counter[str] = Counter()
 
     def open(self, tenant: str) -> Share:
-        """Return the empty share of a new request."""
         return Share(self, tenant)
 
     def take_bytes(self, tenant: str, number: int, num_held: int) -> None:
@@ -75,7 +74,6 @@ class Admission:
         self._comparisons[tenant] += number
 
     def release(self, tenant: str, num_bytes: int, images: Iterable[bytes], comparisons: int) -> None:
-        """Give back bytes, images and comparisons."""
         for image in images:
             self._images[tenant, id(image)] -= 1
             num_bytes += 0 if self._images[tenant, id(image)] else len(image)
@@ -105,7 +103,6 @@ class Share:
         self._is_released = False
 
     def part(self) -> Share:
-        """Return the share of a part of this request."""
         return self if self is NO_SHARE else Share(self.admission, self.tenant, self.request or self)
 
     def separate(self) -> Share:
@@ -184,7 +181,6 @@ SHARE: ContextVar[Share] = ContextVar("SHARE", default=NO_SHARE)  # of the curre
 
 @contextlib.contextmanager
 def separate_share() -> Iterator[None]:
-    """Count what is held and begun within the context separately (:meth:`Share.separate`)."""
     with _using(SHARE.get().separate()):
         yield
 

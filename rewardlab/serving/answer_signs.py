@@ -92,7 +92,6 @@ class WatchedAnswers:
     num_reading: int = 0  # windows taken but not read yet
 
     def drop(self) -> None:
-        """Drop the answers since the last window, but not the measures of the judge."""
         self.rows, self.num_chars = [], 0
 
     def take(self, num_canaries: int) -> tuple[list[Row], dict[str, float]]:
@@ -199,14 +198,12 @@ class AnswerSigns:
         current_request().signs.update(self.present(tenant))
 
     def _begin_watching(self, tenant: str, version: JudgeVersion) -> WatchedAnswers:
-        """Start the record of a key."""
         self._forget_silent()
         watched = WatchedAnswers(PolicySigns(self._rules.limits), time.monotonic(), version.number)
         self._watched[tenant] = watched
         return watched
 
     def _forget_silent(self) -> None:
-        """Drop the records of keys without recent answers."""
         for name in [name for name in self._watched if self._of(name) is None]:
             self._num_chars -= self._watched.pop(name).num_chars
 
@@ -248,7 +245,6 @@ class AnswerSigns:
         version: int,
         num_chars: int,
     ) -> None:
-        """Read a window; ``means`` are of that ``version`` of the judge."""
         outcome = "failed"
         try:
             async with self._one_reader:  # windows keep their order

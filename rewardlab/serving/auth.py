@@ -188,7 +188,6 @@ class Keys:
             account.tokens.take(tokens)
 
     def weight(self, tenant: str) -> float:
-        """Return the weight of a tenant in the schedule of the engine."""
         return self._weights.get(tenant, 1.0)
 
 
@@ -219,7 +218,6 @@ class Guesses:
         return 0.0 if bucket is None or (address, key_digest(header)) in self._good else bucket.wait_s()
 
     def record(self, address: str, header: str, *, is_good: bool) -> None:
-        """Remember whether the key in a header was good."""
         if is_good:
             _remember(self._good, (address, key_digest(header)), True)
         else:

@@ -185,7 +185,6 @@ class BoundedConnection(H11Protocol):
         return phase[0]
 
     def overdue(self, limits: Limits) -> str:
-        """Return the reason to close the connection, "" for none."""
         phase, now = self._look(), self.guard.clock
         seconds, allowed = now - self._since, limits.header_seconds
         match phase:

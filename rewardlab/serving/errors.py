@@ -100,7 +100,6 @@ _OPENAI_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 def error_status(error: Exception) -> str:
-    """Return the status of one of :data:`REQUEST_ERRORS`."""
     input_status = type(error).__name__.removesuffix("Error").lower()
     return _STATUSES.get(type(error), (input_status, 422))[0]
 
@@ -134,7 +133,6 @@ def error_response(
 
 
 async def failed_request(request: Request, error: Exception) -> JSONResponse:
-    """Answer one of :data:`REQUEST_ERRORS`."""
     retry_after_s = getattr(error, "retry_after_s", None)
     headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
     code = _STATUSES.get(type(error), ("", 422))[1]
@@ -179,7 +177,6 @@ async def refused_request(request: Request, error: Exception) -> JSONResponse:
 
 
 async def internal_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer a bug; the log has the traceback."""
     return error_response(request.url.path, 500, f"the server failed ({type(error).__name__}); its log says more")
 
 

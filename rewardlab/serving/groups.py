@@ -131,7 +131,6 @@ class GroupBuffer(Generic[T, R]):
             raise
 
     def close(self) -> None:
-        """Fail the members of all open groups, which cannot fill any more."""
         self._closed = True
         for group in self._open.values():
             group.fail(_stopping())

@@ -57,7 +57,6 @@ class JudgeJob:
 
     @property
     def num_sequences(self) -> int:
-        """Return the number of samples."""
         return len(self.orders) * self.num_votes
 
     @property
@@ -82,7 +81,6 @@ class JudgeJob:
         return [replace(judgment, votes=tuple(_without_tokens(vote) for vote in judgment.votes)) for judgment in judgments]
 
     def errors(self, result: Judgment) -> list[str]:
-        """Return the errors of samples that the engine failed to draw."""
         return [vote.completion.error for vote in result.votes if vote.verdict.status in FAILED]
 
     def is_lost(self, result: Judgment) -> bool:
@@ -249,7 +247,6 @@ class EngineThread:
         return future
 
     def close(self) -> None:
-        """End the thread after its pending calls."""
         self._calls.put(None)
 
     def _work(self) -> None:

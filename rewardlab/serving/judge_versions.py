@@ -124,7 +124,6 @@ class JudgeVersion:
 
     @property
     def hash(self) -> str:
-        """Return the name by which clients distinguish judges."""
         return self.cache_name[:16]
 
 
@@ -181,7 +180,6 @@ class JudgeVersions:
         return VERSION.get() or self.newest
 
     def replace(self, version: JudgeVersion) -> None:
-        """Let another judge answer requests from now on."""
         old, self.newest = self.newest, version
         version.number = old.number + 1
         if old.num_users:
@@ -191,7 +189,6 @@ class JudgeVersions:
 
     @contextmanager
     def held(self, version: JudgeVersion) -> Iterator[None]:
-        """Keep a version within the context."""
         version.num_users += 1
         try:
             yield
@@ -203,7 +200,6 @@ class JudgeVersions:
 
     @contextmanager
     def bound(self, version: JudgeVersion) -> Iterator[None]:
-        """Bind the context to a version, and keep it."""
         with self.held(version):
             token = VERSION.set(version)
             try:
@@ -212,7 +208,6 @@ class JudgeVersions:
                 VERSION.reset(token)
 
     def _drop(self, version: JudgeVersion) -> None:
-        """Drop a judge, also from its version, which the timer of an idle connection may still refer to."""
         LOG.warning("version %d of the judge has answered all of its requests and is dropped", version.number)
         self._on_drop(version)
         close_judge(version.judge)

@@ -85,11 +85,9 @@ class Limits:
         return [(one.name, one.default, one.metadata["words"]) for one in fields(Limits)]  # type: ignore[misc]
 
     def check_responses(self, number: int) -> None:
-        """Raise LimitError for too many responses to one question."""
         _check(number, self.responses, "responses to one question", "responses")
 
     def check_images(self, number: int) -> None:
-        """Raise LimitError for too many images of a question or chat."""
         _check(number, self.images, "images", "images")
 
     def check_comparisons(self, comparisons: int, votes: int) -> None:

@@ -67,7 +67,6 @@ class WorkBudget:
             room.leave()
 
     def give_back(self, num_bytes: int) -> None:
-        """Return ``num_bytes`` to the budget."""
         self._free += num_bytes
         self._grant()
 
@@ -86,7 +85,6 @@ class Room:
         self._budget, self.num_bytes, self._num_users = budget, num_bytes, 1
 
     def shrink(self, num_bytes: int) -> None:
-        """Keep at most ``num_bytes``, and return the rest."""
         rest = max(0, self.num_bytes - num_bytes)
         self.num_bytes -= rest
         self._budget.give_back(rest)
@@ -199,7 +197,6 @@ class Media:
         return self.plain(self.read(reference, where), where)
 
     def read(self, reference: str, where: str, *, video: bool = False) -> bytes:
-        """Return the encoded bytes of a reference. Raise MediaError."""
         return self._bytes(reference, where, MAX_VIDEO_BYTES if video else MAX_IMAGE_BYTES)
 
     def frames(
@@ -268,7 +265,6 @@ class MediaLoader:
         self._images, self._videos = _Budgets(limits.decoding_bytes), _Budgets(limits.decoding_bytes)
 
     async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
-        """Return the images of references. Raise MediaError, and OverloadedError if requests hold too many bytes."""
         return tuple([await self._image(reference, f"image {n}") for n, reference in enumerate(references)])
 
     async def frames(self, reference: str, number: int, place: int = 0) -> tuple[bytes, ...]:

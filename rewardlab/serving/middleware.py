@@ -64,7 +64,6 @@ class BrowserGuard:
 
 
 def _name_of(host: str) -> str | None:
-    """Return the name in a Host header, without its port."""
     try:
         return None if "@" in host else urlsplit(f"//{host}").hostname
     except ValueError:

@@ -34,7 +34,6 @@ DOCS_POLICY = (
 
 
 def _page_files() -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the bytes of each file of ``/ui``, by name."""
     for path in sorted((files("rewardlab.serving") / "page").iterdir(), key=lambda path: path.name):
         if path.name.rpartition(".")[2] in MEDIA_TYPES or path.name == INDEX:
             yield path.name, path.read_bytes()

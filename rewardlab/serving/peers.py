@@ -74,7 +74,6 @@ class Peers:
             raise ConfigError(f"--peers: names no other server than --address {address}; expected the URLs of the others")
 
     def home_of(self, key: str) -> str:
-        """Return the home of a group by its key."""
         return max(self.servers, key=lambda url: hashlib.sha256(f"{url} {key}".encode("utf-8", "surrogatepass")).digest())
 
     async def join(self, home: str, sample: Sample) -> MemberReward:

@@ -50,7 +50,6 @@ class ResultCache:
         self._num_tries: OrderedDict[str, int] = OrderedDict()
 
     def get(self, name: str) -> Any:
-        """Return the result, or None."""
         if name in self._results:
             self._results.move_to_end(name)
         return self._results.get(name)
@@ -267,7 +266,6 @@ class JudgeQueue:
         return free > 0 and (len(self._keys) < 2 or self._waiting.num_of(tenant) < free)
 
     async def _enter(self, tenant: str, wait_until: float | None) -> None:
-        """Wait for room."""
         if wait_until is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(wait_until):
@@ -293,12 +291,10 @@ class JudgeQueue:
             )
 
     def _seconds_busy(self, now: float, version: JudgeVersion) -> float:
-        """Return the seconds until a thread of a judge is free."""
         ends = [end for of, end in self._ends if of is version]
         return max(0.0, min(ends) - now) if len(ends) >= self.options.num_threads else 0.0
 
     def _leave(self, entry: Entry) -> bool:
-        """Take a job out of the queue; return whether it was still there."""
         was_waiting = self._waiting.remove(entry)
         self._free_room()
         return was_waiting
@@ -396,7 +392,6 @@ class JudgeQueue:
         return asyncio.get_running_loop().time() + self._times.expected(family_of(batch[0].job), total)
 
     def _learn(self, batch: Sequence[Entry], results: Sequence[Any], seconds: float) -> None:
-        """Record the time of a good call, and charge its tokens."""
         self.batch_seconds = 0.7 * self.batch_seconds + 0.3 * seconds
         good = [pair for pair in zip(batch, results, strict=True) if not isinstance(pair[1], Exception)]
         for entry, result in good:

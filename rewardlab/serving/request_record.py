@@ -56,7 +56,6 @@ def current_request() -> RequestRecord:
 
 
 def tenant_of_request() -> str:
-    """Return the tenant of the current request."""
     return current_request().tenant
 
 
@@ -97,12 +96,10 @@ class ServingHistograms:
         self._key_tokens.labels(key).inc(num_tokens)
 
     def add_batch(self, num_sequences: int, seconds: float) -> None:
-        """Add a call of the engine, also one that failed."""
         self._batch.observe(num_sequences)
         self._engine.observe(seconds)
 
     def add_job(self, wait_s: float, num_tokens: int) -> None:
-        """Add a job that the engine has done."""
         self._wait.observe(wait_s)
         self._tokens.observe(num_tokens)
 

@@ -46,7 +46,6 @@ _LABEL = re.compile(r"(\w+ [12AB])\W*\{(first|second)\}")
 
 
 async def _responses(calls: Sequence[Awaitable[T]]) -> list[T | ErrorResponse]:
-    """Return the response or the error of each call."""
     results = await asyncio.gather(*calls, return_exceptions=True)
     responses: list[T | ErrorResponse] = []
     for result in results:
@@ -166,7 +165,6 @@ def state_routes(service: JudgeService) -> APIRouter:
 
 
 def upload_routes(service: JudgeService) -> APIRouter:
-    """Return ``/v1/uploads``."""
     router = _router()
 
     @router.post("/v1/uploads")
@@ -211,7 +209,6 @@ def peer_routes(service: JudgeService) -> APIRouter:
 
 
 def judging_routes(service: JudgeService) -> APIRouter:
-    """Return ``/v1/judge`` and ``/v1/rewards``, and batches of both."""
     router = _router()
 
     @router.post("/v1/judge")

@@ -81,7 +81,6 @@ class FairQueue:
         return {tenant for tenant, line in self._lines.items() if line.entries and tenant != CHECKS}
 
     def num_of(self, tenant: str) -> int:
-        """Return how many jobs of a tenant wait."""
         return len(self._lines[tenant].entries) if tenant in self._lines else 0
 
     def sequences_before(self, tenant: str, rank: tuple[int, float, int], num: int) -> float:
@@ -114,7 +113,6 @@ class FairQueue:
         return True
 
     def take(self, entry: Entry) -> None:
-        """Remove a job in its tenant's turn."""
         if self.remove(entry) and entry.tenant != CHECKS:
             line = self._lines[entry.tenant]
             self._virtual_time = max(self._virtual_time, line.start)
@@ -191,7 +189,6 @@ class BatchTimes:
         line.add(num, seconds, FORGETTING if seconds > expected / 2 else OUTDATED)
 
     def expected(self, family: Hashable, num: float) -> float:
-        """Return the seconds that a call of ``num`` sequences takes on average."""
         line = self._lines.get(family)
         if line is None or not line.weight:
             return 0.0
@@ -256,7 +253,6 @@ class BatchPlanner:
         self._shortest_s, self._smallest = math.inf, max_sequences  # of what waits: seconds to its deadline, sequences
 
     def add(self, entry: Entry) -> None:
-        """Put a job into the queue."""
         self._waiting.add(entry)
         if entry.tenant == CHECKS:
             return
@@ -315,5 +311,4 @@ class BatchPlanner:
         return max(size, self._times.efficient_size(family, most), job.num_sequences)
 
     def _kind(self, entry: Entry) -> Hashable:
-        """Return the key that all jobs of a batch share."""
         return (entry.job.kind, None if self._mix_seeds else entry.job.seed)

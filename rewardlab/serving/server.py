@@ -141,7 +141,6 @@ def _address(config: uvicorn.Config) -> str:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raise OutputError if the port is not free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -121,7 +121,7 @@ class JudgeService:
             groups.setdefault(sample.key, []).append(n)
         least = self.rules.group_size if self.rules.joins_parts and not is_whole else 2
         sizes = [(len(group), samples[group[0]].anchor is not None) for group in groups.values()]
-        self._admit_groups([(number, has_anchor) for number, has_anchor in sizes if number >= least or has_anchor])
+        self.admit_groups([(number, has_anchor) for number, has_anchor in sizes if number >= least or has_anchor])
 
         async def reward(indices: list[int]) -> list[float]:
             group = [samples[n] for n in indices]
@@ -129,13 +129,11 @@ class JudgeService:
                 return await gather_bounded(partial(self._join_group, sample) for sample in group)
             return await self._group_rewards(group)
 
-        rewards = await gather_bounded(partial(reward, indices) for indices in groups.values())
-        by_index = {
-            n: value
-            for indices, values in zip(groups.values(), rewards, strict=True)
-            for n, value in zip(indices, values, strict=True)
-        }
-        return [by_index[n] for n in range(len(samples))]
+        rewards = dict[int, float]()
+        results = await gather_bounded(partial(reward, indices) for indices in groups.values())
+        for indices, values in zip(groups.values(), results, strict=True):
+            rewards |= zip(indices, values, strict=True)
+        return [rewards[n] for n in range(len(samples))]
 
     async def _join_group(self, sample: Sample) -> float:
         """Return the reward of a sample that came alone, within its group, here or at the peer that is its home."""
@@ -150,14 +148,14 @@ class JudgeService:
 
     async def _collected_rewards(self, samples: list[Sample]) -> list[MemberReward]:
         """Return the rewards of a group whose samples came one at a time, by the judge of the request that completed it."""
-        self._admit_groups([(len(samples), False)])
+        self.admit_groups([(len(samples), False)])
         version = self.queue.versions.current
         with self.queue.versions.bound(version):
             values = await self._group_rewards(samples)
         signs = tuple(sorted(self.answer_signs.present(tenant_of_request())))
         return [MemberReward(value, version.weights, signs) for value in values]
 
-    def _admit_groups(self, groups: Sequence[tuple[int, bool]]) -> None:
+    def admit_groups(self, groups: Sequence[tuple[int, bool]]) -> None:
         """Admit the comparisons of a framework's groups: (size, whether it has an anchor) of each."""
         self.limits.check_responses(max(number for number, _ in groups) if groups else 0)
         comparisons = sum(number if has_anchor else most_matches(self.rules.strategy, number) for number, has_anchor in groups)
@@ -169,10 +167,6 @@ class JudgeService:
         if context is not None and context.may_exceed(texts):
             await run_in_threadpool(context.check, texts)
 
-    def admit_group(self, num_responses: int) -> None:
-        """Admit the comparisons of a group of responses by the server's own rules, as :meth:`admit` does."""
-        self._admit_groups([(num_responses, False)])
-
     def admit(self, comparisons: int, votes: int) -> None:
         """Count the comparisons of a request before any begins. Raise LimitError for a request with too many comparisons or
         votes, OverloadedError if its key has too many in progress."""
@@ -180,7 +174,6 @@ class JudgeService:
         SHARE.get().take_comparisons(comparisons)
 
     def admit_requests(self, requests: Sequence[JudgeRequest | RewardsRequest]) -> None:
-        """Admit the comparisons of a batch, as :meth:`admit` does."""
         sizes = [_size(request) for request in requests]
         self.admit(sum(number for number, _ in sizes), sum(number * votes for number, votes in sizes))
 
@@ -189,10 +182,8 @@ class JudgeService:
         first = samples[0]
         anchor = [] if first.anchor is None else [first.anchor]
         responses = (*(sample.response for sample in samples), *anchor)
-        result = await self.compare_responses(
-            "samples", first.question, responses, first.images, strategy="anchor" if anchor else ""
-        )
-        return self.all_rewards(result)
+        strategy = "anchor" if anchor else ""
+        return self.all_rewards(await self.compare_responses(first.question, responses, first.images, strategy=strategy))
 
     def all_rewards(self, result: GroupRewards) -> list[float]:
         """Return the rewards of a group. Raise NoVerdictError unless each response has one."""
@@ -206,7 +197,6 @@ class JudgeService:
 
     async def compare_responses(
         self,
-        name: str,
         question: str,
         responses: tuple[str, ...],
         references: Sequence[str],
@@ -215,11 +205,11 @@ class JudgeService:
         budget: int | None = None,
     ) -> GroupRewards:
         """Return the rewards of a group whose images are ``references``, by the server's own rules without ``strategy``.
-        ``name`` is the id of the group. Raise what :meth:`compare_group` and :meth:`images` raise."""
+        Raise what :meth:`compare_group` and :meth:`images` raise."""
         options = replace(self.rules.voting, deadline=_after(self.rules.timeout_s))
         async with _loaded_by(options):
             images = await self.images(references)
-        return await self.compare_group(Candidates(name, question, responses, images), strategy, budget, options)
+        return await self.compare_group(Candidates("group", question, responses, images), strategy, budget, options)
 
     async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
         """Return the images of a question. Raise MediaError, LimitError for too many."""
@@ -334,7 +324,6 @@ def _judge_facts(version: JudgeVersion) -> dict[str, Any]:
 
 
 def rewards_response(result: GroupRewards, version: JudgeVersion, num: int, seconds: float) -> RewardsResponse:
-    """Return the answer for ``num`` responses of a group, without the anchor beyond them."""
     judgments = [match.judgment for match in result.matches if match.judgment is not None]
     tiers = [[n for n in tier if n < num] for tier in result.ranking.tiers]
     return RewardsResponse(
@@ -362,7 +351,6 @@ def _match_result(match: JudgedMatch, num: int) -> MatchResult:
 
 
 def _size(request: JudgeRequest | RewardsRequest) -> tuple[int, int]:
-    """Return the number of comparisons of a request, and of the votes on each."""
     if isinstance(request, JudgeRequest):
         return 1, request.votes * len(ORDERS[request.orders])
     num = len(request.responses) + (request.anchor is not None)
@@ -372,7 +360,6 @@ def _size(request: JudgeRequest | RewardsRequest) -> tuple[int, int]:
 def _voting_options(
     request: RequestBase, orders: tuple[Order, ...] = BOTH_ORDERS, *, waits_for_room: bool = False
 ) -> VotingOptions:
-    """Return the options of a request; its time starts now."""
     return VotingOptions(
         request.votes,
         request.policy,

@@ -52,7 +52,6 @@ def _without_collection() -> Iterator[None]:
 
 
 def check_size(number: int, limits: Limits) -> None:
-    """Raise HTTPException for a JSON body that is too large."""
     if number > limits.json_bytes:
         raise HTTPException(
             413,

@@ -68,7 +68,6 @@ class UploadStore:
         return name
 
     def path(self, name: str) -> Path | None:
-        """Return the current tenant's file of an id, None if there is none."""
         path = self._place() / name
         if not _ID.fullmatch(name) or not _touch(path):
             return None
@@ -77,7 +76,6 @@ class UploadStore:
         return path
 
     def get(self, name: str) -> bytes | None:
-        """Return the current tenant's bytes of an id, None if there are none."""
         try:
             return path.read_bytes() if (path := self.path(name)) else None
         except OSError:  # it was just dropped

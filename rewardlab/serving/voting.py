@@ -54,7 +54,6 @@ class VoteCollector:
         return [judgment_so_far async for judgment_so_far in self.rounds(pair, options)][-1]
 
     async def rounds(self, pair: PreferencePair, options: VotingOptions) -> AsyncIterator[Judgment]:
-        """Yield the judgment of the votes so far, after each round of one vote in every order."""
         votes: list[Vote] = []
         for turn in range(options.votes):
             votes += (await self._vote(pair, options, 1, options.seed + turn)).votes

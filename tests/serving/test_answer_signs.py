@@ -158,7 +158,7 @@ def test_a_check_that_fails_costs_nobody() -> None:
             raise ValueError("blank")
         return answer(prompt, draw)
 
-    app = create_app(judge_of(fails), ServerOptions(sign_rules=SignRules.of(None, 1.0)))
+    app = app_of(fails, sign_rules=SignRules.of(None, 1.0))
     with in_process(app) as http:
         told = send(http, USUAL, 1, images=[to_data_url(png())]).json()
         assert None not in told["rewards"]

@@ -16,9 +16,7 @@ import pytest
 
 from rewardlab.data.images import to_data_url
 from rewardlab.errors import DataError
-from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
 from rewardlab.serving.conversations import (
     labeled_sample,
@@ -29,29 +27,25 @@ from rewardlab.serving.conversations import (
     strip_markup,
 )
 from rewardlab.serving.jobs import ChatJob
-from rewardlab.serving.service import GroupRules, ServerOptions
+from rewardlab.serving.service import GroupRules
 from rewardlab.types import Completion, Message, Part
 from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, CHATML, PROMPT, QUESTION, handler
 from tests.support.servers import running
-from tests.support.serving import in_process, judge_of
+from tests.support.serving import app_of, in_process
 
 SEEN = CHATML.format(q=f"<|vision_start|><|image_pad|><|vision_end|>{QUESTION}")
 
 
-def judge() -> GenerativeJudge:
-    return judge_of(handler)
-
-
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running(create_app(judge(), ServerOptions(rules=GroupRules(group_size=3, group_timeout_s=0.5)))) as address:
+    with running(app_of()) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
-def client(url: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=url, timeout=30) as made:
+def client() -> Iterator[httpx.Client]:
+    with in_process(app_of(rules=GroupRules(group_size=3, group_timeout_s=0.5))) as made:
         yield made
 
 
@@ -183,7 +177,7 @@ def test_a_group_in_parts() -> None:
         response = client.post("/get_reward", json=body)
         return response.json().get("rewards", response.status_code)
 
-    with in_process(create_app(judge(), ServerOptions(rules=rules))) as client:
+    with in_process(app_of(rules=rules)) as client:
         with ThreadPoolExecutor(3) as pool:
             assert list(pool.map(ask, (ANSWERS[:2], ANSWERS[2:]))) == [[-1, 1], [0]]
             assert list(pool.map(ask, ([answer] for answer in ANSWERS))) == [[-1], [1], [0]]
@@ -329,7 +323,7 @@ def test_documents_of_other_kinds(client: httpx.Client) -> None:
 def test_keys_and_rates() -> None:
     """Without a key nothing but health; a good one asks as often as its rate allows, another's rate is its own."""
     keys = [Key.of(key, per_minute=30) for key in ("alpha", "beta")]
-    with in_process(create_app(judge(), ServerOptions(keys=keys))) as client:
+    with in_process(app_of(keys=keys)) as client:
         assert client.get("/health").status_code == client.get("/ready").status_code == 200
         for bad in ({}, {"Authorization": "Bearer gamma"}, {"Authorization": "alpha"}, {"Authorization": "Basic alpha"}):
             assert client.get("/metrics", headers=bad).status_code == 401
@@ -349,12 +343,11 @@ def test_who_hangs_up_is_not_asked_about() -> None:
         time.sleep(0.4)
         return handler(prompt, draw)
 
-    slow_judge = judge_of(slow)
-    with in_process(create_app(slow_judge)) as http, ThreadPoolExecutor(1) as pool, httpx.Client(base_url=url) as client:
+    with running(app_of(slow)) as url, ThreadPoolExecutor(1) as pool, httpx.Client(base_url=url) as client:
         first = pool.submit(client.post, "/v1/judge", json={"question": "first?", "responses": ANSWERS[:2]})
         time.sleep(0.1)
         with pytest.raises(httpx.ReadTimeout):
-            http.post("/v1/judge", json={"question": "gone?", "responses": ANSWERS[:2]}, timeout=0.2)
+            httpx.post(f"{url}/v1/judge", json={"question": "gone?", "responses": ANSWERS[:2]}, timeout=0.2)
         assert first.result().json()["outcome"] == "response_1"
         assert client.post("/v1/judge", json={"question": "last?", "responses": ANSWERS[:2]}).status_code == 200
         assert "rewardlab_gone_total 1.0" in client.get("/metrics").text

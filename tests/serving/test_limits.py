@@ -32,7 +32,7 @@ from rewardlab.serving.strict_json import parse_json
 from rewardlab.types import Message
 from tests.support.scripted_judge import CHATML, PROMPT
 from tests.support.servers import running
-from tests.support.serving import in_process, judge_of
+from tests.support.serving import app_of, in_process
 
 ROOT = Path(__file__).parents[2]
 PLAIN = load_template("plain")
@@ -315,8 +315,8 @@ def test_bytes_are_held_until_the_answer() -> None:
 
 def test_a_body_that_waits_holds_room() -> None:
     """While one body is on its way the next is told to come again; when it has gone there is room."""
-    app = create_app(judge(), ServerOptions(limits=Limits(held_bytes=3000)))
-    with in_process(app) as client:
+    app = app_of(first, limits=Limits(held_bytes=3000))
+    with running(app) as url, httpx.Client(base_url=url, timeout=30) as client:
         go_on = threading.Event()
 
         def chunks() -> Iterator[bytes]:
@@ -324,7 +324,7 @@ def test_a_body_that_waits_holds_room() -> None:
             go_on.wait(20)
             yield json.dumps(PAIR).encode()
 
-        slow = threading.Thread(target=lambda: client.post("/v1/judge", content=chunks(), headers=JSON))
+        slow = threading.Thread(target=lambda: httpx.post(f"{url}/v1/judge", content=chunks(), headers=JSON, timeout=30))
         slow.start()
         padded = json.dumps(PAIR).encode() + b" " * 1000
         while (answer := client.post("/v1/judge", content=padded, headers=JSON)).status_code == 200:
@@ -344,10 +344,7 @@ def test_comparisons_of_a_key_in_progress() -> None:
         assert gate.wait(20)
         return first(prompt, draw)
 
-    app = create_app(
-        judge_of(held),
-        ServerOptions(keys=[Key.of("a"), Key.of("b")], limits=Limits(key_comparisons=3)),
-    )
+    app = app_of(held, keys=[Key.of("a"), Key.of("b")], limits=Limits(key_comparisons=3))
 
     async def main(url: str) -> None:
         async with httpx.AsyncClient(base_url=url, timeout=30) as client:

@@ -12,12 +12,11 @@ import httpx
 import pytest
 
 from rewardlab.errors import DataError
-from rewardlab.serving.app import create_app
 from rewardlab.serving.dialects.nemo_gym import aggregate_metrics
-from rewardlab.serving.service import GroupRules, ServerOptions
+from rewardlab.serving.service import GroupRules
 from rewardlab.types import Message
 from tests.support.scripted_judge import QUESTION, handler
-from tests.support.serving import in_process, judge_of
+from tests.support.serving import app_of, in_process
 
 PROMPTS: list[str] = []
 
@@ -29,7 +28,7 @@ def recording(prompt: tuple[Message, ...], draw: int) -> Any:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    app = create_app(judge_of(recording), ServerOptions(rules=GroupRules(group_size=2, group_timeout_s=5)))
+    app = app_of(recording, rules=GroupRules(group_size=2, group_timeout_s=5))
     with in_process(app) as opened:
         yield opened
 

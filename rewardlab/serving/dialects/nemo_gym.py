@@ -202,11 +202,11 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
         an image. A failed comparison has null scores."""
         if len(request.response_objs) == 1:
             raise DataError("one response has nothing to be compared with; send two or more in response_objs")
-        service.admit_group(len(request.response_objs))
+        service.admit_groups([(len(request.response_objs), False)])
         question, references = read_conversation(request.conversation_history)
         responses = tuple(_output_text(response) for response in request.response_objs)
         question = _with_principle(question, request.principle)
-        result = await service.compare_responses("compare", question, responses, references)
+        result = await service.compare_responses(question, responses, references)
         rewards, comparisons = service.all_rewards(result), [_comparison(match) for match in result.matches]
         scores = [score for row in comparisons for score in (row.score_1, row.score_2) if score is not None]
         metrics = {

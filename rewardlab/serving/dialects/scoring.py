@@ -71,9 +71,7 @@ async def document_scores(service: JudgeService, samples: Sequence[Sample]) -> l
     budget = MATCHES_PER_DOCUMENT * len(samples)
     service.admit(budget, 2 * service.rules.voting.votes * budget)
     responses = tuple(sample.response for sample in samples)
-    result = await service.compare_responses(
-        "documents", first.question, responses, first.images, strategy="knockout", budget=budget
-    )
+    result = await service.compare_responses(first.question, responses, first.images, strategy="knockout", budget=budget)
     return [(reward + 1) / 2 for reward in service.all_rewards(result)]
 
 
