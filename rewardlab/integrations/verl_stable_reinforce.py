@@ -63,8 +63,6 @@ def stable_reinforce_advantages(
     """
     if (gamma := getattr(config, "gamma", 1.0)) != 1:
         raise ConfigError(f"algorithm.gamma is {gamma}; stable_reinforce does not discount: set it to 1")
-    if getattr(config, "advantage_sigma", None) is not None:
-        raise ConfigError("algorithm.advantage_sigma is called algorithm.outlier_sigma now")
     sigma, treatment = float(getattr(config, "outlier_sigma", 3.0)), getattr(config, "outliers", "delete")
     if treatment not in ("delete", "clip", "keep"):
         raise ConfigError(f"algorithm.outliers is {treatment!r}; expected delete, clip or keep")

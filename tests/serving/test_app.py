@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from starlette.applications import Starlette
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
@@ -166,10 +167,11 @@ def test_a_real_model_behind_http(tiny_checkpoint: Path, demo_pairs: Any) -> Non
 
 
 @pytest.mark.slow
-def test_port_in_use(client: httpx.Client) -> None:
+def test_port_in_use() -> None:
     """Said before the model is loaded, with exit status 2."""
-    command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", "demo"]
-    done = subprocess.run([*command, "--port", str(client.base_url.port)], capture_output=True, text=True)
+    command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", "demo", "--port"]
+    with running(Starlette()) as url:
+        done = subprocess.run([*command, url.rpartition(":")[2]], capture_output=True, text=True)
     assert done.returncode == 2
     assert "choose another --port" in done.stderr
     assert "Traceback" not in done.stderr

@@ -253,16 +253,6 @@ def test_a_request_is_its_keys() -> None:
     assert server.ask("/v1/judge", "Bearer gr\xfc\xdfe")[0] == 200
 
 
-def test_what_is_no_http_goes_through() -> None:
-    seen: list[Any] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.extend((scope, receive, send))
-
-    asyncio.run(ApiKeyMiddleware(app, Keys([Key.of("alpha")]))({"type": "lifespan"}, min, max))  # type: ignore[arg-type]
-    assert seen == [{"type": "lifespan"}, min, max]
-
-
 def test_limits_and_guesses_are_429(clock: Clock) -> None:
     """With the seconds to wait in whole, at least one. Asking without any key is no guess."""
     server = Asked(Key.of("alpha", per_minute=90.0))

@@ -25,7 +25,7 @@ from rewardlab.cli import app
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError, OverloadedError, PeerError
-from rewardlab.serving.groups import Group, GroupBuffer
+from rewardlab.serving.groups import GroupBuffer
 from rewardlab.serving.peers import JOIN_PATH, Peers
 from rewardlab.serving.request_record import REQUEST, RequestRecord
 from rewardlab.types import Message, Part
@@ -219,19 +219,6 @@ def test_a_server_that_stops() -> None:
                 await task
             assert str(caught.value) == "the server is shutting down before the group is full; send its responses again"
         assert buffer.num_waiting == 0
-
-    asyncio.run(main())
-
-
-def test_a_group_fails_those_who_still_wait() -> None:
-    async def main() -> None:
-        group: Group[int, float] = Group()
-        first, second = (asyncio.get_running_loop().create_future() for _ in range(2))
-        group.members = [(1, first), (2, second)]
-        first.set_result(1.0)
-        group.fail(ValueError("late"))
-        assert first.result() == 1.0
-        assert str(second.exception()) == "late"
 
     asyncio.run(main())
 

@@ -146,18 +146,6 @@ def test_failures_in_words() -> None:
     run(body, recheck_s=2.1)
 
 
-def test_a_call_that_hangs_fails_its_batch() -> None:
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.gate.clear()
-        outcome = (await asyncio.gather(ask(queue, "q"), return_exceptions=True))[0]
-        refused(outcome, EngineFailedError, "the engine gave no answer within 0.1 s")
-        assert isinstance(outcome, EngineFailedError)
-        assert outcome.retry_after_s == 1
-        assert (queue.failing, queue.ready, queue.tenants["anna"].counts["failed"]) == (True, False, 1)
-
-    run(body, engine_timeout_s=0.1, recheck_s=0.4)
-
-
 def test_deadlines_in_words() -> None:
     """In the queue, in the engine's hands, and before either where it is known to take too long."""
 

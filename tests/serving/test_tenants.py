@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,11 +25,10 @@ from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving import auth
 from rewardlab.serving.app import create_app
-from rewardlab.serving.auth import Bucket, Key, Keys
+from rewardlab.serving.auth import Key, Keys
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import StorageError
 from rewardlab.serving.jobs import ChatJob, JudgeJob
-from rewardlab.serving.queue import QueueOptions
 from rewardlab.serving.request_record import REQUEST, RequestRecord
 from rewardlab.serving.routes import template_labels
 from rewardlab.serving.service import GroupRules, ServerOptions
@@ -180,31 +178,6 @@ def test_where_uploads_cannot_be_kept(tmp_path: Path) -> None:
         stored(store, "a", b"2")
 
 
-def test_status_is_of_the_key_that_asks() -> None:
-    """A response that waits for its group is shown to the key that sent it, and to no other."""
-    headers = {key: {"Authorization": f"Bearer {key}"} for key in "ab"}
-    rules = GroupRules(group_size=2)
-    with (
-        served(handler, keys=[Key.of("a"), Key.of("b")], rules=rules) as url,
-        httpx.Client(base_url=url) as client,
-        ThreadPoolExecutor(2) as pool,
-    ):
-
-        def waiting(key: str) -> int:
-            return int(client.get("/v1/status", headers=headers[key]).json()["group_members_waiting"])
-
-        def send(answer: str) -> Any:
-            body = {"query": [PROMPT + answer], "prompts": [PROMPT]}
-            return httpx.post(f"{url}/get_reward", json=body, headers=headers["a"], timeout=30).json()["rewards"]
-
-        first = pool.submit(send, ANSWERS[0])
-        while not waiting("a"):
-            pass
-        assert (waiting("a"), waiting("b")) == (1, 0)
-        assert (send(ANSWERS[1]), first.result()) == ([1], [-1])
-        assert (waiting("a"), waiting("b")) == (0, 0)
-
-
 def test_status_names_the_policy_and_the_responses() -> None:
     with served(handler) as url:
         status = httpx.get(f"{url}/v1/status").json()
@@ -268,35 +241,6 @@ def test_a_pair_of_which_some_votes_failed_is_judged_again() -> None:
         first, second, third = (client.post("/v1/judge", json=body).json() for _ in range(3))
     assert [sum(vote["status"] == "error" for vote in one["votes"]) for one in (first, second, third)] == [1, 0, 0]
     assert len(drawn) == 8
-
-
-def test_the_answer_that_was_used_last_stays_longest() -> None:
-    drawn: list[str] = []
-
-    def answer(prompt: tuple[Message, ...], draw: int) -> str:
-        drawn.append(next(name for name in ("first", "second", "third") if name in prompt[0].text))
-        return "<think>r</think><answer>1</answer>"
-
-    with in_process(app_of(answer, queue=QueueOptions(cache_size=2))) as client:
-        for name in ("first", "second", "first", "third", "first"):
-            client.post("/v1/judge", json={"question": name, "responses": ["a", "b"], "orders": "given"}).raise_for_status()
-    assert drawn == ["first", "second", "third"]
-
-
-def test_a_bucket_fills_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """600 a minute: sixty at once, then ten a second, and never more than sixty."""
-    now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    bucket = Bucket(600)
-    bucket.take(60)
-    assert bucket.wait_s() == pytest.approx(0.1)
-    now += 0.5
-    bucket.take(5)
-    assert bucket.wait_s() == pytest.approx(0.1)
-    now += 1e6
-    bucket.wait_s()
-    bucket.take(60)
-    assert bucket.wait_s() == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("place", range(32))

@@ -35,7 +35,7 @@ from rewardlab.serving.service import ServerOptions
 from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, handler
 from tests.support.servers import running
-from tests.support.serving import in_process, judge_of
+from tests.support.serving import app_of, in_process, judge_of
 from tests.support.videos import film
 
 BODY: dict[str, Any] = {"question": "Which?", "responses": ["a", "b"]}
@@ -238,17 +238,17 @@ def test_one_id_however_it_is_sent(client: httpx.Client) -> None:
     assert upload.json()["outcome"] == inline.json()["outcome"] == "response_1"
 
 
-def test_an_upload_is_sent_in_pieces(client: httpx.Client) -> None:
-    """Those who ask for theirs and do not read it hold none of it in the server's memory."""
+def test_an_upload_is_sent_in_pieces() -> None:
+    """Clients that request theirs and do not read it hold none of it in the server's memory."""
     noise = np.random.default_rng(0).integers(0, 256, (2000, 2400, 3), dtype=np.uint8)
     data = io.BytesIO()
     Image.fromarray(noise).save(data, format="PNG", compress_level=0)
-    name = client.post("/v1/uploads", content=data.getvalue()).json()["id"]
-    assert client.get(f"/v1/uploads/{name}").content == data.getvalue()
-    before = _resident_bytes()
-    with contextlib.ExitStack() as stack:
+    with running(app_of()) as url, httpx.Client(base_url=url, timeout=30) as http, contextlib.ExitStack() as stack:
+        name = http.post("/v1/uploads", content=data.getvalue()).json()["id"]
+        assert http.get(f"/v1/uploads/{name}").content == data.getvalue()
+        before = _resident_bytes()
         for _ in range(30):
-            connection = stack.enter_context(socket.create_connection((client.base_url.host, client.base_url.port or 80)))
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", http.base_url.port or 80)))
             connection.sendall(f"GET /v1/uploads/{name} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
             assert connection.recv(9) == b"HTTP/1.1 "
         time.sleep(0.3)
