@@ -298,7 +298,7 @@ class KeysFile:
 
     def __init__(self, path: Path, *, per_minute: float = math.inf, recheck_s: float = 1.0) -> None:
         self._path, self._per_minute, self._recheck_s = path, per_minute, recheck_s
-        self._stamp, self._checked = self._read_stamp(), time.monotonic()
+        self._stamp, self._checked = file_stamp(path), time.monotonic()
         self.keys = Keys(read_keys(path, per_minute=per_minute))
 
     def update(self) -> None:
@@ -307,7 +307,7 @@ class KeysFile:
         if now - self._checked < self._recheck_s:
             return
         self._checked = now
-        if (stamp := self._read_stamp()) == self._stamp:
+        if (stamp := file_stamp(self._path)) == self._stamp:
             return
         self._stamp = stamp
         try:
@@ -318,10 +318,11 @@ class KeysFile:
         self.keys.replace(keys)
         LOG.warning("--keys %s: read again, %d keys", self._path, len(keys))
 
-    def _read_stamp(self) -> tuple[int, int, int]:
-        """Return a value that changes with the file; a mounted secret is a link to another file after a change."""
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return (0, 0, 0)
-        return (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+def file_stamp(path: Path) -> tuple[int, int, int]:
+    """Return a value that changes with a file; a mounted secret is a link to another file after a change."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (stat.st_ino, stat.st_mtime_ns, stat.st_size)

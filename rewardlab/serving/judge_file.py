@@ -13,6 +13,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.samplers.base import VLLM
+from rewardlab.serving.auth import file_stamp
 from rewardlab.serving.jobs import EngineThread, JudgeEngine
 from rewardlab.serving.judge_versions import JudgeVersion, close_judge
 from rewardlab.serving.media import processor_pixels
@@ -20,7 +21,6 @@ from rewardlab.serving.queue import JudgeQueue
 
 LOG = logging.getLogger(__name__)
 MOST_BYTES = 4096
-Stamp = tuple[int, int, int]
 
 
 class JudgeFile:
@@ -32,7 +32,7 @@ class JudgeFile:
 
     def __init__(self, path: Path, open_judge: Callable[[str], GenerativeJudge], *, recheck_s: float = 1.0) -> None:
         self._path, self._open_judge, self._recheck_s = path, open_judge, recheck_s
-        self._stamp = self._read_stamp()
+        self._stamp = file_stamp(path)
 
     def read(self) -> str:
         """Return the name in the file. Raise ConfigError if it cannot be read, or contains no name of a judge."""
@@ -56,7 +56,7 @@ class JudgeFile:
         try:
             while True:
                 await asyncio.sleep(self._recheck_s)
-                if (stamp := await thread.run(self._read_stamp)) != self._stamp:
+                if (stamp := await thread.run(partial(file_stamp, self._path))) != self._stamp:
                     self._stamp = stamp
                     await self._replace(queue, thread)
         finally:
@@ -88,13 +88,6 @@ class JudgeFile:
         except BaseException:
             close_judge(judge)
             raise
-
-    def _read_stamp(self) -> Stamp:
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return (0, 0, 0)
-        return (stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
 
 def refuse_another_engine(name: str, before: GenerativeJudge) -> None:

@@ -22,14 +22,11 @@ from rewardlab.integrations import easyr1, slime
 from rewardlab.integrations.client import LOSSLESS_PIXELS, image_url, image_urls, read_prompt
 from rewardlab.integrations.ms_swift import JudgeORM
 from rewardlab.integrations.trl import judge_reward
-from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.prompts import load_template
-from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import create_app
 from rewardlab.serving.conversations import labeled_sample
 from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, handler
 from tests.support.servers import running
+from tests.support.serving import app_of
 
 SEE = "Do you see it?"
 DATA_URL = image_url(png())
@@ -45,7 +42,7 @@ MARKS = [
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running(create_app(GenerativeJudge(ScriptedSampler(handler), load_template("plain")))) as address:
+    with running(app_of(handler)) as address:
         yield address
 
 
