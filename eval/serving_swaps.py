@@ -32,7 +32,7 @@ from serving_trainers import Recorded, train
 from eval.studies import closed_loop as loop
 from rewardlab.data.files import write_atomic
 from rewardlab.demo.pairs import make_pairs
-from rewardlab.integrations.client import RewardClient, chat_images, chat_text, image_url
+from rewardlab.integrations.client import RewardClient, chat_text, image_url, read_prompt
 from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.models.checkpoints import commit
 from rewardlab.types import PreferencePair
@@ -104,7 +104,7 @@ async def groups_of(calls: Sequence[dict[str, Any]], url: str) -> list[list[floa
 def images_of(call: dict[str, Any]) -> list[list[Any]]:
     columns = call["columns"]
     rows = columns.get("images") or [None if image is None else [image] for image in columns.get("image") or ()]
-    return [row or [] for row in rows] or [chat_images(prompt) for prompt in call["prompts"]]
+    return [row or [] for row in rows] or [read_prompt(prompt)[1] for prompt in call["prompts"]]
 
 
 def grouped(call: dict[str, Any]) -> list[list[int]]:

@@ -290,11 +290,6 @@ def chat_text(turns: Any) -> str:
     return texts[0][1] if len(texts) == 1 else "\n".join(f"{role.capitalize()}: {text}" for role, text in texts)
 
 
-def chat_images(turns: Any) -> list[Any]:
-    """Return the images within the messages of a prompt. Raise DataError for a part that is neither text nor image."""
-    return [image for image in _places(turns) if image is not None]
-
-
 def read_prompt(turns: Any, images: Sequence[Any] | None = None) -> tuple[str, list[Any]]:
     """Return the question of a prompt, without image placeholders, and its images: ``images`` of its row, else those within its
     messages. Raise DataError for a placeholder without an image: judged blind, the reward would be meaningless."""

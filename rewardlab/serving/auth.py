@@ -104,7 +104,7 @@ def _key(key: str, *options: str, per_minute: float) -> Key:
     if not all(value > 0 for value in values.values()):
         raise ValueError("a limit is not above 0")
     digest = _HASH.fullmatch(key)
-    if key.lower().startswith("sha256:") and not digest:  # it must not become a key itself: whoever reads the file would be in
+    if key.lower().startswith("sha256:") and not digest:  # else the text itself would be a valid key
         raise ValueError("a hash is not 64 hex digits")
     return Key(bytes.fromhex(digest[1]) if digest else Key.of(key).digest, **values, name=tenant or "")
 

@@ -93,7 +93,7 @@ REQUEST_ERRORS: tuple[type[Exception], ...] = (InputError, *_STATUSES)
 
 
 MAX_DETAILS = 10  # errors of one body that are listed
-# Status in the body where the HTTP status alone is known.
+# Status in the body by HTTP status, if only that is known.
 _STATUSES_BY_CODE = {400: "malformed", 401: "key", 404: "path", 405: "method", 413: "toolarge", 422: "input", 429: "overloaded"}
 _OPENAI_PATH = re.compile(r"/v1/(?:chat|completions|responses|embeddings|models|moderations|files|batches)(?:/|$)")
 _OPENAI_TYPES = {401: "authentication_error", 429: "rate_limit_error"}

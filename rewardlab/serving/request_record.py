@@ -113,7 +113,7 @@ _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT
 
 
 def export_spans() -> None:
-    """Send spans to the collector that the environment names, if it names one. Raise ConfigError where a package is missing."""
+    """Send spans to the collector that the environment names, if it names one. Raise ConfigError for a missing package."""
     if not any(os.environ.get(name) for name in _ENDPOINTS):
         return
     try:
@@ -175,13 +175,13 @@ def job_span(wait_s: float, engine_s: float) -> None:
 
 
 LOG = logging.getLogger("rewardlab.requests")
-FREQUENT_PATHS = ("/health", "/ready", "/metrics")  # asked every few seconds by monitoring; logged where they fail
+FREQUENT_PATHS = ("/health", "/ready", "/metrics")  # requested every few seconds by monitoring; logged if they fail
 CLIENT_GONE = 499  # nginx's number for a client that did not wait for the answer
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
 
 
 class RequestLog:
-    """ASGI middleware: give each request an id, the client's own ``X-Request-ID`` where that is a short plain word, send it
+    """ASGI middleware: give each request an id, the client's ``X-Request-ID`` if that is a short plain word, send it
     back, and log and measure the request when it is answered."""
 
     def __init__(self, app: ASGIApp, histograms: ServingHistograms) -> None:
@@ -209,7 +209,7 @@ class RequestLog:
         with request_span(scope) as span:
             try:
                 await self._app(scope, receive, send_with_id)
-            except Exception:  # the boundary: whoever answers it, it is a request that failed
+            except Exception:  # the boundary: a failed request, whoever answers it
                 status = 500
                 raise
             finally:
@@ -225,7 +225,7 @@ def _id_of(scope: Scope) -> str:
 
 
 def path_of(scope: MutableMapping[str, Any]) -> str:
-    """Return the path among those of the application that was asked for, or "other"."""
+    """Return the path of the route, or "other" for an unknown path."""
     path = route_path(scope)
     known = any(getattr(route, "path", None) == path for route in scope["app"].routes)
     return path if known else "other"

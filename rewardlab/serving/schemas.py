@@ -191,7 +191,7 @@ class StatusResponse(_Schema):
     ready: bool
     failing: bool
     version: int = Field(description="which judge since the server began: 2 after one was replaced")
-    weights: str | None = Field(description="of its checkpoint, where that is here")
+    weights: str | None = Field(description="name of the weights of a local checkpoint")
     num_draining: int = Field(description="judges that were replaced and still have requests to answer")
     waiting: int
     max_waiting: int
@@ -252,7 +252,7 @@ class ModelList(_Schema):
 
 
 class ErrorResponse(_Schema):
-    """A failure: a sentence, what kind of failure it is, and the seconds after which to try again where that may help."""
+    """A failure: a sentence, its kind, and the seconds after which a retry may succeed."""
 
     error: str
     status: str
