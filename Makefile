@@ -55,7 +55,7 @@ quickstart: $(READY)
 	$(BIN)/rewardlab quickstart --out $(OUT) --seed $(SEED)
 
 serve: $(READY)
-	$(BIN)/rewardlab serve --judge hf:$(OUT)/rl/final --max-tokens 64
+	$(BIN)/rewardlab serve --judge hf:$(OUT)/rl/final max_tokens=64
 
 study: $(READY)
 	$(BIN)/python eval/study.py --out runs/study

@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT)]
 from safetensors.torch import load_file
 
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.config import DistillConfig, PolicyConfig, PRMConfig, RLConfig, RMConfig, SFTConfig, load_yaml
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.demo.base_model import build_model, build_processor, save_model, train_tokenizer
@@ -186,7 +186,7 @@ class Golden:
         write_parquet(self.pairs[:24], self.folder / "test.parquet")
         out = self.folder / "bench"
         run_bench(
-            BenchSettings(
+            bench_settings(
                 benchmark="pairs",
                 data=self.folder / "test.parquet",
                 judge=f"hf:{self.judge}",

@@ -218,8 +218,8 @@ def runs(options: Options) -> dict[str, Case]:
     if importlib.util.find_spec("flash_attn"):
         cases["sft flash_attention_2"] = sft("flash", "attn_implementation=flash_attention_2")
     for engine in ("hf", "prob"):
-        words = ["bench", "run", "pairs", "--data", options.data, "--judge", f"{engine}:{options.start}", "--template", "plain"]
-        words += ["--limit", 8, "--max-tokens", 32, "--controls", "", "--out", work / engine]
+        words = ["bench", "run", "pairs", "--data", options.data, "--judge", f"{engine}:{options.start}", "template=plain"]
+        words += ["--limit", 8, "max_tokens=32", "--controls", "", "--out", work / engine]
         words += ["--votes", 3] if engine == "hf" else []
         cases[f"bench {engine}"] = Case(partial(command, *words), folder=work / engine)
     cases["serve"] = Case(partial(try_server, options), seconds=60)
@@ -235,7 +235,7 @@ def try_server(options: Options) -> Row:
     from rewardlab.processes import end_with_parent
 
     port, began, log = free_port(), time.monotonic(), options.work / "serve.log"
-    words = ["serve", "--judge", f"hf:{options.start}", "--template", "plain", "--max-tokens", "32", "--port", str(port)]
+    words = ["serve", "--judge", f"hf:{options.start}", "template=plain", "max_tokens=32", "--port", str(port)]
     with log.open("wb") as sink:
         process = subprocess.Popen(
             [sys.executable, "-m", "rewardlab.cli", *words],

@@ -62,7 +62,7 @@ def judge_pairs(work: Path, judges: dict[str, str]) -> None:
     from rewardlab.benchmarks.comparison import leaderboard_html, read_run
     from rewardlab.benchmarks.report import write_reports
     from rewardlab.benchmarks.runner import run_bench
-    from rewardlab.benchmarks.settings import BenchSettings
+    from rewardlab.benchmarks.settings import bench_settings
     from rewardlab.data.pairs import write_parquet
     from rewardlab.demo.pairs import make_pairs
 
@@ -71,7 +71,7 @@ def judge_pairs(work: Path, judges: dict[str, str]) -> None:
     for name, spec in judges.items():
         command = f"rewardlab bench run pairs --data pairs.parquet --judge {spec} --votes {NUM_VOTES} --out {name}"
         asks = not spec.startswith("baseline")
-        settings = BenchSettings(
+        settings = bench_settings(
             "pairs",
             Path("pairs.parquet"),
             spec,

@@ -33,7 +33,7 @@ from eval.studies.trials import digest
 from rewardlab import prompts
 from rewardlab.benchmarks.robustness.model import Robustness
 from rewardlab.benchmarks.robustness.run import run_robustness
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.config import RLConfig, SFTConfig, load_config
 from rewardlab.data.attacks.families import Kind, families_of
 from rewardlab.data.files import write_atomic
@@ -236,7 +236,7 @@ class DefenceContext:
         return {stage: folder / stage / FINAL for stage in STAGES}
 
     def _attack(self, judge: Path, out: Path) -> Record:
-        settings = BenchSettings(
+        settings = bench_settings(
             "pairs",
             self.test,
             f"hf:{judge}",

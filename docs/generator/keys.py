@@ -23,6 +23,7 @@ TITLES = {
     "prm": ("Process reward model", "rewardlab prm --config"),
     "steps": ("Step labels", "rewardlab steps --config"),
     "recipes": ("Mapping of a source", "rewardlab data build FILE.yaml"),
+    "judge": ("Judge", "rewardlab bench run --judge"),
     "suite": ("Benchmark suite", "rewardlab bench suite FILE.yaml"),
 }
 

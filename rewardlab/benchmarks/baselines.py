@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
+from rewardlab.benchmarks.base import Row
 from rewardlab.errors import ConfigError
+from rewardlab.judging.judge import JudgeKind, Sampling
 from rewardlab.types import (
     IMAGE_MARK,
     Choice,
@@ -47,10 +49,11 @@ RULES: dict[str, Rule] = {
 }
 
 
-class BaselineJudge:
+class BaselineJudge(JudgeKind):
     """``longest`` and ``shortest`` by characters (equal lengths are a tie, never right), ``random``, ``first`` as shown."""
 
-    sees = False
+    sees = is_queried = False
+    sampling = Sampling()
 
     def __init__(self, rule: str) -> None:
         if rule not in RULES:
@@ -66,6 +69,11 @@ class BaselineJudge:
             votes = [self._vote(pair, order, rng) for order in pair_orders for _ in range(num_votes)]
             judgments.append(judgment(pair.pair_id, votes))
         return judgments
+
+    def votes_of(self, rows: Sequence[Row], orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int) -> list[list[Vote]]:
+        """Return the votes on each row."""
+        judgments = self.compare_many([row.pair for row in rows], orders=orders, num_votes=num_votes, seed=seed)
+        return [list(judgment.votes) for judgment in judgments]
 
     def score(self, pair: PreferencePair, orders: Sequence[Order], n: int, seed: int) -> float:
         """The score (0..1) of pair number ``n`` of known preference, by one vote per order as of :meth:`compare_many`."""

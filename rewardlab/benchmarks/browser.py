@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.kinds import KINDS
-from rewardlab.benchmarks.run_files import SCORES, VOTES
+from rewardlab.benchmarks.base import SCORES, VOTES, Row
+from rewardlab.benchmarks.scores import KINDS
 from rewardlab.data.files import read_lines
 from rewardlab.data.images import thumbnail, to_data_url
 from rewardlab.data.judged import reduce_logged_votes

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from rewardlab.benchmarks.base import VOTES
 from rewardlab.benchmarks.comparison import read_run
-from rewardlab.benchmarks.run_files import VOTES
 from rewardlab.data.files import read_lines
 from rewardlab.data.votes import vote_of
 from rewardlab.errors import ConfigError, DataError
@@ -79,7 +79,7 @@ def fit_run(folder: Path) -> CalibrationFit:
     if len(rows) < FEWEST_PAIRS:
         raise DataError(
             f"{folder}: {len(rows):,} pairs have probabilities in both orders; expected {FEWEST_PAIRS} or more. "
-            "Bench a prob: judge on more pairs, with --orders both"
+            "Bench a prob: judge on more pairs, with orders=both"
         )
     width = max(len(margins[row.row]) for row in rows)
     margins_BK = torch.full((len(rows), width), torch.nan, dtype=torch.float64)

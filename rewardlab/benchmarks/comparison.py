@@ -2,24 +2,84 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from rewardlab.benchmarks.differences import FigureDifferences, figure_differences
+from rewardlab.benchmarks.base import REPORT, SCORES, VOTES
 from rewardlab.benchmarks.findings import key_phrase
-from rewardlab.benchmarks.headline import has_majorities
 from rewardlab.benchmarks.report import macro_text
-from rewardlab.benchmarks.report_model import SCORE_ANEW, Report, RowScore
-from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
-from rewardlab.benchmarks.run_names import short_names
+from rewardlab.benchmarks.report_model import SCORE_ANEW, Report, RowScore, has_majorities
+from rewardlab.data.attacks.families import Kind
 from rewardlab.data.files import read_lines
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.metrics.intervals import DifferenceEstimate, Interval, difference_interval, sign_flip_p
+from rewardlab.metrics.accuracy import LEAST_BOTH
+from rewardlab.metrics.intervals import DifferenceEstimate, Interval, difference_interval, macro_interval, sign_flip_p
 from rewardlab.metrics.multiplicity import holm
 from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
+
+
+@dataclass(frozen=True)
+class FigureDifferences:
+    """What one run has more than another (-1..1), with 95 % intervals over prompts: of the ``macro`` average over groups, of
+    ``swap_consistency``, and of ``all_right``, the share of prompts whose every pair is right in both orders (Acc+). One is
+    None where a run has no such figure."""
+
+    macro: DifferenceEstimate
+    swap_consistency: DifferenceEstimate | None
+    all_right: DifferenceEstimate | None
+
+
+def figure_differences(before: Sequence[RowScore], after: Sequence[RowScore], *, whole_prompts: bool) -> FigureDifferences:
+    """Return the differences after - before of two scorings of the same rows. ``whole_prompts``: prompts whose every pair is
+    right are counted. Raise KeyError where ``after`` lacks a row."""
+    others = {row.row: row for row in after}
+    pairs = [(row, others[row.row]) for row in before]
+    return FigureDifferences(_macro(pairs), _swap(pairs), _all_right(pairs) if whole_prompts else None)
+
+
+def _macro(pairs: Sequence[tuple[RowScore, RowScore]]) -> DifferenceEstimate:
+    groups: dict[str, list[float]] = {}
+    for row, other in pairs:
+        groups.setdefault(row.group, []).append(other.score - row.score)
+    means = [math.fsum(gaps) / len(gaps) for gaps in groups.values()]
+    gaps, names, clusters = zip(*[(other.score - row.score, row.group, row.cluster) for row, other in pairs], strict=True)
+    return DifferenceEstimate(math.fsum(means) / len(means), macro_interval(gaps, names, clusters, least=-1.0))
+
+
+def _swap(pairs: Sequence[tuple[RowScore, RowScore]]) -> DifferenceEstimate | None:
+    both = [(row, other) for row, other in pairs if row.alike is not None and other.alike is not None]
+    if not both or len(both) < LEAST_BOTH * len(pairs):
+        return None
+    gaps = [float(bool(other.alike)) - bool(row.alike) for row, other in both]
+    return _figure_difference(gaps, [row.cluster for row, _ in both])
+
+
+def _all_right(pairs: Sequence[tuple[RowScore, RowScore]]) -> DifferenceEstimate:
+    prompts: dict[str, list[tuple[float, float]]] = {}
+    for row, other in pairs:
+        prompts.setdefault(row.cluster, []).append((row.score, other.score))
+    least = [map(min, zip(*scores, strict=True)) for scores in prompts.values()]
+    return _figure_difference([float(after == 1) - (before == 1) for before, after in least], list(prompts))
+
+
+def _figure_difference(gaps: Sequence[float], clusters: Sequence[str]) -> DifferenceEstimate:
+    return DifferenceEstimate(math.fsum(gaps) / len(gaps), difference_interval(gaps, clusters))
+
+
+def short_names(folders: Sequence[str]) -> list[str]:
+    """Return a name of each folder: its last part, and as much before it as tells the folders apart."""
+    paths = [Path(folder).parts for folder in folders]
+    for depth in range(1, max(map(len, paths), default=0) + 1):
+        names = ["/".join(parts[-depth:]) for parts in paths]
+        if len(set(names)) == len(names):
+            return names
+    return list(folders)
 
 
 @dataclass(frozen=True)
@@ -125,7 +185,7 @@ def against(base: Run, other: Run, value: Callable[[RowScore], float] = score_of
     attacks = [run.report.robustness.attacks if run.report.robustness else "" for run in (base, other)]
     if attacks[0] != attacks[1]:
         raise ConfigError(
-            f"{base.name} and {other.name} are under other attacks; use the same --pairs, --seed and --families (a judge that "
+            f"{base.name} and {other.name} are under other attacks; use the same --limit, --seed and --attacks (a judge that "
             "sees no pictures, such as a baseline, is under none of pictures: name the other families)"
         )
     before, after = base.values(value), other.values(value)
@@ -267,7 +327,6 @@ def leaderboard_title(runs: Sequence[Run]) -> str:
 
 def leaderboard_markdown(runs: Sequence[Run]) -> str:
     """Return the leaderboard as Markdown. Raise ConfigError if the runs are not of one benchmark and data file."""
-    from rewardlab.benchmarks.group_differences import BY_FAMILY, family_table  # which builds on this module
 
     columns, rows = leaderboard(runs)
     figures, changes = figures_table(runs)
@@ -295,7 +354,6 @@ def _with_stacked_p(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> tu
 def leaderboard_html(runs: Sequence[Run]) -> str:
     """Return the leaderboard as one self-contained page, with the intervals drawn. Raise as :func:`leaderboard_markdown`."""
     from rewardlab.benchmarks.figures import leaderboard_figure
-    from rewardlab.benchmarks.group_differences import BY_FAMILY, family_table
     from rewardlab.reporting.pages import page_environment
     from rewardlab.reporting.plots import WIDE, figure_uri
 
@@ -329,3 +387,292 @@ def leaderboard_html(runs: Sequence[Run]) -> str:
             title=leaderboard_title(runs), columns=columns[:faults], rows=[row[:faults] for row in rows], wrong=wrong, **facts
         )
     )
+
+
+@dataclass(frozen=True)
+class AgainstFirst:
+    """A run's accuracy less the first run's; ``p_holm`` is the p-value adjusted for the number of comparisons; ``figures`` are
+    the differences of the other figures, ``groups`` those of accuracy within each group, of attacks within each family."""
+
+    difference: float
+    interval: Interval
+    p_value: float
+    p_holm: float
+    better: int
+    worse: int
+    figures: FigureDifferences
+    groups: Mapping[str, DifferenceEstimate]
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A finished run; of one that failed every figure is None and there are no ``findings``, for they are not its judge's.
+    ``against_first`` is None of the first run, and where that one failed."""
+
+    run: str
+    judge: str
+    failure: str
+    accuracy: float | None
+    interval: Interval | None
+    invalid_rate: float | None
+    swap_consistency: float | None
+    position_bias: float | None
+    findings: tuple[str, ...]
+    against_first: AgainstFirst | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Runs of one benchmark in the order they were named. Accuracies, rates and differences are in 0..1, intervals 95 %, over
+    prompts. ``different_protocols``: a sentence for each run that was asked otherwise than the first."""
+
+    benchmark: str
+    num_pairs: int
+    runs: tuple[ComparedRun, ...]
+    different_protocols: tuple[str, ...]
+
+
+def compare_runs(runs: Sequence[Run], different_protocols: Sequence[str] = ()) -> Comparison:
+    """Return the comparison of runs with the first of them. Raise ConfigError as :func:`comparison.against`."""
+    base = runs[0]
+    changes = {n: against(base, run) for n, run in enumerate(runs[1:], start=1)}  # refuses other rows, failed or not
+    whole = [n for n in changes if not (base.report.failure or runs[n].report.failure)]
+    adjusted = dict(zip(whole, holm([changes[n].p_value for n in whole]), strict=True))
+    return Comparison(
+        benchmark=base.report.benchmark,
+        num_pairs=base.report.scores.num_pairs,
+        runs=tuple(
+            _compared(run, _against_first(changes[n], adjusted[n], base, run) if n in adjusted else None)
+            for n, run in enumerate(runs)
+        ),
+        different_protocols=tuple(different_protocols),
+    )
+
+
+def _against_first(change: Difference, p_holm: float, base: Run, run: Run) -> AgainstFirst:
+    return AgainstFirst(
+        difference=change.difference,
+        interval=change.interval,
+        p_value=change.p_value,
+        p_holm=p_holm,
+        better=change.better,
+        worse=change.worse,
+        figures=figures_against(base, run),
+        groups=differences_by_group(base, run),
+    )
+
+
+def _compared(run: Run, change: AgainstFirst | None) -> ComparedRun:
+    report, scores = run.report, run.report.scores
+    if report.failure:
+        return ComparedRun(run.name, report.judge, report.failure, None, None, None, None, None, (), change)
+    return ComparedRun(
+        run=run.name,
+        judge=report.judge,
+        failure=report.failure,
+        accuracy=scores.accuracy.micro,
+        interval=scores.interval,
+        invalid_rate=scores.invalid_rate,
+        swap_consistency=scores.swap_consistency,
+        position_bias=scores.position_bias,
+        findings=report.findings,
+        against_first=change,
+    )
+
+
+BY_FAMILY = "Paired differences by family of attacks: right judgments, in points"
+# Held-out families together, with the sign of `good_unnamed` and `wrong_unnamed` turned: more is better.
+TOGETHER = {
+    "": "the good answer named over a degenerate one",
+    "_against_wrong": "an honest wrong one named over a degenerate one",
+}
+
+
+def differences_by_group(base: Run, other: Run) -> dict[str, DifferenceEstimate]:
+    """Return by group the difference other - base of accuracy, of runs that :func:`comparison.against` compares."""
+    after = _scores(other)
+    return {group: _difference(rows, after) for group, rows in _by_group(base).items()}
+
+
+def _by_group(run: Run) -> dict[str, list[RowScore]]:
+    groups: dict[str, list[RowScore]] = {}
+    for row in run.rows:
+        groups.setdefault(row.group, []).append(row)
+    return groups
+
+
+def _scores(run: Run) -> dict[int, float]:
+    return {row.row: row.score for row in run.rows}
+
+
+def _difference(before: Sequence[RowScore], after: Mapping[int, float]) -> DifferenceEstimate:
+    gaps = [after[row.row] - row.score for row in before]
+    return DifferenceEstimate(sum(gaps) / len(gaps), difference_interval(gaps, [row.cluster for row in before]))
+
+
+def family_table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
+    """Return (column names, a row of cells per family) of runs under attack: the first run's share of right judgments, and what
+    each other run has more; the held-out families of degenerate answers together come first. No rows of other runs, and none
+    where one failed."""
+    base, robustness = runs[0], runs[0].report.robustness
+    if robustness is None or len(runs) < 2 or any(run.report.failure for run in runs):
+        return [], []
+    names, groups = short_names([run.name for run in runs]), _by_group(base)
+    families = {name: family for name, family in robustness.families.items() if name in groups}
+    sets: dict[str, list[RowScore]] = {}
+    for ending, words in TOGETHER.items():
+        held_out = [name for name, each in families.items() if each.kind == Kind.DEGENERATE and not each.in_training]
+        rows = [row for name in held_out if name.endswith("_against_wrong") == bool(ending) for row in groups[name]]
+        sets |= {f"held out: {words}": rows} if rows else {}
+    sets |= {name.replace("_", " "): groups[name] for name in families}
+    others = [_scores(run) for run in runs[1:]]
+    cells = [[words, _share(rows), *(_cell(rows, after) for after in others)] for words, rows in sets.items()]
+    return ["family", names[0], *(f"{name} less {names[0]}" for name in names[1:])], cells
+
+
+def _share(rows: Sequence[RowScore]) -> str:
+    return percent(sum(row.score for row in rows) / len(rows))
+
+
+def _cell(before: Sequence[RowScore], after: Mapping[int, float]) -> str:
+    change = _difference(before, after)
+    return f"{signed(change.difference)} [{', '.join(map(signed, change.interval))}]"
+
+
+LEAST_NAME, MOST_NAME = 14, 40  # letters of the column of names
+GAP, AGAINST = "  ", "against the first"
+LEAST_TABLE = 72  # letters of a line from which a table is readable; on narrower ones each row is a list of its cells
+LAST = ("macro", FAULTS)  # columns that a terminal shows last: the one can be had elsewhere, the other is sentences
+CSV_COLUMNS = (
+    *("run", "judge", "failure", "pairs", "accuracy", "low", "high", "difference", "difference_low", "difference_high"),
+    *("p", "p_holm", "invalid_rate", "swap_consistency", "position_bias"),
+    *(f"{figure}_difference{end}" for figure in ("macro", "swap_consistency", "all_right") for end in ("", "_low", "_high")),
+)
+
+
+def fitting_columns(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the places of the columns that fit into ``width`` letters beside the first, which needs :data:`LEAST_NAME`.
+
+    As many as can be had in their order, those of :data:`LAST` last. Two are always there.
+    """
+    wanted = sorted(range(1, len(columns)), key=lambda n: columns[n] in LAST)
+    left, places = width - LEAST_NAME, [0]
+    for n in wanted:
+        need = max(len(cells[n]) for cells in (columns, *rows)) + len(GAP)
+        if columns[n] == LAST[-1] or (need > left and len(places) > 1):
+            continue
+        places.append(n)
+        left -= need
+    return sorted(places)
+
+
+def aligned_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return the lines of a table whose columns stand under each other, the first of them wrapped to what the others leave."""
+    sizes = [max(len(cells[n]) for cells in (columns, *rows)) for n in range(len(columns))]
+    rest = width - sum(sizes[1:]) - len(GAP) * (len(columns) - 1)
+    sizes[0] = min(sizes[0], max(LEAST_NAME, min(MOST_NAME, rest)))
+    lines = []
+    for cells in (columns, *rows):
+        name, *more = textwrap.wrap(cells[0], sizes[0]) or [""]
+        others = [cell.rjust(size) for cell, size in zip(cells[1:], sizes[1:], strict=True)]
+        lines.append(GAP.join([name.ljust(sizes[0]), *others]).rstrip())
+        lines += more
+        if cells is columns:
+            lines.append("─" * (sum(sizes) + len(GAP) * (len(sizes) - 1)))
+    return lines
+
+
+def listed_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return lines of at most ``width`` letters: each row's name, and below it a line for each of its cells."""
+    lines = list[str]()
+    for name, *cells in rows:
+        lines += textwrap.wrap(name, width)
+        for column, cell in zip(columns[1:], cells, strict=True):
+            lines += textwrap.wrap(f"{column}: {cell}", width, initial_indent="  ", subsequent_indent="    ") if cell else []
+    return lines
+
+
+def leaderboard_text(runs: Sequence[Run], width: int) -> str:
+    """Return the leaderboard in lines of at most ``width`` letters (40 and more). Names are as short as tells the runs apart,
+    columns that do not fit are named; below :data:`LEAST_TABLE` letters rows are lists. Raise ConfigError if the runs are not
+    of one benchmark and data file."""
+    columns, rows = leaderboard(runs)
+    columns = [AGAINST if column.startswith("against ") else column for column in columns]
+    names = dict(zip([f"{name} ({run.report.judge})" for name, run in _named(runs)], _named(runs), strict=True))
+    short_rows = [[names[row[0]][0] if row[0] in names else row[0], *row[1:]] for row in rows]
+    wrong = columns.index(LAST[-1])
+    lines = [*textwrap.wrap(leaderboard_title(runs), width), ""]
+    if width < LEAST_TABLE:
+        places = list(range(len(columns)))
+        lines += listed_rows(columns[:wrong], [row[:wrong] for row in short_rows], width)
+    else:
+        places = fitting_columns(columns, short_rows, width)
+        lines += aligned_table([columns[n] for n in places], [[row[n] for n in places] for row in short_rows], width)
+    lines += ["", *_other_figures(runs, width), *_families(runs, width)]
+    for row, short in zip(rows, short_rows, strict=True):
+        if row[0] in names:
+            first = ", the first" if names[row[0]][1] is runs[0] else ""
+            faults = "" if row[wrong] in ("", "–") else f" What is wrong: {row[wrong]}."
+            lines += _wrapped(f"{short[0]}: {names[row[0]][1].report.judge}, {names[row[0]][1].name}{first}.{faults}", width)
+    if missing := [column for n, column in enumerate(columns) if n not in places and n != wrong]:
+        lines += _wrapped(f"Not shown for want of width: {', '.join(missing)}; --out leaderboard.md has all.", width)
+    for sentence in failures_of(runs):
+        lines += _wrapped(sentence, width)
+    return "\n".join([*lines, "", *textwrap.wrap(NOTES, width)]) + "\n"
+
+
+def _other_figures(runs: Sequence[Run], width: int) -> list[str]:
+    """The paired differences of the figures beside accuracy, and an empty line; nothing where no runs are compared."""
+    columns, rows = figures_table(runs)
+    table = aligned_table(columns, rows, width)
+    if max(map(len, table)) > width:
+        table = listed_rows(columns, rows, width)
+    return [*textwrap.wrap(f"{OTHER_FIGURES}, {columns[0]}:", width), *table, ""] if rows else []
+
+
+def _families(runs: Sequence[Run], width: int) -> list[str]:
+    """The paired differences by family of attacks, and an empty line; nothing of runs that are under none."""
+    columns, rows = family_table(runs)
+    if not rows:
+        return []
+    table = aligned_table(columns, rows, width)
+    return [f"{BY_FAMILY}:", *(table if max(map(len, table)) <= width else listed_rows(columns, rows, width)), ""]
+
+
+def _named(runs: Sequence[Run]) -> list[tuple[str, Run]]:
+    return list(zip(short_names([run.name for run in runs]), runs, strict=True))
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent="- ", subsequent_indent="  ")
+
+
+def leaderboard_csv(runs: Sequence[Run]) -> str:
+    """Return a line for each run, the first named first, in numbers: shares in 0..1, an empty cell where there is none, as of
+    every figure of a run that failed."""
+    changes = [
+        None if run is runs[0] or run.report.failure or runs[0].report.failure else against(runs[0], run) for run in runs
+    ]
+    p_values = [change.p_value for change in changes if change is not None]
+    adjusted = iter(holm(p_values) if len(runs) > 2 else [])
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(CSV_COLUMNS)
+    for run, change in zip(runs, changes, strict=True):
+        report, scores = run.report, run.report.scores
+        accuracy: tuple[object, ...] = (scores.accuracy.micro, *scores.interval)
+        others: tuple[object, ...] = (scores.invalid_rate, scores.swap_consistency, scores.position_bias)
+        if report.failure:
+            accuracy = others = ("",) * 3
+        difference: tuple[object, ...] = ("",) * 5
+        if change is not None:
+            difference = (change.difference, *change.interval, change.p_value, next(adjusted, ""))
+        figures = _figure_cells(None if change is None else figures_against(runs[0], run))
+        table.writerow([run.name, report.judge, report.failure, scores.num_pairs, *accuracy, *difference, *others, *figures])
+    return text.getvalue()
+
+
+def _figure_cells(figures: FigureDifferences | None) -> list[object]:
+    changes = () if figures is None else (figures.macro, figures.swap_consistency, figures.all_right)
+    cells = [("",) * 3 if change is None else (change.difference, *change.interval) for change in changes or (None,) * 3]
+    return [value for triple in cells for value in triple]

@@ -29,8 +29,8 @@ NO_IMAGE = "No image was shown"
 FEW_PROMPTS = 20  # below, an interval over prompts is as wide as the differences of judges
 BY_LENGTH = ("longest", "shortest")  # baselines that are rules; the others guess, and are best by luck
 REASONS = {
-    "truncated": "cut off at the token limit, which --max-tokens raises",
-    "no_verdict": "nothing in the form that is read, which --template names",
+    "truncated": "cut off at the token limit, which max_tokens= raises",
+    "no_verdict": "nothing in the form that is read, which template= names",
     "not_a_choice": "a verdict that is neither response",
     "empty": "empty",
     "error": "failed, or not recorded",

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from rewardlab.benchmarks.arithmetic import problems
 from rewardlab.benchmarks.comparison import Difference, Run, against, p_text, score_of
-from rewardlab.benchmarks.protocols import check_protocols
+from rewardlab.benchmarks.official import check_protocols
 from rewardlab.benchmarks.report_model import RowScore
 from rewardlab.errors import ConfigError
 from rewardlab.types import VerdictStatus

@@ -6,10 +6,10 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
+from rewardlab.benchmarks.base import REPORT, SCORES
 from rewardlab.benchmarks.comparison import Run, read_run
 from rewardlab.benchmarks.findings import key_phrase
-from rewardlab.benchmarks.headline import headline, judge_name
-from rewardlab.benchmarks.run_files import REPORT, SCORES
+from rewardlab.benchmarks.report_model import headline, judge_name
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import DataError
 from rewardlab.reporting.pages import page_environment

@@ -9,11 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.base import REPORT, VOTES, Row
 from rewardlab.benchmarks.browser import tally, votes_of_rows
 from rewardlab.benchmarks.comparison import Run
 from rewardlab.benchmarks.report_model import Report, RowScore, Scores
-from rewardlab.benchmarks.run_files import REPORT, VOTES
 from rewardlab.data.images import thumbnail, to_data_url
 from rewardlab.data.judged import reduce_logged_votes
 from rewardlab.errors import ConfigError, DataError, MissingPackageError
@@ -87,9 +86,7 @@ def _spec(run: Run, written: str) -> Any:
         task=f"rewardlab/{report.benchmark}",
         dataset=EvalDataset(name=report.benchmark, location=report.data, samples=len(run.rows)),
         model=report.judge,
-        model_generate_config=GenerateConfig(
-            temperature=report.temperature, top_p=report.top_p, max_tokens=report.max_tokens, seed=report.seed
-        ),
+        model_generate_config=GenerateConfig(**report.sampling, seed=report.seed),
         config=EvalConfig(epochs=1, log_images=True),
         revision=EvalRevision(type="git", origin="", commit=report.commit),
         packages={package: version for package, version in report.versions.items() if version},

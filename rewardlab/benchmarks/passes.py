@@ -7,12 +7,12 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import BaselineJudge
-from rewardlab.benchmarks.pass_log import PassLog
+from rewardlab.benchmarks.pass_log import PassLog, Spending
 from rewardlab.benchmarks.replay import Replay
-from rewardlab.benchmarks.running_figures import RunningFigures
 from rewardlab.config.data import NO_PRICES, Prices
 from rewardlab.data.votes import num_failed
 from rewardlab.errors import EndpointError
@@ -23,7 +23,40 @@ from rewardlab.samplers.base import RequestGate
 from rewardlab.samplers.failures import FailureStreak, errors_in_words, refusal_cure
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, Vote
 from rewardlab.verdicts.early_stopping import votes_settled
-from rewardlab.verdicts.votes import reduce_votes
+from rewardlab.verdicts.votes import VALID, reduce_votes
+
+
+@dataclass
+class RunningFigures:
+    """Counts of single votes, those of an earlier part of a run among them. ``num_right`` are those that
+    named the better response, ``num_invalid`` those that were answered and cannot be read; a tie is neither."""
+
+    num_votes: int = 0
+    num_right: int = 0
+    num_invalid: int = 0
+    num_failed: int = 0
+
+    def add(self, vote: Vote, preferred: int | None) -> None:
+        """Count a vote on a pair whose better response has the index ``preferred``."""
+        self.num_votes += 1
+        self.num_right += vote.winner is not None and vote.winner == preferred
+        if vote.completion.failed:
+            self.num_failed += 1
+        elif vote.verdict.status not in VALID:
+            self.num_invalid += 1
+
+    def note(self, spending: Spending, prices: Prices) -> str:
+        """Return the figures in words: the share of all votes that are right, then what is not zero."""
+        if not self.num_votes:
+            return ""
+        parts = [f"{100 * self.num_right / self.num_votes:.1f} % of votes right"]
+        parts += [f"{num:,} {name}" for num, name in ((self.num_invalid, "invalid"), (self.num_failed, "failed")) if num]
+        if prices != NO_PRICES:
+            parts.append(f"${spending.usd(prices):,.2f}")
+        elif tokens := spending.prompt + spending.completion:
+            parts.append(f"{tokens:,} tokens")
+        return ", ".join(parts)
+
 
 CONTROLS = ("greedy", "blank", "other")  # passes that --controls names
 CHUNK = 64  # pairs that are asked together, where votes do not come one by one, and that share a seed
@@ -67,7 +100,7 @@ class Pass:
         """
         votes = {int(entry.key[1]): list(entry.votes) for entry in self.log.entries(self.name)}
         total = sum(len(orders) for orders in self.orders) * num_votes
-        if not isinstance(judge, ModelJudge):
+        if not isinstance(judge, ModelJudge):  # a baseline or a replay: nothing is queried
             with bar(f"bench: {self.name}", total) as advance:
                 self._look_up(judge, num_votes, seed, votes, advance)
             return [reduce_votes(row.pair.pair_id, votes[row.row]) for row in self.rows]
@@ -116,15 +149,7 @@ class Pass:
             chunk = range(start, min(start + CHUNK, len(self.rows)))
             wanted = [n for n in chunk if self.rows[n].row not in votes_by_row]
             rows, orders = [self.rows[n] for n in wanted], [self.orders[n] for n in wanted]
-            if isinstance(judge, Replay):
-                votes = [
-                    [vote for order in row_orders for vote in judge.votes(row, order, num_votes)]
-                    for row, row_orders in zip(rows, orders, strict=True)
-                ]
-            else:
-                pairs, chunk_seed = [row.pair for row in rows], self.chunk_seed(seed, start)
-                judgments = judge.compare_many(pairs, orders=orders, num_votes=num_votes, seed=chunk_seed)
-                votes = [list(judgment.votes) for judgment in judgments]
+            votes = judge.votes_of(rows, orders, num_votes, self.chunk_seed(seed, start))
             for row, row_votes in zip(rows, votes, strict=True):
                 self.write(row.row, row_votes, None)
                 votes_by_row[row.row] = row_votes

@@ -24,6 +24,27 @@ PACKAGED = (
 )
 
 
+# Runs that are derived of a benchmark, as NAME:VARIANT, and the defaults of the judge's keys in them.
+VARIANTS: dict[str, dict[str, object]] = {
+    "attacked": {"temperature": 0.0},  # of any benchmark: its pairs under attack
+    "choice": {"temperature": 0.0, "max_tokens": 2048},  # of rewardbench2: one of four answers at once
+    "ratings": {"temperature": 0.0, "max_tokens": 2048},  # of rewardbench2: every answer rated alone
+}
+LISTWISE = ("choice", "ratings")
+
+
+def split_variant(name: str) -> tuple[str, str]:
+    """Return the benchmark and the variant of NAME or NAME:VARIANT ("" without). Raise ConfigError for an unknown variant."""
+    base, colon, variant = name.rpartition(":")
+    if not colon or Path(name).suffix == ".py":
+        return name, ""
+    if variant not in VARIANTS:
+        raise ConfigError(f"unknown variant {variant!r} of {base}; expected NAME:attacked, rewardbench2:choice or :ratings")
+    if variant in LISTWISE and base != "rewardbench2":
+        raise ConfigError(f"{name}: {variant} is a protocol of rewardbench2, and {base} has pairs alone")
+    return base, variant
+
+
 def find_benchmark(name: str) -> Benchmark:
     """Return the benchmark of this name, or of a Python file with a module-level ``BENCHMARK``. Raise ConfigError."""
     if name in PACKAGED:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from rewardlab.benchmarks.arithmetic import addition
-from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judgments_to_show
+from rewardlab.benchmarks.base import REPORT, SCORES, VOTES, Row
+from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judge_of_log, judgment_view, judgments_to_show, read_kinds
 from rewardlab.benchmarks.figures import CONFIDENCE_NAMES, report_figures
 from rewardlab.benchmarks.findings import NO_IMAGE, key_phrase, numbers_of
-from rewardlab.benchmarks.headline import (
-    NOT_ONE_VERDICT,
-    decision_name,
-    has_majorities,
-    headline,
-    headline_sentence,
-    judge_name,
-)
-from rewardlab.benchmarks.judgment_pages import FOLDER, write_judgment_pages
-from rewardlab.benchmarks.kinds import KINDS
 from rewardlab.benchmarks.report_model import (
+    NOT_ONE_VERDICT,
     Cost,
     CountedEstimate,
     CurvePoint,
@@ -29,16 +23,141 @@ from rewardlab.benchmarks.report_model import (
     RequirementResult,
     Scores,
     StoppingPoint,
+    decision_name,
+    has_majorities,
+    headline,
+    headline_sentence,
+    judge_name,
 )
-from rewardlab.benchmarks.revision import REVISION, revision_rows, revision_sentence
 from rewardlab.benchmarks.robustness.text import FAMILIES, FIGURES, family_rows, figure_rows, robustness_sentence
-from rewardlab.benchmarks.run_files import REPORT
-from rewardlab.benchmarks.words import explain_words
+from rewardlab.benchmarks.scores import KINDS, REVISION, revision_rows, revision_sentence
 from rewardlab.data.files import write_atomic
+from rewardlab.data.votes import vote_of
 from rewardlab.metrics.intervals import Interval
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.plots import figure_uri
 from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
+from rewardlab.types import Vote
+
+ALWAYS = {
+    "95 % interval": "Where the figure would lie were other prompts drawn; pairs of one prompt are drawn together.",
+    "trial": "One order of one pair, decided by more than half of the votes asked; an undecided one is not right.",
+    "micro average": "Mean over all pairs; large groups weigh more.",
+    "macro average": "Mean of the groups' accuracies; each group weighs the same.",
+    "over both orders": "Each pair decided once, by more than half of the votes of both orders together.",
+    "invalid rate": "Share of answers from which no verdict can be read, for whatever reason. They count as wrong.",
+    "swap consistency": "Share of pairs for which both orders name the same response.",
+    "position bias": "Share of verdicts for the response shown first, less one half. 0 is no bias.",
+    "length bias": "How much more often the longer response is named than it is the better one. 0 is no bias.",
+    "baselines": "Judges that read nothing: the longest or shortest response, a coin, always the first shown.",
+    "length, in fifths": "Pairs sorted by how much longer the better response is; a judge that favours length rises "
+    "from left to right.",
+}
+MAJORITIES = {
+    "undecided": "Trials in which neither response has more than half of the votes asked. They count as wrong.",
+    "majority of the valid votes": "The same trials if answers without a verdict were left out of the count: the rule of most "
+    "papers. A judge that answers one time in ten, and is right then, has 100 % by it.",
+}
+CURVE_TERMS = {
+    "votes K": "As many answers are drawn for each order; more than half of them decide.",
+    "any of K right": "One right answer among K, were it known which; a coin gets there, too. It is no accuracy.",
+}
+STOPPING_TERMS = {
+    "votes one after another": "Asking ends when the votes left can hardly change the majority: what it saves and costs.",
+    "stopping error": "The chance that is allowed that they would have changed it.",
+}
+CONFIDENCE_TERMS = {
+    "ECE": "Expected calibration error: how far confidences are from the share that is right. In brackets what "
+    "confidences that are exactly right would show on as many pairs.",
+    "Brier": "Mean squared distance of the confidence from right (1) or wrong (0). 0.25 is what always saying one half gets.",
+    "undecided pairs": "Their votes name both responses alike, or too few are valid for a confidence.",
+    "reliability": "Right answers against confidence; on the line, a confidence is worth its name.",
+    "abstaining": "Errors among the pairs decided, where those of least confidence are left out.",
+}
+CONTROLS = {
+    "blank": ("text-only (blank image)", "The same judge with blank images of the same size: what it knows without looking."),
+    "other": ("another pair's image", "The same judge with an image that does not belong: does it notice?"),
+    "greedy": ("one greedy vote", "The same judge at temperature 0."),
+}
+
+
+def explain_words(report: Report) -> dict[str, str]:
+    """Return the words that the report's page has, with what they mean."""
+    words = dict(ALWAYS)
+    if has_majorities(report):
+        words |= MAJORITIES
+    words |= dict(CONTROLS[name] for name in report.controls)
+    if report.scores.all_right:
+        words["Acc+"] = "Share of prompts whose every pair is right in every order shown."
+    if len(report.scores.k_curve) > 1:
+        words |= CURVE_TERMS
+    if report.scores.sequential:
+        words |= STOPPING_TERMS
+    if report.scores.confidence:
+        words |= CONFIDENCE_TERMS
+    return words
+
+
+ROWS_OF_A_PAGE = 200
+FOLDER = "judgments"
+_PLACE = re.compile(rb'\{"pass": "votes", "row": (\d+),')
+
+
+def page_names(rows: Sequence[Row]) -> list[str]:
+    """Return the name of each page, by its first and last row: ``judgments/rows-0-199.html``."""
+    chunks = [rows[start : start + ROWS_OF_A_PAGE] for start in range(0, len(rows), ROWS_OF_A_PAGE)]
+    return [f"{FOLDER}/rows-{chunk[0].row}-{chunk[-1].row}.html" for chunk in chunks]
+
+
+def write_judgment_pages(report: Report, rows: Sequence[Row], out: Path) -> list[str]:
+    """Write all judgments of the run in ``out``; returns the pages' names. One page is in memory at a time.
+
+    Pages of earlier writing that are none now are removed.
+    """
+    names, places = page_names(rows), _places(out / VOTES)
+    kinds, judge = read_kinds(out / SCORES), judge_of_log(out / VOTES)
+    template = page_environment("rewardlab.benchmarks").get_template("judgments.html")
+    (out / FOLDER).mkdir(exist_ok=True)
+    for number, name in enumerate(names):
+        chunk = rows[number * ROWS_OF_A_PAGE : (number + 1) * ROWS_OF_A_PAGE]
+        with (out / VOTES).open("rb") as log:
+            views = [judgment_view(row, _votes_at(log, places[row.row]), kinds[row.row], judge) for row in chunk]
+        page = template.render(
+            report=report,
+            judgments=views,
+            first=chunk[0].row,
+            last=chunk[-1].row,
+            before=names[number - 1].partition("/")[2] if number else "",
+            after=names[number + 1].partition("/")[2] if number + 1 < len(names) else "",
+            groups=sorted({row.group for row in chunk}),
+            totals={kind: sum(kind in view.kinds for view in views) for kind in KINDS},
+            num_pairs=report.scores.num_pairs,
+            kinds=KINDS,
+            most=0,
+            pages=(),
+        )
+        write_atomic(out / name, page)
+    for path in (out / FOLDER).glob("rows-*.html"):
+        if f"{FOLDER}/{path.name}" not in names:
+            path.unlink()
+    return names
+
+
+def _places(votes_file: Path) -> dict[int, int]:
+    """Where each row's votes begin in the log, the later of two lines; controls left out."""
+    places, place = dict[int, int](), 0
+    with votes_file.open("rb") as log:
+        for line in log:
+            if match := _PLACE.match(line):
+                places[int(match[1])] = place
+            place += len(line)
+    return places
+
+
+def _votes_at(log: BinaryIO, place: int) -> list[Vote]:
+    log.seek(place)
+    return [vote_of(vote) for vote in json.loads(log.readline())["votes"]]
+
 
 FAILED_FIGURES = "The figures below are of a run that failed and say nothing of the judge; the same command asks again."
 CONTROL_NAMES = {"greedy": "one greedy vote", "blank": "text-only (blank image)", "other": "another pair's image"}
@@ -118,7 +237,7 @@ def answer_facts(report: Report) -> list[tuple[str, str]]:
 
 def asking_facts(report: Report) -> list[tuple[str, str]]:
     """Return (name, value) of how the judge was asked, from its name to the commit."""
-    scores, sampling, votes = report.scores, (report.temperature, report.top_p, report.max_tokens), str(report.votes)
+    scores, sampling, votes = report.scores, report.sampling.values(), str(report.votes)
     if report.stop_error is not None:
         samples = scores.num_votes_total / scores.num_pairs
         votes = f"up to {votes}, until settled but for {100 * report.stop_error:g} %: {samples:.2f} samples per pair"

@@ -214,20 +214,20 @@ def check_possible(
     measured: Collection[str] | None = None,
 ) -> None:
     """Raise ConfigError for a requirement that a run of these settings has no figure for, before anything is asked.
-    ``measured``: the figures that a run of `rewardlab bench robustness` has; None of another run."""
+    ``measured``: the figures that a run of `rewardlab bench run NAME:attacked` has; None of another run."""
     for one in requirements:
         if one.group and one.group not in groups:
             near = get_close_matches(one.group, groups, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(set(groups)))}"
             raise ConfigError(f"{one.text!r}: the data has no group {one.group!r}; {hint}")
         if one.figure in BOTH_ORDERS_FIGURES and orders != "both":
-            raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave --orders {orders} out")
+            raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave orders={orders} out")
         if (control := CONTROL_FIGURES.get(one.figure)) and control not in controls:
             raise ConfigError(f"{one.text!r}: needs --controls {','.join([*controls, control])}")
         if one.figure in ROBUSTNESS_FIGURES and measured is None:
-            raise ConfigError(f"{one.text!r}: is a figure of `rewardlab bench robustness`; require it there")
+            raise ConfigError(f"{one.text!r}: is a figure of a run under attack; require it of NAME:attacked")
         if one.figure in ROBUSTNESS_FIGURES and one.figure not in (measured or ()):
-            raise ConfigError(f"{one.text!r}: none of these families is held out and of its kind; leave --families out")
+            raise ConfigError(f"{one.text!r}: none of these families is held out and of its kind; leave --attacks out")
         if one.figure == "all_right" and not whole_prompts:
             raise ConfigError(f"{one.text!r}: this benchmark does not count prompts with all pairs right; require accuracy")
 

@@ -3,22 +3,54 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
+from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, Row, equal_length_notes, size_notes
-from rewardlab.benchmarks.fit import check_fit, refuse_other_benchmark
 from rewardlab.benchmarks.pairs.clusters import PROMPT
 from rewardlab.benchmarks.passes import AnyJudge
-from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
-from rewardlab.benchmarks.replay import Replay
+from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings
 from rewardlab.data.media_mentions import MediaCount
+from rewardlab.data.pairs import lines_of
 from rewardlab.data.recipes import check_images_folder
 from rewardlab.data.video import describe_frames
 from rewardlab.errors import ConfigError, DataError, InputError, RewardlabError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, judge_video_policy
 from rewardlab.types import PreferencePair
+
+NUM_ROWS = 200  # that are looked at
+
+
+def refuse_other_benchmark(benchmark: Benchmark, data: Path) -> None:
+    """Raise DataError, by the right name, for JSON lines whose rows are more often another benchmark's than this one's."""
+    if data.suffix != ".jsonl" or not data.is_file():
+        return
+    rows = [row for _, row in islice(lines_of(data), NUM_ROWS) if isinstance(row, Mapping)]
+    counts = {other.name: sum(map(other.is_row, rows)) for other in packaged_benchmarks() if other.is_row}
+    name = max(counts, key=lambda one: counts[one])
+    if name != benchmark.name and 2 * counts[name] > len(rows) and counts[name] > counts.get(benchmark.name, 0):
+        raise DataError(
+            f"{data}: is not {benchmark.name}: {counts[name]:,} of its first {len(rows):,} rows are of {name}; "
+            f"`rewardlab bench run {name} --data {data}` judges them"
+        )
+
+
+def check_fit(benchmark: Benchmark, rows: Sequence[Row], data: Path) -> None:
+    """Raise DataError where the benchmark's groups are known and more than half of the rows are of none of them."""
+    counts = Counter(row.group for row in rows)
+    strangers = sum(number for group, number in counts.items() if group not in benchmark.sizes)
+    if not benchmark.sizes or 2 * strangers <= len(rows):
+        return
+    like = [other.name for other in packaged_benchmarks() if other.sizes and sum(other.sizes.values()) == len(rows)]
+    raise DataError(
+        f"{data}: is not {benchmark.name}: {strangers:,} of {len(rows):,} rows are of none of its groups "
+        f"({', '.join(benchmark.sizes)})" + (f"; it has as many rows as {like[0]}" if like else "")
+    )
+
 
 OWN_PAIRS = "pairs"
 
@@ -27,7 +59,7 @@ def load_benchmark_rows(benchmark: Benchmark, settings: BenchSettings, *, with_i
     """Return the rows of a data file. Raise DataError where the loader of a benchmark from outside fails in any way."""
     load: Callable[..., list[Row]] = benchmark.load
     if benchmark.load_videos is not None:
-        load = partial(benchmark.load_videos, policy=judge_video_policy(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER))
+        load = partial(benchmark.load_videos, policy=judge_video_policy(settings.judge.judge, *NO_ENGINES, *WITHOUT_SAMPLER))
     return _load(load, benchmark, settings, with_images=with_images)
 
 
@@ -61,12 +93,12 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
     benchmark = find_benchmark(settings.benchmark)
     rows = load_benchmark_rows(benchmark, settings, with_images=judge.sees)
     check_fit(benchmark, rows, settings.data)
-    if isinstance(judge, Replay) and (strangers := judge.rows - {row.row for row in rows}):
+    if judge.rows is not None and (strangers := judge.rows - {row.row for row in rows}):
         raise DataError(f"{judge.name}: has samples for row {min(strangers)}, which {settings.data} does not have")
     notes = size_notes(benchmark, rows) + equal_length_notes(rows)
     notes += _own_pair_notes(rows, settings, looks=judge.sees) if settings.benchmark == OWN_PAIRS else _page_notes(rows)
     if num_videos := sum(row.num_videos for row in rows):
-        policy = judge_video_policy(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
+        policy = judge_video_policy(settings.judge.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
         notes.append(
             f"videos ({num_videos:,}): each shown as {describe_frames(benchmark.frames, policy() if policy else None)}"
         )

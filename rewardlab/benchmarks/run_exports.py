@@ -8,10 +8,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from rewardlab.benchmarks.comparison import Run
+from rewardlab.benchmarks.comparison import Run, short_names
 from rewardlab.benchmarks.figures import leaderboard_figure, report_figures
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.run_names import short_names
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError
 from rewardlab.metrics.intervals import Interval

@@ -2,65 +2,115 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rewardlab.benchmarks.arithmetic import problems
-from rewardlab.benchmarks.asked_without import asked_without
-from rewardlab.benchmarks.assemble import RunResult, label_rows, make_report, row_score
-from rewardlab.benchmarks.base import Benchmark, Row
+from rewardlab.benchmarks.base import OFFICIAL, REFUSED_FIELDS, REPORT, SCORES, VOTES, Benchmark, Row
 from rewardlab.benchmarks.baselines import BaselineJudge
-from rewardlab.benchmarks.cost import BudgetGate, most_it_may_cost
-from rewardlab.benchmarks.identity import run_identity
-from rewardlab.benchmarks.pass_log import PassLog
+from rewardlab.benchmarks.findings import INVALID, find_faults, gather_evidence
+from rewardlab.benchmarks.official import write_official
+from rewardlab.benchmarks.pass_log import PassLog, Spending
 from rewardlab.benchmarks.passes import AnyJudge, Pass
-from rewardlab.benchmarks.recorded_orders import RECORDED, resolve_policy, shown_orders
-from rewardlab.benchmarks.replay import Replay
-from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
+from rewardlab.benchmarks.registry import benchmark_identity
+from rewardlab.benchmarks.replay import MISSING, Replay
+from rewardlab.benchmarks.report_model import NO_COST, Confidence, Cost, MemberScores, PanelScores, Report, RowScore
 from rewardlab.benchmarks.requirements import check_possible, check_report
-from rewardlab.benchmarks.rows import has_other_images, load_rows
-from rewardlab.benchmarks.run_files import REPORT, SCORES, VOTES
+from rewardlab.benchmarks.rows import has_other_images, images_hash, load_rows
+from rewardlab.benchmarks.scores import (
+    LEAST_VOTES,
+    baseline_scores,
+    calibrate,
+    control_scores,
+    kinds_of,
+    one_vote_scores,
+    revision_of,
+    score_rows,
+)
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings, check_names
 from rewardlab.config.data import NO_BUDGET, NO_PRICES
-from rewardlab.data.files import write_atomic
+from rewardlab.data.files import data_hash, write_atomic
 from rewardlab.data.other_images import with_blank_images, with_other_images
+from rewardlab.data.votes import num_failed
+from rewardlab.distill.budget import BudgetGuard, BudgetSpentError
+from rewardlab.distill.journal import Usage
 from rewardlab.errors import ConfigError
 from rewardlab.judging.engines import open_model_judge
-from rewardlab.judging.judge import ModelJudge
-from rewardlab.judging.margins import ProbabilityJudge
-from rewardlab.judging.panel import PanelJudge
-from rewardlab.judging.served import ServedJudge
-from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
-from rewardlab.metrics.accuracy import Labeled
+from rewardlab.judging.judge import JudgeKind, ModelJudge, Sampling
+from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, judge_config
+from rewardlab.metrics.accuracy import Labeled, invalid_rate, pair_score, pair_swaps
+from rewardlab.metrics.intervals import FEWEST_CLUSTERS, mean_estimate
+from rewardlab.models.checkpoints import commit, versions
 from rewardlab.prompts import reading_format
 from rewardlab.reporting.progress import log_line
-from rewardlab.samplers.base import RequestGate
-from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair
+from rewardlab.samplers.base import HF, RequestGate
+from rewardlab.samplers.failures import errors_in_words, failure_sentence
+from rewardlab.types import BOTH_ORDERS, Completion, Judgment, Order, PreferencePair
+from rewardlab.verdicts.other_formats import other_format, unread_texts
+from rewardlab.verdicts.panel import member_judgments
+from rewardlab.verdicts.votes import in_order
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What decides the votes of a run: the log of one run is never continued by another."""
+
+    benchmark: str
+    data: str
+    images: str
+    judge: str
+    weights: str | None
+    votes: int
+    orders: str
+    limit: int | None
+    seed: int
+    batch_size: int | None
+    template: str | None
+    sampling: Sampling
+    verdict_temperature: str | float = 1.0
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what the first line of a log says; of a judge without a temperature of its verdicts nothing is said of it."""
+        values = asdict(self)
+        values |= values.pop("sampling")
+        return {name: value for name, value in values.items() if (name, value) != ("verdict_temperature", 1.0)}
+
+
+def run_identity(settings: BenchSettings, judge: AnyJudge, rows: Sequence[Row], num_votes: int) -> RunIdentity:
+    """Return what decides the votes of a run of ``settings`` by ``judge`` on ``rows``."""
+    query, of_judge = settings.judge, judge.identity
+    spec = JudgeSpec.parse(query.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
+    parts = [str(of_judge.get("judge", query.judge)), query.engine_args, query.request_identity]
+    return RunIdentity(
+        benchmark=benchmark_identity(settings.benchmark),
+        data=data_hash(settings.data),
+        images=images_hash(rows),
+        judge=" ".join(part for part in parts if part),
+        weights=str(of_judge.get("weights", "")),
+        votes=num_votes,
+        orders=query.orders,
+        limit=settings.limit,
+        seed=settings.seed,
+        batch_size=query.batch_size if spec.engine == HF else None,
+        template=str(of_judge["template"]) if "template" in of_judge else query.template,
+        sampling=Sampling(stop_error=query.stop_error, **query.sampling),
+        verdict_temperature=of_judge.get("verdict_temperature", 1.0),
+    )
 
 
 def open_any_judge(settings: BenchSettings) -> AnyJudge:
-    """The judge that ``settings.judge`` names. Raises ConfigError for an unknown SPEC."""
-    spec = JudgeSpec.parse(settings.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
-    if spec.engine in NO_ENGINES and settings.cache is not None:
-        raise ConfigError(f"{settings.judge!r} is not asked, and has no answers to keep; leave --cache out")
+    """Return the judge of a run. Raise ConfigError for an unknown specification."""
+    spec = JudgeSpec.parse(settings.judge.judge, *NO_ENGINES, *WITHOUT_SAMPLER)
     if spec.engine == "baseline":
         return BaselineJudge(spec.target)
     if spec.engine == "replay":
-        return Replay(Path(spec.target), reading_format(settings.template) if settings.template else None)
-    return open_model_judge(
-        settings.judge,
-        template=settings.template,
-        temperature=settings.temperature,
-        top_p=settings.top_p,
-        max_tokens=settings.max_tokens,
-        batch_size=settings.batch_size,
-        engine_args=settings.engine_args,
-        api_key=settings.api_key,
-        request=settings.request,
-        cache=settings.cache,
-    )
+        return Replay(Path(spec.target), reading_format(settings.judge.template) if settings.judge.template else None)
+    return open_model_judge(settings.judge, api_key=settings.api_key)
 
 
 def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> tuple[Report, list[Row]]:
@@ -69,9 +119,10 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
     An interrupted run continues from its log; a finished one is only scored again. ``spent`` is what other runs have spent of
     its budget. Raises what the judge and loader raise.
     """
-    benchmark = check_names(settings.benchmark, settings.controls, settings.orders, settings.template, settings.judge)
+    benchmark = check_names(settings.benchmark, settings.controls, settings.judge)
     judge = open_any_judge(settings)
-    settings = replace(settings, orders=resolve_policy(settings.orders, judge, settings.votes))
+    orders = judge.resolve_orders(settings.judge.orders, settings.judge.votes)
+    settings = replace(settings, judge=judge_config(settings.judge, orders=orders))
     _check_stopping(settings, judge)
     _check_budget(settings, judge)
     rows, notes = load_rows(settings, judge)
@@ -105,21 +156,20 @@ def judge_rows(
     check_possible(
         settings.requirements,
         controls=settings.controls,
-        orders=settings.orders,
+        orders=settings.judge.orders,
         groups=[row.group for row in rows],
         whole_prompts=benchmark.whole_prompts,
         measured=extra.figures if extra else None,
     )
-    num_votes = settings.votes or (judge.max_votes if isinstance(judge, Replay) else 1)
-    orders, order_notes = shown_orders(settings.orders, judge, rows, settings.seed, settings.votes)
+    query = settings.judge
+    num_votes = query.votes or judge.default_votes
+    orders, order_notes = judge.shown_orders(query.orders, rows, settings.seed, query.votes)
     notes += order_notes
-    if isinstance(judge, Replay) and settings.orders == RECORDED:
-        judge = judge.as_recorded()
     further = extra.passes if extra else {}
     identity = run_identity(settings, judge, [*rows, *(row for some in further.values() for row in some)], num_votes)
     if isinstance(judge, ModelJudge) and not (out / VOTES).exists():
         judge.check()  # nothing is left behind where nobody answers
-    if settings.prices != NO_PRICES and isinstance(judge, ModelJudge):
+    if settings.prices != NO_PRICES and judge.is_queried:
         num_orders = sum(map(len, orders)) + 2 * sum(map(len, further.values()))
         log_line(most_it_may_cost(settings, num_orders * (num_votes + len(settings.controls))))
     with PassLog(out, identity.to_dict() | dict(extra.identity if extra else {})) as log:
@@ -128,13 +178,13 @@ def judge_rows(
         for name, some in further.items():
             both = [BOTH_ORDERS] * len(some)
             others[name] = Pass(name, some, both, log, prices=settings.prices).run(judge, num_votes, settings.seed, gate)
-        votes_pass = Pass("votes", rows, orders, log, settings.stop_error, settings.prices)
+        votes_pass = Pass("votes", rows, orders, log, query.stop_error, settings.prices)
         judgments = votes_pass.run(judge, num_votes, settings.seed, gate)
         controls = _controls(settings, judge, rows, orders, log, notes, gate)
         log.finish()
-    left_out = asked_without(judge, out) if isinstance(judge, ModelJudge) else frozenset()
+    left_out = omitted_fields(judge, out) if isinstance(judge, ModelJudge) else frozenset()
     seconds = votes_pass.seconds_per_vote
-    cost = log.spending.cost(settings.prices) if isinstance(judge, ModelJudge) and judge.is_metered else None
+    cost = log.spending.cost(settings.prices) if judge.is_metered else None
     result = RunResult(settings, benchmark, judge, identity, rows, orders, judgments, controls, seconds, left_out, cost, others)
     report = make_report(result, notes, out)
     row_scores = [row_score(row, item) for row, item in zip(rows, label_rows(rows, judgments), strict=True)]
@@ -154,24 +204,23 @@ def _check_budget(settings: BenchSettings, judge: AnyJudge) -> None:
         return
     if settings.budget.usd is not None and settings.prices == NO_PRICES:
         raise ConfigError("--budget-usd needs --price PROMPT,COMPLETION, in US dollars per million tokens")
-    if not (isinstance(judge, ModelJudge) and judge.is_metered):
+    if not judge.is_metered:
         raise ConfigError(f"a budget is kept of an openai: judge, and not of {judge.name}; leave the budget out")
 
 
 def _check_stopping(settings: BenchSettings, judge: AnyJudge) -> None:
     """Raises ConfigError where there is nothing to stop."""
-    if settings.stop_error is None:
+    query = settings.judge
+    if query.stop_error is None:
         return
-    if not isinstance(judge, ModelJudge):
-        raise ConfigError(f"--stop-error saves asking, and {judge.name} is not asked; its report says what stopping would cost")
-    if isinstance(judge, ProbabilityJudge | PanelJudge | ServedJudge):
-        how = "by its members" if isinstance(judge, PanelJudge) else "by probability"
-        how = "by a rule of its own" if isinstance(judge, ServedJudge) else how
-        raise ConfigError(f"--stop-error settles a majority of votes, and {settings.judge} decides {how}; use fewer --votes")
-    if settings.orders != "both" or (settings.votes or 1) < 2 or not 0 <= settings.stop_error < 0.5:
+    if not judge.is_queried:
+        raise ConfigError(f"stop_error saves queries, and {judge.name} has none; its report says what stopping would cost")
+    if judge.decides:
+        raise ConfigError(f"stop_error settles a majority of votes, and {query.judge} decides {judge.decides}; use fewer votes")
+    if query.orders != "both" or (query.votes or 1) < 2:
         raise ConfigError(
-            f"--stop-error {settings.stop_error:g} with {settings.votes or 1} votes and orders {settings.orders}: expected a "
-            "probability below 0.5, --votes of 2 or more and both orders"
+            f"stop_error={query.stop_error:g} with {query.votes or 1} votes and orders={query.orders}: expected 2 votes or "
+            "more and both orders"
         )
 
 
@@ -213,3 +262,263 @@ def _controls(
 
 def _with_pairs(rows: Sequence[Row], pairs: Sequence[PreferencePair]) -> list[Row]:
     return [replace(row, pair=pair) for row, pair in zip(rows, pairs, strict=True)]
+
+
+def omitted_fields(judge: ModelJudge, out: Path) -> frozenset[str]:
+    """Return the fields that requests to the judge omitted, now or in an earlier part of the run, and keep them in ``out``."""
+    path = out / REFUSED_FIELDS
+    names = judge.left_out | frozenset(json.loads(path.read_text()) if path.exists() else ())
+    if names:
+        write_atomic(path, json.dumps(sorted(names)) + "\n")
+    return names
+
+
+class BudgetGate:
+    """Lets a request through where it cannot exceed the budget, whatever its answer's length; see :class:`BudgetGuard`.
+
+    ``spending`` is what earlier parts of the run have spent; it is not changed here.
+    """
+
+    def __init__(self, settings: BenchSettings, spending: Spending) -> None:
+        usage = Usage(
+            spending.requests, spending.prompt, spending.completion, spending.cached, spending.usd(settings.prices), 0
+        )
+        self._guard = BudgetGuard(settings.prices, settings.budget, settings.judge.max_tokens, usage, spending.longest)
+
+    async def open(self) -> bool:
+        """Wait until another request may be sent; False: the budget is spent."""
+        try:
+            await self._guard.open()
+        except BudgetSpentError:
+            return False
+        return True
+
+    def close(self, completion: Completion) -> None:
+        """Pay a completion. Raise EndpointError for an answer without usage where there is a budget."""
+        self._guard.close()
+        self._guard.pay(completion)
+
+
+def most_it_may_cost(settings: BenchSettings, num_requests: int) -> str:
+    """Return a sentence on the most that a run's answers may cost, before any is asked for."""
+    usd = num_requests * settings.prices.usd(0, settings.judge.max_tokens)
+    return (
+        f"{num_requests:,} requests, each of at most {settings.judge.max_tokens:,} tokens of answer: at most ${usd:,.2f}, "
+        "prompts not counted"
+    )
+
+
+def panel_scores(panel: JudgeKind, items: Sequence[Labeled], clusters: Sequence[str]) -> PanelScores:
+    """Return the scores of each member and how often members differ, from the panel's judgments."""
+    judged = [member_judgments(item.judgment.votes) for item in items]
+    winners = [{voice.outcome.winner for voice in of_pair.values()} - {None} for of_pair in judged]
+    several = [n for n, of_pair in enumerate(judged) if sum(voice.outcome.winner is not None for voice in of_pair.values()) > 1]
+    members = tuple(
+        _member_scores(member.spec, [of_pair[member.spec] for of_pair in judged], items, clusters) for member in panel.members
+    )
+    differ = sum(len(winners[n]) > 1 for n in several) / len(several) if several else None
+    return PanelScores("log-odds" if panel.name.startswith("pool:") else "majority", differ, members)
+
+
+def panel_confidence(items: Sequence[Labeled], clusters: Sequence[str]) -> dict[str, Confidence]:
+    """Return the calibration of the panel's share for the response that it names; see ``confidence.calibrate``."""
+    if any(len(in_order(item.judgment.votes, order)) < LEAST_VOTES for item in items for order in BOTH_ORDERS):
+        return {}
+    return {"vote_share": calibrate(items, [item.judgment.share_0 for item in items], clusters)}
+
+
+def _member_scores(name: str, judged: Sequence[Judgment], items: Sequence[Labeled], clusters: Sequence[str]) -> MemberScores:
+    decided = [
+        (voice.outcome.winner, item.judgment.outcome.winner)
+        for voice, item in zip(judged, items, strict=True)
+        if voice.outcome.winner is not None and item.judgment.outcome.winner is not None
+    ]
+    trials = [pair_score(replace(item, judgment=voice)) for voice, item in zip(judged, items, strict=True)]
+    right = [float(voice.outcome.winner == item.preferred) for voice, item in zip(judged, items, strict=True)]
+    return MemberScores(
+        judge=name,
+        trials=mean_estimate(trials, clusters),
+        accuracy=mean_estimate(right, clusters),
+        agreement=sum(mine == panels for mine, panels in decided) / len(decided) if decided else None,
+        abstained=sum(voice.share_0 is None for voice in judged),
+        failed_votes=sum(num_failed(voice.votes) for voice in judged),
+    )
+
+
+VOTES_PASS = "votes"  # the pass that is no control
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run has when all is answered: its judgments in the order of ``rows``, and those of its controls by name.
+    ``left_out``: fields that the model was asked without; ``others``: judgments of further passes by their names."""
+
+    settings: BenchSettings
+    benchmark: Benchmark
+    judge: AnyJudge
+    identity: RunIdentity
+    rows: Sequence[Row]
+    orders: Sequence[tuple[Order, ...]]
+    judgments: Sequence[Judgment]
+    controls: Mapping[str, Sequence[Labeled]]
+    seconds_per_vote: float | None
+    left_out: frozenset[str] = frozenset()
+    cost: Cost | None = None
+    others: Mapping[str, Sequence[Judgment]] = field(default_factory=dict)
+
+
+def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
+    """Return the report; write the outputs that the benchmark's own scorer takes, where it can take them, to ``out``."""
+    settings, benchmark, judge, identity = result.settings, result.benchmark, result.judge, result.identity
+    rows, orders, judgments, num_votes = result.rows, result.orders, result.judgments, result.identity.votes
+    all_notes = list(notes)
+    all_notes += _notes_on_fields(result.left_out, settings.judge.omitted_fields, result.controls)
+    all_judgments = [*judgments, *(judgment for others in result.others.values() for judgment in others)]
+    if judge.is_queried and (failed := sum(num_failed(judgment.votes) for judgment in all_judgments)):
+        errors = errors_in_words(vote.completion for judgment in all_judgments for vote in judgment.votes)
+        all_notes.append(
+            f"{failed:,} votes failed at the endpoint and count as wrong: {errors}; the same command asks for them again"
+        )
+    all_notes += _vote_notes(judge, judgments, num_votes)
+    labeled = label_rows(rows, judgments)
+    sampling: dict[str, Any] = asdict(judge.sampling or identity.sampling)
+    sampling |= dict.fromkeys(result.left_out & sampling.keys())
+    stopped = settings.judge.stop_error is not None or judge.has_partial_votes
+    verdict_format = judge.verdict_format
+    official: list[str] = []  # of votes in one order, or stopped when clear, the benchmark's own draws cannot be made up
+    if settings.judge.orders == "both" and not stopped:
+        official = write_official(benchmark, rows, judgments, verdict_format, settings.seed, out / OFFICIAL)
+    clusters = [row.cluster for row in rows]
+    one_vote = one_vote_scores(labeled, stopped=stopped)
+    scores = score_rows(rows, labeled, num_votes, whole_prompts=benchmark.whole_prompts, stopped=stopped)
+    all_notes += _prompt_notes(scores.num_clusters)
+    unread_format = format_note(judge, judgments, out)
+    if unread_format and scores.invalid_rate < INVALID:  # else it stands with what is wrong with the judge
+        all_notes.append(unread_format)
+    if judge.members:
+        scores = replace(scores, confidence=panel_confidence(labeled, clusters))
+    report = Report(
+        benchmark=benchmark.name,
+        command=settings.command,
+        data=str(settings.data),
+        data_sha256=identity.data,
+        judge=identity.judge,
+        judge_config=settings.judge.model_dump(mode="json", exclude_defaults=True),
+        judge_config_hash=settings.judge.hash,
+        template=judge.template_name,
+        orders=settings.judge.orders,
+        votes=num_votes,
+        verdict_format=verdict_format or None,
+        **sampling,
+        seed=settings.seed,
+        seconds_per_vote=result.seconds_per_vote,
+        scores=scores,
+        controls=control_scores(rows, one_vote, result.controls),
+        baselines=baseline_scores(rows, orders, settings.seed, whole_prompts=benchmark.whole_prompts),
+        official=tuple(official),
+        panel=panel_scores(judge, labeled, clusters) if judge.members else None,
+        cost=result.cost,
+        cached_votes=sum(vote.completion.from_cache for judgment in judgments for vote in judgment.votes),
+        revision=revision_of(labeled, clusters, verdict_format) if verdict_format else None,
+        failure=_failure(result) if judge.is_queried else "",
+        notes=tuple(all_notes),
+        versions=versions(),
+        commit=commit(),
+    )
+    evidence = gather_evidence(
+        rows,
+        labeled,
+        result.controls,
+        sees=judge.sees,
+        one_vote=one_vote,
+        greedy=report.temperature == 0,
+        num_missing=_num_missing(judgments),
+        other_format=unread_format,
+    )
+    return replace(report, findings=find_faults(report, evidence))
+
+
+def _notes_on_fields(left_out: frozenset[str], by_body: frozenset[str], controls: Collection[str]) -> list[str]:
+    """What the judge was asked without, and why."""
+    whys = {"which the endpoint refuses": left_out - by_body, "which the body of the requests leaves out": left_out & by_body}
+    notes = [f"asked without {', '.join(sorted(names))}, {why}: its own defaults hold" for why, names in whys.items() if names]
+    if controls and "temperature" in left_out:
+        notes.append("the controls are votes at the endpoint's own temperature, not greedy ones")
+    return notes
+
+
+def _num_missing(judgments: Sequence[Judgment]) -> int:
+    return sum(vote.completion.error == MISSING for judgment in judgments for vote in judgment.votes)
+
+
+def _failure(result: RunResult) -> str:
+    controls = {name: [item.judgment for item in items] for name, items in result.controls.items()}
+    return failure_of({VOTES_PASS: result.judgments, **controls}, result.settings.max_failed, result.others)
+
+
+def _vote_notes(judge: AnyJudge, judgments: Sequence[Judgment], num_votes: int) -> list[str]:
+    """What to know of the votes before reading their figures."""
+    notes = []
+    if judge.verdict_temperature != 1 and judge.decides:
+        notes.append(f"the log-odds of verdicts are divided by {judge.verdict_temperature:.4g}, the temperature of this judge")
+    if lost := _num_missing(judgments):
+        total = sum(len(judgment.votes) for judgment in judgments)
+        notes.append(f"{lost:,} of {total:,} samples are not in the replay file; each counts as a failure")
+    if num_votes % 2 == 0 and (judge.is_queried or judge.is_recording):
+        notes.append(f"{num_votes} votes in each order can be even, which is not right; an odd number scores higher")
+    return notes
+
+
+def _prompt_notes(num_prompts: int) -> list[str]:
+    """What to know of intervals over few prompts."""
+    if num_prompts < FEWEST_CLUSTERS:
+        return [f"{num_prompts} prompts are too few for an interval: it spans all that is possible"]
+    return []
+
+
+def row_score(row: Row, item: Labeled) -> RowScore:
+    """Return what `bench compare` and the page need of a row; the cluster by its hash, for it may be a whole prompt."""
+    cluster = hashlib.sha256(row.cluster.encode(errors="replace")).hexdigest()[:16]
+    kinds = tuple(kinds_of(item.judgment, item.preferred))
+    alike = pair_swaps([item])[0]
+    return RowScore(
+        row.row, row.group, cluster, pair_score(item), invalid_rate([item]), kinds, row.pair.pair_id, item.preferred, alike
+    )
+
+
+def label_rows(rows: Sequence[Row], judgments: Sequence[Judgment]) -> list[Labeled]:
+    """Return each row's judgment beside its label and group."""
+    items = []
+    for row, judgment in zip(rows, judgments, strict=True):
+        assert row.pair.preferred is not None
+        items.append(Labeled(judgment, row.pair.preferred, row.group))
+    return items
+
+
+def format_note(judge: AnyJudge, judgments: Sequence[Judgment], out: Path) -> str:
+    """Return a sentence where another format reads many of the answers without a verdict, with the flag that does; else ""."""
+    other = other_format(unread_texts([vote for judgment in judgments for vote in judgment.votes]))
+    if other is None or judge.members:  # votes of several judges are no replay
+        return ""
+    if judge.is_recording:
+        return other.sentence(f"template={other.name} reads them")
+    replay = shlex.quote(f"replay:{out / VOTES}")
+    return other.sentence(f"--judge {replay} template={other.name} (and another --out) reads them without asking again")
+
+
+def failure_of(
+    passes: Mapping[str, Sequence[Judgment]], most: float, others: Mapping[str, Sequence[Judgment]] | None = None
+) -> str:
+    """Return why a run failed: a sentence for each pass, by its name, of whose votes more than the share ``most`` (0..1) failed
+    at the endpoint; "" where none did. ``others`` are passes that are no controls, and cannot be left out."""
+    sentences = []
+    for name, judgments in (others or {}).items():
+        completions = [vote.completion for judgment in judgments for vote in judgment.votes]
+        if sentence := failure_sentence(completions, most, f"votes of {name}"):
+            sentences.append(sentence)
+    for name, judgments in passes.items():
+        completions = [vote.completion for judgment in judgments for vote in judgment.votes]
+        what = "votes" if name == VOTES_PASS else f"votes of the control {name}"
+        if sentence := failure_sentence(completions, most, what):
+            sentences.append(sentence if name == VOTES_PASS else f"{sentence} (--controls leaves it out)")
+    return "; ".join(sentences)

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from rewardlab.benchmarks.base import VOTES
+from rewardlab.benchmarks.benchmark import run_benchmark
 from rewardlab.benchmarks.figures import best_baseline
 from rewardlab.benchmarks.findings import key_phrase
-from rewardlab.benchmarks.headline import has_majorities
-from rewardlab.benchmarks.pass_log import PassLog
+from rewardlab.benchmarks.pass_log import PassLog, sum_costs
 from rewardlab.benchmarks.report import cost_text, macro_text, write_reports
-from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
-from rewardlab.benchmarks.run_files import VOTES
-from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.report_model import NO_COST, Cost, Report, has_majorities
 from rewardlab.benchmarks.settings import BenchSettings, check_names
-from rewardlab.benchmarks.spending import sum_costs
 from rewardlab.config import SuiteConfig
-from rewardlab.config.bench import BenchEntry
 from rewardlab.config.data import NO_BUDGET
+from rewardlab.config.judge import JUDGE_KEYS, JudgeConfig
+from rewardlab.config.overrides import merge
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import DataError
+from rewardlab.judging.spec import judge_config
 from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
-from rewardlab.samplers.request_options import RequestOptions
 
 FAILED, UNREAD = "**failed**", "**no verdict read**"  # in place of an accuracy
 ONE_VOTE = "one vote"  # a column where some trial has several votes; with one each it would repeat the accuracy
@@ -43,11 +41,14 @@ COLUMNS = (
 )
 
 
-def entry_settings(suite: SuiteConfig, root: Path, **judge: Any) -> list[BenchSettings]:
-    """Return the settings of each benchmark of a suite whose data is in ``root``; ``judge`` are those that all share.
+def entry_settings(
+    suite: SuiteConfig, root: Path, judge: str | JudgeConfig, keys: Mapping[str, Any] | None = None, **shared: Any
+) -> list[BenchSettings]:
+    """Return the settings of each benchmark of a suite whose data is in ``root``.
 
-    Raise DataError that names every missing file, and ConfigError for an unknown benchmark, control, order policy or
-    template: before anything is asked.
+    A key of the judge is that of ``keys``, else of the benchmark's entry, else of ``judge``; ``shared`` are other fields of
+    :class:`BenchSettings`. Raise DataError that names every missing file, and ConfigError for an unknown benchmark, control or
+    key: before anything is queried.
     """
     places = [root / entry.data for entry in suite.benchmarks]
     if missing := [str(place) for place in places if not place.exists()]:
@@ -55,27 +56,15 @@ def entry_settings(suite: SuiteConfig, root: Path, **judge: Any) -> list[BenchSe
             f"{len(missing)} of {len(places)} data files are not there: {', '.join(missing)}; "
             "see `rewardlab bench prepare --help`"
         )
-    for entry in suite.benchmarks:
-        check_names(entry.benchmark, entry.controls, entry.orders, entry.template, judge["judge"])
-    names = {field.name for field in fields(BenchSettings)}
     settings = []
     for entry, place in zip(suite.benchmarks, places, strict=True):
-        values = {name: value for name, value in entry.model_dump().items() if name in names}
+        values = entry.model_dump(exclude_unset=True)
+        of_judge = {name: values.pop(name) for name in JUDGE_KEYS if name in values}
+        config = judge_config(judge, merge(of_judge, keys or {}))
+        check_names(entry.benchmark, entry.controls, config)
         values |= {"data": place, "images": root / entry.images if entry.images else None, "seed": suite.seed}
-        settings.append(BenchSettings(**{**values, **judge, "request": _request_of(entry, judge.get("request"))}))
+        settings.append(BenchSettings(**{**values, "judge": config, **shared}))
     return settings
-
-
-def _request_of(entry: BenchEntry, shared: RequestOptions | None) -> RequestOptions:
-    """Return how an entry is asked: as the command says, and as the entry does where the command says nothing."""
-    shared = shared or RequestOptions()
-    return RequestOptions(
-        shared.concurrency or entry.concurrency,
-        shared.deadline_s or entry.deadline_s,
-        shared.reasoning_effort or entry.reasoning_effort,
-        {**entry.body, **shared.body},
-        shared.max_tokens_field,
-    )
 
 
 def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) -> tuple[str, dict[str, Report]]:
@@ -83,7 +72,7 @@ def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) 
     by NAME.
 
     What is finished is only scored again. An entry of a benchmark that came before has a further ``_`` in its name. A budget is
-    one of all together: what the logs of all folders have spent counts from the start. Raise what :func:`run_bench` raises.
+    one of all together: what the logs of all folders have spent counts from the start. Raise what :func:`run_benchmark` raises.
     """
     entries: dict[str, BenchSettings] = {}
     for entry in settings:
@@ -95,7 +84,7 @@ def run_suite(suite: SuiteConfig, settings: Sequence[BenchSettings], out: Path) 
     reports: dict[str, Report] = {}
     for name, entry in entries.items():
         spent = sum_costs([cost for other, cost in costs.items() if other != name])
-        reports[name], rows = run_bench(entry, out / name, spent=spent)
+        reports[name], rows = run_benchmark(entry, out / name, spent=spent)
         costs[name] = reports[name].cost or NO_COST
         write_reports(reports[name], rows, out / name)
     text = suite_markdown(suite.title, reports)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
 from rewardlab.cli.exit_codes import ExitCode
-from rewardlab.cli.options import JUDGING, ApiKeyEnv, Out, RandomSeed, app
-from rewardlab.judging.spec import WITHOUT_SAMPLER, spec_help
+from rewardlab.cli.options import JUDGING, JudgeKeys, Out, RandomSeed, app, judge_of, refuse_run_keys
+from rewardlab.errors import ConfigError
 
 
 @app.command("audit", rich_help_panel=JUDGING)
@@ -25,13 +24,11 @@ def audit_command(
     ] = "boxed",
     thinking: Annotated[bool, typer.Option(help="Whether responses must open with `<think>…</think>`.")] = True,
     judge: Annotated[
-        Optional[str],
-        typer.Option("--judge", help=f"Judge that scores domains without a verifier: {spec_help(*WITHOUT_SAMPLER)}."),
+        Optional[str], typer.Option("--judge", help="Judge that scores domains without a verifier, as for `judge`.")
     ] = None,
-    votes: Annotated[int, typer.Option("--votes", min=1, help="The judge's samples in each of the two orders.")] = 1,
+    overrides: JudgeKeys = None,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None,
     num_probed: Annotated[int, typer.Option("--probed", min=0, help="Prompts to probe in each domain.")] = 8,
-    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
     seed: RandomSeed = 0,
 ) -> None:
     """Audit a reward before training with it: its distribution, and probes that try to earn it without deserving it.
@@ -49,8 +46,10 @@ def audit_command(
     from rewardlab.rewards.audit.rows import open_rewarder, read_audit
 
     rows = read_audit(data, images=images, contract=contract, thinking=thinking)
-    key = os.environ.get(api_key_env, "none")
-    with open_rewarder(judge, votes=votes, api_key=key, seed=seed) as rewarder:
+    if judge is None and overrides:
+        raise ConfigError(f"{overrides[0]}: keys of a judge, and there is none; give --judge")
+    config = None if judge is None else refuse_run_keys(judge_of(judge, overrides))
+    with open_rewarder(config, seed=seed) as rewarder:
         report = run_audit(rows, rewarder, num_probed=num_probed, seed=seed)
     write_audit(report, out)
     typer.echo("\n".join([audit_markdown(report), *audit_sentences(report), f"written: {out}/report.json, report.html"]))

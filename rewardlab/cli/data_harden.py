@@ -49,7 +49,7 @@ def data_harden(
     Each pair is followed by its negatives, whose better response is known. An empty, one-word, looped or refusing response
     loses. A forged verdict, an order or harmless words within either response change nothing, nor does a JPEG of the picture:
     there the pair's own judgment (of `rewardlab distill`) stays true, and is kept. Of a degenerate response a judgment is
-    written that names the defect. Pairs without judgment or tag have negatives without. Families that `bench robustness` holds
+    written that names the defect. Pairs without judgment or tag have negatives without. Families that `bench run` holds
     out are not used.
 
     `rewardlab data harden runs/distill/distilled.parquet --template plain --out runs/hardened` writes Parquet shards.

@@ -13,16 +13,18 @@ from rewardlab.cli.options import (
     PAIR_FILES,
     AllowColumns,
     AllowWithoutImages,
-    BatchSize,
     ConfigFile,
     Images,
-    MaxTokens,
+    JudgeKeys,
+    JudgeOption,
     Out,
     Overrides,
     RandomSeed,
     Seed,
     app,
     columns_of,
+    judge_of,
+    refuse_run_keys,
 )
 from rewardlab.errors import ConfigError
 
@@ -134,13 +136,9 @@ def select_command(
 @app.command("self-distil", rich_help_panel=DATA)
 def self_distill_command(
     data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs: {PAIR_FILES}.")],
-    judge: Annotated[
-        str,
-        typer.Option(
-            "--judge", help="The judge that is sampled: hf:PATH (required for --hot-token), vllm:PATH or openai:MODEL@URL."
-        ),
-    ],
+    judge: JudgeOption,
     out: Out,
+    overrides: JudgeKeys = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="Samples of each pair in each order.")] = 8,
     keep: Annotated[
         int, typer.Option("--keep", min=1, help="Most judgments to keep of a pair; those with different openings first.")
@@ -160,8 +158,6 @@ def self_distill_command(
             "--hot-token", min=0.1, max=1000, help="FIRE: temperature of the first token after `<think>`, for example 2."
         ),
     ] = None,
-    max_tokens: MaxTokens = 1024,
-    batch_size: BatchSize = 64,
     images: Images = None,
     allow_columns: AllowColumns = None,
     allow_without_images: AllowWithoutImages = False,
@@ -175,17 +171,15 @@ def self_distill_command(
     from rewardlab.data.pairs import read_pairs
     from rewardlab.distill.self_distill import RejectionRules, self_distill, set_hot_token
     from rewardlab.judging.engines import open_generative_judge
-    from rewardlab.judging.judge import GenerativeJudge
     from rewardlab.judging.spec import judge_video_policy
 
-    policy, names = judge_video_policy(judge), columns_of(allow_columns)
+    config = refuse_run_keys(judge_of(judge, overrides))
+    policy, names = judge_video_policy(config.judge), columns_of(allow_columns)
     pairs = read_pairs(data, images=images, policy=policy, allow_columns=names)[:limit]
-    judge_model = open_generative_judge(judge, max_tokens=max_tokens, batch_size=batch_size)
-    if not isinstance(judge_model, GenerativeJudge):
-        raise ConfigError(f"{judge}: writes no judgments; use hf:PATH, vllm:PATH or openai:MODEL@URL")
+    judge_model = open_generative_judge(config)
     if hot_token is not None:
         set_hot_token(judge_model, hot_token)
-    rules = RejectionRules(samples, keep, alpha, hot_token, max_tokens, seed)
+    rules = RejectionRules(samples, keep, alpha, hot_token, config.max_tokens, seed)
     Console().print_json(data=self_distill(pairs, judge_model, rules, out, allow_without_images=allow_without_images))
     typer.echo(f"written: {out}/distilled.parquet, statistics.json", err=True)
 
@@ -193,7 +187,7 @@ def self_distill_command(
 @app.command("steps", rich_help_panel=DATA)
 def steps_command(
     data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs: {PAIR_FILES}.")],
-    judge: Annotated[str, typer.Option("--judge", help="The judge that completes prefixes of its reasoning: hf:PATH.")],
+    judge: JudgeOption,
     out: Out,
     overrides: Overrides = None,
     config: ConfigFile = None,
@@ -219,8 +213,9 @@ def steps_command(
     from rewardlab.judging.spec import judge_video_policy
 
     settings = load_config(StepsConfig, config, parse_overrides(overrides or ()), source=source, seed=seed)
-    policy, names = judge_video_policy(judge), columns_of(allow_columns)
+    config_of_judge = judge_of(judge, (), batch_size=settings.batch_size)
+    policy, names = judge_video_policy(config_of_judge.judge), columns_of(allow_columns)
     pairs = read_pairs(data, images=images, policy=policy, allow_columns=names)[:limit]
-    opened = open_generative_judge(judge, batch_size=settings.batch_size)
+    opened = open_generative_judge(config_of_judge)
     Console().print_json(data=label_steps(pairs, settings, opened, out, allow_without_images=allow_without_images))
     typer.echo(f"written: {out}/steps.jsonl", err=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -12,57 +10,38 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import (
     JUDGING,
     AllowColumns,
-    ApiKeyEnv,
-    BatchSize,
+    JudgeKeys,
+    JudgeOption,
     MaxFailed,
-    MaxTokens,
     Out,
-    PairJudgeOption,
     RandomSeed,
-    Temperature,
-    Template,
+    Votes,
     app,
     columns_of,
+    command_line,
+    judge_of,
+    refuse_run_keys,
 )
-from rewardlab.cli.request_options import (
-    Body,
-    Cache,
-    Concurrency,
-    Deadline,
-    MaxTokensField,
-    ReasoningEffort,
-    cache_folder,
-    request_options,
-)
-from rewardlab.judging.comparison import FAILED
 from rewardlab.samplers.failures import MAX_FAILED
 from rewardlab.types import BOTH_ORDERS, Judgment, Outcome, VerdictStatus
 from rewardlab.verdicts.other_formats import other_format, unread_texts
-from rewardlab.verdicts.votes import both_orders_or_none, in_order
+from rewardlab.verdicts.votes import FAILED, both_orders_or_none, in_order
 
 
 @app.command("judge", rich_help_panel=JUDGING)
 def judge_command(
-    judge: PairJudgeOption,
+    judge: JudgeOption,
     question: Annotated[str, typer.Option("--question", help="The prompt that both responses answer.")],
     first: Annotated[str, typer.Option("--first", help="One response.")],
     second: Annotated[str, typer.Option("--second", help="The other response.")],
+    overrides: JudgeKeys = None,
     image: Annotated[Optional[list[Path]], typer.Option("--image", help="An image file; repeat for several.")] = None,
-    votes: Annotated[int, typer.Option("--votes", min=1, help="Samples in each of the two orders.")] = 1,
-    template: Template = None,
-    temperature: Temperature = 1.0,
-    max_tokens: MaxTokens = 1024,
-    seed: RandomSeed = 0,
-    concurrency: Concurrency = None,
-    deadline: Deadline = None,
-    reasoning_effort: ReasoningEffort = None,
-    body: Body = "",
-    max_tokens_field: MaxTokensField = "auto",
-    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
+    votes: Votes = None,
 ) -> None:
     """Judge one pair in both orders and print every vote.
 
@@ -75,32 +54,31 @@ def judge_command(
     from rewardlab.data.images import read_image
     from rewardlab.data.rows import validate
     from rewardlab.judging.engines import open_model_judge
-    from rewardlab.judging.margins import ProbabilityJudge
     from rewardlab.types import PreferencePair
 
+    config = refuse_run_keys(judge_of(judge, overrides, votes))
     images = tuple(read_image(path) for path in image or ())
     pair = validate(PreferencePair("shell", question, (first, second), None, images), where="pair")
-    key = os.environ.get(api_key_env, "none")
-    request = request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field)
-    opened = open_model_judge(
-        judge, template=template, temperature=temperature, max_tokens=max_tokens, api_key=key, request=request
-    )
-    judgment = both_orders_or_none(opened.compare(pair, num_votes=votes, seed=seed))
+    opened = open_model_judge(config)
+    judgment = both_orders_or_none(opened.compare(pair, num_votes=config.votes or 1))
     print_judgment(judgment)
-    if isinstance(opened, ProbabilityJudge) and opened.verdict_temperature != 1:
+    if opened.decides and opened.verdict_temperature != 1:
         typer.echo(
             f"the log-odds of its verdicts are divided by {opened.verdict_temperature:.4g}, the temperature of this judge"
         )
     end_without_outcome(judgment)
 
 
-@app.command("rank", rich_help_panel=JUDGING)
-def rank_command(
+@dataclass(frozen=True, kw_only=True)
+class RankOptions:
+    """Options of `rank`."""
+
     data: Annotated[
         Path, typer.Argument(help="JSON lines or Parquet: `question`, `responses` (two or more), and optionally more.")
-    ],
-    judge: PairJudgeOption,
-    out: Out,
+    ]
+    overrides: JudgeKeys = None
+    judge: JudgeOption
+    out: Out
     plan: Annotated[
         str,
         typer.Option(
@@ -108,61 +86,43 @@ def rank_command(
             help="adaptive (Bradley-Terry, a budget), knockout (N - 1 matches), round_robin (all), circular (N, each "
             "against the next) or anchored (each against the last).",
         ),
-    ] = "adaptive",
-    budget: Annotated[Optional[int], typer.Option("--budget", min=1, help="Most matches per prompt (adaptive: 2 N).")] = None,
-    votes: Annotated[int, typer.Option("--votes", min=1, help="Samples of each match in each of the two orders.")] = 1,
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None,
-    allow_columns: AllowColumns = None,
-    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None,
-    template: Template = None,
-    temperature: Temperature = 1.0,
-    max_tokens: MaxTokens = 1024,
-    batch_size: BatchSize = 64,
-    max_failed: MaxFailed = MAX_FAILED,
-    seed: RandomSeed = 0,
-    concurrency: Concurrency = None,
-    deadline: Deadline = None,
-    reasoning_effort: ReasoningEffort = None,
-    body: Body = "",
-    max_tokens_field: MaxTokensField = "auto",
-    cache: Cache = None,
-    api_key_env: ApiKeyEnv = "OPENAI_API_KEY",
-) -> None:
+    ] = "adaptive"
+    budget: Annotated[Optional[int], typer.Option("--budget", min=1, help="Most matches per prompt (adaptive: 2 N).")] = None
+    votes: Votes = None
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None
+    allow_columns: AllowColumns = None
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None
+    max_failed: MaxFailed = MAX_FAILED
+    seed: RandomSeed = 0
+
+
+@command(app, "rank", rich_help_panel=JUDGING)
+def rank_command(options: RankOptions) -> None:
     """Rank the N responses to each question (best of N) by pairwise comparisons in both orders.
 
     Rows may have `images`, `group`, and `best`, the index of the best response (or a list of indices), which scores the
     result; rows of RewardBench 2 (`prompt`, `chosen`, `rejected`, `subset`) work too. Writes `rankings.jsonl`,
     `matches.jsonl` (every vote) and `report.json`; the same command resumes a killed run. `adaptive` spends its budget
-    where the first place is in doubt; `knockout` is cheapest if few matches are undecided. **Exit status 3** where an endpoint
-    refuses request after request, and where more than `--max-failed` of the votes failed: the figures are not shown then.
+    where the first place is in doubt; `knockout` is cheapest if few matches are undecided. **Exit status 3** if an endpoint
+    refuses request after request, or more than `--max-failed` of the votes failed: the figures are not shown then.
     """
     from rewardlab.data.candidates import read_candidates
     from rewardlab.judging.best_of_n import run_ranking
     from rewardlab.judging.engines import open_model_judge
 
-    prompts = read_candidates(data, images=images, allow_columns=columns_of(allow_columns))[:limit]
-    key = os.environ.get(api_key_env, "none")
-    opened = open_model_judge(
-        judge,
-        template=template,
-        temperature=temperature,
-        max_tokens=max_tokens,
-        batch_size=batch_size,
-        api_key=key,
-        request=request_options(concurrency, deadline, reasoning_effort, body, max_tokens_field),
-        cache=cache_folder(cache, judge),
-    )
-    command = shlex.join(["rewardlab", *sys.argv[1:]])
+    config = refuse_run_keys(judge_of(options.judge, options.overrides, options.votes))
+    names = columns_of(options.allow_columns)
+    prompts = read_candidates(options.data, images=options.images, allow_columns=names)[: options.limit]
     report = run_ranking(
-        opened,
+        open_model_judge(config),
         prompts,
-        out,
-        plan=plan,
-        budget=budget,
-        num_votes=votes,
-        seed=seed,
-        max_failed=max_failed,
-        command=command,
+        options.out,
+        plan=options.plan,
+        budget=options.budget,
+        num_votes=config.votes or 1,
+        seed=options.seed,
+        max_failed=options.max_failed,
+        command=command_line(),
     )
     if not report["failure"]:
         undecided = 100 * report["undecided_rate"]
@@ -180,7 +140,7 @@ def rank_command(
         for name, cell in {"best found": report["best_found"], **report["groups"]}.items():
             low, high = cell["interval"]
             typer.echo(f"{name}: {100 * cell['accuracy']:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {cell['n']:,}")
-    typer.echo(f"written: {out}/rankings.jsonl, matches.jsonl, report.json")
+    typer.echo(f"written: {options.out}/rankings.jsonl, matches.jsonl, report.json")
     if report["failure"]:
         typer.echo(f"the run failed: {report['failure']}", err=True)
         raise typer.Exit(ExitCode.ENDPOINT)
@@ -200,7 +160,7 @@ def end_without_outcome(judgment: Judgment) -> None:
         typer.echo(f"every vote {'' if every else 'of an order '}failed at the endpoint", err=True)
         raise typer.Exit(ExitCode.ENDPOINT)
     if (other := other_format(unread_texts(judgment.votes), least=1)) is not None:
-        typer.echo(other.sentence(f"--template {other.name} asks for that form, and reads it"), err=True)
+        typer.echo(other.sentence(f"template={other.name} asks for that form, and reads it"), err=True)
     end_without_votes(set().union(*statuses))
     if judgment.outcome is Outcome.NO_MAJORITY:
         voters = "members" if any(vote.member for vote in judgment.votes) else "votes asked"
@@ -217,7 +177,7 @@ def end_without_votes(statuses: set[VerdictStatus]) -> None:
     if statuses <= set(FAILED):
         typer.echo("every vote failed at the endpoint", err=True)
         raise typer.Exit(ExitCode.ENDPOINT)
-    hint = "" if VerdictStatus.TIE in statuses else "; does --template fit the judge, and --max-tokens its judgments?"
+    hint = "" if VerdictStatus.TIE in statuses else "; does template= fit the judge, and max_tokens= its judgments?"
     typer.echo(f"no vote names a response{hint}", err=True)
     raise typer.Exit(ExitCode.FINDING)
 

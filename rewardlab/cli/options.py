@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import shlex
+import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
@@ -13,19 +16,25 @@ from rewardlab import __version__
 from rewardlab.cli.applications import App
 from rewardlab.cli.exit_codes import EXIT_CODES
 from rewardlab.errors import ConfigError
-from rewardlab.judging.spec import WITHOUT_SAMPLER, spec_help
 from rewardlab.processes import is_main
 
+if TYPE_CHECKING:
+    from rewardlab.config.data import Budget, Prices
+    from rewardlab.config.judge import JudgeConfig
+
 # Panels of `rewardlab --help`, in their order.
-DEMONSTRATION, CHECKS, DATA, TRAINING, JUDGING, SERVING, ABOUT = PANELS = (
+DEMONSTRATION, CHECKS, DATA, TRAINING, JUDGING, SERVING, ADVANCED = PANELS = (
     "Demonstration",
     "Configs and checks",
     "Data",
     "Training",
     "Judging and measuring",
     "Serving",
-    "About",
+    "Advanced",
 )
+# Commands that a first look can do without.
+ADVANCED_COMMANDS = ("select", "self-distil", "steps", "rm", "prm", "merge", "harden", "audit", "score", "version")
+COSTS = "Costs"  # a panel of options
 SUMMARY = "Train, benchmark and serve generative multimodal judges whose numbers can be trusted."
 EPILOG = "Exit status. " + " ".join(f"**{code.value}**: {text}" for code, text in EXIT_CODES.items())
 
@@ -45,7 +54,10 @@ def _version(wanted: bool) -> None:
 
 
 def sort_commands() -> None:
-    """Sort the commands by their panels, once all are registered."""
+    """Sort the commands by their panels, once all are registered; those of :data:`ADVANCED_COMMANDS` come last."""
+    for command in app.registered_commands:
+        if command.name in ADVANCED_COMMANDS:
+            command.rich_help_panel = ADVANCED
 
     def place(panel: object) -> int:
         return PANELS.index(panel) if isinstance(panel, str) and panel in PANELS else len(PANELS)
@@ -94,7 +106,7 @@ def main_options(
     logging.getLogger("rewardlab").setLevel(level.upper())
 
 
-@app.command("version", rich_help_panel=ABOUT)
+@app.command("version", rich_help_panel=ADVANCED)
 def version_command() -> None:
     """Print the version: `rewardlab 1.2.3`."""
     typer.echo(f"rewardlab {__version__}")
@@ -142,20 +154,7 @@ AllowWithoutImages = Annotated[
 ]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
 RandomSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
-Template = Annotated[
-    Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's; r1_reward for endpoints).")
-]
-Temperature = Annotated[float, typer.Option("--temperature", min=0.0, help="Sampling temperature; 0 is greedy.")]
-MaxTokens = Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of a judgment.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")]
-EngineArgs = Annotated[
-    str,
-    typer.Option(
-        "--engine-args",
-        help="As one text. Of a vllm: judge: options of `vllm serve`. Of an hf: judge: `--dtype bfloat16` (or float32) and "
-        "`--attn-implementation NAME`, where it is not to be read as its checkpoint says.",
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else on standard output.")]
 MaxFailed = Annotated[
     float,
@@ -166,9 +165,92 @@ MaxFailed = Annotated[
         help="Share of votes that may fail at the endpoint; with more the report is marked as failed (exit status 3).",
     ),
 ]
-ApiKeyEnv = Annotated[str, typer.Option("--api-key-env", help="Environment variable with the API key of an openai: judge.")]
-PairJudgeOption = Annotated[str, typer.Option("--judge", help=f"{spec_help(*WITHOUT_SAMPLER)}.")]
-JudgeOption = Annotated[str, typer.Option("--judge", help=f"{spec_help()}.")]
+JudgeOption = Annotated[
+    str,
+    typer.Option(
+        "--judge",
+        help="Who judges: hf:PATH, vllm:PATH, openai:MODEL@URL, http://HOST:PORT, panel:A,B, ..., a YAML of its keys, or the "
+        "folder of a `bench run`.",
+    ),
+]
+JudgeKeys = Annotated[
+    Optional[list[str]],
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Keys of the judge: temperature=0 max_tokens=64 template=plain. `rewardlab configs keys judge` lists them.",
+    ),
+]
+Votes = Annotated[Optional[int], typer.Option("--votes", min=1, help="Samples per pair and order; the same as votes=N.")]
+Price = Annotated[
+    str,
+    typer.Option(
+        "--price",
+        metavar="PROMPT,COMPLETION",
+        help="US dollars per million tokens of prompts and of answers, or PROMPT,CACHED,COMPLETION: the report has the cost.",
+        rich_help_panel=COSTS,
+    ),
+]
+BudgetUsd = Annotated[
+    Optional[float],
+    typer.Option("--budget-usd", help="Most US dollars of the run, controls included; needs --price.", rich_help_panel=COSTS),
+]
+BudgetTokens = Annotated[
+    Optional[int],
+    typer.Option("--budget-tokens", min=1, help="Most tokens of prompts and answers of the run.", rich_help_panel=COSTS),
+]
+
+
+def judge_of(judge: str, keys: Sequence[str] | None, votes: int | None = None, **defaults: Any) -> JudgeConfig:
+    """Return the judge that ``--judge``, KEY=VALUE and ``--votes`` describe; ``defaults`` are other defaults of its keys. Raise
+    ConfigError for what is none, and for a key that is set twice."""
+    from rewardlab.config.overrides import parse_overrides
+    from rewardlab.judging.spec import judge_config
+
+    changes = parse_overrides(keys or ())
+    if "judge" in changes or ("votes" in changes and votes is not None):
+        name = "judge" if "judge" in changes else "votes"
+        raise ConfigError(f"{name} is set twice, by {name}=... and by --{name}; give one of them")
+    if votes is not None:
+        changes["votes"] = votes
+    return judge_config(judge, {**defaults, **changes})
+
+
+def refuse_run_keys(config: JudgeConfig) -> JudgeConfig:
+    """Return the config. Raise ConfigError for a key that only a benchmark run or an endpoint uses."""
+    if unused := sorted(config.changed & {"orders", "policy", "stop_error"}):
+        raise ConfigError(f"{', '.join(unused)}: this command judges both orders and counts all votes; leave out")
+    return config
+
+
+def parse_prices(text: str) -> Prices:
+    """Return the prices of ``PROMPT,COMPLETION`` or ``PROMPT,CACHED,COMPLETION``; "" is none. Raise ConfigError."""
+    from rewardlab.config.data import NO_PRICES, Prices
+
+    if not text:
+        return NO_PRICES
+    try:
+        values = [float(part) for part in text.split(",")]
+        if len(values) not in (2, 3):
+            raise ValueError("not two or three numbers")
+        return Prices(prompt=values[0], cached_prompt=values[1] if len(values) == 3 else None, completion=values[-1])
+    except ValueError as error:
+        raise ConfigError(
+            f"--price {text}: expected PROMPT,COMPLETION in US dollars per million tokens, such as 2.5,10"
+        ) from error
+
+
+def parse_budget(usd: float | None, tokens: int | None) -> Budget:
+    """Return the budget. Raise ConfigError for one of nothing."""
+    from rewardlab.config.data import Budget
+
+    if usd is not None and usd <= 0:
+        raise ConfigError(f"--budget-usd {usd:g}: expected US dollars above 0; leave it out for no limit")
+    return Budget(usd=usd, tokens=tokens)
+
+
+def command_line() -> str:
+    """Return the command that runs, for a report."""
+    return shlex.join(["rewardlab", *sys.argv[1:]])
 
 
 def columns_of(text: str | None) -> tuple[str, ...]:

@@ -118,8 +118,8 @@ def _check_weights(folder: Path) -> None:
 def _read_report(run: Path, folder: Path) -> Report:
     """Return the report of a run. Raise ConfigError where the run failed, and where its judge had other weights or was asked in
     other words."""
+    from rewardlab.benchmarks.base import VOTES
     from rewardlab.benchmarks.comparison import read_run
-    from rewardlab.benchmarks.run_files import VOTES
     from rewardlab.models.checkpoints import read_card, weights_id
 
     report = read_run(run).report

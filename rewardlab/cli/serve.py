@@ -2,64 +2,178 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from functools import partial
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
+import yaml
 
-from rewardlab.cli.options import SERVING, EngineArgs, JudgeOption, app
-from rewardlab.cli.settings import SERVE_PREFIX, read_settings
+from rewardlab.cli.commands import command
+from rewardlab.cli.options import SERVING, JudgeKeys, JudgeOption, Votes, app
 from rewardlab.errors import ConfigError
 
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from rewardlab.config.judge import JudgeConfig
+    from rewardlab.judging.judge import GenerativeJudge
+    from rewardlab.serving.judge_file import JudgeFile
+    from rewardlab.serving.limits import Limits
+
+
+SERVE_PREFIX = "REWARDLAB_SERVE"
+
+
+def judge_defaults(path: Path | None) -> dict[str, Any]:
+    """Return the keys of the judge that a file of options and the environment set, the environment over the file."""
+    from rewardlab.config.judge import JUDGE_KEYS
+    from rewardlab.config.yaml_text import read_yaml
+
+    given = {} if path is None else {name.replace("-", "_"): value for name, value in _read(path).items()}
+    variables = {name: os.environ.get(f"{SERVE_PREFIX}_{name.upper()}") for name in JUDGE_KEYS}
+    given |= {name: read_yaml(text) for name, text in variables.items() if text is not None}
+    return {name: value for name, value in given.items() if name in JUDGE_KEYS and name != "votes"}
+
+
+def read_settings(context: typer.Context, path: Optional[Path]) -> Optional[Path]:
+    """Have the options of a file as the command's defaults; options and variables that are given stand above them.
+
+    Raise ConfigError for a file that cannot be read or holds no options, and for a name, in it or among the variables, of none.
+    """
+    from rewardlab.config.judge import JUDGE_KEYS
+
+    names = {parameter.name for parameter in context.command.params if parameter.name} - {"config", "help", "overrides"}
+    options, names = names, names | set(JUDGE_KEYS)
+    repeated = {parameter.name for parameter in context.command.params if getattr(parameter, "multiple", False)}
+    prefix = f"{context.auto_envvar_prefix}_"
+    variables = {name.removeprefix(prefix).lower() for name in os.environ if name.startswith(prefix)}
+    for variable in sorted(variables - names - {"config"}):
+        raise ConfigError(
+            f"{prefix}{variable.upper()} is set, and there is no option {_option(variable)}{_nearest(variable, names)}"
+        )
+    if path is None:
+        return None
+    given = {name.replace("-", "_"): value for name, value in _read(path).items()}
+    for name in sorted(set(given) - names):
+        raise ConfigError(f"--config {path}: there is no option {_option(name)}{_nearest(name, names)}")
+    given = {name: value for name, value in given.items() if name in options}
+    for name in repeated & set(given):
+        given[name] = given[name] if isinstance(given[name], list) else [given[name]]
+    context.default_map = {**(context.default_map or {}), **given}
+    return path
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--config {path}: cannot be read ({error})") from error
+    if not isinstance(settings, dict):
+        raise ConfigError(
+            f"--config {path}: expected a mapping of options, such as `group-size: 8`, got {type(settings).__name__}"
+        )
+    return {str(name): value for name, value in settings.items()}
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(name, names, 1)
+    return f"; did you mean {_option(nearest[0])}?" if nearest else "; `rewardlab serve --help` lists them"
+
+
+# Panels of the options.
+ADDRESS, GROUPS, ENGINE, CLIENTS = "Address", "Groups of responses", "Engine", "Clients and limits"
+MEDIA, SIGNS = "Media", "Signs of a policy that pleases the judge"
+MOST_VOTES = 64  # in each order, of a framework's request
 REMOTE_THREADS = 64  # calls at a time of an engine that batches by itself
 NETWORK_S = 10.0  # beside its work, for a peer's answer
 
 
-def _renamed(old: str, new: str) -> Any:
-    """Return a hidden option that is refused with the name of the new one."""
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """Options of `serve`."""
 
-    def refuse(value: Optional[str]) -> None:
-        if value is not None:
-            raise ConfigError(f"{old} is now called {new}; give {new} {value}")
-
-    return typer.Option(old, hidden=True, callback=refuse)
-
-
-@app.command("serve", rich_help_panel=SERVING, context_settings={"auto_envvar_prefix": SERVE_PREFIX})
-def serve_judge(
-    judge: JudgeOption,
+    overrides: JudgeKeys = None
+    judge: JudgeOption
     config: Annotated[
         Optional[Path],
         typer.Option(
             "--config",
             is_eager=True,
             callback=read_settings,
-            help="YAML of these options by their names (`group-size: 8`). Every option is also a variable, such as "
-            "REWARDLAB_SERVE_GROUP_SIZE; what is given here counts before the variable, and that before the file.",
+            help="YAML of these options and of the judge's keys by their names (`group-size: 8`, `temperature: 0`). Each is "
+            "also a variable, such as REWARDLAB_SERVE_GROUP_SIZE. The command line overrides the variable, and that the file.",
         ),
-    ] = None,
+    ] = None
+    votes: Votes = None
     host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; 0.0.0.0 is every one of this machine.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.")] = 8000,
-    template: Annotated[
-        Optional[str], typer.Option("--template", help="Prompt template (default: the checkpoint's; r1_reward for endpoints).")
-    ] = None,
-    temperature: Annotated[float, typer.Option("--temperature", min=0.0, help="Sampling temperature; 0 is greedy.")] = 1.0,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of a judgment.")] = 1024,
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")] = 64,
-    votes: Annotated[
-        int, typer.Option("--votes", min=1, max=64, help="Samples in each order, where a framework's request cannot say it.")
-    ] = 1,
-    policy: Annotated[
-        Optional[str],
-        typer.Option("--policy", help="majority, weighted or sequential there (default: the judge's own)."),
-    ] = None,
+        str,
+        typer.Option(
+            "--host",
+            help="Address to listen on; 0.0.0.0 is every one of this machine.",
+            rich_help_panel=ADDRESS,
+        ),
+    ] = "127.0.0.1"
+    port: Annotated[
+        int,
+        typer.Option(
+            "--port",
+            min=1,
+            max=65535,
+            help="Port to listen on.",
+            rich_help_panel=ADDRESS,
+        ),
+    ] = 8000
+    log_format: Annotated[
+        str,
+        typer.Option(
+            "--log-format", help="text, or json: an object a line, with one line for each request.", rich_help_panel=ADDRESS
+        ),
+    ] = "text"
+    allowed_host: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--allowed-host",
+            help="Name that clients reach this server by, beside localhost; repeat for several. Others are refused (default: "
+            "where it listens on this machine alone; else any name is taken).",
+            rich_help_panel=ADDRESS,
+        ),
+    ] = None
+    root_path: Annotated[
+        str,
+        typer.Option(
+            "--root-path",
+            help="Path that a proxy serves this under, such as /judge.",
+            rich_help_panel=ADDRESS,
+        ),
+    ] = ""
+    ssl_certfile: Annotated[
+        Optional[Path],
+        typer.Option("--ssl-certfile", help="Certificate with its chain, PEM; then this speaks TLS.", rich_help_panel=ADDRESS),
+    ] = None
+    ssl_keyfile: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--ssl-keyfile",
+            help="The certificate's private key, PEM.",
+            rich_help_panel=ADDRESS,
+        ),
+    ] = None
     strategy: Annotated[
-        str, typer.Option("--strategy", help="How a group is compared there: all_pairs, circular, knockout or bradley_terry.")
-    ] = "all_pairs",
+        str,
+        typer.Option(
+            "--strategy",
+            help="How a group is compared there: all_pairs, circular, knockout or bradley_terry.",
+            rich_help_panel=GROUPS,
+        ),
+    ] = "all_pairs"
     group_size: Annotated[
         Optional[int],
         typer.Option(
@@ -68,22 +182,99 @@ def serve_judge(
             max=1024,
             help="Responses to a prompt that wait for each other if sent one by one (default: 8). Given, or with --peers, "
             "several of one request that are fewer wait, too.",
+            rich_help_panel=GROUPS,
         ),
-    ] = None,
-    group_timeout: Annotated[float, typer.Option("--group-timeout", min=0.1, help="Seconds they wait.")] = 60.0,
+    ] = None
+    group_timeout: Annotated[
+        float,
+        typer.Option(
+            "--group-timeout",
+            min=0.1,
+            help="Seconds they wait.",
+            rich_help_panel=GROUPS,
+        ),
+    ] = 60.0
     timeout: Annotated[
         float,
-        typer.Option("--timeout", min=1.0, help="Seconds that a group may take there; beyond it there is no reward (504)."),
-    ] = 600.0,
-    queue: Annotated[int, typer.Option("--queue", min=1, help="Most pairs that wait; beyond it requests get 429.")] = 1024,
+        typer.Option(
+            "--timeout",
+            min=1.0,
+            help="Seconds that a group may take there; beyond it there is no reward (504).",
+            rich_help_panel=GROUPS,
+        ),
+    ] = 600.0
+    peers: Annotated[
+        str,
+        typer.Option(
+            "--peers",
+            help="URL,URL of all servers that share groups, with --address: responses to one prompt that are sent one by one "
+            "to different ones meet at one of them. All name the same servers and have the same keys.",
+            rich_help_panel=GROUPS,
+        ),
+    ] = ""
+    address: Annotated[
+        str,
+        typer.Option(
+            "--address",
+            help="URL of this server, as its --peers name it.",
+            rich_help_panel=GROUPS,
+        ),
+    ] = ""
     notice: Annotated[
         float,
-        typer.Option("--notice", min=0.0, help="Seconds after SIGTERM in which /ready says 503 and requests are still taken."),
-    ] = 5.0,
+        typer.Option(
+            "--notice",
+            min=0.0,
+            help="Seconds after SIGTERM in which /ready says 503 and requests are still taken.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = 5.0
     drain: Annotated[
-        float, typer.Option("--drain", min=0.0, help="Seconds after that to finish what was taken; the rest gets 503.")
-    ] = 90.0,
-    engine_timeout: Annotated[float, typer.Option("--engine-timeout", min=0.1, help="Most seconds of one batch.")] = 600.0,
+        float,
+        typer.Option(
+            "--drain", min=0.0, help="Seconds after that to finish what was taken; the rest gets 503.", rich_help_panel=ENGINE
+        ),
+    ] = 90.0
+    engine_timeout: Annotated[
+        float,
+        typer.Option(
+            "--engine-timeout",
+            min=0.1,
+            help="Most seconds of one batch.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = 600.0
+    replicas: Annotated[
+        int,
+        typer.Option(
+            "--replicas",
+            min=0,
+            help="Open the judge so many times on the Ray cluster of RAY_ADDRESS, or else on this machine (0: once, here).",
+            rich_help_panel=ENGINE,
+        ),
+    ] = 0
+    replica_gpus: Annotated[
+        Optional[float],
+        typer.Option(
+            "--replica-gpus",
+            min=0.0,
+            help="Cards of each replica (default: one where there are any).",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None
+    judge_file: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--judge-file",
+            help="File with the name of a judge, as --judge takes it, which is served in its place. When the file changes, the "
+            "judge that it names then is loaded while the last one serves, and takes the requests that come from then on.",
+            rich_help_panel=ENGINE,
+        ),
+    ] = None
+    queue: Annotated[
+        int,
+        typer.Option("--queue", min=1, help="Most pairs that wait; beyond it requests get 429.", rich_help_panel=CLIENTS),
+    ] = 1024
     keys: Annotated[
         Optional[Path],
         typer.Option(
@@ -91,38 +282,67 @@ def serve_judge(
             help="File with an API key a line, or sha256:HEX of it, and after it name=WORD, for logs and metrics, and limits: "
             "per_minute=600 (requests), samples_per_minute=N, tokens_per_minute=N, max_bytes=N, and its weight=1 while several "
             "keys wait. It is read again when it changes. Without it no key is needed.",
+            rich_help_panel=CLIENTS,
         ),
-    ] = None,
-    rate: Annotated[float, typer.Option("--rate", min=0.1, help="Most requests of a key per minute.")] = 1e9,
-    engine_args: EngineArgs = "",
-    replicas: Annotated[
-        int,
+    ] = None
+    rate: Annotated[
+        float,
         typer.Option(
-            "--replicas",
-            min=0,
-            help="Open the judge so many times on the Ray cluster of RAY_ADDRESS, or else on this machine (0: once, here).",
+            "--rate",
+            min=0.1,
+            help="Most requests of a key per minute.",
+            rich_help_panel=CLIENTS,
         ),
-    ] = 0,
-    replica_gpus: Annotated[
-        Optional[float],
-        typer.Option("--replica-gpus", min=0.0, help="Cards of each replica (default: one where there are any)."),
-    ] = None,
-    judge_file: Annotated[
+    ] = 1e9
+    limit: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--limit",
+            help="NAME=NUMBER, a bound of what requests and connections may take, such as comparisons=131072; repeat for "
+            "several. The guide to deployment lists all.",
+            rich_help_panel=CLIENTS,
+        ),
+    ] = None
+    allow_url: Annotated[
+        Optional[list[str]],
+        typer.Option(
+            "--allow-url", help="Media are fetched from URLs that begin with this; repeat for several.", rich_help_panel=MEDIA
+        ),
+    ] = None
+    media: Annotated[
         Optional[Path],
         typer.Option(
-            "--judge-file",
-            help="File with the name of a judge, as --judge takes it, which is served in its place. When the file changes, the "
-            "judge that it names then is loaded while the last one serves, and takes the requests that come from then on.",
+            "--media",
+            help="Folder whose files requests name as media:NAME.",
+            rich_help_panel=MEDIA,
         ),
-    ] = None,
+    ] = None
+    uploads: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--uploads",
+            help="Folder for uploads, which then outlive the server (default: a temporary one).",
+            rich_help_panel=MEDIA,
+        ),
+    ] = None
+    upload_bytes: Annotated[
+        int,
+        typer.Option(
+            "--upload-bytes",
+            min=1,
+            help="Bytes of uploads that are kept for each key.",
+            rich_help_panel=MEDIA,
+        ),
+    ] = 1_000_000_000
     signs_data: Annotated[
         Optional[Path],
         typer.Option(
             "--signs-data",
             help="Pairs like those that policies are trained on here: how new the words of their answers are is then among the "
             "signs of a policy that pleases the judge rather than gets better.",
+            rich_help_panel=SIGNS,
         ),
-    ] = None,
+    ] = None
     check_rate: Annotated[
         float,
         typer.Option(
@@ -131,141 +351,118 @@ def serve_judge(
             max=1.0,
             help="Share of the comparisons of groups that is asked again with blank pictures, each beside a labelled pair of "
             "--signs-data, for the signs; 0.01 costs 2 %.",
+            rich_help_panel=SIGNS,
         ),
-    ] = 0.0,
-    peers: Annotated[
-        str,
-        typer.Option(
-            "--peers",
-            help="URL,URL of all servers that share groups, with --address: responses to one prompt that are sent one by one "
-            "to different ones meet at one of them. All name the same servers and have the same keys.",
-        ),
-    ] = "",
-    address: Annotated[str, typer.Option("--address", help="URL of this server, as its --peers name it.")] = "",
-    allow_url: Annotated[
-        Optional[list[str]],
-        typer.Option("--allow-url", help="Media are fetched from URLs that begin with this; repeat for several."),
-    ] = None,
-    media: Annotated[Optional[Path], typer.Option("--media", help="Folder whose files requests name as media:NAME.")] = None,
-    uploads: Annotated[
-        Optional[Path],
-        typer.Option("--uploads", help="Folder for uploads, which then outlive the server (default: a temporary one)."),
-    ] = None,
-    upload_bytes: Annotated[
-        int, typer.Option("--upload-bytes", min=1, help="Bytes of uploads that are kept for each key.")
-    ] = 1_000_000_000,
-    log_format: Annotated[
-        str, typer.Option("--log-format", help="text, or json: an object a line, with one line for each request.")
-    ] = "text",
-    allowed_host: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            "--allowed-host",
-            help="Name that clients reach this server by, beside localhost; repeat for several. Others are refused (default: "
-            "where it listens on this machine alone; else any name is taken).",
-        ),
-    ] = None,
-    limit: Annotated[
-        Optional[list[str]],
-        typer.Option(
-            "--limit",
-            help="NAME=NUMBER, a bound of what requests and connections may take, such as comparisons=131072; repeat for "
-            "several. The guide to deployment lists all.",
-        ),
-    ] = None,
-    root_path: Annotated[str, typer.Option("--root-path", help="Path that a proxy serves this under, such as /judge.")] = "",
-    ssl_certfile: Annotated[
-        Optional[Path], typer.Option("--ssl-certfile", help="Certificate with its chain, PEM; then this speaks TLS.")
-    ] = None,
-    ssl_keyfile: Annotated[Optional[Path], typer.Option("--ssl-keyfile", help="The certificate's private key, PEM.")] = None,
-    api_key_env: Annotated[
-        str, typer.Option("--api-key-env", help="Variable with the key of an openai: judge.")
-    ] = "OPENAI_API_KEY",
-    cohort: Annotated[Optional[str], _renamed("--cohort", "--group-size")] = None,
-    cohort_timeout: Annotated[Optional[str], _renamed("--cohort-timeout", "--group-timeout")] = None,
-) -> None:
+    ] = 0.0
+
+
+@command(app, "serve", rich_help_panel=SERVING, context_settings={"auto_envvar_prefix": SERVE_PREFIX})
+def serve_judge(options: ServeOptions) -> None:
     """Serve a judge: pairs, rewards of groups, and the request formats of OpenRLHF, verl, NeMo-Gym and others.
 
     `POST /v1/judge`, `/v1/rewards`, `/v1/uploads`; `/health`, `/ready`, `/metrics`; all are described at `/docs`. Adapters for
     trainers are in `rewardlab.integrations`.
     """
-    if log_format != "json":
-        typer.echo(f"opening {judge_file or judge}; the server is ready when it names its address", err=True)
-    from rewardlab.data.pair_table import PairTable
+    if options.log_format != "json":
+        typer.echo(f"opening {options.judge_file or options.judge}; the server is ready when it names its address", err=True)
+    from rewardlab.config.overrides import parse_overrides
     from rewardlab.judging.engines import open_generative_judge
-    from rewardlab.judging.group_rewards import STRATEGIES
+    from rewardlab.judging.spec import judge_config
     from rewardlab.samplers.base import Replicas
+    from rewardlab.serving.judge_file import JudgeFile
+    from rewardlab.serving.limits import Limits
+    from rewardlab.serving.request_record import export_spans
+    from rewardlab.serving.server import StopTimes, check_port, listening_options, run_server
+
+    limits = Limits.of(options.limit or ())
+    listening = listening_options(
+        certificate=options.ssl_certfile,
+        private_key=options.ssl_keyfile,
+        root_path=options.root_path,
+        log_format=options.log_format,
+    )
+    export_spans()
+    check_port(options.host, options.port)
+    _check(options, limits)
+    if options.judge_file and options.replicas:
+        raise ConfigError(
+            "--judge-file and --replicas: replicas cannot be replaced while the server runs; leave one of them out"
+        )
+    keys = {**judge_defaults(options.config), **parse_overrides(options.overrides or ())}
+    keys |= {} if options.votes is None else {"votes": options.votes}
+    replicas = Replicas(options.replicas, options.replica_gpus) if options.replicas else None
+
+    def open_judge(named: str) -> GenerativeJudge:
+        config = _served(judge_config(named, keys))
+        return open_generative_judge(config, restart_after_s=options.engine_timeout, replicas=replicas)
+
+    followed = JudgeFile(options.judge_file, open_judge) if options.judge_file else None
+    opened = open_judge(followed.read_or(options.judge) if followed else options.judge)
+    app = _application(options, limits, opened, followed)
+    del opened  # the application keeps it for as long as it serves
+    run_server(app, StopTimes(options.notice, options.drain), host=options.host, port=options.port, **listening)
+
+
+def _check(options: ServeOptions, limits: Limits) -> None:
+    """Raise ConfigError for options that do not fit each other."""
+    from rewardlab.judging.group_rewards import STRATEGIES
+
+    if options.strategy not in STRATEGIES or options.strategy == "anchor":
+        raise ConfigError(f"--strategy {options.strategy}: expected all_pairs, circular, knockout or bradley_terry")
+    if bool(options.peers) != bool(options.address):
+        raise ConfigError("--peers and --address belong together: the URLs of the other servers and this one's own")
+    if options.group_size is not None and options.group_size > limits.responses:
+        raise ConfigError(
+            f"--group-size {options.group_size}: {limits.responses:,} responses are the most; add --limit "
+            f"responses={options.group_size}"
+        )
+
+
+def _served(config: JudgeConfig) -> JudgeConfig:
+    """Return the config of a judge that can be served. Raise ConfigError for orders that an endpoint does not have."""
+    if config.orders not in ("auto", "both"):
+        raise ConfigError(f"orders={config.orders}: an endpoint shows every pair in both orders; serve it with orders=both")
+    if (config.votes or 1) > MOST_VOTES:
+        raise ConfigError(f"votes={config.votes}: expected at most {MOST_VOTES} samples in each order")
+    return config
+
+
+def _application(options: ServeOptions, limits: Limits, opened: GenerativeJudge, followed: JudgeFile | None) -> Starlette:
+    """Return the application that serves a judge."""
+    from rewardlab.data.pair_table import PairTable
     from rewardlab.serving.answer_signs import SignRules
     from rewardlab.serving.app import create_app
     from rewardlab.serving.auth import KeysFile
-    from rewardlab.serving.judge_file import JudgeFile
-    from rewardlab.serving.limits import Limits
     from rewardlab.serving.media import Media
     from rewardlab.serving.middleware import accepted_hosts
     from rewardlab.serving.peers import Peers
     from rewardlab.serving.queue import QueueOptions
-    from rewardlab.serving.request_record import export_spans
-    from rewardlab.serving.server import StopTimes, check_port, listening_options, run_server
     from rewardlab.serving.service import GroupRules, ServerOptions
     from rewardlab.serving.uploads import UploadStore
-    from rewardlab.serving.voting import POLICIES, VotingOptions
+    from rewardlab.serving.voting import VotingOptions
 
-    limits = Limits.of(limit or ())
-    listening = listening_options(certificate=ssl_certfile, private_key=ssl_keyfile, root_path=root_path, log_format=log_format)
-    export_spans()
-    check_port(host, port)
-    if strategy not in STRATEGIES or strategy == "anchor":
-        raise ConfigError(f"--strategy {strategy}: expected all_pairs, circular, knockout or bradley_terry")
-    if policy not in (None, *POLICIES):
-        raise ConfigError(f"--policy {policy}: expected {', '.join(POLICIES)}")
-    if bool(peers) != bool(address):
-        raise ConfigError("--peers and --address belong together: the URLs of the other servers and this one's own")
-    wait_s = group_timeout + timeout + NETWORK_S
-    shared = Peers(address, peers.split(","), wait_s=wait_s) if peers else None
-    if group_size is not None and group_size > limits.responses:
-        raise ConfigError(
-            f"--group-size {group_size}: {limits.responses:,} responses are the most; add --limit responses={group_size}"
-        )
-    sign_rules = SignRules.of(None if signs_data is None else PairTable(signs_data), check_rate)
-    keys_file = KeysFile(keys, per_minute=rate) if keys else None
-    store = UploadStore(uploads, max_bytes=upload_bytes)
-    sources = Media(allowed_urls=allow_url or (), folder=media, uploads=store, limits=limits)
-    open_judge = partial(
-        open_generative_judge,
-        template=template,
-        temperature=temperature,
-        max_tokens=max_tokens,
-        batch_size=batch_size,
-        api_key=os.environ.get(api_key_env, "none"),
-        engine_args=engine_args,
-        restart_after_s=engine_timeout,
-        replicas=Replicas(replicas, replica_gpus) if replicas else None,
-    )
-    if judge_file and replicas:
-        raise ConfigError(
-            "--judge-file and --replicas: replicas cannot be replaced while the server runs; leave one of them out"
-        )
-    followed = JudgeFile(judge_file, open_judge) if judge_file else None
-    opened_judge = open_judge(followed.read_or(judge) if followed else judge)
-    joins_parts = group_size is not None or bool(peers)
-    rules = GroupRules(VotingOptions(votes, policy), strategy, group_size or 8, group_timeout, timeout, joins_parts)
-    batching = QueueOptions(
-        max_waiting=queue,
-        max_sequences=4 * batch_size,
-        engine_timeout_s=2 * engine_timeout,  # an engine in a process has its own time limit; this one is for all others
-        num_threads=REMOTE_THREADS if opened_judge.sampler.is_batch_invariant else max(1, replicas),
-    )
-    options = ServerOptions(
+    config, timeouts = opened.config, options.group_timeout + options.timeout + NETWORK_S
+    policy = config.policy or (None if config.stop_error is None else "sequential")
+    voting = VotingOptions(config.votes or 1, policy)
+    voting = voting if config.stop_error is None else replace(voting, error=config.stop_error)
+    joins_parts = options.group_size is not None or bool(options.peers)
+    group_size = options.group_size or 8
+    rules = GroupRules(voting, options.strategy, group_size, options.group_timeout, options.timeout, joins_parts)
+    store = UploadStore(options.uploads, max_bytes=options.upload_bytes)
+    server = ServerOptions(
         rules=rules,
-        keys_file=keys_file,
-        media=sources,
-        allowed_hosts=accepted_hosts(host, allowed_host or ()),
+        keys_file=KeysFile(options.keys, per_minute=options.rate) if options.keys else None,
+        media=Media(allowed_urls=options.allow_url or (), folder=options.media, uploads=store, limits=limits),
+        allowed_hosts=accepted_hosts(options.host, options.allowed_host or ()),
         limits=limits,
-        peers=shared,
+        peers=Peers(options.address, options.peers.split(","), wait_s=timeouts) if options.peers else None,
         judge_file=followed,
-        sign_rules=sign_rules,
-        queue=batching,
+        sign_rules=SignRules.of(None if options.signs_data is None else PairTable(options.signs_data), options.check_rate),
+        queue=QueueOptions(
+            max_waiting=options.queue,
+            engine_timeout_s=2 * options.engine_timeout,  # an engine in a process has its own; this one is for all others
+            max_sequences=4 * config.batch_size,
+            num_threads=REMOTE_THREADS if opened.sampler.is_batch_invariant else max(1, options.replicas),
+        ),
     )
-    app = create_app(opened_judge, options)
-    del opened_judge  # the application keeps it for as long as it serves
-    run_server(app, StopTimes(notice, drain), host=host, port=port, **listening)
+    return create_app(opened, server)

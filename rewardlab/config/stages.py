@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
+from rewardlab.config.judge import JudgeConfig
 from rewardlab.config.policy import PolicyConfig
 from rewardlab.config.rl import RLConfig
 from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
@@ -23,6 +24,7 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "steps": StepsConfig,
     "policy": PolicyConfig,
     "recipes": MappingConfig,
+    "judge": JudgeConfig,
 }
 
 

@@ -11,7 +11,7 @@ from typing import TypedDict
 
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.rows import OWN_PAIRS, load_rows_as_stored
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.curation.decontaminate import (
     BOILERPLATE,
     OTHER_IMAGE,
@@ -140,7 +140,7 @@ def load_benchmark_pairs(
     for label, file in zip(labels, against, strict=True):
         benchmark = find_benchmark(file.name)
         allowed = tuple(allow_columns) if file.name == OWN_PAIRS else ()
-        settings = BenchSettings(file.name, file.data, "none", images=file.images, allow_columns=allowed)
+        settings = bench_settings(file.name, file.data, "baseline:first", images=file.images, allow_columns=allowed)
         rows = load_rows_as_stored(benchmark, settings, with_images=not file.texts_only)
         pairs += [BenchmarkPair(label, row.row, row.pair) for row in rows]
         if not any(row.pair.images or any(row.pair.response_images) for row in rows):

@@ -1,6 +1,6 @@
 """Hard negatives for a judge: pairs of a set under attack, whose better response is known (`rewardlab data harden`).
 
-Only families that are for training are used; ``rewardlab bench robustness`` tests on the others. Texts are put into the good
+Only families that are for training are used; ``rewardlab bench run`` tests on the others. Texts are put into the good
 response as often as into the wrong one: else a judge would learn that strange words lose.
 """
 
@@ -50,9 +50,7 @@ class HardenSettings:
             raise ConfigError(f"no judgments are written as {self.verdict_format!r}; expected one of {', '.join(WRITERS)}")
         if held_out := [name for name in self.families if name in FAMILIES and not FAMILIES[name].in_training]:
             known = ", ".join(name for name, family in FAMILIES.items() if family.in_training)
-            raise ConfigError(
-                f"families that are held out for `bench robustness`: {', '.join(held_out)}; expected some of {known}"
-            )
+            raise ConfigError(f"families that are held out for `bench run`: {', '.join(held_out)}; expected some of {known}")
         if bare := [name for name in self.families if not any(family.in_training for family in families_of((name,)))]:
             raise ConfigError(f"no family for training is of {', '.join(bare)}")
 

@@ -18,9 +18,9 @@ ATTACKS = "attacks"  # in the identity of a run whose votes are on attacked pair
 
 
 def refuse_attacked(identity: Mapping[str, Any]) -> None:
-    """Raise ValueError for the votes of `bench robustness`: they are on other pairs than those of the data file."""
+    """Raise ValueError for the votes of `bench run NAME:attacked`: they are on other pairs than those of the data file."""
     if ATTACKS in identity:
-        raise ValueError("votes of `bench robustness` are on attacked pairs, and not on those of the file")
+        raise ValueError("votes of `bench run NAME:attacked` are on attacked pairs, and not on those of the file")
 
 
 @dataclass(frozen=True)

@@ -276,8 +276,8 @@ def bench_stage(
     return run.stage(
         f"bench-{name}",
         f"bench/{name}/report.html",
-        *("bench", "run", "pairs", "--data", str(run.out / "demo" / pairs), "--template", "plain"),
+        *("bench", "run", "pairs", "--data", str(run.out / "demo" / pairs), "template=plain"),
         *("--judge", str(JudgeSpec(HF, str(judge)))),
-        *("--votes", str(votes), "--max-tokens", "64", "--batch-size", "480", "--controls", controls),
+        *("--votes", str(votes), "max_tokens=64", "batch_size=480", "--controls", controls),
         *("--seed", str(run.seed), "--out", str(run.out / "bench" / name)),
     )

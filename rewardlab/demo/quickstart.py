@@ -36,7 +36,7 @@ from rewardlab.samplers.base import HF
 def answer_over_http(judge: Path, test: Path, out: Path) -> tuple[dict[str, Any], float]:
     """Serve a judge, send it one held-out pair over HTTP, and stop it again; return its answer and the CPU seconds it took."""
     port = free_port()
-    spec = ("serve", "--judge", str(JudgeSpec(HF, str(judge))), "--port", str(port), "--max-tokens", "64")
+    spec = ("serve", "--judge", str(JudgeSpec(HF, str(judge))), "--port", str(port), "max_tokens=64")
     console.print(f"[dim]$ rewardlab {' '.join(spec)}[/]", highlight=False, soft_wrap=True)
     process = start(spec, out / "logs" / "serve.log", threads=num_cores())
     try:

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import cast
 
 from rewardlab.benchmarks.passes import AnyJudge
-from rewardlab.benchmarks.recorded_orders import AUTO, RECORDED
 from rewardlab.benchmarks.rows import has_other_images, load_rows
 from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.benchmarks.suite import entry_settings
@@ -116,7 +115,7 @@ def suite_findings(suite: SuiteConfig, root: Path, plan: Plan) -> Iterator[Findi
         return
     card, shapes = plan.known_card or TYPICAL, shapes_of(model)
     total = 0.0
-    for settings in entry_settings(suite, root, judge=f"hf:{name}"):
+    for settings in entry_settings(suite, root, f"hf:{name}"):
         load = benchmark_load(settings, name)
         rounds = math.ceil(load.requests / AT_ONCE)
         cached = min(load.requests, AT_ONCE) * (load.prompt + load.answer / 2) * kv_bytes(shapes)
@@ -130,16 +129,16 @@ def suite_findings(suite: SuiteConfig, root: Path, plan: Plan) -> Iterator[Findi
 def benchmark_load(settings: BenchSettings, model: str) -> Load:
     """Return what a benchmark asks of a judge that looks: votes and controls of each pair, in its orders. Answers count as long
     as they may be. Raise DataError, MediaError and ConfigError for what the benchmark refuses."""
-    if settings.orders == RECORDED:
-        raise ConfigError(f"{settings.benchmark}: orders recorded is for recordings (--judge replay:FILE); leave it out")
-    rows, _ = load_rows(settings, cast(AnyJudge, SimpleNamespace(sees=True, name=settings.judge)))
+    if settings.judge.orders == "recorded":
+        raise ConfigError(f"{settings.benchmark}: orders=recorded is for recordings (--judge replay:FILE); leave it out")
+    rows, _ = load_rows(settings, cast(AnyJudge, SimpleNamespace(sees=True, name=settings.judge.judge, rows=None)))
     pairs = [row.pair for row in rows]
     controls = {"greedy": True, "blank": any(map(has_images, pairs)), "other": has_other_images(pairs)}
-    passes = (settings.votes or 1) + sum(controls[name] for name in settings.controls)
-    template = load_template_for(model, settings.template)
+    passes = (settings.judge.votes or 1) + sum(controls[name] for name in settings.controls)
+    template = load_template_for(model, settings.judge.template)
     prompt, source = prompt_tokens(pairs, template, model)
-    orders = 2 if settings.orders in (AUTO, "both") else 1
-    return Load(len(rows) * orders * passes, prompt, answer_length(template, settings.max_tokens), source)
+    orders = 2 if settings.judge.orders in ("auto", "both") else 1
+    return Load(len(rows) * orders * passes, prompt, answer_length(template, settings.judge.max_tokens), source)
 
 
 def has_images(pair: PreferencePair) -> bool:

@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from numbers import Integral, Real
 from typing import Any, TypeVar
 
+from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.inputs import PairInput, candidates_of_texts, pair_of
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES
@@ -26,8 +24,7 @@ from rewardlab.judging.engines import endpoint_hosts, open_model_judge
 from rewardlab.judging.group_rewards import reward_group
 from rewardlab.judging.judge import ModelJudge
 from rewardlab.judging.ranking import Ranking
-from rewardlab.judging.spec import PANEL, POOL, SERVED, WITHOUT_SAMPLER, JudgeSpec, judge_video_policy
-from rewardlab.samplers.request_options import RequestOptions
+from rewardlab.judging.spec import PANEL, POOL, SERVED, WITHOUT_SAMPLER, JudgeSpec, judge_config, judge_video_policy
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair
 
 T = TypeVar("T")
@@ -35,56 +32,31 @@ THREADS = 64  # calls at a time of a judge that takes several
 
 
 def open_judge(
-    spec: str,
-    *,
-    template: str | None = None,
-    temperature: float = 1.0,
-    top_p: float = 1.0,
-    max_tokens: int = 1024,
-    batch_size: int = 64,
-    api_key: str | None = None,
-    engine_args: str = "",
-    allow_urls: Sequence[str] = (),
-    concurrency: int | None = None,
-    deadline_s: float | None = None,
-    reasoning_effort: str | None = None,
-    body: Mapping[str, Any] | None = None,
+    judge: str | JudgeConfig, *, api_key: str | None = None, allow_urls: Sequence[str] = (), **keys: Any
 ) -> SyncJudge:
-    """Return the judge that ``spec`` names, in the words of the command line's ``--judge`` (:mod:`rewardlab.judging.spec`):
-    ``openai:gpt-4o``, ``openai:MODEL@URL``, ``hf:PATH``, ``vllm:PATH``, ``prob:PATH``, ``http://HOST:PORT``, ``panel:A,B,C``.
+    """Return a judge to query.
 
-    ``template``, ``temperature``, ``top_p`` and ``max_tokens`` (of a judgment) say how it is asked; a served judge has its own.
-    ``batch_size``: sequences at a time of ``hf:``; ``engine_args``: options of ``vllm serve`` for ``vllm:``, ``--dtype`` and
-    ``--attn-implementation`` for ``hf:``. ``api_key`` is by
-    default the environment's OPENAI_API_KEY, of a served judge REWARDLAB_API_KEY; a panel takes one only if all its endpoints
-    are ``openai:`` on one host. ``concurrency``, ``deadline_s``, ``reasoning_effort`` and ``body`` (further fields of requests)
-    are of ``openai:`` (:class:`rewardlab.samplers.request_options.RequestOptions`). Images given as URLs are fetched where they
-    begin with one of ``allow_urls``, such as ``https://images.host/folder/``. Raise ConfigError, CheckpointError or
+    ``judge``: ``openai:gpt-4o``, ``openai:MODEL@URL``, ``hf:PATH``, ``vllm:PATH``, ``prob:PATH``, ``http://HOST:PORT``,
+    ``panel:A,B,C`` (:mod:`rewardlab.judging.spec`), a YAML file, the folder of a benchmark run, or a config.
+
+    ``keys`` are those of :class:`rewardlab.config.judge.JudgeConfig`, such as ``template``, ``temperature`` and
+    ``max_tokens``; a served judge has its own. ``api_key`` is by default the environment's OPENAI_API_KEY, for a served judge
+    REWARDLAB_API_KEY; a panel takes one only if all its endpoints are ``openai:`` on one host. Images given as URLs are fetched
+    if they begin with one of ``allow_urls``, such as ``https://images.host/folder/``. Raise ConfigError, CheckpointError or
     EndpointError.
     """
-    _check_sampling(temperature, top_p, max_tokens, batch_size)
-    parsed = JudgeSpec.parse(spec, *WITHOUT_SAMPLER)
+    config = judge_config(judge, keys)
+    parsed = JudgeSpec.parse(config.judge, *WITHOUT_SAMPLER)
     if api_key and parsed.engine in (PANEL, POOL):
-        _check_key(spec, parsed.members)
-    urls = AllowedUrls(allow_urls)
-    engine = open_model_judge(
-        spec,
-        server_key=(api_key or "") if parsed.engine == SERVED else "",
-        template=template,
-        temperature=temperature,
-        top_p=top_p,
-        max_tokens=max_tokens,
-        batch_size=batch_size,
-        api_key=api_key or os.environ.get("OPENAI_API_KEY") or "none",
-        engine_args=engine_args,
-        request=RequestOptions(concurrency, deadline_s, reasoning_effort, body or {}),
-    )
-    return SyncJudge(engine, urls, judge_video_policy(spec, *WITHOUT_SAMPLER))
+        _check_key(config.judge, parsed.members)
+    server_key = (api_key or "") if parsed.engine == SERVED else ""
+    engine = open_model_judge(config, api_key=api_key or "", server_key=server_key)
+    return SyncJudge(engine, AllowedUrls(allow_urls), judge_video_policy(config.judge, *WITHOUT_SAMPLER))
 
 
-def open_async_judge(spec: str, **options: Any) -> AsyncJudge:
+def open_async_judge(judge: str | JudgeConfig, **options: Any) -> AsyncJudge:
     """Return the judge that :func:`open_judge` opens, for asyncio; the options are the same, and so is what it raises."""
-    return AsyncJudge(open_judge(spec, **options))
+    return AsyncJudge(open_judge(judge, **options))
 
 
 class SyncJudge:
@@ -292,20 +264,6 @@ class AsyncJudge:
         """Return what :meth:`SyncJudge.rewards` does."""
         options = {"images": images, "strategy": strategy, "anchor": anchor, "budget": budget, "votes": votes, "seed": seed}
         return await self._call(self._judge.rewards, question, responses, **options)
-
-
-def _check_sampling(temperature: object, top_p: object, max_tokens: object, batch_size: object) -> None:
-    reals, whole = (temperature, top_p), (max_tokens, batch_size)
-    are_numbers = all(isinstance(value, Real) for value in reals) and all(isinstance(value, Integral) for value in whole)
-    if any(isinstance(value, bool) for value in (*reals, *whole)) or not are_numbers or not _is_possible(*reals, *whole):
-        raise ConfigError(
-            f"temperature {temperature!r}, top_p {top_p!r}, max_tokens {max_tokens!r}, batch_size {batch_size!r}: expected a "
-            "number of 0 or more, one above 0 up to 1, and whole numbers of 1 or more"
-        )
-
-
-def _is_possible(temperature: Any, top_p: Any, max_tokens: Any, batch_size: Any) -> bool:
-    return bool(0 <= temperature < math.inf and 0 < top_p <= 1 and max_tokens >= 1 and batch_size >= 1)
 
 
 def _check_key(spec: str, members: Sequence[str]) -> None:

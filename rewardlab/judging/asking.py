@@ -3,34 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from rewardlab.judging.judge import ModelJudge, VoteRequest
+from rewardlab.samplers.base import RequestGate
 from rewardlab.types import Order, PreferencePair, Vote
-
-if TYPE_CHECKING:
-    from rewardlab.judging.judge import ModelJudge
-    from rewardlab.samplers.base import RequestGate
-
-
-@dataclass(frozen=True)
-class VoteRequest:
-    """One vote to ask for: draw number ``draw`` of a pair in an order, of those that a call with ``seed`` makes; of a panel
-    that of the member number ``voice``.
-
-    ``row`` is the number of the pair, which tells it from others with the same content. ``call_size`` is how many requests its
-    member answers in one call, this one included; where fewer of them come, none is asked. It is 1 for a single vote.
-    """
-
-    pair: PreferencePair
-    order: Order
-    draw: int
-    seed: int
-    row: int
-    voice: int = 0
-    call_size: int = 1
 
 
 @dataclass(frozen=True)
@@ -107,29 +87,3 @@ def ask_missing(
 def _unit(number: int, pair: PairRequest, judge: ModelJudge, voice: int) -> tuple[int, int]:
     """Return what of a member that gives no single votes is asked together: a pair, or all of a seed."""
     return (number if judge.voices[voice].is_batch_invariant else pair.seed), voice
-
-
-def votes_by_chunk(
-    voices: Sequence[ModelJudge], requests: Iterable[tuple[int, VoteRequest]]
-) -> Iterator[list[tuple[int, Vote]]]:
-    """Yield the votes of numbered requests, those of one seed and member by one call of its ``compare_many``. Of each pair and
-    member there are all votes; a call of which requests are missing, where they ended early, is left out."""
-    for seed, chunk in groupby(requests, key=lambda item: item[1].seed):
-        by_voice: dict[int, list[tuple[int, VoteRequest]]] = {}
-        for item in chunk:
-            by_voice.setdefault(item[1].voice, []).append(item)
-        for voice, items in by_voice.items():
-            if len(items) < items[0][1].call_size:
-                continue  # a part of it would draw what no other run draws
-            rows = [list(row) for _, row in groupby(items, key=lambda item: item[1].row)]
-            judgments = voices[voice].compare_many(
-                [row[0][1].pair for row in rows],
-                orders=[tuple(dict.fromkeys(request.order for _, request in row)) for row in rows],
-                num_votes=1 + max(request.draw for _, request in items),
-                seed=seed,
-            )
-            yield [
-                (number, vote)
-                for row, judgment in zip(rows, judgments, strict=True)
-                for (number, _), vote in zip(row, judgment.votes, strict=True)
-            ]

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from html import escape
 
-from rewardlab.errors import EndpointError
-from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, PreferencePair, VerdictStatus, Vote
+from rewardlab.data.images import thumbnail, to_data_url
+from rewardlab.errors import EndpointError, MediaError
+from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, VIDEO_MARK, Judgment, Order, Outcome, PreferencePair, VerdictStatus, Vote
 from rewardlab.verdicts.panel import votes_with_voice
-from rewardlab.verdicts.votes import VALID, both_orders_or_none, in_order, majority
-
-FAILED = (VerdictStatus.ERROR, VerdictStatus.TIMEOUT)
+from rewardlab.verdicts.votes import FAILED, VALID, both_orders_or_none, in_order, majority
 
 
 @dataclass(frozen=True, repr=False)
@@ -147,7 +147,6 @@ class ComparisonResult:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from rewardlab.judging.comparison_page import comparison_html  # only notebooks ask for it
 
         return comparison_html(self)
 
@@ -162,3 +161,46 @@ def check_answers(judgments: Sequence[Judgment], judge: str) -> None:
     votes = [vote for judged in judgments for vote in judged.votes]
     if votes and all(vote.verdict.status in FAILED for vote in votes):
         raise EndpointError(f"{judge}: no vote was answered: {votes[0].completion.error or votes[0].verdict.status.value}")
+
+
+_ORDER_NAMES = {Order.GIVEN: "response 0 shown first", Order.SWAPPED: "response 1 shown first"}
+_BOX = "border:1px solid #8886;border-radius:6px;padding:.5em .7em;margin:.3em 0;white-space:pre-wrap;overflow-wrap:anywhere"
+
+
+def comparison_html(result: ComparisonResult) -> str:
+    """Return the comparison as a fragment of HTML that refers to nothing outside itself."""
+    pair = result.pair
+    parts = [f"<b>{_text(result.summary())}</b>", _images(pair.images), f"<div style='{_BOX}'>{_text(pair.question)}</div>"]
+    for n, response in enumerate(pair.responses):
+        mark = "outline:2px solid #2a7;" if result.winner == n else ""
+        parts.append(
+            f"<div style='{mark}{_BOX}'><b>response {n}</b>{' · wins' if result.winner == n else ''}\n{_text(response)}"
+            f"{_images(pair.response_images[n])}</div>"
+        )
+    for order in BOTH_ORDERS:
+        if votes := [vote for vote in result.votes if vote.order is order]:
+            parts.append(f"<b>{_ORDER_NAMES[order]}</b>{''.join(map(_vote, votes))}")
+    return f"<div style='max-width:60em;font-family:sans-serif'>{''.join(parts)}</div>"
+
+
+def _text(text: str) -> str:
+    return escape(text.replace(IMAGE_MARK, "[image]").replace(VIDEO_MARK, "[video]"))
+
+
+def _images(images: tuple[bytes, ...]) -> str:
+    return "".join(f"<div>{_image(data)}</div>" for data in images)
+
+
+def _image(data: bytes) -> str:
+    try:
+        return f"<img alt='' style='max-width:360px' src='{escape(to_data_url(thumbnail(data)))}'>"
+    except (MediaError, OSError):  # a pair that was made by hand may hold anything
+        return "[an image that cannot be read]"
+
+
+def _vote(vote: Ballot) -> str:
+    verdict = f"for response {vote.winner}" if vote.winner is not None else f"no verdict: {vote.status.value}"
+    who = f" · {_text(vote.member)}" if vote.member else ""
+    reasoning = _text(vote.reasoning or vote.error) or "(nothing)"
+    body = f"<summary>{_text(verdict)}{who}</summary><div style='{_BOX}'>{reasoning}</div>"
+    return f"<details style='margin:.3em 0'>{body}</details>"

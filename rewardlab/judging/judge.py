@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol, Self
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, ClassVar, Protocol, Self
 
+from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError
-from rewardlab.judging.asking import VoteRequest, votes_by_chunk
-from rewardlab.judging.spec import judge_weights_id
+from rewardlab.judging.spec import judge_config, judge_weights_id
 from rewardlab.prompts import Template, build_messages
 from rewardlab.samplers.base import FieldSampler, RequestGate, Sampler, SamplingParams, StreamingSampler, prompt_seed
 from rewardlab.types import (
@@ -53,28 +55,99 @@ def draw_orders(policy: str, num_pairs: int, seed: int) -> list[tuple[Order, ...
     return [(random.Random(f"{seed} {n}").choice(BOTH_ORDERS),) for n in range(num_pairs)]
 
 
-class ModelJudge(ABC):
-    """A judge whose votes are written by a model, here or behind an endpoint, or by several.
+@dataclass(frozen=True)
+class VoteRequest:
+    """One vote to ask for: draw number ``draw`` of a pair in an order, of those that a call with ``seed`` makes; of a panel
+    that of the member number ``voice``.
 
-    ``spec`` is what named it. ``temperature`` is that of its votes: at 0 it says the same when it is asked the same.
+    ``row`` is the number of the pair, which tells it from others with the same content. ``call_size`` is how many requests its
+    member answers in one call, this one included; where fewer of them come, none is asked. It is 1 for a single vote.
     """
 
-    spec: str
-    temperature: float
-    engine_args: str = ""
+    pair: PreferencePair
+    order: Order
+    draw: int
+    seed: int
+    row: int
+    voice: int = 0
+    call_size: int = 1
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How votes were sampled; None if it is not known."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    stop_error: float | None = None
+    max_tokens: int | None = None
+
+
+class JudgeKind:
+    """What a kind of judge says of itself, so that nobody asks for its class. The defaults are those of a judge whose votes are
+    counted."""
+
+    name: str
+    sees: bool = True  # whether it looks at the images
+    is_queried: bool = True  # a model answers: requests may fail, controls tell something, answers have a price
+    is_recording: bool = False  # its votes were sampled before
+    is_metered: bool = False  # each vote is a request whose tokens are known: only for such a judge a budget is kept
+    has_own_sampling: bool = False  # nobody sets its temperature, and nobody knows it
+    accepts_empty_responses: bool = True
+    verdict_format: str = ""  # how its answers are read
+    template_name: str | None = None
+    verdict_temperature: float = 1.0  # divides the log-odds of its verdicts
+    decides: ClassVar[str] = ""  # how it decides, unless by the majority of its votes
+    default_votes: int = 1  # samples of an order, unless the run says how many
+    has_partial_votes: bool = False  # votes are not exchangeable draws: settled early, or of several judges
+    sampling: Sampling | None = None  # how its votes were sampled; None: as the config says
+    rows: Set[int] | None = None  # rows of the data that it can judge; None: all
 
     @property
-    @abstractmethod
-    def name(self) -> str: ...
+    def members(self) -> tuple[ModelJudge, ...]:
+        """Return the members of a panel."""
+        return ()
 
     @property
-    def sees(self) -> bool:
-        return True
-
-    @property
-    @abstractmethod
     def identity(self) -> dict[str, str | float]:
         """Return all that its answers depend on: what a log of them must agree in to be continued."""
+        return {}
+
+    def resolve_orders(self, policy: str, num_votes: int | None) -> str:
+        """Return the order policy that ``auto`` stands for. Raise ConfigError for a policy that this kind does not have."""
+        if policy == "recorded":
+            raise ConfigError(f"orders=recorded is for recordings (--judge replay:FILE), and {self.name} is none; leave it out")
+        return "both" if policy == "auto" else policy
+
+    def shown_orders(
+        self, policy: str, rows: Sequence[Any], seed: int, num_votes: int | None
+    ) -> tuple[list[tuple[Order, ...]], list[str]]:
+        """Return the orders of each row under a resolved policy, and notes on them."""
+        return draw_orders(policy, len(rows), seed), []
+
+
+class ModelJudge(JudgeKind, ABC):
+    """A judge whose votes are written by a model, here or behind an endpoint, or by several. ``config``: how it is queried."""
+
+    config: JudgeConfig
+
+    @property
+    def spec(self) -> str:
+        """Return the specification that names it."""
+        return self.config.judge
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.spec
+
+    @property
+    def temperature(self) -> float:
+        """Return the sampling temperature of its votes; at 0 equal queries have equal answers."""
+        return self.config.temperature
+
+    @property
+    @abstractmethod
+    def identity(self) -> dict[str, str | float]: ...
 
     @property
     @abstractmethod
@@ -111,11 +184,6 @@ class ModelJudge(ABC):
         """Return whether :meth:`vote_each` hands over votes when they are there, before a whole call is answered."""
         return False
 
-    @property
-    def is_metered(self) -> bool:
-        """Return whether each vote is a request of its own whose tokens are known: only of such a judge a budget is kept."""
-        return False
-
     def num_draws(self, num_votes: int) -> int:
         """Return how many votes of an order a call for ``num_votes`` gives."""
         return num_votes
@@ -140,49 +208,67 @@ class ModelJudge(ABC):
         return reduce_votes(pair_id, votes)
 
 
+def votes_by_chunk(
+    voices: Sequence[ModelJudge], requests: Iterable[tuple[int, VoteRequest]]
+) -> Iterator[list[tuple[int, Vote]]]:
+    """Yield the votes of numbered requests, those of one seed and member by one call of its ``compare_many``. Of each pair and
+    member there are all votes; a call of which requests are missing, where they ended early, is left out."""
+    for seed, chunk in groupby(requests, key=lambda item: item[1].seed):
+        by_voice: dict[int, list[tuple[int, VoteRequest]]] = {}
+        for item in chunk:
+            by_voice.setdefault(item[1].voice, []).append(item)
+        for voice, items in by_voice.items():
+            if len(items) < items[0][1].call_size:
+                continue  # a part of it would draw what no other run draws
+            rows = [list(row) for _, row in groupby(items, key=lambda item: item[1].row)]
+            judgments = voices[voice].compare_many(
+                [row[0][1].pair for row in rows],
+                orders=[tuple(dict.fromkeys(request.order for _, request in row)) for row in rows],
+                num_votes=1 + max(request.draw for _, request in items),
+                seed=seed,
+            )
+            yield [
+                (number, vote)
+                for row, judgment in zip(rows, judgments, strict=True)
+                for (number, _), vote in zip(row, judgment.votes, strict=True)
+            ]
+
+
 class GenerativeJudge(ModelJudge):
-    """A sampler, a template and how to draw. ``spec`` is what named it, by default the sampler's name."""
+    """A sampler, a template and how to query."""
 
     def __init__(
         self,
         sampler: Sampler,
         template: Template,
+        config: JudgeConfig | None = None,
         *,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        max_tokens: int = 1024,
-        spec: str | None = None,
-        request: str = "",
-        engine_args: str = "",
         verdict_temperature: float = 1.0,
+        **keys: Any,
     ) -> None:
-        """``request`` is what else decides its answers (:attr:`rewardlab.samplers.request_options.RequestOptions.identity`).
-        ``engine_args`` are the options that its engine was opened with. ``verdict_temperature`` divides the log-odds of its
-        verdicts where these are weighed; it has no part in what is sampled."""
+        """``config``: how it is queried; ``keys``: those of a config, over it. ``verdict_temperature`` divides the log-odds of
+        its verdicts if these are weighed; sampling does not depend on it."""
         self.sampler, self.template = sampler, template
-        self.temperature, self.top_p, self.max_tokens = temperature, top_p, max_tokens
-        self.spec, self.request, self.engine_args = spec or sampler.name, request, engine_args
+        self.config = judge_config(config or JudgeConfig.of(sampler.name), keys)
         self.verdict_temperature = verdict_temperature
 
     @property
-    def name(self) -> str:
-        return self.spec
-
-    @property
-    def verdict_format(self) -> str:
-        """Return how its verdicts are read."""
+    def verdict_format(self) -> str:  # type: ignore[override]
         return self.template.verdict_format
 
     @property
+    def template_name(self) -> str | None:  # type: ignore[override]
+        return self.template.name
+
+    @property
     def identity(self) -> dict[str, str | float]:
+        request = self.config.request_identity
         return {
             "judge": self.spec,
             "weights": judge_weights_id(self.spec),
             "template": self.template.hash,
-            "temperature": self.temperature,
-            "top_p": self.top_p,
-            "max_tokens": self.max_tokens,
-            **({"request": self.request} if self.request else {}),
+            **self.config.sampling,
+            **({"request": request} if request else {}),
         }
 
     @property
@@ -197,23 +283,19 @@ class GenerativeJudge(ModelJudge):
         self.sampler.check()
 
     def greedy(self) -> Self:
-        return type(self)(
-            self.sampler,
-            self.template,
-            temperature=0.0,
-            max_tokens=self.max_tokens,
-            spec=self.spec,
-            request=self.request,
-            engine_args=self.engine_args,
-            verdict_temperature=self.verdict_temperature,
-        )
+        config = judge_config(self.config, temperature=0.0, top_p=1.0)
+        return type(self)(self.sampler, self.template, config, verdict_temperature=self.verdict_temperature)
+
+    def params(self, num_samples: int, seed: int = 0) -> SamplingParams:
+        """Return how its sampler draws ``num_samples`` judgments of a prompt."""
+        return SamplingParams(num_samples, **self.config.sampling, seed=seed)
 
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
     ) -> list[Judgment]:
         places = [(n, order) for n, pair_orders in enumerate(orders) for order in pair_orders]
         prompts = [build_messages(pairs[n], order=order, template=self.template) for n, order in places]
-        params = SamplingParams(num_votes, self.temperature, self.top_p, self.max_tokens, seed)
+        params = self.params(num_votes, seed)
         votes: list[list[Vote]] = [[] for _ in pairs]
         for (n, order), completions in zip(places, self.sampler.sample(prompts, params), strict=True):
             votes[n] += [Vote(order, verdict_of(c, self.template.verdict_format), c) for c in completions]
@@ -224,7 +306,7 @@ class GenerativeJudge(ModelJudge):
         return isinstance(self.sampler, StreamingSampler) and self.sampler.is_streaming
 
     @property
-    def is_metered(self) -> bool:
+    def is_metered(self) -> bool:  # type: ignore[override]
         return self.is_streaming
 
     def vote_each(self, requests: Iterable[VoteRequest], gate: RequestGate | None = None) -> Iterator[list[tuple[int, Vote]]]:
@@ -242,8 +324,7 @@ class GenerativeJudge(ModelJudge):
                 orders.append(request.order)
                 yield messages, prompt_seed(request.seed, messages) + request.draw
 
-        params = SamplingParams(1, self.temperature, self.top_p, self.max_tokens)
-        for batch in sampler.sample_each(prompts(), params, gate):
+        for batch in sampler.sample_each(prompts(), self.params(1), gate):
             yield [
                 (number, Vote(orders[number], verdict_of(completion, self.template.verdict_format), completion))
                 for number, completion in batch

@@ -50,6 +50,7 @@ class ProbabilityJudge(GenerativeJudge):
     """
 
     sampler: ProbabilitySampler
+    decides = "by probability"
 
     @property
     def identity(self) -> dict[str, str | float]:
@@ -94,15 +95,7 @@ def probability_judge_of(judge: GenerativeJudge) -> ProbabilityJudge | None:
         return judge
     if not isinstance(judge.sampler, ProbabilitySampler) or judge.verdict_format not in READ_BY_PROBABILITY:
         return None
-    return ProbabilityJudge(
-        judge.sampler,
-        judge.template,
-        temperature=judge.temperature,
-        top_p=judge.top_p,
-        max_tokens=judge.max_tokens,
-        spec=judge.spec,
-        verdict_temperature=judge.verdict_temperature,
-    )
+    return ProbabilityJudge(judge.sampler, judge.template, judge.config, verdict_temperature=judge.verdict_temperature)
 
 
 def likelier_verdict(margin: float, coverage: float) -> Verdict:

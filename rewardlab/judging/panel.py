@@ -2,20 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Self, TypeVar
 
+from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError
-from rewardlab.judging.asking import VoteRequest, votes_by_chunk
-from rewardlab.judging.judge import ModelJudge
-from rewardlab.judging.merging import SharedRequests, as_they_come
-from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec
+from rewardlab.judging.judge import ModelJudge, VoteRequest, votes_by_chunk
+from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, judge_config
 from rewardlab.samplers.base import OPENAI, RequestGate
 from rewardlab.types import Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.panel import panel_judgment
+
+T = TypeVar("T")
+END_S = 5.0  # how long the end of a source is waited for; an answer that takes longer ends it when it comes
+
+
+class SharedRequests:
+    """Requests that are dealt out to groups of members, each in the order they come in; none is dealt out after the end of the
+    ``with``, not even the rest of a call (:class:`VoteRequest` tells its size). ``groups`` are numbers of members. Usable
+    from several threads."""
+
+    def __init__(self, requests: Iterable[VoteRequest], groups: Sequence[Collection[int]]) -> None:
+        self._requests = enumerate(requests)
+        self._group_of = {voice: number for number, group in enumerate(groups) for voice in group}
+        self._waiting: list[deque[tuple[int, VoteRequest]]] = [deque() for _ in groups]
+        self._lock, self._has_ended = threading.Lock(), False
+
+    def of(self, group: int) -> Iterator[tuple[int, VoteRequest]]:
+        """Yield (number, request) of those to a group."""
+        while (item := self._next(group)) is not None:
+            yield item
+
+    def _next(self, group: int) -> tuple[int, VoteRequest] | None:
+        with self._lock:
+            while not self._has_ended and not self._waiting[group]:
+                item = next(self._requests, None)
+                if item is None:
+                    return None
+                self._waiting[self._group_of[item[1].voice]].append(item)
+            return None if self._has_ended else self._waiting[group].popleft()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def end(self) -> None:
+        """Deal out no more."""
+        self._has_ended = True
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.end()
+
+
+def as_they_come(sources: Sequence[Iterator[T]], end: Callable[[], None]) -> Iterator[T]:
+    """Yield the items of all sources, each of which is iterated in a thread of its own; a single one is iterated here.
+
+    Where one raises, ``end`` is called, which should end the others, and their items are yielded before the error is raised.
+    Where the reader leaves, each source ends at its next item.
+    """
+    if len(sources) == 1:
+        yield from sources[0]
+        return
+    items: SimpleQueue[tuple[T] | BaseException | None] = SimpleQueue()
+    is_over = threading.Event()
+
+    def drain(source: Iterator[T]) -> None:
+        try:
+            for item in source:
+                items.put((item,))
+                if is_over.is_set():
+                    break
+            items.put(None)
+        except BaseException as error:  # raised again by the reader
+            items.put(error)
+
+    threads = [threading.Thread(target=drain, args=(source,), name="panel", daemon=True) for source in sources]
+    for thread in threads:
+        thread.start()
+    errors: list[BaseException] = []
+    try:
+        left = len(sources)
+        while left:
+            item = items.get()
+            if isinstance(item, tuple):
+                yield item[0]
+                continue
+            left -= 1
+            if item is not None:
+                errors.append(item)
+                end()
+        for error in errors:
+            raise error
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join(END_S)
 
 
 class PanelJudge(ModelJudge):
@@ -25,20 +112,26 @@ class PanelJudge(ModelJudge):
     ConfigError without members, and where one is named twice: it would have two voices.
     """
 
-    def __init__(self, members: Sequence[ModelJudge], *, by_log_odds: bool = False, spec: str = "") -> None:
+    decides = "by its members"
+    has_partial_votes = True
+
+    def __init__(self, members: Sequence[ModelJudge], *, by_log_odds: bool = False, config: JudgeConfig | None = None) -> None:
         names = [member.spec for member in members]
         if not names:
             raise ConfigError("a panel needs a member; expected panel:A,B,C")
         keys = [_one_name(name) for name in names]
         if twice := [name for n, name in enumerate(names) if keys[n] in keys[:n]]:
             raise ConfigError(f"{twice[0]!r} is named twice in the panel; every member has one voice")
-        self.members, self.by_log_odds = tuple(members), by_log_odds
-        self.spec = spec or f"{'pool' if by_log_odds else 'panel'}:{';'.join(names)};"
-        self.temperature = max(member.temperature for member in members)
+        self._members, self.by_log_odds = tuple(members), by_log_odds
+        self.config = config or JudgeConfig.of(f"{'pool' if by_log_odds else 'panel'}:{';'.join(names)};")
 
     @property
-    def name(self) -> str:
-        return self.spec
+    def members(self) -> tuple[ModelJudge, ...]:
+        return self._members
+
+    @property
+    def temperature(self) -> float:
+        return max(member.temperature for member in self.members)
 
     @property
     def identity(self) -> dict[str, str | float]:
@@ -67,7 +160,8 @@ class PanelJudge(ModelJudge):
             member.check()
 
     def greedy(self) -> Self:
-        return type(self)([member.greedy() for member in self.members], by_log_odds=self.by_log_odds, spec=self.spec)
+        members = [member.greedy() for member in self.members]
+        return type(self)(members, by_log_odds=self.by_log_odds, config=judge_config(self.config, temperature=0.0))
 
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int

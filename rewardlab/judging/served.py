@@ -15,11 +15,12 @@ from typing import Any, Self
 
 import httpx
 
+from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.images import to_data_url
 from rewardlab.data.urls import parse_address
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.judging.asking import VoteRequest
-from rewardlab.judging.judge import ModelJudge
+from rewardlab.judging.judge import ModelJudge, Sampling, VoteRequest
+from rewardlab.judging.spec import judge_config
 from rewardlab.samplers.base import RequestGate
 from rewardlab.samplers.concurrency import in_window, retry_after_s
 from rewardlab.samplers.event_loop import EventLoopThread
@@ -56,19 +57,26 @@ class ServedJudge(ModelJudge):
     EndpointError where the server refuses the key, is none, or replaces its judge meanwhile.
     """
 
-    temperature = 1.0  # the server does not tell
+    has_own_sampling, sampling = True, Sampling()
+    accepts_empty_responses = False
+    decides = "by a rule of its own"
 
-    def __init__(self, url: str, *, api_key: str = "", concurrency: int = 64, deadline_s: float = 900.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        api_key: str = "",
+        concurrency: int = 64,
+        deadline_s: float = 900.0,
+        config: JudgeConfig | None = None,
+    ) -> None:
         self.url = str(parse_address(url)).rstrip("/").removesuffix("/v1").rstrip("/")
-        self.spec, self.deadline_s = self.url, deadline_s  # one name of a server, however it is written
+        self.config = judge_config(config or JudgeConfig.of(url), judge=self.url)  # one name, however it is written
+        self.deadline_s = deadline_s
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._concurrency = concurrency
         self._seen: tuple[Any, ...] | None = None  # which judge the first answer was of
         self._background = EventLoopThread(partial(_opened, self.url, headers, concurrency))
-
-    @property
-    def name(self) -> str:
-        return self.url
 
     @property
     def identity(self) -> dict[str, str | float]:

@@ -8,15 +8,21 @@ This is the only parser of it, and :func:`spec_help` the only explanation. An en
 from __future__ import annotations
 
 import math
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import weights_id
 from rewardlab.models.video_policy import video_policy_of
-from rewardlab.samplers.base import HF, OPENAI, VLLM
+from rewardlab.samplers.base import HF, OPENAI, SAMPLING_KEYS, VLLM
+
+if TYPE_CHECKING:
+    from rewardlab.config.judge import JudgeConfig
 
 DEMO, DEMO_JUDGE = "demo", Path(__file__).parents[1] / "demo" / "judge"  # a name, and the checkpoint it stands for
 
@@ -86,8 +92,6 @@ class JudgeSpec:
 
         Raise ConfigError for anything else, and for probabilities of an engine that tells none.
         """
-        if not isinstance(text, str):
-            raise ConfigError(f"{text!r} is no name of a judge; give its name, as openai:gpt-4o, which is the spec of a judge")
         if SERVED in others and text.startswith(("http://", "https://")):
             return JudgeSpec(SERVED, text)
         unverified = text.removeprefix("verify:")
@@ -143,6 +147,73 @@ def _without_temperature(text: str) -> tuple[str, float | None]:
     if not 0 < temperature < math.inf:
         raise ConfigError(f"{text!r}: {number!r} is no temperature; expected a positive number, as in prob@1:PATH")
     return f"prob:{rest}", temperature
+
+
+def judge_config(named: str | JudgeConfig, keys: Mapping[str, Any] | None = None, **more: Any) -> JudgeConfig:
+    """Return the config of a judge, with ``keys`` and ``more`` over it.
+
+    ``named``: a specification, a YAML file with the keys of :class:`JudgeConfig`, the folder of a benchmark run (its judge), or
+    a config. Raise ConfigError for anything else, and for a key or value that a judge does not have.
+    """
+    from rewardlab.config.judge import JudgeConfig  # pydantic, which reading a name does not need
+    from rewardlab.config.loading import load_config
+
+    changes = {**(keys or {}), **more}
+    if isinstance(named, JudgeConfig):
+        return load_config(JudgeConfig, None, named.model_dump(exclude_unset=True) | changes)
+    if not isinstance(named, str):
+        raise ConfigError(f"{named!r} is no name of a judge; give its name, as openai:gpt-4o, which is the spec of a judge")
+    path = Path(named)
+    if path.suffix in (".yaml", ".yml") and ":" not in named:
+        return load_config(JudgeConfig, path, changes)
+    if (path / "report.json").is_file():
+        return load_config(JudgeConfig, None, _config_of_run(path) | changes)
+    return load_config(JudgeConfig, None, {"judge": named, **changes})
+
+
+def _config_of_run(folder: Path) -> dict[str, Any]:
+    from rewardlab.config.loading import load_yaml
+
+    report = load_yaml(folder / "report.json")  # JSON is YAML
+    if not isinstance(report.get("judge_config"), dict):
+        raise ConfigError(f"{folder}/report.json: has no judge_config; expected the report of `rewardlab bench run`")
+    return dict(report["judge_config"])
+
+
+_SAMPLING_KEYS = ("template", *SAMPLING_KEYS)
+_REQUEST_KEYS = ("concurrency", "deadline_s", "reasoning_effort", "body", "max_tokens_field", "cache", "api_key_env")
+# Engine -> the keys of a judge that say how it is queried. Votes, orders and their policy are keys of every judge.
+KEYS = {
+    HF: {*_SAMPLING_KEYS, "batch_size", "engine_args"},
+    VLLM: {*_SAMPLING_KEYS, "engine_args"},
+    OPENAI: {*_SAMPLING_KEYS, *_REQUEST_KEYS},
+    SERVED: set[str](),
+    "baseline": set[str](),
+    "replay": {"template"},
+}
+_KEYS_OF_ALL = {"votes", "orders", "policy", "stop_error"}
+
+
+def keys_of(text: str) -> set[str]:
+    """Return the keys of :class:`JudgeConfig` that have an effect on the judge of a specification; for a panel, on a member."""
+    parsed = JudgeSpec.parse(text, *OTHERS)
+    if parsed.engine in (PANEL, POOL):
+        return set().union(*(keys_of(member) for member in parsed.members))
+    return KEYS[parsed.engine] | _KEYS_OF_ALL
+
+
+def check_keys(config: JudgeConfig) -> None:
+    """Raise ConfigError for a key without an effect on this judge."""
+    if dead := sorted(config.changed - keys_of(config.judge)):
+        raise ConfigError(f"{config.judge!r}: {', '.join(dead)} would have no effect on this judge; leave out")
+
+
+def cache_folder(config: JudgeConfig) -> Path | None:
+    """Return the folder of answers: the config's, or for judges with an ``openai:`` endpoint that of REWARDLAB_CACHE."""
+    from_environment = os.environ.get("REWARDLAB_CACHE")
+    if config.cache is not None or not from_environment or "cache" not in keys_of(config.judge):
+        return config.cache and config.cache.expanduser()
+    return Path(from_environment)
 
 
 def local_checkpoint(text: str) -> Path | None:

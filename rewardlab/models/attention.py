@@ -49,7 +49,7 @@ def choose_attention(name: str, config: Any, *, in_16_bits: bool) -> str | None:
     if name in _FLASH and not in_16_bits:
         raise ConfigError(
             f"attn_implementation: {name} computes in 16 bits, and this model is read in float32: read it in bfloat16 "
-            "(--engine-args '--dtype bfloat16'), or take attn_implementation: auto"
+            "('engine_args=--dtype bfloat16'), or take attn_implementation: auto"
         )
     return name
 

@@ -165,7 +165,7 @@ def template_of_card(card: Mapping[str, Any] | None, folder: Path | str, request
     if is_own and requested is None and verdict_format.endswith(".py"):
         raise CheckpointError(
             f"{folder}: its answers are read by code of your own, {verdict_format}, and no checkpoint brings code along; name "
-            f"it: --template {name} (in a config `template: {name}`)"
+            f"it: template={name} (in a config `template: {name}`)"
         )
     is_absent = requested in (None, name) and not Path(file).exists()
     if is_own and (is_absent or (requested is None and "template_text" in card)):
@@ -180,7 +180,7 @@ def _own_template_of_card(card: Mapping[str, Any], folder: Path | str, name: str
     if not isinstance(text := card.get("template_text"), str):
         raise CheckpointError(
             f"{folder}: was trained on words of your own, {name!r}, and its {CARD} only names their file, which is not here; "
-            "give the file: --template FORMAT:FILE (in a config `template: FORMAT:FILE`)"
+            "give the file: template=FORMAT:FILE (in a config `template: FORMAT:FILE`)"
         )
     try:
         return own_template(name, text, name.partition(":")[0])

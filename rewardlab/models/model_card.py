@@ -77,7 +77,7 @@ def model_card_body(folder: Path, repo: str | None = None, results: Sequence[str
     kind = STAGES.get(card.get("stage", ""), "a checkpoint for judging responses")
     lines = [f"# {repo or 'A checkpoint of rewardlab'}", "", f"This is {kind}{f', trained from {base}' if base else ''}.", ""]
     if card.get("stage") in ("sft", "rl"):
-        template = "" if "template_text" in card else f" --template {card.get('template')}"  # one's own words are in the card
+        template = "" if "template_text" in card else f" template={card.get('template')}"  # one's own words are in the card
         judge = f"rewardlab judge --judge hf:{repo or 'FOLDER'}{template}"
         lines += ["```bash", f'{judge} --image picture.jpg --question "..." --first "..." --second "..."', "```", ""]
     lines += ["## Accuracy", "", *(results or ["Not measured yet: no benchmark report came with this checkpoint."]), ""]

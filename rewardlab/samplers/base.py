@@ -6,12 +6,13 @@ import argparse
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from rewardlab.errors import ConfigError
-from rewardlab.samplers.request_options import NOTHING_SAID, RequestOptions
 from rewardlab.types import Completion, Message
+
+if TYPE_CHECKING:
+    from rewardlab.config.judge import QueryConfig
 
 UNREADABLE = "unreadable prompt"  # begins the error of a completion whose prompt a sampler cannot take
 HF, VLLM, OPENAI = "hf", "vllm", "openai"  # engines, as specifications of judges name them
@@ -28,33 +29,29 @@ class Replicas:
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How an engine is opened; each takes what concerns it.
+    """How an engine is opened; each engine takes what concerns it.
 
-    ``batch_size``: sequences at a time (hf). ``api_key`` (openai). ``engine_args``: options of ``vllm serve`` (vllm), or of
-    how a checkpoint is read (hf: :data:`rewardlab.samplers.hf.READING`).
-    ``request`` is how an endpoint is asked (openai), ``cache`` the folder of answers that it need not be asked for again.
-    ``restart_after_s``: the engine runs in a process of its own, started again if it dies or takes longer; None: in this one.
+    ``query``: how the judge is queried: ``batch_size`` (hf), ``engine_args`` (vllm: options of ``vllm serve``; hf:
+    :data:`rewardlab.samplers.hf.READING`), fields of requests and ``cache`` (openai). ``api_key`` (openai).
+    ``restart_after_s``: the engine runs in a process of its own, restarted if it dies or takes longer; None: in this one.
+    ``replicas``: the engine is opened so many times on a Ray cluster, and not here.
     ``isolates``: a prompt that cannot be read fails alone, not the call (hf).
-    ``replicas``: the engine is opened there, so many times, and not here.
     """
 
-    batch_size: int = 64
+    query: QueryConfig
     api_key: str = "none"
-    engine_args: str = ""
     restart_after_s: float | None = None
-    request: RequestOptions = NOTHING_SAID
-    cache: Path | None = None
     replicas: Replicas | None = None
     isolates: bool = False
 
 
 class EngineArgsParser(argparse.ArgumentParser):
-    """A parser of ``--engine-args`` that raises ConfigError, which names the ``expected`` options, in place of ending the
+    """A parser of ``engine_args`` that raises ConfigError, which names the ``expected`` options, in place of ending the
     process."""
 
     def __init__(self, text: str, expected: str) -> None:
         super().__init__(add_help=False, allow_abbrev=False)
-        self._sentence = f"--engine-args {text!r}: {{}}; expected {expected}"
+        self._sentence = f"engine_args {text!r}: {{}}; expected {expected}"
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(self._sentence.format(message))
@@ -69,6 +66,14 @@ class SamplingParams:
     top_p: float = 1.0
     max_tokens: int = 1024
     seed: int = 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Return how tokens are drawn: the values of :data:`SAMPLING_KEYS`."""
+        return {name: getattr(self, name) for name in SAMPLING_KEYS}
+
+
+SAMPLING_KEYS = ("temperature", "top_p", "max_tokens")
 
 
 def prompt_seed(seed: int, prompt: Sequence[Message]) -> int:
@@ -108,7 +113,7 @@ class Sampler(Protocol):
 
 @runtime_checkable
 class FieldSampler(Protocol):
-    """A sampler of a model that may refuse fields of a request (:class:`rewardlab.samplers.request_options.FieldFit`)."""
+    """A sampler of a model that may refuse fields of a request (:class:`rewardlab.samplers.field_fit.FieldFit`)."""
 
     @property
     def left_out(self) -> frozenset[str]:

@@ -20,9 +20,9 @@ _OF_CONTENT = re.compile(rf"HTTP ({'|'.join(map(str, OF_CONTENT))})\b|{WITHOUT_T
 
 # What can be done about a refusal by an address that a flag names, by its status.
 _CURES = {
-    ("HTTP 401", "HTTP 403"): "the key is read from OPENAI_API_KEY, or from the variable that --api-key-env names",
+    ("HTTP 401", "HTTP 403"): "the key is read from OPENAI_API_KEY, or from the variable that api_key_env names",
     ("HTTP 404",): "model and address are those of --judge openai:MODEL@URL, and most addresses end in /v1",
-    ("HTTP 400", "HTTP 422"): "--reasoning-effort, --body and --max-tokens-field set fields of a request",
+    ("HTTP 400", "HTTP 422"): "reasoning_effort, body and max_tokens_field set fields of a request",
 }
 
 

@@ -27,7 +27,7 @@ from rewardlab.types import Choice, Completion, FinishReason, Message
 from rewardlab.verdicts.margins import verdict_margins
 from rewardlab.verdicts.parse import verdict_label
 
-# How a checkpoint is read, as --engine-args say it of an hf: judge; what they are left to is the first of each.
+# How a checkpoint is read, as engine_args say it of an hf: judge; what they are left to is the first of each.
 READING = {"dtype": ("auto", "bfloat16", "float32"), "attn-implementation": ATTENTIONS}
 
 
@@ -256,9 +256,7 @@ class HFSampler:
             self.model,
             inputs,
             num_draws=params.num_samples,
-            max_tokens=params.max_tokens,
-            temperature=params.temperature,
-            top_p=params.top_p,
+            **params.fields,
             ends=self._ends,
             suppress=self._suppressed,
             generator=generator,
@@ -285,6 +283,6 @@ def open_sampler(target: str, options: EngineOptions) -> Sampler:
     """Return a sampler of a checkpoint folder or hub id, in a process of its own if it is to be restarted."""
     from rewardlab.samplers.child_process import ProcessSampler
 
-    reading = reading_options(options.engine_args)
-    opener = partial(HFSampler.load, target, batch_size=options.batch_size, isolates=options.isolates, **reading)
+    reading = reading_options(options.query.engine_args)
+    opener = partial(HFSampler.load, target, batch_size=options.query.batch_size, isolates=options.isolates, **reading)
     return opener() if options.restart_after_s is None else ProcessSampler(opener, timeout_s=options.restart_after_s)

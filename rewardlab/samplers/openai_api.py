@@ -3,23 +3,92 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import logging
+import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from rewardlab.config.judge import RequestConfig
 from rewardlab.data.urls import parse_address
-from rewardlab.errors import ConfigError
-from rewardlab.samplers.answer_cache import AnswerCache, answer_key
+from rewardlab.data.votes import completion_of, completion_row
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.samplers.base import OPENAI, EngineOptions, RequestGate, Sampler, SamplingParams, prompt_seed
 from rewardlab.samplers.chat_endpoint import ChatEndpoint, ask_any
 from rewardlab.samplers.concurrency import in_window
 from rewardlab.samplers.event_loop import EventLoopThread
+from rewardlab.samplers.field_fit import FieldFit
 from rewardlab.samplers.openai_answers import completion_from, completions_from, failed_completion
-from rewardlab.samplers.request_options import FieldFit, nulls_of
 from rewardlab.types import Completion, FinishReason, Message
 
-DEADLINE_S = 120.0
+LOG = logging.getLogger(__name__)
+FILE = "answers.sqlite"
+BUSY_S = 1.0  # how long another process may hold the file: a request on its way must not be late for it
+_TABLE = "CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID"
+
+
+def answer_key(endpoint: str, prompt: Sequence[Message], body: Mapping[str, Any]) -> bytes:
+    """Return what an answer is kept under: the ``endpoint`` (address and model) and the seed of the draw, in one
+    text, every text and image of the prompt, and every field of the request."""
+    chat = [
+        [message.role, [[part.text, part.image and hashlib.sha256(part.image).hexdigest()] for part in message.parts]]
+        for message in prompt
+    ]
+    return hashlib.sha256(json.dumps([endpoint, chat, body], sort_keys=True).encode()).digest()
+
+
+class AnswerCache:
+    """The answers in a folder, which several runs on one machine may use at a time. One that failed, or has no text, is not
+    kept. With an answer go the fields that the model was asked without.
+
+    Raise DataError where the folder cannot be written, or its file is no cache.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._is_full = folder / FILE, False
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # One thread uses it at a time: the loop that requests are sent from.
+            self._file = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+            self._file.execute("PRAGMA journal_mode=WAL")
+            self._file.execute("PRAGMA synchronous=NORMAL")
+            self._file.execute(_TABLE)
+        except (OSError, sqlite3.Error) as error:
+            raise self._damage(error) from error
+
+    def find(self, key: bytes) -> tuple[Completion, frozenset[str]] | None:
+        """Return an answer, and the fields that it was asked without; None where there is none."""
+        try:
+            row = self._file.execute("SELECT answer FROM answers WHERE key = ?", (key,)).fetchone()
+            if row is None:
+                return None
+            answer = json.loads(row[0])
+            return replace(completion_of(answer["completion"]), from_cache=True), frozenset(answer["left_out"])
+        except (sqlite3.Error, KeyError, TypeError, ValueError) as error:
+            raise self._damage(error) from error
+
+    def keep(self, key: bytes, completion: Completion, left_out: frozenset[str]) -> None:
+        """Keep an answer. Where it cannot be written, neither it nor a later one is kept, and that is logged."""
+        if self._is_full or completion.failed or not completion.text.strip():
+            return
+        answer = json.dumps({"completion": completion_row(completion), "left_out": sorted(left_out)})
+        try:
+            self._file.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, answer))
+        except sqlite3.Error as error:
+            LOG.warning("%s: answers are not kept from now on (%s)", self._path, error)
+            self._is_full = True
+
+    def _damage(self, error: Exception) -> DataError:
+        return DataError(f"{self._path}: no cache of answers ({error}); name another folder, or delete this file")
+
+
+DEADLINE_S, CONCURRENCY, SERVED_CONCURRENCY = 120.0, 32, 256
+_DEFAULTS = RequestConfig.model_validate({})
 
 
 class OpenAISampler:
@@ -27,8 +96,8 @@ class OpenAISampler:
 
     Draw ``n`` of a prompt is a request of its own with the prompt's own seed plus ``n``; with ``many`` all are one request with
     ``n``, which not every server knows. The endpoint with the fewest requests in flight is asked; one that fails is left
-    alone for a while, and what it failed at is asked of another. ``body`` are further fields of every request. Connections are
-    kept between calls. Draws that are in the ``cache`` are not asked for; it is of single draws, and not with ``many``.
+    alone for a while, and what it failed at is asked of another. Connections are kept between calls. Draws that are in the
+    ``cache`` are not requested; it holds single draws, and is not for ``many``.
     """
 
     def __init__(
@@ -37,11 +106,8 @@ class OpenAISampler:
         model: str,
         *,
         api_key: str = "none",
-        concurrency: int = 32,
-        deadline_s: float = 120,
+        request: RequestConfig = _DEFAULTS,
         many: bool = False,
-        body: Mapping[str, Any] | None = None,
-        max_tokens_field: str = "auto",
         name: str = "",
         cache: AnswerCache | None = None,
     ) -> None:
@@ -50,16 +116,16 @@ class OpenAISampler:
         self._waits_for_check = False
         self._checking: asyncio.Future[None] | None = None
         self._urls = [base_urls] if isinstance(base_urls, str) else list(base_urls)
-        self._many, self._body = many, dict(body or {})
+        self._many, self._request, self._body = many, request, request.fields
         self._model, self._name = model, name
-        self._fit, self._max_tokens_field = FieldFit(max_tokens_field), max_tokens_field
+        self._fit = FieldFit(request.max_tokens_field)
         retries = 4 if len(self._urls) == 1 else 1  # another endpoint is the better second try
         endpoint = partial(
             ChatEndpoint,
             model=model,
             api_key=api_key,
-            concurrency=concurrency,
-            deadline_s=deadline_s,
+            concurrency=request.concurrency or CONCURRENCY,
+            deadline_s=request.deadline_s or DEADLINE_S,
             retries=retries,
             fit=self._fit,
         )
@@ -81,7 +147,7 @@ class OpenAISampler:
     def left_out(self) -> frozenset[str]:
         """Return the fields that the model is asked without, for it refuses them or the body says so; of answers in the cache,
         was asked without."""
-        return self._fit.left_out | nulls_of(self._body) | self._left_out_before
+        return self._fit.left_out | self._request.omitted_fields | self._left_out_before
 
     def _cached(self, key: bytes) -> Completion | None:
         entry = self._cache.find(key) if self._cache is not None else None
@@ -104,7 +170,7 @@ class OpenAISampler:
 
     def _key(self, prompt: tuple[Message, ...], body: Mapping[str, Any], seed: int) -> bytes:
         """The draw's ``seed`` tells draws apart where the body has none."""
-        endpoint = f"{self.name} {self._max_tokens_field} {seed}"
+        endpoint = f"{self.name} {self._request.max_tokens_field} {seed}"
         return answer_key(endpoint, prompt, body) if self._cache is not None else b""
 
     def check(self) -> None:
@@ -129,10 +195,9 @@ class OpenAISampler:
         self, endpoints: Sequence[ChatEndpoint], prompts: Sequence[tuple[Message, ...]], params: SamplingParams
     ) -> list[list[Completion]]:
         k = params.num_samples
-        sampling = {"temperature": params.temperature, "top_p": params.top_p, "max_tokens": params.max_tokens}
 
         async def drawn(prompt: tuple[Message, ...], seed: int, number: int) -> list[Completion]:
-            body = {**sampling, "seed": seed, **self._body}
+            body = {**params.fields, "seed": seed, **self._body}
             if number > 1:
                 return completions_from(await ask_any(endpoints, prompt, {**body, "n": number}), number)
             key = self._key(prompt, body, seed)
@@ -162,11 +227,9 @@ class OpenAISampler:
         params: SamplingParams,
         gate: RequestGate | None,
     ) -> AsyncGenerator[list[tuple[int, Completion]]]:
-        sampling = {"temperature": params.temperature, "top_p": params.top_p, "max_tokens": params.max_tokens}
-
         async def ask(request: tuple[int, tuple[tuple[Message, ...], int]]) -> tuple[int, Completion] | None:
             number, (prompt, seed) = request
-            body = {**sampling, "seed": seed, **self._body}
+            body = {**params.fields, "seed": seed, **self._body}
             key = self._key(prompt, body, seed)
             if (cached := self._cached(key)) is not None:
                 return number, cached
@@ -206,14 +269,9 @@ def open_sampler(target: str, options: EngineOptions) -> Sampler:
     for each in urls:
         parse_address(each)
     # A server has many requests in flight, and gives up on an engine after a time of its own.
-    request, concurrency = options.request, 32 if options.restart_after_s is None else 256
-    return OpenAISampler(
-        urls,
-        model,
-        api_key=options.api_key,
-        concurrency=request.concurrency or concurrency,
-        deadline_s=request.deadline_s or options.restart_after_s or DEADLINE_S,
-        body=request.fields,
-        max_tokens_field=request.max_tokens_field,
-        cache=None if options.cache is None else AnswerCache(options.cache),
-    )
+    query, is_served = options.query, options.restart_after_s is not None
+    concurrency = query.concurrency or (SERVED_CONCURRENCY if is_served else CONCURRENCY)
+    deadline_s = query.deadline_s or options.restart_after_s or DEADLINE_S
+    request = query.model_copy(update={"concurrency": concurrency, "deadline_s": deadline_s})
+    cache = None if query.cache is None else AnswerCache(query.cache)
+    return OpenAISampler(urls, model, api_key=options.api_key, request=request, cache=cache)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,28 +15,8 @@ from rewardlab.models.checkpoints import check_folder
 from rewardlab.models.families import vision_token_ids
 from rewardlab.samplers.base import VLLM, EngineArgsParser, EngineOptions, Sampler, SamplingParams, prompt_seed
 from rewardlab.samplers.hf import chat_of, special_tokens
-from rewardlab.types import Choice, Completion, FinishReason, Message
-from rewardlab.verdicts.parse import verdict_label
-
-TOP_LOGPROBS = 20  # what vLLM's servers and engines tell at most by default
-FORBIDDEN = -100.0  # added to the logits of tokens that stand for images: a judge writes text
-VERDICT_TEXTS = tuple((verdict_label(choice), f" {verdict_label(choice)}") for choice in (Choice.FIRST, Choice.SECOND))
-
-
-def margin_of(logprobs: dict[str, float]) -> tuple[float, float]:
-    """Return (log-odds of the response shown first, probability of a verdict at all) from the likeliest next tokens, text ->
-    logprob.
-
-    A verdict that is not among them is at most as likely as the least of them, and taken to be so: the margin is then a lower
-    bound of its size. Raise ValueError for an empty mapping.
-    """
-    least = min(logprobs.values())
-    first, second = (
-        math.log(sum(math.exp(logprobs[text]) for text in texts if text in logprobs) or math.exp(least))
-        for texts in VERDICT_TEXTS
-    )
-    coverage = sum(math.exp(logprobs[text]) for texts in VERDICT_TEXTS for text in texts if text in logprobs)
-    return first - second, coverage
+from rewardlab.samplers.vllm_server import FORBIDDEN, TOP_LOGPROBS, VLLMServerSampler, margin_of
+from rewardlab.types import Completion, FinishReason, Message
 
 
 def engine_args(text: str) -> dict[str, Any]:
@@ -142,8 +121,6 @@ def _completion(answer: Any, num_prompt_tokens: int) -> Completion:
 
 def open_sampler(target: str, options: EngineOptions) -> Sampler:
     """Return a sampler of a checkpoint folder or hub id, behind a watched server if it is to be restarted."""
-    from rewardlab.samplers.vllm_server import VLLMServerSampler
-
     if options.restart_after_s is None:
-        return VLLMSampler.load(target, args=options.engine_args)
-    return VLLMServerSampler.load(target, args=options.engine_args, deadline_s=options.restart_after_s, logprobs=False)
+        return VLLMSampler.load(target, args=options.query.engine_args)
+    return VLLMServerSampler.load(target, args=options.query.engine_args, deadline_s=options.restart_after_s, logprobs=False)

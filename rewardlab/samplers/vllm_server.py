@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import contextlib
 import logging
+import math
 import os
 import secrets
 import shlex
@@ -25,6 +26,7 @@ import httpx
 import torch
 from transformers import AutoConfig, AutoTokenizer
 
+from rewardlab.config.judge import RequestConfig
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.models.checkpoints import check_folder
 from rewardlab.models.families import vision_token_ids
@@ -34,8 +36,29 @@ from rewardlab.samplers.base import VLLM, SamplingParams
 from rewardlab.samplers.chat_endpoint import ChatEndpoint, ask_any
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.samplers.openai_api import OpenAISampler
-from rewardlab.samplers.vllm import FORBIDDEN, TOP_LOGPROBS, margin_of
-from rewardlab.types import Completion, FinishReason, Message, Part
+from rewardlab.types import Choice, Completion, FinishReason, Message, Part
+from rewardlab.verdicts.parse import verdict_label
+
+TOP_LOGPROBS = 20  # what vLLM's servers and engines tell at most by default
+FORBIDDEN = -100.0  # added to the logits of tokens that stand for images: a judge writes text
+VERDICT_TEXTS = tuple((verdict_label(choice), f" {verdict_label(choice)}") for choice in (Choice.FIRST, Choice.SECOND))
+
+
+def margin_of(logprobs: dict[str, float]) -> tuple[float, float]:
+    """Return (log-odds of the response shown first, probability of a verdict at all) from the likeliest next tokens, text ->
+    logprob.
+
+    A verdict that is not among them is at most as likely as the least of them, and taken to be so: the margin is then a lower
+    bound of its size. Raise ValueError for an empty mapping.
+    """
+    least = min(logprobs.values())
+    first, second = (
+        math.log(sum(math.exp(logprobs[text]) for text in texts if text in logprobs) or math.exp(least))
+        for texts in VERDICT_TEXTS
+    )
+    coverage = sum(math.exp(logprobs[text]) for texts in VERDICT_TEXTS for text in texts if text in logprobs)
+    return first - second, coverage
+
 
 LOG = logging.getLogger(__name__)
 LONGEST_WAIT_S = 60.0  # between two starts
@@ -238,14 +261,13 @@ class VLLMServerSampler(OpenAISampler):
         config = AutoConfig.from_pretrained(server.model)
         self._specials = special_tokens(AutoTokenizer.from_pretrained(server.model))
         bias = {str(token): FORBIDDEN for token in vision_token_ids(config)}
+        body = {"logprobs": logprobs, "return_token_ids": True, **NEUTRAL} | ({"logit_bias": bias} if bias else {})
         super().__init__(
             server.url,
             "judge",
             api_key=server.key,
-            concurrency=concurrency,
-            deadline_s=deadline_s,
+            request=RequestConfig.model_validate({"concurrency": concurrency, "deadline_s": deadline_s, "body": body}),
             many=True,
-            body={"logprobs": logprobs, "return_token_ids": True, **NEUTRAL} | ({"logit_bias": bias} if bias else {}),
             name=f"{VLLM}:{server.model}",
         )
 

@@ -52,7 +52,7 @@ class ContextLength:
     def of(judge: ModelJudge) -> ContextLength | None:
         """Return the context length of a judge with a local checkpoint, None for others and if engine options may change it."""
         folder = local_checkpoint(judge.spec)
-        if _OVERRIDES.search(judge.engine_args.replace("_", "-")):
+        if _OVERRIDES.search(judge.config.engine_args.replace("_", "-")):
             return None
         if folder is None or not (folder / "tokenizer.json").is_file() or not (folder / "config.json").is_file():
             return None

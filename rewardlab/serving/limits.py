@@ -99,7 +99,7 @@ class Limits:
         """Raise LimitError for too many completions of a chat, and for longer ones than the judge's."""
         _check(number, self.completions, "completions (n)", "completions")
         if max_tokens > most_tokens:
-            raise LimitError(f"max_tokens is {max_tokens:,}; this server writes at most {most_tokens:,} (its --max-tokens)")
+            raise LimitError(f"max_tokens is {max_tokens:,}; this server writes at most {most_tokens:,} (its max_tokens)")
 
 
 def _check(number: int, most: float, what: str, name: str) -> None:

@@ -191,7 +191,7 @@ class JudgeService:
         if failed := len(result.rewards) - len(rewards):
             cure = "send the request again: what has no verdict is drawn by another seed"
             if self.judge.temperature == 0:
-                cure = "the judge is greedy, so that a retry would say the same: serve it with a --temperature above 0"
+                cure = "the judge is greedy, so that a retry would say the same: serve it with a temperature above 0"
             raise NoVerdictError(f"no comparison of {failed} of {len(result.rewards)} responses has a verdict; {cure}")
         return rewards
 

@@ -13,7 +13,6 @@ from rewardlab.config import PolicyConfig
 from rewardlab.errors import ConfigError
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
 from rewardlab.models.families import end_token_ids
@@ -188,4 +187,4 @@ def _verdict_temperatures(reward: PolicyReward | None) -> list[float]:
         return _verdict_temperatures(reward.judge)
     rewards = reward.rewards if isinstance(reward, LeastReward) else [reward]
     judges = [each.judge for each in rewards if isinstance(each, PairwiseReward)]
-    return [judge.verdict_temperature if isinstance(judge, ProbabilityJudge) else 1.0 for judge in judges]
+    return [judge.verdict_temperature for judge in judges]

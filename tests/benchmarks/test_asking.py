@@ -11,7 +11,7 @@ import pytest
 
 from rewardlab.benchmarks import runner
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import BenchSettings, bench_settings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
@@ -30,7 +30,7 @@ def data(demo_pairs: Any, tmp_path: Path) -> Path:
 
 def bench(out: Path, data: Path, judge: str = "hf:x", **changes: Any) -> dict[str, Any]:
     values: dict[str, Any] = {"benchmark": "pairs", "data": data, "judge": judge, "controls": ()}
-    return run_bench(BenchSettings(**(values | changes)), out)[0].to_json()
+    return run_bench(bench_settings(**(values | changes)), out)[0].to_json()
 
 
 def test_other_words_under_the_same_name_are_another_run(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

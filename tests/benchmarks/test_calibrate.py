@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from rewardlab.benchmarks.calibrate import calibrate_run, combined_margins
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import BenchSettings, bench_settings
 from rewardlab.cli import app
 from rewardlab.data.pairs import write_parquet
 from rewardlab.data.votes import vote_of
@@ -48,7 +48,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def settings_of(folder: Path, **changes: Any) -> BenchSettings:
     values = {"benchmark": "pairs", "data": folder / "pairs.parquet", "judge": f"prob:{folder / 'judge'}", "controls": ()}
-    return BenchSettings(**{**values, "max_tokens": 48, "batch_size": 240, **changes})
+    return bench_settings(**{**values, "max_tokens": 48, "batch_size": 240, **changes})
 
 
 @pytest.fixture

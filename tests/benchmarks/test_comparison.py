@@ -15,12 +15,21 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.comparison import Run, against, leaderboard, leaderboard_html, leaderboard_markdown, p_text, read_run
-from rewardlab.benchmarks.leaderboard_text import leaderboard_csv, leaderboard_text
-from rewardlab.benchmarks.protocols import different_protocols
+from rewardlab.benchmarks.comparison import (
+    Run,
+    against,
+    leaderboard,
+    leaderboard_csv,
+    leaderboard_html,
+    leaderboard_markdown,
+    leaderboard_text,
+    p_text,
+    read_run,
+)
+from rewardlab.benchmarks.official import different_protocols
 from rewardlab.benchmarks.report import facts
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
@@ -61,8 +70,8 @@ def runs(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     write_parquet(demo_pairs[0][:60], folder / "pairs.parquet")
     for rule in ("first", "longest", "random"):
-        run_bench(BenchSettings("pairs", folder / "pairs.parquet", f"baseline:{rule}"), folder / rule)
-    run_bench(BenchSettings("pairs", folder / "pairs.parquet", "baseline:first", limit=50), folder / "short")
+        run_bench(bench_settings("pairs", folder / "pairs.parquet", f"baseline:{rule}"), folder / rule)
+    run_bench(bench_settings("pairs", folder / "pairs.parquet", "baseline:first", limit=50), folder / "short")
     return folder
 
 
@@ -115,7 +124,7 @@ def test_runs_that_were_asked_otherwise_are_refused(runs: Path, tmp_path: Path) 
     (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, lines)))
     for name, orders, votes in (("both", "both", None), ("given", "given", None), ("one", "both", 1)):
         replay = f"replay:{tmp_path / 'r.jsonl'}"
-        settings = BenchSettings("pairs", runs / "pairs.parquet", replay, orders=orders, votes=votes)
+        settings = bench_settings("pairs", runs / "pairs.parquet", replay, orders=orders, votes=votes)
         run_bench(settings, tmp_path / name)
     both, given, one = (str(tmp_path / name) for name in ("both", "given", "one"))
     for other, told in ((given, "orders (both and given)"), (one, "votes (2 and 1)")):

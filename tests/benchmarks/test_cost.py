@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +12,11 @@ import pytest
 from rewardlab.benchmarks.report import facts
 from rewardlab.benchmarks.report_model import Cost, Report
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
 from rewardlab.config.data import NO_PRICES, Budget, Prices
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, EndpointError
-from rewardlab.samplers.request_options import RequestOptions
 from tests.support.openai_server import ChatServer, chat_server
 from tests.support.shell import run_main
 
@@ -34,8 +32,15 @@ def data(demo_pairs: Any, tmp_path: Path) -> Path:
 
 
 def bench(url: str, data: Path, out: Path, **changes: Any) -> Report:
-    values: dict[str, Any] = {"controls": (), "request": RequestOptions(8, 30.0), "prices": PRICES, "max_tokens": 16, **changes}
-    return run_bench(BenchSettings("pairs", data, f"openai:m@{url}", **values), out)[0]
+    values: dict[str, Any] = {
+        "controls": (),
+        "concurrency": 8,
+        "deadline_s": 30.0,
+        "prices": PRICES,
+        "max_tokens": 16,
+        **changes,
+    }
+    return run_bench(bench_settings("pairs", data, f"openai:m@{url}", **values), out)[0]
 
 
 def test_the_cost_is_the_servers(data: Path, tmp_path: Path) -> None:
@@ -79,7 +84,7 @@ def test_a_budget_is_not_exceeded(data: Path, tmp_path: Path) -> None:
 def test_from_the_command_line(data: Path, tmp_path: Path) -> None:
     server = ChatServer(usage=USAGE)
     with chat_server(server) as url:
-        run = ["bench", "run", "pairs", "--data", data, "--judge", f"openai:m@{url}", "--controls", "", "--max-tokens", "1000"]
+        run = ["bench", "run", "pairs", "--data", data, "--judge", f"openai:m@{url}", "--controls", "", "max_tokens=1000"]
         run += ["--price", "2,1,8"]
         spent = run_main(main, *run, "--out", tmp_path / "a", "--budget-usd", "0.0001")
         done = run_main(main, *run, "--out", tmp_path / "b", "--budget-usd", "1")
@@ -108,7 +113,7 @@ def test_from_the_command_line(data: Path, tmp_path: Path) -> None:
 def test_budgets_that_cannot_be_kept(options: dict[str, Any], sentence: str, data: Path, tmp_path: Path) -> None:
     settings = {"judge": "openai:m@http://127.0.0.1:9/v1", "prices": PRICES, **options}
     with pytest.raises(ConfigError, match=sentence):
-        run_bench(BenchSettings("pairs", data, **settings), tmp_path / "out")
+        run_bench(bench_settings("pairs", data, **settings), tmp_path / "out")
 
 
 @pytest.mark.parametrize("text", ["3", "1,2,3,4", "a,b", "-1,2", "nan,1"])
@@ -156,7 +161,7 @@ def test_a_suite_that_goes_on_counts_what_came_after(data: Path, tmp_path: Path)
 def test_a_first_request_counts_what_others_spent(data: Path, tmp_path: Path) -> None:
     """No prompt of this run is known yet; a budget that others have spent is spent."""
     server, limit = ChatServer(usage=USAGE), Budget(usd=None, tokens=10_000)
-    settings = BenchSettings("pairs", data, "", controls=(), budget=limit, max_tokens=16)
+    settings: dict[str, Any] = {"controls": (), "budget": limit, "max_tokens": 16}
     with chat_server(server) as url, pytest.raises(EndpointError, match="the budget is spent: 0 of 40 votes"):
-        run_bench(replace(settings, judge=f"openai:m@{url}"), tmp_path / "out", spent=Cost(100, 9_000, 1_000))
+        run_bench(bench_settings("pairs", data, f"openai:m@{url}", **settings), tmp_path / "out", spent=Cost(100, 9_000, 1_000))
     assert server.bodies == []

@@ -12,7 +12,7 @@ import pytest
 from rewardlab.benchmarks.official import official_lines
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.curation.contamination import BenchmarkFile, load_benchmark_pairs
 from rewardlab.errors import ConfigError, DataError
 
@@ -120,7 +120,7 @@ def test_a_file_of_another_benchmark_is_refused(tmp_path: Path) -> None:
     """VL-RewardBench's columns are MM-RLHF-RewardBench's, too; a part of the right file still runs."""
     other = [{**MM, "id": str(n), "image": f"vl_reward/img/{n}.jpg"} for n in range(1250)]
     (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, other)))
-    settings = BenchSettings("mm_rlhf", tmp_path / "d.jsonl", "baseline:first")
+    settings = bench_settings("mm_rlhf", tmp_path / "d.jsonl", "baseline:first")
     with pytest.raises(DataError, match=r"is not mm_rlhf: 1,250 of 1,250 rows .*mcq, long.*as many rows as vl_rewardbench"):
         run_bench(settings, tmp_path / "out")
     (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, [MM] * 3 + other[:2])))
@@ -136,10 +136,10 @@ def test_the_right_benchmark_is_named(tmp_path: Path) -> None:
         data, number = tmp_path / f"{file}.jsonl", {"mm": 2, "vl": 3}[file]
         message = rf"is not {wrong}: {number} of its first {number} rows are of {right}; `rewardlab bench run {right}"
         with pytest.raises(DataError, match=message):
-            run_bench(BenchSettings(wrong, data, "baseline:first"), tmp_path / "out")
+            run_bench(bench_settings(wrong, data, "baseline:first"), tmp_path / "out")
         with pytest.raises(DataError, match=message):
             load_benchmark_pairs([BenchmarkFile(wrong, data, None, texts_only=True)])
-        assert run_bench(BenchSettings(right, data, "baseline:first"), tmp_path / right)[0].scores.num_pairs == number
+        assert run_bench(bench_settings(right, data, "baseline:first"), tmp_path / right)[0].scores.num_pairs == number
 
 
 @pytest.mark.parametrize(("name", "near"), [("vl-rewardbench", "vl_rewardbench"), ("MM_RLHF", "mm_rlhf"), ("mmrb", "mmrb2")])

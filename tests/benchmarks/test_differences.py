@@ -12,12 +12,18 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.comparison import figures_against, leaderboard_html, leaderboard_markdown, read_run
-from rewardlab.benchmarks.differences import figure_differences
-from rewardlab.benchmarks.leaderboard_text import leaderboard_csv, leaderboard_text
+from rewardlab.benchmarks.comparison import (
+    figure_differences,
+    figures_against,
+    leaderboard_csv,
+    leaderboard_html,
+    leaderboard_markdown,
+    leaderboard_text,
+    read_run,
+)
 from rewardlab.benchmarks.report_model import RowScore
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
 from rewardlab.data.pairs import write_parquet
 
@@ -85,7 +91,7 @@ def runs(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     write_parquet(demo_pairs[0][:40], folder / "pairs.parquet")
     for rule in ("first", "longest", "random"):
-        run_bench(BenchSettings("pairs", folder / "pairs.parquet", f"baseline:{rule}"), folder / rule)
+        run_bench(bench_settings("pairs", folder / "pairs.parquet", f"baseline:{rule}"), folder / rule)
     return folder
 
 

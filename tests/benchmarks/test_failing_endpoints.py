@@ -39,7 +39,7 @@ def bench(url: str, data: Path, out: Path, *options: object) -> Any:
     [
         (404, "The model `m` does not exist", "--judge openai:MODEL@URL"),
         (401, "Incorrect API key", "OPENAI_API_KEY"),
-        (400, "bad parameter: x", "--reasoning-effort, --body"),
+        (400, "bad parameter: x", "reasoning_effort, body"),
     ],
 )
 def test_a_refusing_endpoint_stops_the_run(status: int, sentence: str, cure: str, pairs_file: Path, tmp_path: Path) -> None:
@@ -61,10 +61,10 @@ def test_a_run_without_an_answer_is_taken_over(demo_pairs: Any, tmp_path: Path) 
     server = ChatServer(refuse=lambda body, number: None if "reasoning_effort" in body else (400, "reasoning_effort is needed"))
     with chat_server(server) as url:
         refused = bench(url, tmp_path / "few.parquet", tmp_path / "out")
-        cured = bench(url, tmp_path / "few.parquet", tmp_path / "out", "--reasoning-effort", "low")
-        other = bench(url, tmp_path / "few.parquet", tmp_path / "out", "--reasoning-effort", "high")
+        cured = bench(url, tmp_path / "few.parquet", tmp_path / "out", "reasoning_effort=low")
+        other = bench(url, tmp_path / "few.parquet", tmp_path / "out", "reasoning_effort=high")
     assert (refused.returncode, cured.returncode, other.returncode) == (3, 0, 2)
-    assert "--reasoning-effort, --body" in refused.stderr
+    assert "reasoning_effort, body" in refused.stderr
     assert "belongs to a run that differs in judge" in other.stderr
 
 
@@ -76,9 +76,9 @@ def test_answers_without_any_verdict_are_no_figure(demo_pairs: Any, tmp_path: Pa
     assert unread.returncode == 1
     assert unread.stdout.splitlines()[-1].startswith("pairs: no verdict was read in any of 40 answers, of 20 pairs -> ")
     assert "Worse than guessing" not in unread.stdout
-    cure = re.search(r"--judge (replay:\S+) --template (\w+)", unread.stderr)
+    cure = re.search(r"--judge (replay:\S+) template=(\w+)", unread.stderr)
     assert cure is not None
-    options = ["--data", tmp_path / "few.parquet", "--judge", cure[1], "--template", cure[2], "--out", tmp_path / "again"]
+    options = ["--data", tmp_path / "few.parquet", "--judge", cure[1], f"template={cure[2]}", "--out", tmp_path / "again"]
     again = run_main(main, "bench", "run", "pairs", *options)
     assert again.returncode == 0
     assert again.stdout.splitlines()[-1].startswith("pairs: 50.0 [")
@@ -208,7 +208,9 @@ def prompts_file(tmp_path: Path) -> Path:
     return tmp_path / "prompts.jsonl"
 
 
-@pytest.mark.parametrize("command", [("rank", "--plan", "knockout"), ("bench", "listwise", "--data")], ids=lambda c: c[0])
+@pytest.mark.parametrize(
+    "command", [("rank", "--plan", "knockout"), ("bench", "run", "rewardbench2:choice", "--data")], ids=lambda c: c[0]
+)
 def test_rank_and_listwise_have_the_same_bound(command: tuple[str, ...], prompts_file: Path, tmp_path: Path) -> None:
     """A tenth of the answers fails, never two in a row: no figure is shown, the report says why, and the status is 3."""
     is_rank = command[0] == "rank"
@@ -218,7 +220,7 @@ def test_rank_and_listwise_have_the_same_bound(command: tuple[str, ...], prompts
     else:
         command = (*command, str(prompts_file))
     with chat_server(server) as url:
-        how = [*command, "--judge", f"openai:m@{url}", "--concurrency", "1", "--out"]
+        how = [*command, "--judge", f"openai:m@{url}", "concurrency=1", "--out"]
         ended = run_main(main, *how, tmp_path / "out")
         written = json.loads((tmp_path / "out" / "report.json").read_text())
         allowed = run_main(main, *how, tmp_path / "allowed", "--max-failed", "0.2")
@@ -245,7 +247,7 @@ def test_a_ranking_without_any_verdict_that_failed_has_failed(prompts_file: Path
     """Where answers cannot be read either: the status is 3, for the same command may get others."""
     server = ChatServer(refuse=lambda body, number: (400, "no") if number % 10 == 5 else None, text="I cannot say.")
     with chat_server(server) as url:
-        how = ["rank", prompts_file, "--plan", "knockout", "--judge", f"openai:m@{url}", "--concurrency", "1"]
+        how = ["rank", prompts_file, "--plan", "knockout", "--judge", f"openai:m@{url}", "concurrency=1"]
         ended = run_main(main, *how, "--out", tmp_path / "out")
     assert ended.returncode == 3
     assert "the run failed: " in ended.stderr
@@ -256,12 +258,12 @@ def test_listwise_without_any_verdict_is_no_figure(protocol: str, prompts_file: 
     """Neither ours nor the scorer's, nor a word of them, and the status is 1; 3 where too many failed, too."""
     server = ChatServer(text="I cannot say.")
     with chat_server(server) as url:
-        how = ["bench", "listwise", "--data", prompts_file, "--protocol", protocol, "--judge", f"openai:m@{url}", "--out"]
+        how = ["bench", "run", f"rewardbench2:{protocol}", "--data", prompts_file, "--judge", f"openai:m@{url}", "--out"]
         unread = run_main(main, *how, tmp_path / "a")
         server.refuse = lambda body, number: (400, "no") if number % 10 == 5 else None
         failed = run_main(main, *how, tmp_path / "b")
     assert (unread.returncode, failed.returncode) == (1, 3)
-    assert "no verdict was read in any of 80 answers; do --words ask" in unread.stderr
+    assert "no verdict was read in any of 80 answers; does template=FILE ask" in unread.stderr
     assert "**No verdict was read in any of 80 answers" in (tmp_path / "a" / "report.md").read_text()
     for shown in (unread.stdout, failed.stdout):
         assert not any(words in shown for words in ("all prompts", "own scorer prints", "all four placings"))

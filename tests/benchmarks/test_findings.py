@@ -14,15 +14,13 @@ import pytest
 from rewardlab.benchmarks import runner
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.comparison import leaderboard_markdown, read_run
-from rewardlab.benchmarks.confidence import confidence_report
 from rewardlab.benchmarks.findings import Estimate, Evidence, chance_of, find_faults, gather_evidence, key_phrase
-from rewardlab.benchmarks.headline import headline_sentence
-from rewardlab.benchmarks.report import confidence_rows, report_html, report_markdown, summary_line
-from rewardlab.benchmarks.report_model import Confidence, CountedEstimate, CurvePoint, Report
+from rewardlab.benchmarks.report import confidence_rows, explain_words, report_html, report_markdown, summary_line
+from rewardlab.benchmarks.report_model import Confidence, CountedEstimate, CurvePoint, Report, headline_sentence
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.scores import confidence_report
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.benchmarks.suite import suite_markdown
-from rewardlab.benchmarks.words import explain_words
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.accuracy import Labeled, pair_score
@@ -113,7 +111,7 @@ def reports(pairs_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
             return format_verdict(said, "x") if said else "I would rather not say."
 
         patch.setattr(runner, "open_any_judge", lambda settings, say=handler: GenerativeJudge(ScriptedSampler(say), PLAIN))
-        settings = BenchSettings("pairs", pairs_file, "hf:x", temperature=0.0, command="rewardlab bench run")
+        settings = bench_settings("pairs", pairs_file, "hf:x", temperature=0.0, command="rewardlab bench run")
         report, rows = run_bench(settings, folder / name)
         done[name] = report, folder / name, rows
     patch.undo()

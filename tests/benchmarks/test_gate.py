@@ -15,9 +15,9 @@ from scipy import stats
 
 from rewardlab.benchmarks.comparison import Run, against, read_run
 from rewardlab.benchmarks.gate import GateFigure, faults_of, gate_runs, parse_figure
-from rewardlab.benchmarks.protocols import check_protocols
+from rewardlab.benchmarks.official import check_protocols
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
@@ -44,7 +44,7 @@ def runs(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[
                     )
             votes = folder / f"{name}.jsonl"
             votes.write_text("\n".join(map(json.dumps, lines)))
-            run_bench(BenchSettings("pairs", folder / "pairs.parquet", f"replay:{votes}", **options), folder / name)
+            run_bench(bench_settings("pairs", folder / "pairs.parquet", f"replay:{votes}", **options), folder / name)
         return folder / name
 
     return run

@@ -14,13 +14,10 @@ from typer.testing import CliRunner
 
 from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.recordings import FORMS
-from rewardlab.benchmarks.recordings.imports import import_recording
-from rewardlab.benchmarks.recordings.readers import RECORDERS, length_order
-from rewardlab.benchmarks.recordings.samples import Import
-from rewardlab.benchmarks.recordings.xlsx import sheet_rows
+from rewardlab.benchmarks.recordings.readers import RECORDERS, Import, import_recording, length_order, sheet_rows
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
 from rewardlab.errors import ConfigError, DataError, MissingPackageError
 from rewardlab.types import Completion, FinishReason, Order, Vote, choice_of
@@ -64,7 +61,7 @@ def hub_order(row: Row) -> list[str]:
 
 def micro(data: Path, lines: Import, folder: Path, name: str = "vl_rewardbench") -> float:
     replay = write_lines(folder / "r.jsonl", list(lines.rows))
-    settings = BenchSettings(name, data, f"replay:{replay}", template=lines.template)
+    settings = bench_settings(name, data, f"replay:{replay}", template=lines.template)
     report = run_bench(settings, folder / f"out{len(list(folder.iterdir()))}")[0]
     assert report.scores.invalid_rate == 0
     return report.scores.accuracy.micro
@@ -97,7 +94,7 @@ def test_lmms_eval_and_vlmevalkit(data: Path, tmp_path: Path) -> None:
     write_sheet(tmp_path / "p.xlsx", table)
     assert import_recording("vlmevalkit", tmp_path / "p.xlsx", rows_of(data)).rows == lmms.rows
     with pytest.raises(DataError, match=r"is a table; `rewardlab bench import vlmevalkit .*p.xlsx --data DATA"):
-        run_bench(BenchSettings("vl_rewardbench", data, f"replay:{tmp_path / 'p.xlsx'}"), tmp_path / "none")
+        run_bench(bench_settings("vl_rewardbench", data, f"replay:{tmp_path / 'p.xlsx'}"), tmp_path / "none")
 
 
 def write_sheet(path: Path, table: list[dict[str, Any]]) -> None:
@@ -223,7 +220,7 @@ def test_outcomes_and_ixc(data: Path, tmp_path: Path) -> None:
     )
     result = import_recording("ixc", tmp_path / "results.json", rows_of(whole))
     replay = write_lines(tmp_path / "ixc.jsonl", list(result.rows))
-    report = run_bench(BenchSettings("vl_rewardbench", whole, f"replay:{replay}"), tmp_path / "ixc")[0]
+    report = run_bench(bench_settings("vl_rewardbench", whole, f"replay:{replay}"), tmp_path / "ixc")[0]
     figures = {name: round(100 * group.accuracy, 2) for name, group in report.scores.groups.items()}
     assert figures == {"general": 84.70, "hallucination": 60.35, "reasoning": 62.89}
     assert round(100 * report.scores.accuracy.micro, 2) == 64.56

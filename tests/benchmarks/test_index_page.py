@@ -8,7 +8,7 @@ from typing import Any
 
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_parquet
 from tests.support.shell import run_main
@@ -19,7 +19,7 @@ def test_every_run_is_listed(demo_pairs: Any, tmp_path: Path) -> None:
     assert run_main(main, "bench", "index", tmp_path).returncode == 2
     write_parquet(demo_pairs[0][:12], tmp_path / "pairs.parquet")
     for place in ("a b", "deep/er", "failed", "old"):
-        report, rows = run_bench(BenchSettings("pairs", tmp_path / "pairs.parquet", "baseline:longest"), tmp_path / place)
+        report, rows = run_bench(bench_settings("pairs", tmp_path / "pairs.parquet", "baseline:longest"), tmp_path / place)
         if place == "a b":
             write_reports(report, rows, tmp_path / place)
     failed = tmp_path / "failed" / "report.json"

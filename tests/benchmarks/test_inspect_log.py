@@ -17,7 +17,7 @@ from rewardlab.benchmarks.comparison import read_run
 from rewardlab.benchmarks.inspect_log import write_inspect_log
 from rewardlab.benchmarks.pairs.loader import load_labelled_pairs
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, MissingPackageError
@@ -37,7 +37,9 @@ def run(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
             said = {0: [right, right], 1: [1, 1], 2: ["?", "?"], 3: [right, 3 - right]}[row % 4]
             lines += [{"row": row, "order": order, "text": f"<think>row {row}</think><answer>{one}</answer>"} for one in said]
     (folder / "votes.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    run_bench(BenchSettings("pairs", folder / "pairs.parquet", f"replay:{folder / 'votes.jsonl'}", controls=()), folder / "out")
+    run_bench(
+        bench_settings("pairs", folder / "pairs.parquet", f"replay:{folder / 'votes.jsonl'}", controls=()), folder / "out"
+    )
     return folder
 
 

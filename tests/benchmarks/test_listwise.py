@@ -24,7 +24,6 @@ from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.prompts.listwise import LETTERS, list_messages, load_list_prompt, read_choice, read_rating
-from rewardlab.samplers.request_options import RequestOptions
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Choice, Completion, FinishReason, Message, VerdictStatus
 from rewardlab.verdicts.parse import format_verdict
@@ -201,7 +200,7 @@ def test_each_answer_of_an_endpoint_is_kept(data: Path, tmp_path: Path) -> None:
     server, settings = ChatServer(text="[[B]]"), ListSettings(data, "choice")
     server.refuse = lambda body, number: (401, "the key has expired") if number > 30 else None
     with chat_server(server) as url:
-        judge = open_generative_judge(f"openai:m@{url}", temperature=1.0, request=RequestOptions(4, 30.0))
+        judge = open_generative_judge(f"openai:m@{url}", temperature=1.0, concurrency=4, deadline_s=30.0)
         with pytest.raises(EndpointError, match="the key has expired"):
             run_listwise(judge, settings, tmp_path / "parts")
         refused, server.refuse = [body["seed"] for body in server.bodies[30:]], lambda body, number: None
@@ -325,13 +324,13 @@ def test_random_choices_score_a_quarter(tmp_path: Path) -> None:
 def test_by_the_command_with_a_real_model(tiny_checkpoint: Path, data: Path, tmp_path: Path) -> None:
     """An untrained one says nothing that can be read: no best response, a choice that is invalid throughout, both counted."""
     judge = f"hf:{tiny_checkpoint}"
-    few = ["--judge", judge, "--limit", "2", "--max-tokens", "4", "--out"]
-    done = CliRunner().invoke(app, ["rank", str(data), "--template", "plain", *few, str(tmp_path / "rank")])
+    few = ["--judge", judge, "--limit", "2", "max_tokens=4", "--out"]
+    done = CliRunner().invoke(app, ["rank", str(data), "template=plain", *few, str(tmp_path / "rank")])
     assert done.exit_code == 1, done.output
     assert "no vote names a response" in done.output
     assert "2 prompts, 8.0 matches each, 100.0 % undecided; 2 prompts without a single best response" in done.output
     assert "best found: 0.0 %" in done.output
-    done = CliRunner().invoke(app, ["bench", "listwise", "--data", str(data), *few, str(tmp_path / "choice")])
+    done = CliRunner().invoke(app, ["bench", "run", "rewardbench2:choice", "--data", str(data), *few, str(tmp_path / "choice")])
     assert done.exit_code == 1, done.output
     report = json.loads((tmp_path / "choice" / "report.json").read_text())
     assert (report["num_prompts"], report["num_answers"], report["invalid_rate"]) == (2, 8, 1)

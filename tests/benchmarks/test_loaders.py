@@ -19,7 +19,7 @@ from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
 from rewardlab.benchmarks.report import accuracy_rows
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.video import evenly
 from rewardlab.errors import DataError, MediaError
 from rewardlab.prompts import build_messages, load_template
@@ -49,7 +49,7 @@ def test_mm_rlhf_as_published(tmp_path: Path) -> None:
     rows = mm_rlhf.BENCHMARK.load(data, images=None, with_images=False)
     assert (len(rows), len({row.cluster for row in rows})) == (170, 46)
     assert size_notes(mm_rlhf.BENCHMARK, rows) == []
-    report, _ = run_bench(BenchSettings("mm_rlhf", data, "baseline:longest"), tmp_path)
+    report, _ = run_bench(bench_settings("mm_rlhf", data, "baseline:longest"), tmp_path)
     assert (round(100 * report.scores.accuracy.micro, 1), round(100 * report.scores.all_right.accuracy, 1)) == (71.8, 47.8)
     with pytest.raises(MediaError, match=r"media files are not in"):
         mm_rlhf.BENCHMARK.load(data, images=tmp_path, with_images=True)
@@ -76,12 +76,12 @@ def test_who_always_says_the_first_scores_a_half(name: str, tmp_path: Path) -> N
     """Exactly, on every benchmark, with a lean of all there is; who says nothing readable scores nothing."""
     files = {"vl_rewardbench": "vl_rewardbench.jsonl", "mm_rlhf": "mm_rlhf_rewardbench.jsonl"}
     data = published(files.get(name, "mmrb2/interleaved_response_only.json"))
-    report, rows = run_bench(BenchSettings(name, data, "baseline:first"), tmp_path / "first")
+    report, rows = run_bench(bench_settings(name, data, "baseline:first"), tmp_path / "first")
     assert report.scores.accuracy.micro == 0.5
     assert report.scores.position_bias == 0.5
     lines = [{"row": row.row, "order": order, "text": "garbage"} for row in rows for order in ("given", "swapped")]
     (tmp_path / "garbage.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    report, _ = run_bench(BenchSettings(name, data, f"replay:{tmp_path / 'garbage.jsonl'}"), tmp_path / "garbage")
+    report, _ = run_bench(bench_settings(name, data, f"replay:{tmp_path / 'garbage.jsonl'}"), tmp_path / "garbage")
     assert (report.scores.accuracy.micro, report.scores.invalid_rate) == (0.0, 1.0)
 
 
@@ -178,7 +178,7 @@ def test_multimodal_rewardbench(demo_pairs: Any, tmp_path: Path) -> None:
     (tmp_path / "all.json").write_text(json.dumps([row]))
     (found,) = multimodal_rewardbench.BENCHMARK.load(tmp_path / "all.json", images=None, with_images=True)
     assert (found.group, found.pair.preferred, found.pair.images) == ("safety/bias", 1, (png(demo_pairs, 0),))
-    report, _ = run_bench(BenchSettings("multimodal_rewardbench", tmp_path / "all.json", "baseline:first"), tmp_path / "out")
+    report, _ = run_bench(bench_settings("multimodal_rewardbench", tmp_path / "all.json", "baseline:first"), tmp_path / "out")
     assert list(report.official) == ["acc all: 0 / 1 = 0.0", "acc safety/bias: 0 / 1 = 0.0"]  # B is right, shown last
     inside = {**row, "Image": {"bytes": png(demo_pairs, 0), "path": None}}
     pq.write_table(pa.Table.from_pylist([inside]), tmp_path / "all.parquet")
@@ -212,7 +212,7 @@ def test_rewardbench2(tmp_path: Path) -> None:
     (tmp_path / "rb2.jsonl").write_text("".join(json.dumps(one) + "\n" for one in prompts))
     rows = rewardbench2.BENCHMARK.load(tmp_path / "rb2.jsonl", images=None, with_images=True)
     assert [row.cluster for row in rows] == ["1"] * 3 + ["tied:2"] * 4
-    report, _ = run_bench(BenchSettings("rewardbench2", tmp_path / "rb2.jsonl", "baseline:longest"), tmp_path / "out")
+    report, _ = run_bench(bench_settings("rewardbench2", tmp_path / "rb2.jsonl", "baseline:longest"), tmp_path / "out")
     assert report.scores.all_right.accuracy == 0.5
     assert "prompts with all pairs right (Acc+)" in [name for name, *_ in accuracy_rows(report)]
 
@@ -223,7 +223,7 @@ def lines_of(report: Report, start: str) -> list[str]:
 
 def test_the_official_figures_stand_beside_ours(tmp_path: Path) -> None:
     """One judge on one file: the length baseline by MM-RLHF's scorer; VL-RewardBench leaves its own failures out."""
-    mm, _ = run_bench(BenchSettings("mm_rlhf", published("mm_rlhf_rewardbench.jsonl"), "baseline:longest"), tmp_path / "mm")
+    mm, _ = run_bench(bench_settings("mm_rlhf", published("mm_rlhf_rewardbench.jsonl"), "baseline:longest"), tmp_path / "mm")
     assert lines_of(mm, "Overall") == ["Overall Metrics:", "Overall Accuracy: 0.72", "Overall ACC+: 0.48"]
     assert lines_of(mm, "Total Items") == ["Total Items: 170"]
     data = published("vl_rewardbench.jsonl")
@@ -236,7 +236,7 @@ def test_the_official_figures_stand_beside_ours(tmp_path: Path) -> None:
         for _ in range(3)
     ]
     (tmp_path / "half.jsonl").write_text("".join(json.dumps(line) + "\n" for line in answered))
-    half, _ = run_bench(BenchSettings("vl_rewardbench", data, f"replay:{tmp_path / 'half.jsonl'}"), tmp_path / "vl")
+    half, _ = run_bench(bench_settings("vl_rewardbench", data, f"replay:{tmp_path / 'half.jsonl'}"), tmp_path / "vl")
     assert (half.scores.accuracy.micro, half.scores.invalid_rate) == (0.5, 0.5)
     assert lines_of(half, "Overall Accuracy") == ["Overall Accuracy: 100.00"] * 2  # K = 1 and 3: what failed has vanished
     assert lines_of(half, "k=") == ["k=1 ----------------", "k=3 ----------------"]
@@ -248,7 +248,7 @@ def test_the_official_figures_stand_beside_ours(tmp_path: Path) -> None:
 def test_the_official_figures_of_both_orders(tmp_path: Path) -> None:
     """MMRB2 counts forward and reverse; who always says the first is right in every second trial."""
     data = published("mmrb2") / "reasoning_response_only.json"
-    report, _ = run_bench(BenchSettings("mmrb2", data, "baseline:first"), tmp_path)
+    report, _ = run_bench(bench_settings("mmrb2", data, "baseline:first"), tmp_path)
     assert lines_of(report, "Accuracy") == ["Accuracy: 0.5000 (50.00%)"]
     assert lines_of(report, "Task") == ["Task: task4_reasoning"]
 

@@ -13,7 +13,7 @@ from rewardlab import extensions
 from rewardlab.benchmarks import registry
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
 from rewardlab.errors import ConfigError
 
@@ -47,10 +47,10 @@ def test_another_version_of_the_file_is_another_run(data: Path, tmp_path: Path) 
     """Its loader may have changed: the log of one is not continued by the other."""
     copy = tmp_path / "copy.py"
     copy.write_text(EXAMPLE.read_text())
-    run_bench(BenchSettings(str(copy), data, "baseline:first"), tmp_path / "out")
+    run_bench(bench_settings(str(copy), data, "baseline:first"), tmp_path / "out")
     copy.write_text(EXAMPLE.read_text() + "\n# changed\n")
     with pytest.raises(ConfigError, match="differs in benchmark"):
-        run_bench(BenchSettings(str(copy), data, "baseline:first"), tmp_path / "out")
+        run_bench(bench_settings(str(copy), data, "baseline:first"), tmp_path / "out")
 
 
 def test_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from rewardlab.benchmarks.pairs.clusters import clusters_of
 from rewardlab.benchmarks.report import report_html
 from rewardlab.benchmarks.rows import load_rows
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.errors import ConfigError, DataError, MediaError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
@@ -50,18 +50,20 @@ def test_pairs_of_one_question_are_one_draw(tmp_path: Path) -> None:
     data, judge = write(tmp_path, rows), f"replay:{tmp_path / 's.jsonl'}"
 
     def width(name: str, **changes: Any) -> float:
-        settings = BenchSettings("pairs", data, judge, controls=(), allow_columns=("annotator",), **changes)
+        settings = bench_settings("pairs", data, judge, controls=(), allow_columns=("annotator",), **changes)
         scores = run_bench(settings, tmp_path / name)[0].scores
         assert scores.accuracy.micro == 0.7
         return scores.interval[1] - scores.interval[0]
 
     by_prompt, by_pair = width("prompt"), width("pair", cluster="pair")
     assert by_prompt > 2.5 * by_pair
-    report, rows_read = run_bench(BenchSettings("pairs", data, judge, controls=(), cluster="annotator"), tmp_path / "annotator")
+    report, rows_read = run_bench(
+        bench_settings("pairs", data, judge, controls=(), cluster="annotator"), tmp_path / "annotator"
+    )
     assert len({row.cluster for row in rows_read}) == 4
     assert any("200 pairs of 4 prompts (by annotator)" in note for note in report.notes)
     with pytest.raises(ConfigError, match=r"row 0: has no 'judge' to cluster by.*prompt, image, question, pair"):
-        run_bench(BenchSettings("pairs", data, judge, controls=(), cluster="judge", allow_columns=("all",)), tmp_path / "none")
+        run_bench(bench_settings("pairs", data, judge, controls=(), cluster="judge", allow_columns=("all",)), tmp_path / "none")
 
 
 def test_clusters() -> None:
@@ -90,7 +92,7 @@ def test_a_question_about_an_image_that_is_not_there(tmp_path: Path) -> None:
     judge = GenerativeJudge(ScriptedSampler(lambda messages, draw: "<answer>1</answer>"), load_template("r1_reward"))
 
     def notes(*rows: dict[str, Any], **changes: Any) -> list[str]:
-        settings = BenchSettings("pairs", write(tmp_path, list(rows)), "openai:m@http://127.0.0.1:9/v1", **changes)
+        settings = bench_settings("pairs", write(tmp_path, list(rows)), "openai:m@http://127.0.0.1:9/v1", **changes)
         return load_rows(settings, judge)[1]
 
     assert not any("image" in note for note in [*notes(text, text | {"question": "3 + 3?"}), *notes(seen)])
@@ -101,10 +103,10 @@ def test_a_question_about_an_image_that_is_not_there(tmp_path: Path) -> None:
     ):
         notes(seen, blind)
     assert any(note.startswith("1 questions without an image") for note in notes(seen, blind, allow_without_images=True))
-    settings = BenchSettings("pairs", write(tmp_path, [seen, blind]), "baseline:longest", controls=())
+    settings = bench_settings("pairs", write(tmp_path, [seen, blind]), "baseline:longest", controls=())
     assert run_bench(settings, tmp_path / "baseline")[0].scores.num_pairs == 2
     with pytest.raises(ConfigError, match="--cluster, --allow-columns"):
-        run_bench(BenchSettings("mm_rlhf", tmp_path / "p.jsonl", "baseline:longest", cluster="pair"), tmp_path / "other")
+        run_bench(bench_settings("mm_rlhf", tmp_path / "p.jsonl", "baseline:longest", cluster="pair"), tmp_path / "other")
 
 
 def test_a_corrupt_image_is_nothing_to_who_does_not_look(tmp_path: Path) -> None:
@@ -120,7 +122,7 @@ def test_a_corrupt_image_is_nothing_to_who_does_not_look(tmp_path: Path) -> None
     data = write(tmp_path, rows)
     (tmp_path / "r.jsonl").write_text("".join(json.dumps({"row": n, "right": True}) + "\n" for n in range(5)))
     for judge in ("baseline:longest", f"replay:{tmp_path / 'r.jsonl'}"):
-        settings = BenchSettings("pairs", data, judge, controls=())
+        settings = bench_settings("pairs", data, judge, controls=())
         out = tmp_path / judge[:6]
         report, judged = run_bench(settings, out)
         (note,) = [note for note in report.notes if "cannot be read" in note]
@@ -129,7 +131,9 @@ def test_a_corrupt_image_is_nothing_to_who_does_not_look(tmp_path: Path) -> None
         assert [len(row.images_to_show()) for row in judged] == [0, 1, 0, 0, 0]
         report_html(report, judged, out)
     with pytest.raises(MediaError, match=r"bad\.png"):
-        load_rows(BenchSettings("pairs", data, "hf:x"), GenerativeJudge(ScriptedSampler(lambda *_: ""), load_template("plain")))
+        load_rows(
+            bench_settings("pairs", data, "hf:x"), GenerativeJudge(ScriptedSampler(lambda *_: ""), load_template("plain"))
+        )
     (tmp_path / "good.png").unlink()
     with pytest.raises(MediaError, match=r"good\.png: cannot be read \(No such file"):
-        run_bench(BenchSettings("pairs", data, "baseline:longest"), tmp_path / "missing")
+        run_bench(bench_settings("pairs", data, "baseline:longest"), tmp_path / "missing")

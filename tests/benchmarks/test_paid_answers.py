@@ -10,22 +10,20 @@ from typing import Any
 
 import pytest
 
+from rewardlab.benchmarks.base import PARTIAL_VOTES, VOTES
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.run_files import PARTIAL_VOTES, VOTES
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.config.data import Budget, Prices
 from rewardlab.data.candidates import read_candidates
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import EndpointError
 from rewardlab.judging.asking import PairRequest, ask_missing, vote_places
-from rewardlab.judging.best_of_n import run_ranking
+from rewardlab.judging.best_of_n import MATCHES, PARTIAL_MATCHES, run_ranking
 from rewardlab.judging.engines import open_model_judge
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.judging.match_log import MATCHES, PARTIAL_MATCHES
 from rewardlab.judging.panel import PanelJudge
 from rewardlab.judging.served import ServedJudge
-from rewardlab.samplers.request_options import RequestOptions
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.types import BOTH_ORDERS, Order, PreferencePair
@@ -45,8 +43,9 @@ def data(demo_pairs: Any, tmp_path: Path) -> Path:
 
 
 def bench(judge: str, data: Path, out: Path, **changes: Any) -> Report:
-    values: dict[str, Any] = {"controls": (), "request": RequestOptions(WIDTH, 30.0), **changes}
-    return run_bench(BenchSettings("pairs", data, judge, **values), out)[0]
+    limits: dict[str, Any] = {} if judge.startswith("http") else {"concurrency": WIDTH, "deadline_s": 30.0}
+    values: dict[str, Any] = {"controls": (), **limits, **changes}
+    return run_bench(bench_settings("pairs", data, judge, **values), out)[0]
 
 
 def stored(folder: Path) -> dict[int, list[Any]]:
@@ -160,17 +159,17 @@ def test_a_served_judge_that_begins_to_refuse(tmp_path: Path) -> None:
     write_parquet(numbers(100), data)
     other = ChatServer(by_seed=True)
     with gatekeeper() as (keeper, url), chat_server(other) as chat:
-        for judge, how in ((url, RequestOptions()), (f"panel:{url},openai:m@{chat}", RequestOptions(WIDTH, 30.0))):
+        for judge in (url, f"panel:{url},openai:m@{chat}"):
             parts, whole = tmp_path / f"parts {judge[:5]}", tmp_path / f"whole {judge[:5]}"
             keeper.refuse_from, keeper.judgments = 25, 0
             with pytest.raises(EndpointError, match="the key has expired"):
-                bench(judge, data, parts, votes=3, request=how)
+                bench(judge, data, parts, votes=3)
             assert num_kept(parts / VOTES, parts / PARTIAL_VOTES) == 25 * 6 + other.answers
             keeper.refuse_from, keeper.judgments = 10**9, 0
-            bench(judge, data, parts, votes=3, request=how)
+            bench(judge, data, parts, votes=3)
             assert keeper.judgments == 75
             assert other.answers == len(other.bodies) == (600 if "panel" in judge else 0)
-            report = bench(judge, data, whole, votes=3, request=how)
+            report = bench(judge, data, whole, votes=3)
             assert stored(parts) == stored(whole)
             assert report.scores.accuracy.micro == 1 or "panel" in judge
 
@@ -235,7 +234,7 @@ def test_a_ranking_whose_endpoint_begins_to_refuse(tmp_path: Path) -> None:
     server = ChatServer(by_seed=True)
 
     def rank(out: str) -> dict[str, Any]:
-        return run_ranking(open_model_judge(f"openai:m@{url}", request=RequestOptions(WIDTH)), prompts, tmp_path / out, **how)
+        return run_ranking(open_model_judge(f"openai:m@{url}", concurrency=WIDTH), prompts, tmp_path / out, **how)
 
     with chat_server(server) as url:
         server.refuse = refuse_from(121)

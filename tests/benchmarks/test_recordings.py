@@ -12,10 +12,9 @@ import typer
 
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.comparison import read_run
-from rewardlab.benchmarks.format_notes import format_note
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.runner import format_note, run_bench
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli.judge import end_without_outcome
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.types import Choice, Completion, FinishReason, Order, Vote
@@ -56,7 +55,7 @@ def score(pairs_file: Path, lines: list[dict[str, Any]], folder: Path, **options
     folder.mkdir(exist_ok=True)
     replay = write(folder / "replay.jsonl", lines)
     out = folder / f"out{len(list(folder.iterdir()))}"
-    return run_bench(BenchSettings("pairs", pairs_file, f"replay:{replay}", **options), out)[0]
+    return run_bench(bench_settings("pairs", pairs_file, f"replay:{replay}", **options), out)[0]
 
 
 @pytest.mark.parametrize("orders", ["auto", "recorded"])
@@ -76,7 +75,7 @@ def test_one_drawn_order_is_scored_as_it_was_recorded(pairs_file: Path, tmp_path
 @pytest.mark.parametrize("orders", ["both", "given", "random"])
 def test_orders_that_a_recording_does_not_have_are_refused(pairs_file: Path, tmp_path: Path, orders: str) -> None:
     """Not half filled with failures, and the cure is named."""
-    with pytest.raises(DataError, match=r"of 200 rows have .*--orders recorded"):
+    with pytest.raises(DataError, match=r"of 200 rows have .*orders=recorded"):
         score(pairs_file, drawn_orders(40), tmp_path, orders=orders)
 
 
@@ -149,15 +148,15 @@ def test_a_better_response_in_one_place_is_told(pairs_file: Path, tmp_path: Path
     lines = [sample(row, Order.SWAPPED if row % 2 else Order.GIVEN, True) for row in range(NUM_PAIRS)]
     report = score(pairs_file, lines, tmp_path)
     assert report.baselines["first"].micro == 1.0
-    assert any("stands first in all of these" in note for note in report.notes)
+    assert any("is shown first in all of these" in note for note in report.notes)
 
 
 def test_recorded_orders_need_a_recording(pairs_file: Path, tmp_path: Path) -> None:
     """A judge that is asked has no orders of its own."""
     with pytest.raises(ConfigError, match="recorded is for recordings"):
-        run_bench(BenchSettings("pairs", pairs_file, "baseline:first", orders="recorded"), tmp_path)
-    with pytest.raises(ConfigError, match="unknown order policy 'all'"):
-        run_bench(BenchSettings("pairs", pairs_file, "baseline:first", orders="all"), tmp_path)
+        run_bench(bench_settings("pairs", pairs_file, "baseline:first", orders="recorded"), tmp_path)
+    with pytest.raises(ConfigError, match="orders: Input should be 'auto', 'both'"):
+        run_bench(bench_settings("pairs", pairs_file, "baseline:first", orders="all"), tmp_path)
 
 
 @pytest.mark.parametrize("name", sorted(set(WRITERS) - {"think_answer"}))
@@ -172,10 +171,10 @@ def test_answers_in_another_form_are_told_with_the_flag_that_reads_them(name: st
     assert (unread.scores.accuracy.micro, unread.scores.invalid_rate) == (0.0, 1.0)
     (note,) = unread.findings
     assert "all 400 answers" in note
-    template = note.rpartition("--template ")[2].split()[0]
+    template = note.rpartition("template=")[2].split()[0]
     assert score(pairs_file, lines, tmp_path, template=template).scores.accuracy.micro == 1.0
     votes = next(tmp_path.glob("out*/votes.jsonl"))
-    again = run_bench(BenchSettings("pairs", pairs_file, f"replay:{votes}", template=template), tmp_path / "again")[0]
+    again = run_bench(bench_settings("pairs", pairs_file, f"replay:{votes}", template=template), tmp_path / "again")[0]
     assert (again.scores.accuracy.micro, again.scores.invalid_rate) == (1.0, 0.0)
 
 
@@ -184,7 +183,7 @@ def test_a_judge_that_answers_in_another_form(tmp_path: Path, capsys: pytest.Cap
     texts = [Completion(f"so [[{letter}]]", FinishReason.STOP) for letter in "AB"]
     votes = [Vote(order, verdict_of(text, "think_answer"), text) for text in texts for order in Order]
     note = format_note(BaselineJudge("first"), [judgment("p", votes)], tmp_path / "a run")
-    assert f"--judge 'replay:{tmp_path}/a run/votes.jsonl' --template double_brackets" in note
+    assert f"--judge 'replay:{tmp_path}/a run/votes.jsonl' template=double_brackets" in note
     with pytest.raises(typer.Exit):
         end_without_outcome(judgment("p", votes))
     assert "all 4 answers without a verdict" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import pytest
 
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.pairs import write_parquet
 
 
@@ -21,7 +21,7 @@ def test_there_and_back(text: str, demo_pairs: Any, tmp_path: Path) -> None:
     lines = [{"row": row, "order": order, "text": text} for row in range(12) for order in ("given",) * 3 + ("swapped",) * 4]
     lines += [{"row": row, "order": "given", "text": "<answer>2</answer>"} for row in range(6)] if "answer" in text else []
     (tmp_path / "votes.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    settings = BenchSettings("pairs", tmp_path / "pairs.parquet", f"replay:{tmp_path / 'votes.jsonl'}")
+    settings = bench_settings("pairs", tmp_path / "pairs.parquet", f"replay:{tmp_path / 'votes.jsonl'}")
     report, _ = run_bench(settings, tmp_path / "out")
     written = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report.to_json() == written

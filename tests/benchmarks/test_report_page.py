@@ -16,7 +16,6 @@ import pytest
 
 from rewardlab.benchmarks.browser import judgments_to_show, read_kinds, tally
 from rewardlab.benchmarks.comparison import read_run
-from rewardlab.benchmarks.confidence import calibrate
 from rewardlab.benchmarks.figures import report_figures
 from rewardlab.benchmarks.report import report_html, write_reports
 from rewardlab.benchmarks.report_model import (
@@ -30,7 +29,8 @@ from rewardlab.benchmarks.report_model import (
 )
 from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, JudgmentShare, Robustness
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.scores import calibrate
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate
@@ -56,7 +56,7 @@ def run(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path
             said = {0: [right, right], 1: [1, 1], 2: ["?", "?"], 3: [right, 3 - right]}[row % 4]
             lines += [{"row": row, "order": order, "text": f"<think>row {row}</think><answer>{one}</answer>"} for one in said]
     (folder / "votes.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    settings = BenchSettings("pairs", folder / "pairs.parquet", f"replay:{folder / 'votes.jsonl'}")
+    settings = bench_settings("pairs", folder / "pairs.parquet", f"replay:{folder / 'votes.jsonl'}")
     report, rows = run_bench(settings, folder / "out")
     write_reports(report, rows, folder / "out")
     return folder / "out", rows
@@ -91,19 +91,19 @@ def test_judges_that_do_not_look_are_shown_with_their_images(demo_pairs: Any, tm
     for name, data in sources:
         for judge in ("baseline:first", f"replay:{tmp_path / 's.jsonl'}"):
             out = tmp_path / f"{data}-{judge[:6]}"
-            report, rows = run_bench(BenchSettings(name, tmp_path / data, judge), out)
+            report, rows = run_bench(bench_settings(name, tmp_path / data, judge), out)
             write_reports(report, rows, out)
             views, _ = judgments_to_show(rows, out)
             assert [len(view.images) for view in views] == [1, 1, 1]
             assert not any(row.pair.images for row in rows)
             assert not any("without their images" in note for note in report.notes)
     shutil.rmtree(tmp_path / "i")
-    report, rows = run_bench(BenchSettings("vl_rewardbench", tmp_path / "vl.jsonl", "baseline:first"), tmp_path / "none")
+    report, rows = run_bench(bench_settings("vl_rewardbench", tmp_path / "vl.jsonl", "baseline:first"), tmp_path / "none")
     assert any("shown without their images" in note and "--images" in note for note in report.notes)
     assert [view.images for view in judgments_to_show(rows, tmp_path / "none")[0]] == [[], [], []]
     with pytest.raises(DataError, match=r"--images .*nowhere: no such folder"):
         run_bench(
-            BenchSettings("vl_rewardbench", tmp_path / "vl.jsonl", "baseline:first", images=tmp_path / "nowhere"),
+            bench_settings("vl_rewardbench", tmp_path / "vl.jsonl", "baseline:first", images=tmp_path / "nowhere"),
             tmp_path / "x",
         )
 
@@ -115,7 +115,7 @@ def test_every_judgment_has_a_page(run: tuple[Path, list[Any]], tmp_path: Path, 
     report = read_run(out).report
     page = (out / "report.html").read_text()
     assert "up to 40 of each kind; the same command with --all-judgments writes pages of all" in page
-    monkeypatch.setattr("rewardlab.benchmarks.judgment_pages.ROWS_OF_A_PAGE", 25)
+    monkeypatch.setattr("rewardlab.benchmarks.report.ROWS_OF_A_PAGE", 25)
     write_reports(report, rows, out, all_judgments=True)
     pages = sorted((out / "judgments").iterdir())
     assert sorted(path.name for path in pages) == ["rows-0-24.html", "rows-25-49.html", "rows-50-59.html"]
@@ -130,7 +130,7 @@ def test_every_judgment_has_a_page(run: tuple[Path, list[Any]], tmp_path: Path, 
     assert "25 of 60 pairs are on this page. All votes" in middle
     assert "&lt;think&gt;row 30&lt;/think&gt;" in middle
     assert 'href="judgments/rows-25-49.html">25 to 49</a>' in (out / "report.html").read_text()
-    monkeypatch.setattr("rewardlab.benchmarks.judgment_pages.ROWS_OF_A_PAGE", 30)
+    monkeypatch.setattr("rewardlab.benchmarks.report.ROWS_OF_A_PAGE", 30)
     write_reports(report, rows, out)  # they are there, and so are kept as they should be
     assert sorted(path.name for path in (out / "judgments").iterdir()) == ["rows-0-29.html", "rows-30-59.html"]
 

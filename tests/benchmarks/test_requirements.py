@@ -14,7 +14,7 @@ from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import FIGURES, check_report, parse_requirement
 from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, JudgmentShare, Robustness
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError
 
@@ -32,7 +32,7 @@ def report(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Report:
             said = right if row < 30 else 2
             lines.append({"row": row, "order": order, "text": "?" if not lines else f"<answer>{said}</answer>"})
     (folder / "votes.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    return run_bench(BenchSettings("pairs", folder / "pairs.parquet", f"replay:{folder / 'votes.jsonl'}"), folder / "out")[0]
+    return run_bench(bench_settings("pairs", folder / "pairs.parquet", f"replay:{folder / 'votes.jsonl'}"), folder / "out")[0]
 
 
 def is_met(report: Report, text: str) -> bool:
@@ -177,7 +177,7 @@ def test_refused_before_anything_is_asked(
     write_parquet(pairs, tmp_path / "pairs.parquet")
     with pytest.raises(ConfigError, match=message):
         run_bench(
-            BenchSettings(
+            bench_settings(
                 "pairs",
                 tmp_path / "pairs.parquet",
                 "baseline:first",
@@ -193,7 +193,7 @@ def test_reports_say_what_was_required(demo_pairs: Any, tmp_path: Path) -> None:
     """report.json, report.md and report.html have each requirement with its outcome."""
     write_parquet(demo_pairs[0][:6], tmp_path / "pairs.parquet")
     required = tuple(map(parse_requirement, ("num_pairs>=6", "swap_consistency>=0.5")))
-    settings = BenchSettings("pairs", tmp_path / "pairs.parquet", "baseline:first", requirements=required)
+    settings = bench_settings("pairs", tmp_path / "pairs.parquet", "baseline:first", requirements=required)
     report, rows = run_bench(settings, tmp_path / "out")
     assert [(one.text, one.is_met) for one in report.requirements] == [("num_pairs>=6", True), ("swap_consistency>=0.5", False)]
     assert Report.from_json(json.loads((tmp_path / "out" / "report.json").read_text())).requirements == report.requirements

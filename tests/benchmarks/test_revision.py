@@ -10,9 +10,9 @@ import pytest
 from rewardlab.benchmarks import runner
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.revision import revision_rows
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.scores import revision_rows
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
@@ -32,7 +32,7 @@ def pairs_file(demo_pairs: Any, tmp_path: Path) -> Path:
 
 def bench(out: Path, data: Path, sampler: Any, monkeypatch: pytest.MonkeyPatch) -> Report:
     monkeypatch.setattr(runner, "open_any_judge", lambda settings: GenerativeJudge(sampler, PLAIN))
-    report, rows = run_bench(BenchSettings("pairs", data, "verify:hf:x", controls=()), out)
+    report, rows = run_bench(bench_settings("pairs", data, "verify:hf:x", controls=()), out)
     write_reports(report, rows, out)
     return report
 

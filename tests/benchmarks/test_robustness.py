@@ -12,16 +12,22 @@ from typing import Any
 
 import pytest
 
-from rewardlab.benchmarks.comparison import against, leaderboard_html, leaderboard_markdown, read_run
-from rewardlab.benchmarks.group_differences import BY_FAMILY, differences_by_group, family_table
-from rewardlab.benchmarks.leaderboard_text import leaderboard_text
+from rewardlab.benchmarks.comparison import (
+    BY_FAMILY,
+    against,
+    differences_by_group,
+    family_table,
+    leaderboard_html,
+    leaderboard_markdown,
+    leaderboard_text,
+    read_run,
+)
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import check_report, parse_requirement
 from rewardlab.benchmarks.robustness import run as robustness_run
-from rewardlab.benchmarks.robustness.run import run_robustness
-from rewardlab.benchmarks.robustness.scores import Case, cases_of, figures_of, robustness_of
+from rewardlab.benchmarks.robustness.run import Case, cases_of, figures_of, robustness_of, run_robustness
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import BenchSettings, bench_settings
 from rewardlab.cli import main
 from rewardlab.data.attacks.families import attacked_pairs, families_of
 from rewardlab.data.judged import read_judged
@@ -63,7 +69,7 @@ def pairs_file(demo_pairs: Any, tmp_path: Path) -> Path:
 
 
 def settings_of(data: Path, judge: str = "baseline:shortest", **more: Any) -> BenchSettings:
-    return BenchSettings("pairs", data, judge, votes=1, orders="both", controls=(), temperature=0.0, **more)
+    return bench_settings("pairs", data, judge, controls=(), **more)
 
 
 def attack(data: Path, out: Path, judge: str = "baseline:shortest", *, num_pairs: int = 24, **more: Any) -> Report:
@@ -219,7 +225,7 @@ def test_a_judge_that_is_silent_without_the_picture_shows_nothing(
         judge = GenerativeJudge(ScriptedSampler(judged, "blind"), load_template("plain"), temperature=0.0)
         monkeypatch.setattr(robustness_run, "open_any_judge", lambda settings, judge=judge: judge)
         out = tmp_path / str(expected)
-        report = run_robustness(settings_of(pairs_file), out, num_pairs=24, families=("blank", "empty"))[0]
+        report = run_robustness(settings_of(pairs_file, attacks=("blank", "empty")), out, num_pairs=24)[0]
         assert check_report(report, parse_requirement("right_unseen<=0.6")).is_met is expected
 
 
@@ -228,7 +234,7 @@ def test_families_that_attack_few_pairs_are_named(demo_pairs: Any, tmp_path: Pat
     pairs = [replace(pair, responses=("Grammar", "12")) for pair in demo_pairs[0][:6]]
     write_parquet(pairs, tmp_path / "pairs.parquet")
     report = run_robustness(
-        settings_of(tmp_path / "pairs.parquet"), tmp_path / "run", num_pairs=6, families=("garbled", "empty")
+        settings_of(tmp_path / "pairs.parquet", attacks=("garbled", "empty")), tmp_path / "run", num_pairs=6
     )[0]
     assert "families that could attack fewer than half of the 6 pairs: garbled (0)" in report.notes
 
@@ -265,7 +271,7 @@ def test_votes_under_attack_are_no_votes_on_the_pairs(pairs_file: Path, tmp_path
     with pytest.raises(DataError, match="votes of 'robustness of pairs'"):
         list(read_judged(tmp_path / "run", pairs_file))
     attack(pairs_file, tmp_path / "other", num_pairs=6, seed=1)
-    with pytest.raises(ConfigError, match="under other attacks; use the same --pairs, --seed and --families"):
+    with pytest.raises(ConfigError, match="under other attacks; use the same --limit, --seed and --attacks"):
         against(read_run(tmp_path / "run"), read_run(tmp_path / "other"))
 
 
@@ -340,8 +346,10 @@ def test_report_and_comparison(pairs_file: Path, tmp_path: Path) -> None:
 
 def test_the_command(pairs_file: Path, tmp_path: Path) -> None:
     """Tables in Markdown and on the page; a requirement that is met and one that is not; `bench run` has no such figures."""
-    common = ("--data", pairs_file, "--judge", "baseline:longest", "--pairs", 12)
-    done = run_main(main, "bench", "robustness", "pairs", *common, "--out", tmp_path / "run", "--require", "good_unnamed<=0.9")
+    common = ("--data", pairs_file, "--judge", "baseline:longest", "--limit", 12)
+    done = run_main(
+        main, "bench", "run", "pairs:attacked", *common, "--out", tmp_path / "run", "--require", "good_unnamed<=0.9"
+    )
     assert done.returncode == 0, done.stderr
     assert "good_unnamed is" in done.stdout
     assert "reaches" not in done.stderr
@@ -351,12 +359,12 @@ def test_the_command(pairs_file: Path, tmp_path: Path) -> None:
         assert f">{name.replace('_', ' ')}: " in page
     assert "Under attack" in page
     require = ("--require", "accuracy[padded]<=0.1", "--require", "good_unnamed.high<=0")
-    again = run_main(main, "bench", "robustness", "pairs", *common, "--out", tmp_path / "run", *require)
+    again = run_main(main, "bench", "run", "pairs:attacked", *common, "--out", tmp_path / "run", *require)
     assert again.returncode == 1
     assert "its upper bound is above the 0.00 % required" in again.stderr
     refused = run_main(main, "bench", "run", "pairs", *common[:4], "--out", tmp_path / "x", "--require", "right_unseen<=0.6")
     assert refused.returncode == 2
-    assert "is a figure of `rewardlab bench robustness`" in refused.stderr
+    assert "is a figure of a run under attack" in refused.stderr
 
 
 def test_what_is_refused(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,15 +374,15 @@ def test_what_is_refused(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.M
         attack(pairs_file, tmp_path / "run", f"replay:{votes}")
     unclaimed = settings_of(pairs_file)
     with pytest.raises(ConfigError, match="a better answer is known"):
-        run_robustness(unclaimed, tmp_path / "run", num_pairs=5, families=("other_repeated",))
+        run_robustness(replace(unclaimed, attacks=("other_repeated",)), tmp_path / "run", num_pairs=5)
     impossible = replace(unclaimed, requirements=(parse_requirement("lost_by_edits<=0.1"),))
-    with pytest.raises(ConfigError, match="none of these families is held out and of its kind; leave --families out"):
-        run_robustness(impossible, tmp_path / "run", num_pairs=5, families=("order", "hedge"))
+    with pytest.raises(ConfigError, match="none of these families is held out and of its kind; leave --attacks out"):
+        run_robustness(replace(impossible, attacks=("order", "hedge")), tmp_path / "run", num_pairs=5)
     with pytest.raises(ConfigError, match="unknown family"):
-        run_robustness(unclaimed, tmp_path / "run", num_pairs=5, families=("nothing",))
+        run_robustness(replace(unclaimed, attacks=("nothing",)), tmp_path / "run", num_pairs=5)
     model = Truthful(read_pairs(pairs_file))
     monkeypatch.setattr(robustness_run, "open_any_judge", lambda settings: model.judge())
     monkeypatch.setattr(robustness_run, "MOST_BYTES", 1000)
-    with pytest.raises(ConfigError, match="take fewer --pairs"):
+    with pytest.raises(ConfigError, match="take a lower --limit"):
         attack(pairs_file, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from rewardlab.benchmarks.comparison import Run, read_run
+from rewardlab.benchmarks.comparison import Run, read_run, short_names
 from rewardlab.benchmarks.run_exports import (
     csv_text,
     latex_escape,
@@ -18,9 +18,8 @@ from rewardlab.benchmarks.run_exports import (
     markdown_text,
     write_figures,
 )
-from rewardlab.benchmarks.run_names import short_names
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_parquet
 from rewardlab.metrics.intervals import AccuracyEstimate
@@ -34,7 +33,7 @@ def runs(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path
     folder = tmp_path_factory.mktemp("runs")
     write_parquet(demo_pairs[0][:40], folder / "pairs.parquet")
     for rule in ("longest", "random"):
-        settings = BenchSettings("pairs", folder / "pairs.parquet", f"baseline:{rule}", votes=3)
+        settings = bench_settings("pairs", folder / "pairs.parquet", f"baseline:{rule}", votes=3)
         run_bench(settings, folder / f"{rule}_50%")
     return [folder / "longest_50%", folder / "random_50%"]
 

@@ -18,7 +18,7 @@ from rewardlab.benchmarks import runner, vl_rewardbench
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.report import report_markdown, write_reports
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.benchmarks.vl_rewardbench.loader import official_group
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, DataError, EndpointError, MediaError
@@ -43,7 +43,7 @@ def pairs_file(demo_pairs: Any, tmp_path: Path) -> Path:
 
 def bench(out: Path, data: Path, judge: str, **changes: Any) -> dict[str, Any]:
     values: dict[str, Any] = {"benchmark": "pairs", "data": data, "judge": judge, "controls": ()}
-    return run_bench(BenchSettings(**(values | changes)), out)[0].to_json()
+    return run_bench(bench_settings(**(values | changes)), out)[0].to_json()
 
 
 @needs_vlrb
@@ -281,7 +281,7 @@ def test_report_files(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(
         runner, "open_any_judge", lambda settings: judge_by(lambda *_: f"<think>{evil}</think><answer>1</answer>")
     )
-    settings = BenchSettings("pairs", pairs_file, "hf:x", votes=3, controls=("blank",))
+    settings = bench_settings("pairs", pairs_file, "hf:x", votes=3, controls=("blank",))
     report, rows = run_bench(settings, tmp_path / "r")
     rows[0] = replace(rows[0], pair=replace(rows[0].pair, question=evil))
     write_reports(report, rows, tmp_path / "r")
@@ -309,7 +309,7 @@ def test_a_group_may_be_called_anything(demo_pairs: Any, tmp_path: Path) -> None
     names = ["cost $\\frac$ x", "a|b", "<b>c</b>"]
     pairs = [replace(pair, category=names[n % 3]) for n, pair in enumerate(demo_pairs[0][:12])]
     write_parquet(pairs, tmp_path / "p.parquet")
-    report, rows = run_bench(BenchSettings("pairs", tmp_path / "p.parquet", "baseline:random"), tmp_path / "r")
+    report, rows = run_bench(bench_settings("pairs", tmp_path / "p.parquet", "baseline:random"), tmp_path / "r")
     write_reports(report, rows, tmp_path / "r")
     assert "a\\|b" in report_markdown(report)
     assert "<b>c" not in (tmp_path / "r" / "report.html").read_text()
@@ -443,12 +443,12 @@ def test_a_judge_of_vllm_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     opened = []
 
     def open_sampler(target: str, options: Any) -> ScriptedSampler:
-        opened.append((target, options.engine_args))
+        opened.append((target, options.query.engine_args))
         return ScriptedSampler(lambda prompt, draw: format_verdict(Choice.FIRST, "x"))
 
     (tmp_path / "config.json").write_text('{"model_type": "qwen2_5_vl"}')
     monkeypatch.setattr("rewardlab.samplers.vllm.open_sampler", open_sampler)
-    settings = BenchSettings("pairs", tmp_path, f"vllm:{tmp_path}", template="plain", engine_args="--max-model-len 9")
+    settings = bench_settings("pairs", tmp_path, f"vllm:{tmp_path}", template="plain", engine_args="--max-model-len 9")
     judge = runner.open_any_judge(settings)
     assert isinstance(judge, GenerativeJudge)
-    assert (judge.spec, opened) == (settings.judge, [(str(tmp_path), "--max-model-len 9")])
+    assert (judge.config, opened) == (settings.judge, [(str(tmp_path), "--max-model-len 9")])

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.config.data import Prices
 from rewardlab.data.pairs import write_parquet
 from rewardlab.reporting import progress
-from rewardlab.samplers.request_options import RequestOptions
 from tests.support.openai_server import ChatServer, chat_server
 
 
@@ -24,8 +23,8 @@ def test_the_figures_of_the_votes_so_far(
     write_parquet(demo_pairs[0][:10], data := tmp_path / "pairs.parquet")
     server = ChatServer(refuse=lambda body, number: (400, "no") if number == 5 else None)
     with chat_server(server) as url:
-        prices, one_by_one = Prices(prompt=1000.0, completion=10000.0), RequestOptions(1, 30.0)
-        settings = BenchSettings("pairs", data, f"openai:m@{url}", controls=(), request=one_by_one, prices=prices)
+        prices, one_by_one = Prices(prompt=1000.0, completion=10000.0), {"concurrency": 1, "deadline_s": 30.0}
+        settings = bench_settings("pairs", data, f"openai:m@{url}", controls=(), prices=prices, **one_by_one)
         run_bench(settings, tmp_path / "a")
         lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("bench: votes")]
         server.text = "I cannot say."

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from rewardlab.benchmarks.comparison import read_run
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.benchmarks.vote_check import count_votes
 from rewardlab.cli import app
 from rewardlab.data.pairs import write_parquet
@@ -35,7 +35,7 @@ def run(demo_pairs: Any, tmp_path: Path) -> Path:
                 lines.append({"row": row, "order": order, "text": said})
     (tmp_path / "replay.jsonl").write_text("\n".join(map(json.dumps, lines)))
     spec = f"replay:{tmp_path / 'replay.jsonl'}"
-    run_bench(BenchSettings("pairs", tmp_path / "pairs.parquet", spec), tmp_path / "run")
+    run_bench(bench_settings("pairs", tmp_path / "pairs.parquet", spec), tmp_path / "run")
     return tmp_path / "run"
 
 

@@ -12,9 +12,8 @@ import pytest
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.comparison import Run, against, read_run
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.scaling import weighted_score
-from rewardlab.benchmarks.scores import all_right
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.scores import all_right, weighted_score
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.metrics.accuracy import Labeled
 from rewardlab.metrics.intervals import difference_interval
@@ -40,7 +39,7 @@ def test_blocks_are_whole(k: int, score: float) -> None:
 def runs(demo_pairs: Any, tmp_path: Path) -> tuple[Run, Run]:
     """Two judges of sixty pairs: the one is never right, the other in every second ten."""
     write_parquet(demo_pairs[0][:60], tmp_path / "pairs.parquet")
-    run_bench(BenchSettings("pairs", tmp_path / "pairs.parquet", "baseline:first"), tmp_path / "out")
+    run_bench(bench_settings("pairs", tmp_path / "pairs.parquet", "baseline:first"), tmp_path / "out")
     run = read_run(tmp_path / "out")
     none = [replace(row, score=0.0) for row in run.rows]
     some = [replace(row, score=float(n // 10 % 2)) for n, row in enumerate(run.rows)]

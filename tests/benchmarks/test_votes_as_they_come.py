@@ -12,20 +12,18 @@ from typing import Any
 
 import pytest
 
-from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.base import PARTIAL_VOTES, VOTES, Row
 from rewardlab.benchmarks.pass_log import PassLog
 from rewardlab.benchmarks.passes import Pass
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.run_files import PARTIAL_VOTES, VOTES
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError
 from rewardlab.judging.best_of_n import run_ranking
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
-from rewardlab.samplers.request_options import RequestOptions
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import BOTH_ORDERS, Candidates, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote
 from tests.support.openai_server import VERDICT, ChatServer, chat_server
@@ -38,8 +36,8 @@ def write_pairs(demo_pairs: Any, number: int, folder: Path) -> Path:
 
 
 def bench(url: str, data: Path, out: Path, **changes: Any) -> Report:
-    values: dict[str, Any] = {"controls": (), "request": RequestOptions(8, 30.0), **changes}
-    return run_bench(BenchSettings("pairs", data, f"openai:m@{url}", **values), out)[0]
+    values: dict[str, Any] = {"controls": (), "concurrency": 8, "deadline_s": 30.0, **changes}
+    return run_bench(bench_settings("pairs", data, f"openai:m@{url}", **values), out)[0]
 
 
 def stored(folder: Path) -> list[tuple[list[Any], list[Any]]]:
@@ -50,7 +48,7 @@ def stored(folder: Path) -> list[tuple[list[Any], list[Any]]]:
 def test_a_broken_run_asks_for_what_it_lacks(demo_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Broken off in its first row of few: the votes that were answered are there, and those of both runs are the same."""
     data, write_vote = write_pairs(demo_pairs, 6, tmp_path), PassLog.write_vote
-    options: dict[str, Any] = {"votes": 5, "controls": ("greedy",), "request": RequestOptions(4, 30.0)}
+    options: dict[str, Any] = {"votes": 5, "controls": ("greedy",), "concurrency": 4, "deadline_s": 30.0}
     server, written = ChatServer(by_seed=True), []
 
     def broken(*arguments: Any) -> None:
@@ -125,7 +123,7 @@ def test_a_refusing_endpoint_is_asked_few_times(demo_pairs: Any, tmp_path: Path)
     with chat_server(server) as url:
         data = write_pairs(demo_pairs, 100, tmp_path)
         arguments = ["bench", "run", "pairs", "--data", data, "--judge", f"openai:m@{url}", "--out", tmp_path / "out"]
-        assert run_main(main, *arguments, "--votes", "20", "--concurrency", "8").returncode == 3
+        assert run_main(main, *arguments, "--votes", "20", "concurrency=8").returncode == 3
     assert 20 <= len(server.bodies) <= 20 + 2 * 8
 
 
@@ -176,7 +174,7 @@ def test_kill_9(demo_pairs: Any, tmp_path: Path) -> None:
     data = write_pairs(demo_pairs, 60, tmp_path)
     with chat_server(server) as url:
         command = [sys.executable, "-c", "from rewardlab.cli import main; main()", "bench", "run", "pairs", "--votes", "5"]
-        command += ["--data", str(data), "--controls", "", "--judge", f"openai:m@{url}", "--concurrency", "8"]
+        command += ["--data", str(data), "--controls", "", "--judge", f"openai:m@{url}", "concurrency=8"]
         command += ["--out", str(tmp_path / "killed")]
         run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while run.poll() is None and server.answers < 300:

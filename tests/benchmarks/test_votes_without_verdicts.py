@@ -14,11 +14,10 @@ import pytest
 from rewardlab.benchmarks import runner
 from rewardlab.benchmarks.comparison import NOTES, leaderboard, read_run
 from rewardlab.benchmarks.findings import key_phrase
-from rewardlab.benchmarks.headline import headline_sentence
 from rewardlab.benchmarks.report import report_markdown
-from rewardlab.benchmarks.report_model import Report
+from rewardlab.benchmarks.report_model import Report, headline_sentence
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.benchmarks.suite import suite_markdown
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_parquet
@@ -107,7 +106,7 @@ def test_the_gate_sees_a_judge_that_refuses_more(folder: Path, demo_pairs: Any) 
     pairs = demo_pairs[0][:120]
     for name, num in {"always": 0, "mostly": 2}.items():
         judge = f"replay:{record(folder, pairs, name, answers_after(num))}"
-        run_bench(BenchSettings("pairs", folder / "pairs.parquet", judge), folder / name)
+        run_bench(bench_settings("pairs", folder / "pairs.parquet", judge), folder / name)
     assert read_run(folder / "mostly").report.scores.accuracy.micro == 1.0
     refused = run_main(main, "bench", "gate", folder / "always", folder / "mostly")
     assert refused.returncode == 1
@@ -124,7 +123,7 @@ def test_with_one_vote_nothing_is_undecided_but_what_has_no_verdict(folder: Path
     pairs, dice = demo_pairs[0][:120], random.Random(3)
     texts = [f"<answer>{place}</answer>" for place in (1, 2)]
     replay = record(folder, pairs, "one", lambda right, vote: dice.choice([*texts, texts[right - 1], REFUSAL]), 1)
-    report, _ = run_bench(BenchSettings("pairs", folder / "pairs.parquet", f"replay:{replay}"), folder / "one")
+    report, _ = run_bench(bench_settings("pairs", folder / "pairs.parquet", f"replay:{replay}"), folder / "one")
     right_orders = [0] * len(pairs)
     for line in map(json.loads, replay.read_text().splitlines()):
         better = 1 + ((pairs[line["row"]].preferred == 1) != (line["order"] == "swapped"))
@@ -156,7 +155,7 @@ def blind(folder: Path) -> tuple[Report, Path]:
 
     patch = pytest.MonkeyPatch()
     patch.setattr(runner, "open_any_judge", lambda _: GenerativeJudge(ScriptedSampler(handler), load_template("plain")))
-    report, _ = run_bench(BenchSettings("pairs", folder / "pairs.parquet", "hf:x", votes=3, temperature=1.0), folder / "blind")
+    report, _ = run_bench(bench_settings("pairs", folder / "pairs.parquet", "hf:x", votes=3, temperature=1.0), folder / "blind")
     patch.undo()
     return report, folder / "blind"
 

@@ -78,7 +78,7 @@ def test_judge_of_an_endpoint_that_is_down(tmp_path: Path, demo_pairs: Any) -> N
     (tmp_path / "a.png").write_bytes(demo_pairs[0][0].images[0])
     done = rewardlab(
         *("judge", "--judge", "openai:m@http://127.0.0.1:9/v1", "--question", "Which?", "--first", "a", "--second", "b"),
-        *("--image", tmp_path / "a.png", "--template", "plain"),
+        *("--image", tmp_path / "a.png", "template=plain"),
     )
     assert done.returncode == ExitCode.ENDPOINT
     assert done.stdout.count("no verdict: error") == 2

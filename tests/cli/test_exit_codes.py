@@ -196,7 +196,7 @@ def test_one_order_alone_names_no_winner(other: str, status: ExitCode, tmp_path:
     [
         ("[[C]]", "[[C]]", "no vote names a response"),
         ("[[A]]", "[[C]]", "no vote of an order names a response; more --votes may"),
-        ("no", "no", "no vote names a response; does --template fit the judge, and --max-tokens its judgments?"),
+        ("no", "no", "no vote names a response; does template= fit the judge, and max_tokens= its judgments?"),
     ],
 )
 def test_votes_for_a_tie_are_read(given: str, swapped: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,7 +228,7 @@ def test_an_empty_key_is_none(demo_server: Callable[..., str], demo_pairs: Any, 
     """A variable that is set and empty, as of a CI job without its secret, is no key; the endpoint may need none."""
     monkeypatch.setenv("OPENAI_API_KEY", "")
     pair = demo_pairs[0][0]
-    texts = ("--question", pair.question, "--first", pair.responses[0], "--second", pair.responses[1], "--template", "plain")
+    texts = ("--question", pair.question, "--first", pair.responses[0], "--second", pair.responses[1], "template=plain")
     done = run_main(main, "judge", "--judge", f"openai:demo-teacher@{demo_server()}", *texts)
     assert done.returncode in (ExitCode.OK, ExitCode.FINDING, ExitCode.ENDPOINT), done.stderr
     assert "Traceback" not in done.stderr

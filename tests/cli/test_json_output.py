@@ -11,7 +11,7 @@ import pytest
 
 from rewardlab.benchmarks.comparison import against, read_run
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_parquet
 from rewardlab.metrics.multiplicity import holm
@@ -25,7 +25,7 @@ def runs(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     write_parquet(demo_pairs[0][:30], folder / "pairs.parquet")
     for rule in RULES:
-        run_bench(BenchSettings("pairs", folder / "pairs.parquet", f"baseline:{rule}"), folder / rule)
+        run_bench(bench_settings("pairs", folder / "pairs.parquet", f"baseline:{rule}"), folder / rule)
     return folder
 
 

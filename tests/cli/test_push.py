@@ -16,7 +16,7 @@ import yaml
 
 from rewardlab.benchmarks.robustness.run import run_robustness
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
 from rewardlab.cli.push_parts import checkpoint_parcel
 from rewardlab.data.images import encode_png
@@ -80,7 +80,7 @@ def test_a_checkpoint_arrives_whole_and_judges(push: Push, hub: HubServer, finis
     """A trained judge with a report of a bench run: same bytes, a card with the report's figures, loads and votes again."""
     final, run = finished_run / "rl" / "final", tmp_path / "bench"
     data = finished_run / "demo" / "test.parquet"
-    report, _ = run_bench(BenchSettings("pairs", data, f"hf:{final}", limit=6, max_tokens=8, controls=()), run)
+    report, _ = run_bench(bench_settings("pairs", data, f"hf:{final}", limit=6, max_tokens=8, controls=()), run)
     assert author_text((final / "README.md").read_text()) == ""
     done = push(final, "me/judge", "--report", run, "--license", "apache-2.0", "--dataset", "me/pairs")
     assert done.returncode == 0, done.stderr
@@ -104,7 +104,7 @@ def test_a_checkpoint_arrives_whole_and_judges(push: Push, hub: HubServer, finis
         env = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}
         subprocess.run([sys.executable, "-c", code], check=True, env=env, capture_output=True)
     again, _ = run_bench(
-        BenchSettings("pairs", data, f"hf:{tmp_path / 'again'}", limit=6, max_tokens=8, controls=()), tmp_path / "second"
+        bench_settings("pairs", data, f"hf:{tmp_path / 'again'}", limit=6, max_tokens=8, controls=()), tmp_path / "second"
     )
     assert again.scores.accuracy == report.scores.accuracy
 
@@ -261,7 +261,7 @@ def test_a_trained_folder_has_a_card(fake_checkpoint: Path) -> None:
 def measured(demo_pairs: Any, tmp_path: Path) -> Path:
     """A folder with a run of a benchmark, ``plain``, and one under attack, ``attacked``."""
     write_parquet(demo_pairs[0][:12], tmp_path / "pairs.parquet")
-    how = BenchSettings("pairs", tmp_path / "pairs.parquet", "baseline:shortest", votes=1, orders="both", controls=())
+    how = bench_settings("pairs", tmp_path / "pairs.parquet", "baseline:shortest", votes=1, orders="both", controls=())
     run_bench(how, tmp_path / "plain")
     run_robustness(how, tmp_path / "attacked", num_pairs=12)
     return tmp_path

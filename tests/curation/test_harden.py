@@ -109,7 +109,10 @@ def test_judgments_in_any_form(demo_pairs: Any, verdict_format: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"families": ("hedge",)}, "families that are held out for `bench robustness`: hedge; expected some of no_answer"),
+        (
+            {"families": ("hedge",)},
+            "families that are held out for `bench run`: hedge; expected some of no_answer",
+        ),
         ({"families": ("caption",)}, "no family for training is of caption"),
         ({"families": ("degenerate", "caption", "unseen")}, "no family for training is of caption, unseen"),
         ({"families": ("emty",)}, "unknown family emty"),

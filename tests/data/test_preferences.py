@@ -17,7 +17,7 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.browser import judgments_to_show
 from rewardlab.benchmarks.comparison import against, read_run
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
 from rewardlab.data.candidates import candidates_hash, read_candidates
 from rewardlab.data.files import data_hash
@@ -209,7 +209,7 @@ def test_trl_trains_on_the_file(kind: str, tiny_checkpoint: Path, finished_run: 
 
     data = finished_run / "demo" / "test.parquet"
     run_bench(
-        BenchSettings("pairs", data, f"hf:{finished_run / 'rl' / 'final'}", limit=12, max_tokens=8, controls=()),
+        bench_settings("pairs", data, f"hf:{finished_run / 'rl' / 'final'}", limit=12, max_tokens=8, controls=()),
         tmp_path / "run",
     )
     judged, out = read_judged(tmp_path / "run", data), tmp_path / f"{kind}.parquet"
@@ -270,7 +270,7 @@ def test_votes_of_other_images(tmp_path: Path) -> None:
     row = {"question": "Which?", "responses": ["a", "b"], "preferred": 0, "images": ["a.png"]}
     data, out = tmp_path / "pairs.jsonl", tmp_path / "run"
     data.write_text("".join(json.dumps({**row, "question": f"Which {n}?"}) + "\n" for n in range(3)))
-    settings = BenchSettings("pairs", data, f"hf:{DEMO_JUDGE}", images=tmp_path / "red", limit=2, controls=())
+    settings = bench_settings("pairs", data, f"hf:{DEMO_JUDGE}", images=tmp_path / "red", limit=2, controls=())
     run_bench(settings, out)
     assert len(list(read_judged(out, data, images=tmp_path / "red"))) == 3
     with pytest.raises(DataError, match="other images"):

@@ -16,7 +16,7 @@ from qwen_vl_utils import vision_process
 
 from rewardlab.benchmarks.rows import load_rows
 from rewardlab.benchmarks.runner import open_any_judge
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.images import decode_image
 from rewardlab.data.pairs import read_pairs
 from rewardlab.data.qwen_video import QwenFrames
@@ -132,11 +132,11 @@ def test_a_benchmark_says_how_videos_are_shown(tiny_checkpoint: Path, tmp_path: 
     row = {"question": "What happens?", "responses": ["a", "b"], "preferred": 0, "videos": ["v.mp4"]}
     data = tmp_path / "pairs.jsonl"
     data.write_text(json.dumps(row) + "\n")
-    settings = BenchSettings("pairs", data, f"hf:{tiny_checkpoint}")
+    settings = bench_settings("pairs", data, f"hf:{tiny_checkpoint}")
     rows, notes = load_rows(settings, open_any_judge(settings))
     assert len(rows[0].pair.images) == 6  # three seconds, two a second
     assert "videos (1): each shown as qwen-vl-utils" in notes[-1]
     again = read_pairs(data, policy=judge_video_policy(settings.judge))
     assert again[0].images == rows[0].pair.images
-    baseline = BenchSettings("pairs", data, "baseline:first")
+    baseline = bench_settings("pairs", data, "baseline:first")
     assert "evenly spread" in load_rows(baseline, open_any_judge(baseline))[1][-1]

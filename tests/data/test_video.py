@@ -16,7 +16,7 @@ from PIL import Image
 
 from rewardlab.benchmarks import videorewardbench
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.images import decode_image
 from rewardlab.data.rows import with_frames
 from rewardlab.data.video import DecodingBounds, frames_of_video, video_pixels
@@ -118,7 +118,7 @@ def test_videorewardbench(tmp_path: Path) -> None:
         film(tmp_path / f"v{n}.mp4", 6)
     loaded = videorewardbench.BENCHMARK.load(data, images=None, with_images=True)
     assert [len(row.pair.images) for row in loaded] == [6] * 5
-    report = run_bench(BenchSettings("videorewardbench", data, "baseline:first"), tmp_path / "out")[0].to_json()
+    report = run_bench(bench_settings("videorewardbench", data, "baseline:first"), tmp_path / "out")[0].to_json()
     assert set(report["groups"]) == set(videorewardbench.BENCHMARK.sizes)
     assert (report["accuracy"]["micro"], report["position_bias"]) == (0.5, 0.5)
     assert sum("the published benchmark" in note for note in report["notes"]) == 5

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
 from rewardlab.config import DistillConfig
 from rewardlab.config.data import Budget
@@ -111,7 +111,7 @@ def test_a_judge_that_is_not_there_yet(run: Callable[..., str]) -> None:
 
 def test_a_benchmark_is_asked_in_its_orders(tmp_path: Path) -> None:
     write_parquet(PAIRS, tmp_path / "pairs.parquet")
-    settings = BenchSettings("pairs", tmp_path / "pairs.parquet", "hf:x", orders="random", votes=3, controls=())
+    settings = bench_settings("pairs", tmp_path / "pairs.parquet", "hf:x", orders="random", votes=3, controls=())
     assert benchmark_load(settings, "Qwen/Qwen2.5-VL-7B-Instruct").requests == 300
     assert AT_ONCE == 256
 
@@ -125,7 +125,7 @@ def test_what_would_be_refused_is_no_estimate(run: Callable[..., str], tmp_path:
         next(teacher_findings(config, [PAIRS[0], PAIRS[0]]))
     blind = [replace(pair, images=()) for pair in PAIRS]
     write_parquet(blind, tmp_path / "blind.parquet")
-    settings = BenchSettings("pairs", tmp_path / "blind.parquet", "hf:x", votes=1, controls=("blank", "other", "greedy"))
+    settings = bench_settings("pairs", tmp_path / "blind.parquet", "hf:x", votes=1, controls=("blank", "other", "greedy"))
     assert benchmark_load(settings, "Qwen/Qwen2.5-VL-7B-Instruct").requests == 400  # greedy alone
     write_parquet([replace(pair, question="What is in the image?") for pair in blind], tmp_path / "asks.parquet")
     with pytest.raises(DataError, match="speaks of an image"):
@@ -144,7 +144,7 @@ def test_a_judge_is_asked_in_its_own_words(tiny_checkpoint: Path, tmp_path: Path
     shutil.copytree(tiny_checkpoint, tmp_path / "judge")
     (tmp_path / "judge" / CARD).write_text(json.dumps({"template": "plain", "template_hash": load_template("plain").hash}))
     write_parquet(PAIRS, tmp_path / "pairs.parquet")
-    settings = BenchSettings("pairs", tmp_path / "pairs.parquet", "hf:x", votes=1, controls=())
+    settings = bench_settings("pairs", tmp_path / "pairs.parquet", "hf:x", votes=1, controls=())
     default, own = (benchmark_load(settings, str(tmp_path / name)).prompt for name in ("nothing", "judge"))
     assert own == benchmark_load(replace(settings, template="plain"), str(tmp_path / "nothing")).prompt
     assert own < default - 50

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from rewardlab.data.vote_log import VoteLog
-from rewardlab.judging.best_of_n import play_many
-from rewardlab.judging.match_log import KEY, MATCHES, PARTIAL_MATCHES, LoggedMatches
+from rewardlab.judging.best_of_n import KEY, MATCHES, PARTIAL_MATCHES, LoggedMatches, play_many
 from rewardlab.samplers.self_verifying import SelfVerifying
 from rewardlab.types import (
     BOTH_ORDERS,

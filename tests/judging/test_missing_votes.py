@@ -17,12 +17,10 @@ from rewardlab.benchmarks.pass_log import PassLog
 from rewardlab.benchmarks.passes import CHUNK, Pass
 from rewardlab.data.vote_log import VoteLog
 from rewardlab.errors import EndpointError
-from rewardlab.judging.asking import PairRequest, VoteRequest, ask_missing, vote_places, votes_by_chunk
-from rewardlab.judging.best_of_n import run_ranking
-from rewardlab.judging.judge import GenerativeJudge, ModelJudge
-from rewardlab.judging.match_log import MATCHES
-from rewardlab.judging.merging import SharedRequests
-from rewardlab.judging.panel import PanelJudge
+from rewardlab.judging.asking import PairRequest, ask_missing, vote_places
+from rewardlab.judging.best_of_n import MATCHES, run_ranking
+from rewardlab.judging.judge import GenerativeJudge, ModelJudge, VoteRequest, votes_by_chunk
+from rewardlab.judging.panel import PanelJudge, SharedRequests
 from rewardlab.judging.served import ServedJudge
 from rewardlab.samplers.base import RequestGate, SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler

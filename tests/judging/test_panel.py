@@ -18,7 +18,7 @@ import rewardlab
 from rewardlab.benchmarks.report import report_markdown, write_reports
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_jsonl, write_parquet
 from rewardlab.errors import ConfigError, DataError, EndpointError
@@ -36,7 +36,7 @@ from tests.support.servers import running
 from tests.support.shell import run_main
 
 PAIRS = [PreferencePair(f"p{n}", QUESTION, (f"I say {n}.", f"I say {9 - n}."), int(n < 9 - n), (png(),)) for n in range(8)]
-PLAIN_WORDS = ("--template", "plain")
+PLAIN_WORDS = "template=plain"
 NAMES = ("greater", "first", "smaller", "mute", "down")
 
 
@@ -177,7 +177,7 @@ def test_report_tells_of_the_members(urls: dict[str, str], tmp_path: Path) -> No
     again = rewardlab.benchmark("pairs", **how, out=tmp_path / "run", votes=1)
     assert again.scores == report.scores
     with pytest.raises(DataError, match="the votes of a panel"):
-        run_bench(BenchSettings("pairs", how["data"], f"replay:{tmp_path / 'run' / 'votes.jsonl'}"), tmp_path / "replay")
+        run_bench(bench_settings("pairs", how["data"], f"replay:{tmp_path / 'run' / 'votes.jsonl'}"), tmp_path / "replay")
     with pytest.raises(ConfigError, match="decides by its members"):
         rewardlab.benchmark("pairs", **how, out=tmp_path / "stop", votes=3, stop_error=0.05)
     with pytest.raises(ConfigError, match="decides by a rule of its own"):
@@ -220,7 +220,7 @@ def test_commands_take_panels(urls: dict[str, str], tmp_path: Path) -> None:
 def test_pages_of_a_panel(urls: dict[str, str], tmp_path: Path) -> None:
     """The page counts voices, not votes."""
     write_jsonl(PAIRS, tmp_path / "pairs.jsonl")
-    settings = BenchSettings("pairs", tmp_path / "pairs.jsonl", f"panel:{urls['greater']},{urls['smaller']}", controls=())
+    settings = bench_settings("pairs", tmp_path / "pairs.jsonl", f"panel:{urls['greater']},{urls['smaller']}", controls=())
     report, rows = run_bench(settings, tmp_path / "run")
     write_reports(report, rows, tmp_path / "run")
     assert "A panel of 2 by majority" in (tmp_path / "run" / "report.html").read_text()

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.judging.engines import open_generative_judge
@@ -197,7 +197,7 @@ def test_one_unreadable_order_leaves_no_probability() -> None:
 def test_an_untrained_judge_is_benchmarked_as_invalid(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """Its first token is hardly ever a verdict: nothing is right, everything is counted, in the votes and in the control."""
     write_parquet(demo_pairs[0][:6], tmp_path / "pairs.parquet")
-    settings = BenchSettings("pairs", tmp_path / "pairs.parquet", f"prob:{tiny_checkpoint}", template="verdict")
+    settings = bench_settings("pairs", tmp_path / "pairs.parquet", f"prob:{tiny_checkpoint}", template="verdict")
     report = run_bench(settings, tmp_path / "out")[0].to_json()
     assert report["accuracy"]["micro"] == 0
     assert report["invalid_rate"] == report["controls"]["blank"]["invalid_rate"] == 1

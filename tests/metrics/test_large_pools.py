@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from rewardlab.benchmarks.scaling import curve_ks
+from rewardlab.benchmarks.scores import curve_ks
 from rewardlab.metrics import accuracy
 from rewardlab.metrics.accuracy import any_correct, balanced_accuracy, right_counts, right_probabilities, vote_accuracy
 from rewardlab.verdicts import early_stopping

@@ -12,11 +12,10 @@ import pytest
 
 from rewardlab.benchmarks import runner
 from rewardlab.benchmarks.arithmetic import addition, problems
-from rewardlab.benchmarks.confidence import confidence_report
 from rewardlab.benchmarks.report_model import Confidence, Report, RowScore
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.scaling import decision, k_curve
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.scores import confidence_report, decision, k_curve
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.files import read_lines
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError
@@ -74,7 +73,7 @@ def data(demo_pairs: Any, tmp_path: Path) -> Path:
 
 
 def bench(out: Path, data: Path, **changes: Any) -> dict[str, Any]:
-    return run_bench(BenchSettings(**({"benchmark": "pairs", "data": data, "judge": "hf:x", "controls": ()} | changes)), out)[
+    return run_bench(bench_settings(**({"benchmark": "pairs", "data": data, "judge": "hf:x", "controls": ()} | changes)), out)[
         0
     ].to_json()
 
@@ -120,9 +119,9 @@ def test_asking_stops_where_it_is_settled(data: Path, tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"votes": 1, "stop_error": 0.1}, "--votes of 2 or more"),
+        ({"votes": 1, "stop_error": 0.1}, "expected 2 votes or more"),
         ({"votes": 4, "stop_error": 0.1, "orders": "random"}, "both orders"),
-        ({"votes": 4, "stop_error": 0.1, "judge": "baseline:first"}, "is not asked"),
+        ({"votes": 4, "stop_error": 0.1, "judge": "baseline:first"}, "baseline:first has none"),
     ],
 )
 def test_nothing_to_stop(

@@ -21,7 +21,7 @@ from rewardlab.benchmarks.comparison import Run, leaderboard_html, read_run
 from rewardlab.benchmarks.report import report_html
 from rewardlab.benchmarks.report_model import CountedEstimate, JudgeScores
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
 from rewardlab.curation.overview import Overview
 from rewardlab.data.pairs import write_parquet
@@ -82,7 +82,7 @@ def pages(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     votes.write_text("\n".join(map(json.dumps, lines)))
     others = {"b": "longest", "c": "shortest", "d": "first", "e": "random"}
     for name, judge in {LONG: f"replay:{votes}", **{name: f"baseline:{rule}" for name, rule in others.items()}}.items():
-        _, rows = run_bench(BenchSettings("pairs", folder / "pairs.parquet", judge), folder / name)
+        _, rows = run_bench(bench_settings("pairs", folder / "pairs.parquet", judge), folder / name)
     runs = [read_run(folder / name) for name in (LONG, *others)]
     (folder / "report.html").write_text(report_html(runs[0].report, rows, folder / LONG))
     (folder / "leaderboard.html").write_text(leaderboard_html([_with_every_column(run) for run in runs[:3]]))

@@ -13,16 +13,15 @@ import pytest
 from rewardlab.benchmarks.report import facts
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
 from rewardlab.config.data import Budget, Prices
+from rewardlab.config.judge import QueryConfig
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.judging.engines import open_model_judge
-from rewardlab.samplers.answer_cache import FILE, AnswerCache, answer_key
 from rewardlab.samplers.base import EngineOptions, SamplingParams, StreamingSampler, prompt_seed
-from rewardlab.samplers.openai_api import open_sampler
-from rewardlab.samplers.request_options import RequestOptions
+from rewardlab.samplers.openai_api import FILE, AnswerCache, answer_key, open_sampler
 from rewardlab.types import Completion, FinishReason, Message, Part
 from tests.support.openai_server import ChatServer, chat_server
 from tests.support.shell import run_main
@@ -39,7 +38,7 @@ def data(demo_pairs: Any, tmp_path: Path) -> Path:
 
 def bench(url: str, data: Path, out: Path, **changes: Any) -> Report:
     values: dict[str, Any] = {"votes": 3, "controls": (), "cache": data.parent / "cache", **changes}
-    return run_bench(BenchSettings("pairs", data, f"openai:m@{url}", **values), out)[0]
+    return run_bench(bench_settings("pairs", data, f"openai:m@{url}", **values), out)[0]
 
 
 def test_a_second_run_asks_nobody(data: Path, tmp_path: Path) -> None:
@@ -73,8 +72,8 @@ def test_another_question_is_asked(tmp_path: Path) -> None:
 
     def num_asked(how: SamplingParams = sampling, *, model: str = "m", **options: Any) -> int:
         before = len(server.bodies)
-        target, request = f"{model}@{options.pop('at', url)}", RequestOptions(**options)
-        sampler = open_sampler(target, EngineOptions(request=request, cache=tmp_path))
+        target = f"{model}@{options.pop('at', url)}"
+        sampler = open_sampler(target, EngineOptions(QueryConfig(**options, cache=tmp_path)))
         [drawn] = sampler.sample([asked], how)
         assert [completion.text for completion in drawn] == [server.verdict({"seed": seed}) for seed in seeds(how)]
         return len(server.bodies) - before
@@ -92,7 +91,7 @@ def test_another_question_is_asked(tmp_path: Path) -> None:
         assert [num_asked(model="n"), num_asked(at=elsewhere), num_asked(concurrency=1)] == [2, 2, 0]
         asked = other
         assert num_asked() == 2
-        sampler = open_sampler(f"m@{url}", EngineOptions(cache=tmp_path))
+        sampler = open_sampler(f"m@{url}", EngineOptions(QueryConfig.model_validate({"cache": tmp_path})))
         assert isinstance(sampler, StreamingSampler)
         before = len(server.bodies)
         each = [draw for batch in sampler.sample_each([(other, seed) for seed in seeds(sampling)], sampling) for draw in batch]
@@ -113,7 +112,7 @@ def test_failures_are_not_kept(data: Path, tmp_path: Path) -> None:
         assert (again.failure, again.cached_votes) == ("", ALL - 2)
         server.refuse = lambda body, number: (401, "no key")
         with pytest.raises(EndpointError, match="20 requests in a row failed"):
-            bench(url, data, tmp_path / "c", votes=6, request=RequestOptions(1))
+            bench(url, data, tmp_path / "c", votes=6, concurrency=1)
     assert len(server.bodies) <= ALL + 14 + 24
 
 
@@ -156,7 +155,7 @@ def test_nobody_needs_to_answer_what_is_kept(data: Path, tmp_path: Path) -> None
     assert (again.scores, again.cached_votes) == (first.scores, ALL)
     with pytest.raises(EndpointError, match=r"no OpenAI-compatible endpoint answers.*is the server running"):
         bench(url, data, tmp_path / "c", seed=1)
-    sampler = open_sampler(f"m@{url}", EngineOptions(cache=tmp_path / "none"))
+    sampler = open_sampler(f"m@{url}", EngineOptions(QueryConfig.model_validate({"cache": tmp_path / "none"})))
     sampler.check()
     with pytest.raises(EndpointError, match="is the server running"):
         sampler.sample([(Message("user", (Part("Hello"),)),)], SamplingParams(2))
@@ -165,8 +164,8 @@ def test_nobody_needs_to_answer_what_is_kept(data: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("judge", ["demo", "http://127.0.0.1:9", "panel:demo,http://127.0.0.1:9", "baseline:first"])
 def test_only_draws_of_their_own_are_kept(judge: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentence for who asks for it; what the environment names concerns endpoints alone."""
-    with pytest.raises(ConfigError, match=r"leave (it|--cache) out"):
-        run_bench(BenchSettings("pairs", data, judge, cache=tmp_path / "cache"), tmp_path / "out")
+    with pytest.raises(ConfigError, match=r"cache would have no effect on this judge; leave out"):
+        run_bench(bench_settings("pairs", data, judge, cache=tmp_path / "cache"), tmp_path / "out")
     monkeypatch.setenv("REWARDLAB_CACHE", str(tmp_path / "cache"))
     if judge == "baseline:first":
         ended = run_main(main, "bench", "run", "pairs", "--data", data, "--judge", judge, "--out", tmp_path / "out")
@@ -181,7 +180,7 @@ def test_damage_is_a_sentence(tmp_path: Path) -> None:
 
 
 def test_from_the_command_line(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`bench run`, `suite`, `listwise` and `rank`, by option and by the environment; of a panel each endpoint's answers."""
+    """`bench run`, `suite` and `rank`, by option and by the environment; of a panel each endpoint's answers."""
     server = ChatServer(by_seed=True)
     row = {"subset": "Math", "num_correct": 1, "num_incorrect": 3, "chosen": ["good"], "rejected": ["b", "c", "d"]}
     (tmp_path / "rb2.jsonl").write_text("\n".join(json.dumps({**row, "id": str(n), "prompt": f"Q{n}"}) for n in range(4)))
@@ -192,7 +191,7 @@ def test_from_the_command_line(data: Path, tmp_path: Path, monkeypatch: pytest.M
         commands: list[tuple[list[Any], str, list[Any]]] = [
             (["bench", "run", "pairs", "--controls", "", "--data", data], "24 of 24 votes", judge),
             (["bench", "suite", tmp_path / "suite.yaml", "--root", tmp_path], "", judge),
-            (["bench", "listwise", "--data", tmp_path / "rb2.jsonl"], "cached: 16 of 16 answers", single),
+            (["bench", "run", "rewardbench2:choice", "--data", tmp_path / "rb2.jsonl"], "cached: 16 of 16 answers", single),
             (["rank", tmp_path / "rb2.jsonl", "--plan", "circular"], "cached: 32 of 32 votes", single),
         ]
         asked = 0
@@ -200,7 +199,7 @@ def test_from_the_command_line(data: Path, tmp_path: Path, monkeypatch: pytest.M
             for part in ("first", "second"):
                 out = tmp_path / f"{command[0]}{command[1]}" / part
                 monkeypatch.setenv("REWARDLAB_CACHE", str(tmp_path / "of environment") if part == "second" else "")
-                option = ["--cache", tmp_path / "of environment"] if part == "first" else []
+                option = [f"cache={tmp_path / 'of environment'}"] if part == "first" else []
                 ended = run_main(main, *command, *how, out, *option)
                 assert ended.returncode in (0, 1), ended.stderr
                 asked, before = len(server.bodies), asked
@@ -213,7 +212,7 @@ def test_draws_without_a_seed_of_their_own_are_different_answers(data: Path, tmp
     server = ChatServer()
     with chat_server(server) as url:
         for out in ("a", "b"):
-            report = bench(url, data, tmp_path / out, request=RequestOptions(body={"seed": None}, concurrency=1))
+            report = bench(url, data, tmp_path / out, body={"seed": None}, concurrency=1)
             assert len(server.bodies) == ALL
     assert not any("seed" in body for body in server.bodies)
     assert report.cached_votes == ALL

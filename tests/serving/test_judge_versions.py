@@ -53,7 +53,7 @@ def judge_naming(word: str, gate: threading.Event | None = None) -> GenerativeJu
         choice = 1 if word in first or word not in second else 2
         return f"<think>{word}</think><answer>{choice}</answer>"
 
-    return GenerativeJudge(ScriptedSampler(answer), PLAIN, spec=f"hf:{word}")
+    return GenerativeJudge(ScriptedSampler(answer), PLAIN, judge=f"hf:{word}")
 
 
 def until(good: Callable[[], bool]) -> None:
@@ -184,7 +184,7 @@ def test_judges_of_another_kind_are_refused() -> None:
         with pytest.raises(ConfigError, match="cannot replace one of hf"):
             refuse_another_engine(spec, red)
     with pytest.raises(ConfigError, match="two scales"):
-        refuse_another_kind(ProbabilityJudge(red.sampler, PLAIN, spec="hf:red"), red)
+        refuse_another_kind(ProbabilityJudge(red.sampler, PLAIN, judge="hf:red"), red)
 
 
 def test_requests_on_one_connection() -> None:
@@ -226,7 +226,7 @@ def test_another_verdict_temperature_is_another_judge() -> None:
 
     def judge(tau: float, temperature: float = 1.0) -> GenerativeJudge:
         sampler = ScriptedSampler(lambda prompt, draw: "")
-        return GenerativeJudge(sampler, PLAIN, spec="hf:red", temperature=temperature, verdict_temperature=tau)
+        return GenerativeJudge(sampler, PLAIN, judge="hf:red", temperature=temperature, verdict_temperature=tau)
 
     versions = [JudgeVersion(judge(tau)) for tau in (1.5, 1.5, 4.0)] + [JudgeVersion(judge(1.5, 0.5))]
     assert versions[0].cache_name == versions[1].cache_name
@@ -288,7 +288,7 @@ def test_a_real_server_changes_its_judge(tmp_path: Path, demo_pairs: Any) -> Non
     name, port = tmp_path / "judge", free_port()
     name.write_text(f"hf:{folders[0]}")
     command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", "demo", "--judge-file", str(name)]
-    command += ["--max-tokens", "16", "--port", str(port), "--notice", "0"]
+    command += ["max_tokens=16", "--port", str(port), "--notice", "0"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     answers: list[Any] = []
     stop = threading.Event()

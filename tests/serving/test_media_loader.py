@@ -220,7 +220,7 @@ def judge(name: str = "scripted") -> GenerativeJudge:
     def first(prompt: tuple[Message, ...], draw: int) -> str:
         return "<think>x</think><answer>1</answer>"
 
-    return GenerativeJudge(ScriptedSampler(first, name), load_template("plain"), spec=name)
+    return GenerativeJudge(ScriptedSampler(first, name), load_template("plain"), judge=name)
 
 
 def test_images_count_as_bytes_that_are_held() -> None:

@@ -205,7 +205,7 @@ def test_the_context_with_rope_scaling(tiny_checkpoint: Path, tmp_path: Path) ->
 
     def context(engine_args: str = "", checkpoint: Path = scaled) -> ContextLength | None:
         return ContextLength.of(
-            GenerativeJudge(ScriptedSampler(lambda *_: ""), words, spec=f"vllm:{checkpoint}", engine_args=engine_args)
+            GenerativeJudge(ScriptedSampler(lambda *_: ""), words, judge=f"vllm:{checkpoint}", engine_args=engine_args)
         )
 
     found, plain = context(), context("--dtype bfloat16", tiny_checkpoint)

@@ -271,8 +271,8 @@ def test_a_real_judge_lives_through_it_all(tiny_checkpoint: Path, tmp_path: Path
 
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", f"hf:{tiny_checkpoint}", "--template", "plain"]
-    command += ["--max-tokens", "4", "--engine-timeout", "15", "--notice", "0.5", "--port", str(port)]
+    command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", f"hf:{tiny_checkpoint}", "template=plain"]
+    command += ["max_tokens=4", "--engine-timeout", "15", "--notice", "0.5", "--port", str(port)]
     process = subprocess.Popen([*command, "--uploads", str(tmp_path)], stderr=subprocess.DEVNULL)
     try:
         pair = demo_pairs[0][0]

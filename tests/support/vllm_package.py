@@ -29,7 +29,7 @@ from torch import Tensor
 from rewardlab.models.families import end_token_ids, image_token_id, left_pad
 from rewardlab.models.loading import load_model
 from rewardlab.samplers.decode import draw
-from rewardlab.samplers.vllm import FORBIDDEN
+from rewardlab.samplers.vllm_server import FORBIDDEN
 
 VERSION = "0.31.0"
 MODULES = {

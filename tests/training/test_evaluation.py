@@ -160,7 +160,7 @@ def test_as_the_benchmark_judges(finished_run: Path, demo_pairs: Any) -> None:
     """The accuracy of an evaluation is that of the same checkpoint in `bench run pairs`, one greedy vote in each order, with
     pictures and with grey ones."""
     from rewardlab.benchmarks.runner import run_bench
-    from rewardlab.benchmarks.settings import BenchSettings
+    from rewardlab.benchmarks.settings import bench_settings
 
     pairs = demo_pairs[0][100:112]
     model, processor = load_model(str(finished_run / "rl" / "final"), device="cpu")
@@ -169,7 +169,7 @@ def test_as_the_benchmark_judges(finished_run: Path, demo_pairs: Any) -> None:
     data = finished_run / "twelve.parquet"
     write_parquet(pairs, data)
     judge = f"hf:{finished_run / 'rl' / 'final'}"
-    settings = BenchSettings("pairs", data, judge, votes=1, temperature=0.0, max_tokens=32, controls=("blank",))
+    settings = bench_settings("pairs", data, judge, votes=1, temperature=0.0, max_tokens=32, controls=("blank",))
     report, _ = run_bench(settings, finished_run / "bench_twelve")
     scores = report.scores
     assert metrics["eval/accuracy"] == pytest.approx(scores.accuracy.micro)

@@ -149,7 +149,7 @@ def test_a_judge_is_read_as_the_user_says(half_base: Path) -> None:
         assert judge.sampler.model.config._attn_implementation == ("eager" if text else "sdpa")  # type: ignore[attr-defined]
         assert len(judge.compare(pair).votes) == 2
     for text in ("--dtype int4", "--max-model-len 1024", "bfloat16"):
-        with pytest.raises(ConfigError, match=r"--engine-args .*expected \[--dtype auto\|bfloat16\|float32\]"):
+        with pytest.raises(ConfigError, match=r"engine_args .*expected \[--dtype auto\|bfloat16\|float32\]"):
             open_generative_judge(f"hf:{half_base}", engine_args=text)
 
 

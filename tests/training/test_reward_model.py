@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.config import RMConfig
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import CheckpointError, ConfigError, DataError
@@ -121,7 +121,7 @@ def test_it_learns_to_see_and_is_benchmarked(tiny_checkpoint: Path, demo_pairs: 
     assert read_card(final)["stage"] == "rm"  # type: ignore[index]
     write_parquet(kept, tmp_path / "pairs.parquet")
     assert write_scores(final, kept, tmp_path / "scores.jsonl") == 24
-    settings = BenchSettings("pairs", tmp_path / "pairs.parquet", f"replay:{tmp_path / 'scores.jsonl'}", template="plain")
+    settings = bench_settings("pairs", tmp_path / "pairs.parquet", f"replay:{tmp_path / 'scores.jsonl'}", template="plain")
     report = run_bench(settings, tmp_path / "bench")[0].to_json()
     assert report["accuracy"]["micro"] == 1.0
     last = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()][-2]

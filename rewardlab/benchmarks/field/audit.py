@@ -57,8 +57,7 @@ class FieldScore:
 
 def _samples(replay: Replay, row: Row) -> dict[str, list[Vote]]:
     counts = dict(zip(BOTH_ORDERS, replay.counts(row.row), strict=True))
-    recorded = replay.as_recorded()
-    return {order: recorded.votes(row, order, number) for order, number in counts.items() if number}
+    return {order: replay.votes(row, order, number) for order, number in counts.items() if number}
 
 
 def text_in(vote: Vote, written: str, verdict_format: str) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer
 from rewardlab.benchmarks.media import NUM_FRAMES
-from rewardlab.benchmarks.mm_rlhf.export import rewards_of_votes
 from rewardlab.benchmarks.mm_rlhf.loader import is_mm_rlhf_row, load_mm_rlhf
-from rewardlab.benchmarks.mm_rlhf.official import reward_lines, score_rewards
+from rewardlab.benchmarks.mm_rlhf.official import reward_lines, rewards_of_votes, score_rewards
 
 BENCHMARK = Benchmark(
     name="mm_rlhf",

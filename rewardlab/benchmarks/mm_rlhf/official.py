@@ -19,6 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rewardlab.benchmarks.base import Row
+from rewardlab.types import Judgment
+from rewardlab.verdicts.votes import share_of_valid
+
 CATEGORIES = ("mcq", "long", "short", "safety", "video")
 
 
@@ -74,3 +78,13 @@ def reward_lines(table: Mapping[str, Mapping[str, float]]) -> list[str]:
     cell = table["overall"]
     lines += ["", "Overall Metrics:", f"Overall Accuracy: {cell['accuracy']:.2f}", f"Overall ACC+: {cell['acc_plus']:.2f}"]
     return [*lines, f"Total Items: {cell['total']}"]
+
+
+def rewards_of_votes(rows: Sequence[Row], judgments: Sequence[Judgment], verdict_format: str, seed: int) -> list[Any]:
+    """Return the share of votes for each answer, both orders weighing the same, in place of a scalar model's rewards."""
+    records = []
+    for row, judgment in zip(rows, judgments, strict=True):
+        share = share_of_valid(judgment.votes)
+        rewards = [0.0, 0.0] if share is None else [share, 1 - share]
+        records.append({"id": row.cluster, row.slices["medium"]: row.medium, "rewards": rewards})
+    return records

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer
-from rewardlab.benchmarks.mmrb2.export import lines_of_predictions, predictions_of_votes, task_lines
 from rewardlab.benchmarks.mmrb2.loader import TASKS, load_mmrb2
+from rewardlab.benchmarks.mmrb2.official import lines_of_predictions, predictions_of_votes, task_lines
 
 _FOLDER = "https://raw.githubusercontent.com/facebookresearch/MMRB2/main/benchmark"
 

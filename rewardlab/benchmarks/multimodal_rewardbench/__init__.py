@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer
-from rewardlab.benchmarks.multimodal_rewardbench.export import outputs_of_votes
 from rewardlab.benchmarks.multimodal_rewardbench.loader import load_multimodal_rewardbench
-from rewardlab.benchmarks.multimodal_rewardbench.official import output_lines, score_outputs
+from rewardlab.benchmarks.multimodal_rewardbench.official import output_lines, outputs_of_votes, score_outputs
 
 BENCHMARK = Benchmark(
     name="multimodal_rewardbench",

@@ -8,17 +8,145 @@ from __future__ import annotations
 
 import ast
 import csv
+import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import zipfile
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
-from rewardlab.benchmarks.data_files import check_text, json_rows, whole_json
-from rewardlab.benchmarks.recordings.samples import Key, RecordedSample, text_key
-from rewardlab.benchmarks.recordings.xlsx import sheet_rows
-from rewardlab.errors import DataError
+from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.data_files import check_text, json_rows, reason, whole_json
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.types import Choice, Order
 from rewardlab.verdicts.parse import format_verdict
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RecordedSample:
+    """One recorded sample. ``key`` names its pair; ``first`` is the text of the response shown first, None: by ``order``.
+
+    Exactly one of ``text``, ``scores`` (of the responses in the order of the data) and ``right`` is given.
+    """
+
+    key: Key
+    order: Order = Order.GIVEN
+    first: str | None = None
+    text: str | None = None
+    scores: tuple[float, float] | None = None
+    right: bool | None = None
+
+
+@dataclass(frozen=True)
+class Import:
+    """Replay rows of a recording: of ``num_samples`` as many as have a row; ``num_rows`` of the benchmark have one."""
+
+    rows: tuple[Mapping[str, Any], ...]
+    num_samples: int
+    num_unmatched: int
+    num_rows: int
+    template: str | None
+
+
+def plain_question(text: str) -> str:
+    """Return a question without the place of its image, which copies of one benchmark write differently."""
+    return text.replace("<image>\n", "").replace("<image>", "").strip()
+
+
+def text_key(question: str, responses: Sequence[str]) -> Key:
+    """Return the key of a pair by its words, in whatever order the responses stand."""
+    return (plain_question(question), *sorted(response.strip() for response in responses))
+
+
+def rows_by_text(rows: Iterable[Row]) -> dict[Key, list[Row]]:
+    """Return the rows by :func:`text_key`; several where all words agree."""
+    table: dict[Key, list[Row]] = defaultdict(list)
+    for row in rows:
+        table[text_key(row.pair.question, row.pair.responses)].append(row)
+    return table
+
+
+def replay_row(row: Row, sample: RecordedSample) -> dict[str, Any]:
+    """Return the line of a replay file. Raise ValueError where the response shown first is none of the row's."""
+    if sample.right is not None:
+        return {"row": row.row, "right": sample.right}
+    if sample.scores is not None:
+        return {"row": row.row, "scores": list(sample.scores)}
+    order = sample.order
+    if sample.first is not None:
+        stripped = [response.strip() for response in row.pair.responses]
+        order = Order.GIVEN if stripped.index(sample.first.strip()) == 0 else Order.SWAPPED
+    return {"row": row.row, "order": order.value, "text": sample.text}
+
+
+_MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
+_SHEET, _SHARED = "xl/worksheets/sheet1.xml", "xl/sharedStrings.xml"
+MOST_BYTES = 1 << 30  # of a part once unpacked
+_ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")  # a character that XML cannot hold
+
+
+def sheet_rows(path: Path, expected: str) -> Iterator[dict[str, str]]:
+    """Yield the rows of the first sheet by the names in its first row; an empty cell is "". Raise DataError for a file that is
+    none, ``expected`` says what it should be.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            shared = _shared_texts(archive, path)
+            names: dict[int, str] | None = None
+            for _, element in ElementTree.iterparse(_part(archive, _SHEET, path)):
+                if element.tag != f"{_MAIN}row":
+                    continue
+                cells = dict(_cells(element, shared))
+                element.clear()  # memory holds one row
+                if names is None:
+                    names = cells
+                elif any(cells.values()):
+                    yield {name: cells.get(place, "") for place, name in names.items()}
+    except (OSError, KeyError, ValueError, IndexError, zipfile.BadZipFile, ElementTree.ParseError) as error:
+        raise DataError(f"{path}: is no .xlsx file that can be read; expected {expected}, or saved as .csv") from error
+
+
+def _part(archive: zipfile.ZipFile, name: str, path: Path) -> zipfile.ZipExtFile:
+    if (size := archive.getinfo(name).file_size) > MOST_BYTES:
+        raise DataError(f"{path}: holds {size >> 20:,} MiB of cells, more than {MOST_BYTES >> 20:,}; save it as .csv")
+    return archive.open(name)  # type: ignore[return-value]
+
+
+def _shared_texts(archive: zipfile.ZipFile, path: Path) -> list[str]:
+    if _SHARED not in archive.namelist():
+        return []
+    items = ElementTree.parse(_part(archive, _SHARED, path)).getroot()
+    return [_text(item) for item in items]
+
+
+def _text(item: ElementTree.Element) -> str:
+    """Return a text in one piece or in several of different fonts."""
+    return _plain("".join(piece.text or "" for piece in item.iter(f"{_MAIN}t")))
+
+
+def _plain(text: str) -> str:
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), text)
+
+
+def _cells(row: ElementTree.Element, shared: list[str]) -> Iterator[tuple[int, str]]:
+    place = -1
+    for cell in row.iter(f"{_MAIN}c"):
+        place = _column(cell.get("r", "")) if cell.get("r") else place + 1
+        value, kind = cell.findtext(f"{_MAIN}v", ""), cell.get("t", "n")
+        yield place, shared[int(value)] if kind == "s" else _text(cell) if kind == "inlineStr" else _plain(value)
+
+
+def _column(reference: str) -> int:
+    """Return the column of "B7" from 0: 1."""
+    number = 0
+    for letter in re.match(r"[A-Z]*", reference)[0]:  # type: ignore[index]
+        number = 26 * number + ord(letter) - ord("A") + 1
+    return number - 1
 
 
 @dataclass(frozen=True)
@@ -142,3 +270,53 @@ RECORDERS: Mapping[str, Recorder] = {
 def row_keys(by: str, group: str, place: int, pair_id: str, prompt_id: str, medium: str) -> Key:
     """Return the key under which samples of a recorder name a row that is the ``place``-th of its group."""
     return {"group": (group, str(place)), "id": (pair_id,), "medium": (prompt_id, medium)}[by]
+
+
+MOST_UNMATCHED = 0.05  # share of the samples without a row from which the recording is of other data
+
+
+def import_recording(name: str, path: Path, rows: Sequence[Row]) -> Import:
+    """Return the samples of a file in the form ``name`` (:data:`RECORDERS`) as lines of a replay file of ``rows``.
+
+    Samples that several rows share in all that names them go to these in turn. Raise ConfigError for an unknown form, DataError
+    for a file of another one, and where more than a twentieth of the samples belong to no row.
+    """
+    if name not in RECORDERS:
+        raise ConfigError(f"unknown form {name!r} of a recording; expected one of {', '.join(RECORDERS)}")
+    recorder = RECORDERS[name]
+    table = rows_by_text(rows) if recorder.by == "texts" else _rows_by_key(rows, recorder)
+    lines, unmatched, total, turn = [], 0, 0, Counter[Key]()
+    for sample in _samples(recorder, path):
+        total += 1
+        places = table.get(sample.key, [])
+        if not places:
+            unmatched += 1
+            continue
+        lines.append(replay_row(places[turn[sample.key] % len(places)], sample))
+        turn[sample.key] += 1
+    if not total:
+        raise DataError(f"{path}: holds no samples")
+    if unmatched > MOST_UNMATCHED * total:
+        raise DataError(
+            f"{path}: {unmatched:,} of {total:,} samples belong to no row of the data; is --data the same benchmark?"
+        )
+    return Import(tuple(lines), total, unmatched, len({line["row"] for line in lines}), recorder.template)
+
+
+def _samples(recorder: Recorder, path: Path) -> Iterator[RecordedSample]:
+    try:
+        yield from recorder.read(path)
+    except DataError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, SyntaxError, csv.Error) as error:
+        raise DataError(f"{path}: a sample cannot be read ({reason(error)}); expected {recorder.inputs}") from error
+
+
+def _rows_by_key(rows: Sequence[Row], recorder: Recorder) -> dict[Key, list[Row]]:
+    table: dict[Key, list[Row]] = defaultdict(list)
+    places: Counter[str] = Counter()
+    for row in rows:
+        key = row_keys(recorder.by, row.group, places[row.group], row.pair.pair_id, row.cluster, row.medium)
+        table[key].append(row)
+        places[row.group] += 1
+    return table

@@ -13,7 +13,9 @@ BENCHMARK = Benchmark(
     num_prompts=1865,
     files=BenchmarkFiles(repo="allenai/reward-bench-2", media="there is none: text only"),
     scorers={
-        "rewardbench2": OfficialScorer(lambda rows, data: text_lines(rows), "the official.jsonl of `bench listwise`"),
+        "rewardbench2": OfficialScorer(
+            lambda rows, data: text_lines(rows), "the official.jsonl of `bench run rewardbench2:choice`"
+        ),
         "rewardbench2_ties": OfficialScorer(
             lambda rows, data: subset_lines({}, ties(rows)), "JSON lines with id, num_correct, scores"
         ),

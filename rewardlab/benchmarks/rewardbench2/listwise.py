@@ -16,11 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rewardlab.benchmarks.asked_without import asked_without
-from rewardlab.benchmarks.headline import NOT_ONE_VERDICT
-from rewardlab.benchmarks.report_model import Accuracy, CountedEstimate, json_form
+from rewardlab.benchmarks.report_model import NOT_ONE_VERDICT, Accuracy, CountedEstimate, json_form
 from rewardlab.benchmarks.rewardbench2 import official
 from rewardlab.benchmarks.rewardbench2.loader import ListPrompt, load_prompts
+from rewardlab.benchmarks.runner import omitted_fields
 from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.files import data_hash, write_atomic
 from rewardlab.data.votes import completion_of, completion_row
@@ -31,7 +30,7 @@ from rewardlab.models.checkpoints import commit, versions
 from rewardlab.prompts.listwise import LETTERS, list_messages, load_list_prompt, read_choice, read_rating
 from rewardlab.reporting.progress import bar
 from rewardlab.reporting.tables import markdown_table, percent, with_interval
-from rewardlab.samplers.base import SamplingParams, StreamingSampler, prompt_seed
+from rewardlab.samplers.base import StreamingSampler, prompt_seed
 from rewardlab.samplers.failures import MAX_FAILED, FailureStreak, errors_in_words, failure_sentence
 from rewardlab.types import Completion, Message, VerdictStatus
 
@@ -132,7 +131,7 @@ def run_listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> L
     words, every = load_list_prompt(kind, settings.words), load_prompts(settings.data)[: settings.limit]
     prompts = [prompt for prompt in every if settings.protocol == "ratings" or prompt.is_one_of_four]
     if not prompts:
-        raise ConfigError(f"{settings.data}: has no prompt with one right and three wrong answers; use --protocol ratings")
+        raise ConfigError(f"{settings.data}: has no prompt with one right and three wrong answers; run rewardbench2:ratings")
     identity = {
         **judge.identity,
         "data": data_hash(settings.data),
@@ -143,7 +142,7 @@ def run_listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> L
     }
     with AppendLog(out / "answers.jsonl", identity) as log:
         answers = _ask(judge, prompts, settings, words, log)
-    without = asked_without(judge, out)
+    without = omitted_fields(judge, out)
     records = official_records(prompts, answers, settings.protocol, settings.seed)
     try:
         official_lines = official.text_lines(records)
@@ -158,7 +157,7 @@ def run_listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> L
         words=str(settings.words or f"{kind}.txt"),
         template=judge.template.name,
         temperature=None if "temperature" in without else judge.temperature,
-        max_tokens=judge.max_tokens,
+        max_tokens=judge.config.max_tokens,
         seed=settings.seed,
         left_out=len(every) - len(prompts),
         scores=(score_choices if settings.protocol == "choice" else score_ratings)(prompts, answers),
@@ -237,7 +236,7 @@ class _Questions:
 def _asked(judge: GenerativeJudge, questions: _Questions, missing: Sequence[Place]) -> Iterator[list[tuple[Place, Completion]]]:
     """Yield the answers at the missing places, those in a list that came together: each by itself where the sampler can, else
     those of a chunk, which is asked whole where draws depend on what else is asked."""
-    sampler, params = judge.sampler, SamplingParams(1, judge.temperature, judge.top_p, judge.max_tokens)
+    sampler, params = judge.sampler, judge.params(1)
     if isinstance(sampler, StreamingSampler) and sampler.is_streaming:
         chats = ((questions.messages(at), questions.seed(at[0] // CHUNK)) for at in missing)
         requests = ((messages, prompt_seed(seed, messages)) for messages, seed in chats)
@@ -347,9 +346,9 @@ def listwise_markdown(report: ListReport) -> str:
         lines.append(f"- cached: {report.cached_answers:,} of {scores.num_answers:,} answers")
     lines += [f"- invalid rate: {100 * scores.invalid_rate:.2f} %, by status {dict(scores.statuses)}"]
     if scores.statuses.get("truncated") == scores.num_answers:
-        lines.append("- every answer was cut off: raise --max-tokens")
+        lines.append("- every answer was cut off: raise max_tokens")
     if report.left_out:
         lines += [
-            f"- {report.left_out:,} prompts left out: not one right and three wrong answers (rate them: --protocol ratings)"
+            f"- {report.left_out:,} prompts left out: not one right and three wrong answers (rate them: rewardbench2:ratings)"
         ]
     return "\n".join([*lines, f"- command: {report.command or '–'}", f"- commit: {report.commit}"]) + "\n"

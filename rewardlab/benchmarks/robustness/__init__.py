@@ -1,1 +1,1 @@
-"""Robustness: how often an attack wins, or turns a judgment that was right without it (``rewardlab bench robustness``)."""
+"""Robustness: how often an attack wins, or turns a judgment that was right without it (``NAME:attacked``)."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer
-from rewardlab.benchmarks.vl_rewardbench.export import draws_of_votes, lines_of_export
 from rewardlab.benchmarks.vl_rewardbench.loader import GROUPINGS, is_vl_rewardbench_row, load_vl_rewardbench
-from rewardlab.benchmarks.vl_rewardbench.official import lines_of_draws
+from rewardlab.benchmarks.vl_rewardbench.official import draws_of_votes, lines_of_draws, lines_of_export
 
 BENCHMARK = Benchmark(
     name="vl_rewardbench",

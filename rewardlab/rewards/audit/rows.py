@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.images import read_image
 from rewardlab.data.pairs import rows_of
 from rewardlab.errors import ConfigError, DataError
@@ -192,13 +193,13 @@ def pair_judge(judge: ModelJudge, *, num_votes: int, seed: int) -> PairJudge:
 
 
 @contextmanager
-def open_rewarder(judge: str | None, *, votes: int, api_key: str, seed: int) -> Iterator[Rewarder]:
-    """Yield a rewarder with every rule, and the judge a SPEC names; the processes that compare mathematics end with it."""
+def open_rewarder(judge: JudgeConfig | None, *, seed: int) -> Iterator[Rewarder]:
+    """Yield a rewarder with every rule, and the judge if there is one; the processes that compare mathematics end with it."""
     score: PairJudge | None = None
     if judge is not None:
-        opened = open_model_judge(judge, api_key=api_key)
+        opened = open_model_judge(judge)
         opened.check()
-        score = pair_judge(opened, num_votes=votes, seed=seed)
+        score = pair_judge(opened, num_votes=judge.votes or 1, seed=seed)
     math = MathVerifier()
     try:
         yield Rewarder(all_verifiers(math), score)

@@ -115,9 +115,9 @@ def chat_routes(service: JudgeService) -> APIRouter:
             parts.append(Message(role, (*images, Part(text=text))))
         judge = service.judge
         options = (request.temperature, request.top_p, request.max_completion_tokens or request.max_tokens)
-        defaults = (judge.temperature, judge.top_p, judge.max_tokens)
+        defaults = (judge.config.temperature, judge.config.top_p, judge.config.max_tokens)
         temperature, top_p, max_tokens = (b if a is None else a for a, b in zip(options, defaults, strict=True))
-        service.limits.check_completion(request.n, int(max_tokens), judge.max_tokens)
+        service.limits.check_completion(request.n, int(max_tokens), judge.config.max_tokens)
         seed = secrets.randbelow(2**31) if request.seed is None else request.seed
         params = SamplingParams(request.n, temperature, top_p, int(max_tokens), seed)
         job = ChatJob(tuple(parts), params, is_new_draw=request.seed is None)

@@ -20,7 +20,7 @@ from rewardlab.processes import num_processes
 from rewardlab.prompts import Template
 from rewardlab.rewards.rollout import RewardFunction
 from rewardlab.samplers.decode import HotToken
-from rewardlab.samplers.vllm import FORBIDDEN
+from rewardlab.samplers.vllm_server import FORBIDDEN
 from rewardlab.training.policy_gradient.arguments import PolicyArguments
 from rewardlab.training.policy_gradient.critic_fit import CriticFit, StopAtPlateau, critic_config, record_fit, rule_of
 from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling

@@ -12,13 +12,15 @@ from rewardlab.benchmarks.benchmark import benchmark
 from rewardlab.benchmarks.suite import entry_settings
 from rewardlab.cli import main
 from rewardlab.config import SuiteConfig
+from rewardlab.config.judge import RequestConfig
 from rewardlab.data.pairs import write_parquet
 from rewardlab.distill.pipeline import distill
 from rewardlab.errors import ConfigError
 from rewardlab.judging.engines import open_generative_judge, open_model_judge
+from rewardlab.judging.spec import judge_config
 from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.field_fit import FieldFit
 from rewardlab.samplers.openai_api import OpenAISampler
-from rewardlab.samplers.request_options import FieldFit, RequestOptions, parse_body
 from rewardlab.types import FinishReason, Message, Part
 from tests.support.distillation import config_for
 from tests.support.openai_server import ChatServer, chat_server
@@ -106,7 +108,7 @@ def test_a_refusal_that_repeats_the_prompt() -> None:
 
     server = ChatServer(refuse=moderate)
     with chat_server(server) as url:
-        sampler = OpenAISampler(url, "m", concurrency=1)
+        sampler = OpenAISampler(url, "m", request=RequestConfig.model_validate({"concurrency": 1}))
         refused = (Message("user", (Part(text="What temperature does the seed need?"),)),)
         rows = sampler.sample([PROMPT, refused, PROMPT], SamplingParams(temperature=0.5))
         assert [row[0].failed for row in rows] == [False, True, False]
@@ -136,10 +138,11 @@ def test_fields_concurrency_and_deadline() -> None:
     """They reach the server as they are; no more requests at a time than asked for; a late answer is a time-out."""
     server = ChatServer(delay_s=0.05)
     with chat_server(server) as url:
-        request = RequestOptions(2, 5.0, "low", {"verbosity": "low", "seed": None, "chat_template_kwargs": {"a": 1}})
-        judge = open_generative_judge(f"openai:m@{url}", request=request)
+        body = {"verbosity": "low", "seed": None, "chat_template_kwargs": {"a": 1}}
+        keys: dict[str, Any] = {"concurrency": 2, "deadline_s": 5.0, "reasoning_effort": "low", "body": body}
+        judge = open_generative_judge(f"openai:m@{url}", **keys)
         assert all(row[0].finish is FinishReason.STOP for row in judge.sampler.sample([PROMPT] * 8, SamplingParams()))
-        late = open_generative_judge(f"openai:m@{url}", request=RequestOptions(deadline_s=0.01)).sampler
+        late = open_generative_judge(f"openai:m@{url}", deadline_s=0.01).sampler
         assert late.sample([PROMPT], SamplingParams())[0][0].finish is FinishReason.TIMEOUT
     assert server.most == 2
     sent = server.bodies[0]
@@ -152,10 +155,10 @@ def test_another_effort_is_another_run(pairs_file: Path, tmp_path: Path) -> None
     """The options of the command line decide the votes, but for how fast they are asked for."""
     with chat_server(ChatServer()) as url:
         run = ["bench", "run", "pairs", "--data", pairs_file, "--judge", f"openai:m@{url}", "--out", tmp_path / "out"]
-        low = ["--reasoning-effort", "low", "--body", '{"verbosity": "low"}']
-        assert run_main(main, *run, *low, "--concurrency", "3").returncode == 0
-        assert run_main(main, *run, *low, "--concurrency", "4", "--deadline", "9").returncode == 0
-        other = run_main(main, *run, "--reasoning-effort", "high", "--body", '{"verbosity": "low"}')
+        low = ["reasoning_effort=low", 'body={"verbosity": "low"}']
+        assert run_main(main, *run, *low, "concurrency=3").returncode == 0
+        assert run_main(main, *run, *low, "concurrency=4", "deadline_s=9").returncode == 0
+        other = run_main(main, *run, "reasoning_effort=high", 'body={"verbosity": "low"}')
     assert other.returncode == 2
     assert "differs in judge" in other.stderr
     assert "reasoning_effort=low" in json.loads((tmp_path / "out" / "report.json").read_text())["judge"]
@@ -165,36 +168,35 @@ def test_a_suite_says_how_each_is_asked(pairs_file: Path, tmp_path: Path) -> Non
     """An entry's own options hold where the command says nothing."""
     entry = {"benchmark": "pairs", "data": pairs_file.name, "reasoning_effort": "low", "body": {"a": 1}, "concurrency": 3}
     config = SuiteConfig.model_validate({"title": "t", "benchmarks": [entry]})
-    [settings] = entry_settings(config, tmp_path, judge="demo", request=RequestOptions(4, body={"b": 2}))
-    assert settings.request == RequestOptions(4, None, "low", {"a": 1, "b": 2})
+    [settings] = entry_settings(config, tmp_path, "openai:m@http://127.0.0.1:9", {"concurrency": 4, "body": {"b": 2}})
+    query = settings.judge
+    assert (query.concurrency, query.reasoning_effort, query.body) == (4, "low", {"a": 1, "b": 2})
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"body": {"temperature": 0.3}}, "the body sets temperature, which is --temperature"),
-        ({"body": {"max_tokens": None}}, "which is --max-tokens"),
+        ({"body": {"temperature": 0.3}}, "body: sets temperature, which temperature sets"),
+        ({"body": {"max_tokens": None}}, "body: sets max_tokens, which max_tokens sets"),
         ({"body": {"stream": True}}, "answers are read whole"),
-        ({"max_tokens_field": "limit"}, "expected one of auto, max_tokens, max_completion_tokens"),
-        ({"concurrency": 0}, "concurrency of 1 or more"),
+        ({"max_tokens_field": "limit"}, "should be 'auto', 'max_tokens' or 'max_completion_tokens'"),
+        ({"concurrency": 0}, "concurrency: .* greater than or equal to 1"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        RequestOptions(**options)
+        judge_config("openai:m@http://127.0.0.1:9", options)
 
 
 def test_only_endpoints_take_them(tiny_checkpoint: Path) -> None:
     """What a judge would not heed is refused; of a panel's members the endpoints heed it."""
-    request = RequestOptions(reasoning_effort="low")
     for spec in (f"hf:{tiny_checkpoint}", "http://127.0.0.1:9", "panel:http://127.0.0.1:9,http://127.0.0.1:8"):
-        with pytest.raises(ConfigError, match="are of openai: judges"):
-            open_model_judge(spec, request=request)
-    panel = open_model_judge("panel:openai:m@http://127.0.0.1:9/v1,http://127.0.0.1:8", request=request)
-    assert [getattr(member, "request", "") for member in panel.members] == ["reasoning_effort=low", ""]  # type: ignore[attr-defined]
-    for text in ("[1]", "{a: 1}"):
-        with pytest.raises(ConfigError, match="--body"):
-            parse_body(text)
+        with pytest.raises(ConfigError, match="reasoning_effort would have no effect on this judge"):
+            open_model_judge(spec, reasoning_effort="low")
+    panel = open_model_judge("panel:openai:m@http://127.0.0.1:9/v1,http://127.0.0.1:8", reasoning_effort="low")
+    assert [member.config.request_identity for member in panel.members] == ["reasoning_effort=low", ""]
+    with pytest.raises(ConfigError, match="body: Input should be a valid dictionary"):
+        judge_config("openai:m@http://127.0.0.1:9", {"body": [1]})
 
 
 def test_cut_off_while_it_reasoned() -> None:
@@ -219,9 +221,19 @@ def test_what_the_body_leaves_out_is_not_reported(pairs_file: Path, tmp_path: Pa
             assert any("not greedy" in note for note in report.notes)
         row = {"id": "1", "prompt": "Q", "subset": "Math", "chosen": ["good"], "rejected": ["b", "c", "d"]}
         (tmp_path / "rb2.jsonl").write_text(json.dumps(row | {"num_correct": 1, "num_incorrect": 3}))
-        command = ["bench", "listwise", "--data", tmp_path / "rb2.jsonl", "--judge", f"openai:m@{url}", "--out", tmp_path / "l"]
+        command = [
+            "bench",
+            "run",
+            "rewardbench2:choice",
+            "--data",
+            tmp_path / "rb2.jsonl",
+            "--judge",
+            f"openai:m@{url}",
+            "--out",
+            tmp_path / "l",
+        ]
         for _ in range(2):
-            ended = run_main(main, *command, "--body", '{"temperature": null}')
+            ended = run_main(main, *command, 'body={"temperature": null}')
             assert "asked without temperature" in ended.stdout
             assert json.loads((tmp_path / "l" / "report.json").read_text())["temperature"] is None
     assert not any("temperature" in body for body in server.bodies)
