@@ -82,11 +82,10 @@ MODULES = {
     "serving/queue": (
         "tests/serving/test_queue.py",
         "tests/serving/test_queue_accounts.py",
-        "tests/serving/test_queue_times.py",
-        "tests/serving/test_fairness.py",
+        "tests/serving/test_schedule.py",
     ),
-    "serving/group_buffer": ("tests/serving/test_group_buffer.py",),
-    "serving/media": ("tests/serving/test_media.py", "tests/serving/test_media_loader.py", "tests/serving/test_uploads.py"),
+    "serving/groups": ("tests/serving/test_groups.py",),
+    "serving/media": ("tests/serving/test_media_loader.py", "tests/serving/test_uploads.py"),
 }
 
 # By module what a change became, and why nothing can see it.

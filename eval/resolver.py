@@ -38,7 +38,7 @@ class Case:
     adapters: tuple[str, ...]
 
 
-CLIENT = ("client", "chats")
+CLIENT = ("client",)
 CASES = (
     Case("verl==0.9.1", "verl", "", (*CLIENT, "verl", "verl_groups", "judge_rewards")),
     Case("openrlhf==0.11.2", "openrlhf", "", (*CLIENT, "openrlhf")),

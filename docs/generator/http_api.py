@@ -91,7 +91,7 @@ def _route(path: str, method: str, operation: dict[str, Any]) -> Iterator[str]:
 def prometheus_rows() -> list[str]:
     """Return a row of a table for each metric of ``/metrics``."""
     judge = _judge()
-    service = JudgeService(judge, JudgeQueue(judge))
+    service = JudgeService(JudgeQueue(judge))
     families = [*ServiceCollector(service).collect(), *service.histograms.registry.collect()]
     return [f"| `{f.name}{'_total' * (f.type == 'counter')}` | {f.type} | {escape_cell(f.documentation)} |" for f in families]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rewardlab.config.judge import JudgeConfig
     from rewardlab.judging.judge import GenerativeJudge
-    from rewardlab.serving.followed_judge import FollowedJudge
+    from rewardlab.serving.judge_file import JudgeFile
     from rewardlab.serving.limits import Limits
 
 
@@ -369,11 +369,10 @@ def serve_judge(options: ServeOptions) -> None:
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.spec import judge_config
     from rewardlab.samplers.base import Replicas
-    from rewardlab.serving.followed_judge import FollowedJudge
+    from rewardlab.serving.judge_file import JudgeFile
     from rewardlab.serving.limits import Limits
-    from rewardlab.serving.listening import listening_options
-    from rewardlab.serving.server import StopTimes, check_port, run_server
-    from rewardlab.serving.tracing import export_spans
+    from rewardlab.serving.request_record import export_spans
+    from rewardlab.serving.server import StopTimes, check_port, listening_options, run_server
 
     limits = Limits.of(options.limit or ())
     listening = listening_options(
@@ -397,7 +396,7 @@ def serve_judge(options: ServeOptions) -> None:
         config = _served(judge_config(named, keys))
         return open_generative_judge(config, restart_after_s=options.engine_timeout, replicas=replicas)
 
-    followed = FollowedJudge(options.judge_file, open_judge) if options.judge_file else None
+    followed = JudgeFile(options.judge_file, open_judge) if options.judge_file else None
     opened = open_judge(followed.read_or(options.judge) if followed else options.judge)
     app = _application(options, limits, opened, followed)
     del opened  # the application keeps it for as long as it serves
@@ -428,16 +427,17 @@ def _served(config: JudgeConfig) -> JudgeConfig:
     return config
 
 
-def _application(options: ServeOptions, limits: Limits, opened: GenerativeJudge, followed: FollowedJudge | None) -> Starlette:
+def _application(options: ServeOptions, limits: Limits, opened: GenerativeJudge, followed: JudgeFile | None) -> Starlette:
     """Return the application that serves a judge."""
     from rewardlab.data.pair_table import PairTable
     from rewardlab.serving.answer_signs import SignRules
     from rewardlab.serving.app import create_app
-    from rewardlab.serving.browser import accepted_hosts
-    from rewardlab.serving.keys_file import KeysFile
+    from rewardlab.serving.auth import KeysFile
     from rewardlab.serving.media import Media
+    from rewardlab.serving.middleware import accepted_hosts
     from rewardlab.serving.peers import Peers
-    from rewardlab.serving.service import GroupRules
+    from rewardlab.serving.queue import QueueOptions
+    from rewardlab.serving.service import GroupRules, ServerOptions
     from rewardlab.serving.uploads import UploadStore
     from rewardlab.serving.voting import VotingOptions
 
@@ -449,19 +449,20 @@ def _application(options: ServeOptions, limits: Limits, opened: GenerativeJudge,
     group_size = options.group_size or 8
     rules = GroupRules(voting, options.strategy, group_size, options.group_timeout, options.timeout, joins_parts)
     store = UploadStore(options.uploads, max_bytes=options.upload_bytes)
-    return create_app(
-        opened,
+    server = ServerOptions(
         rules=rules,
         keys_file=KeysFile(options.keys, per_minute=options.rate) if options.keys else None,
         media=Media(allowed_urls=options.allow_url or (), folder=options.media, uploads=store, limits=limits),
         allowed_hosts=accepted_hosts(options.host, options.allowed_host or ()),
         limits=limits,
         peers=Peers(options.address, options.peers.split(","), wait_s=timeouts) if options.peers else None,
-        followed=followed,
+        judge_file=followed,
         sign_rules=SignRules.of(None if options.signs_data is None else PairTable(options.signs_data), options.check_rate),
-        # An engine in a process has its own time limit; the queue's is for what is beyond it.
-        max_waiting=options.queue,
-        engine_timeout_s=2 * options.engine_timeout,
-        max_sequences=4 * config.batch_size,
-        num_threads=REMOTE_THREADS if opened.sampler.is_batch_invariant else max(1, options.replicas),
+        queue=QueueOptions(
+            max_waiting=options.queue,
+            engine_timeout_s=2 * options.engine_timeout,  # an engine in a process has its own; this one is for all others
+            max_sequences=4 * config.batch_size,
+            num_threads=REMOTE_THREADS if opened.sampler.is_batch_invariant else max(1, options.replicas),
+        ),
     )
+    return create_app(opened, server)

@@ -26,21 +26,20 @@ from rewardlab.samplers.concurrency import retry_after_s
 from rewardlab.serving.schemas import MAX_CHARS
 
 LOG = logging.getLogger(__name__)
-# A full queue, a proxy without a server behind it, an engine or a server that starts again, a deadline on the server.
+# A full queue, a proxy without its server, a restart of engine or server, a deadline on the server.
 PASSING = (429, 502, 503, 504)
-UNJUDGED, DRAWS = '"unjudged"', 3  # the judge gave no verdict; it is asked so often
-MAX_TIMEOUT_S = 3600.0  # that a request may ask for
+UNJUDGED, DRAWS = '"unjudged"', 3  # status without a verdict, and how often such a request is sent
+MAX_TIMEOUT_S = 3600.0  # the longest timeout_s of a request
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 5.0  # between two tries to connect
-LOSSLESS_PIXELS = 1920 * 1080  # of an image in memory that is sent as a PNG: a photo of a phone would be 20 MB
+LOSSLESS_PIXELS = 1920 * 1080  # an image in memory up to this size is sent as a PNG; a phone's photo would be 20 MB
 PHOTO_QUALITY, LONGEST_JPEG_PX = 95, 65_500
-_TOLD = set[tuple[str, str]]()  # servers and signs that this process has warned of
+_TOLD = set[tuple[str, str]]()  # (server, sign) that this process has logged
 
 
 def image_url(image: Any) -> str:
-    """Return a reference that the server understands, for an image as datasets have it: a URL, upload id or ``media:NAME``
-    (unchanged), a path or encoded bytes (sent as they are), ``{"bytes", "path"}``, or a PIL image (sent as
-    :func:`rewardlab.data.images.plain_pixels` shows it). Raises OSError for a file that cannot be read, DataError for what is
-    no image, MediaError for a PIL image that cannot be shown."""
+    """Return a reference for the server of an image as datasets have it: a URL, upload id or ``media:NAME`` (unchanged), a path
+    or encoded bytes (unchanged), ``{"bytes", "path"}``, or a PIL image (as :func:`rewardlab.data.images.plain_pixels`
+    normalises it). Raise OSError for an unreadable file, DataError for another object, MediaError for a broken PIL image."""
     if isinstance(image, Mapping):
         image = image.get("bytes") or image.get("path")
     if isinstance(image, str) and image.startswith(("data:", "upload:", "media:", "http://", "https://")):
@@ -53,8 +52,8 @@ def image_url(image: Any) -> str:
 
 
 def _encode(plain: Image.Image) -> bytes:
-    """Return a PNG up to :data:`LOSSLESS_PIXELS`, else a JPEG: of a photo that is as its file has it with the tables of that
-    file, by which pixels that did not change stay as they are, of any other of :data:`PHOTO_QUALITY`."""
+    """Return a PNG up to :data:`LOSSLESS_PIXELS`, else a JPEG: of an unchanged photo with the tables of its file, so that its
+    pixels stay equal, of another image with :data:`PHOTO_QUALITY`."""
     if plain.width * plain.height <= LOSSLESS_PIXELS or max(plain.size) > LONGEST_JPEG_PX:
         return encode_png(plain)
     file = io.BytesIO()
@@ -66,8 +65,8 @@ def _encode(plain: Image.Image) -> bytes:
 
 
 async def image_urls(rows: Sequence[Sequence[Any]]) -> list[tuple[str, ...]]:
-    """Return :func:`image_url` of the images in each row, encoded in a thread. An image that stands in several rows, as one
-    object or as several with the same pixels (TRL decodes a row once for each completion), is encoded once."""
+    """Return :func:`image_url` of the images in each row, encoded in a thread. An image in several rows, as one object or as
+    several with equal pixels (TRL decodes a row once for each completion), is encoded once."""
     return await asyncio.to_thread(_image_urls, [list(row) for row in rows])
 
 
@@ -89,28 +88,27 @@ def _image_urls(rows: list[list[Any]]) -> list[tuple[str, ...]]:
 
 
 def group_key(question: str) -> str:
-    """Return a word that responses to one question share, by which a balancer sends them to one of several servers: they wait
-    there for each other."""
+    """Return a key that responses to one question share, by which a balancer sends them to one of several servers, where they
+    wait for each other."""
     return hashlib.sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 @cache
 def _certificates() -> ssl.SSLContext:
-    """Return the system's certificates, read once: that takes longer than a request."""
+    """Return the system's certificates, read once because that takes longer than a request."""
     return httpx.create_ssl_context()
 
 
 class RewardClient:
-    """A client of one server. It waits for a server that is full, starts again or cannot be reached, as long as ``deadline_s``
-    allows; a failure is None, logged, counted.
+    """A client of one server. It waits up to ``deadline_s`` for a server that is full, restarts or cannot be reached; a failure
+    is None, logged and counted.
 
-    ``options`` go into every request: ``votes``, ``strategy``, ``anchor``, ``budget``, ``priority``. The key is ``api_key`` or
-    the environment's ``REWARDLAB_API_KEY``, the deadline 600 s or ``REWARDLAB_DEADLINE_S``. Raise EndpointError if the server
-    refuses the key, one of the options, or the size of a group, or is no server of rewards: none would ever come. Raise
-    ConfigError for a ``url`` or a deadline that is none.
+    ``options`` go into every request: ``votes``, ``strategy``, ``anchor``, ``budget``, ``priority``. Defaults: ``api_key`` from
+    ``REWARDLAB_API_KEY``, ``deadline_s`` from ``REWARDLAB_DEADLINE_S`` or 600. Raise EndpointError if the server refuses the
+    key, an option or the size of a group, or is not a `rewardlab serve`: a retry cannot succeed. Raise ConfigError for a
+    malformed ``url`` or deadline.
 
-    ``signs`` are those that the server last saw in this key's answers, that a policy pleases the judge rather than gets better;
-    each is logged once.
+    ``signs`` are the last policy signs in the answers of this key; each is logged once.
     """
 
     def __init__(self, url: str, *, api_key: str = "", deadline_s: float | None = None, **options: Any) -> None:
@@ -126,8 +124,8 @@ class RewardClient:
     async def rewards(
         self, question: str, responses: Sequence[str], images: Sequence[Any] = (), **options: Any
     ) -> list[float | None]:
-        """Return a reward for each response, in -1..1, None if it was not judged: a response that is longer than the server
-        takes, and one that has no other and no anchor to be compared with. ``options`` override those of the client."""
+        """Return a reward in -1..1 for each response, None if it was not judged, is longer than the server accepts, or has
+        neither another response nor an anchor to compare with. ``options`` override those of the client."""
         options = self.options | options
         rewards: list[float | None] = [None] * len(responses)
         sent = [n for n, text in enumerate(responses) if len(text) <= MAX_CHARS]
@@ -161,8 +159,8 @@ class RewardClient:
     async def post(
         self, path: str, body: Any, *, group: str = "", is_judged: Callable[[Any], bool] = lambda answer: True
     ) -> Any:
-        """Return the JSON of the server's response, or None if it fails. ``group`` is the :func:`group_key` of a sample that is
-        sent alone. An answer that is not ``is_judged`` is asked for again, :data:`DRAWS` times in all."""
+        """Return the JSON of the server's answer, or None if it fails. ``group`` is the :func:`group_key` of a sample that is
+        sent alone. A request whose answer is not ``is_judged`` is sent :data:`DRAWS` times at most."""
         headers = self._headers | ({"X-Group-Key": group} if group else {})
         body = _sendable(body)
         end, wait_s, num_unjudged = time.monotonic() + self.deadline_s, FIRST_WAIT_S, 0
@@ -190,7 +188,7 @@ class RewardClient:
                 await asyncio.sleep(pause_s)
 
     def _read(self, path: str, response: httpx.Response) -> Any:
-        """Return the JSON of a response, or a _Failure. Raise EndpointError where no reward would ever come."""
+        """Return the JSON of an answer, or a _Failure. Raise EndpointError if a retry cannot succeed."""
         code, text = response.status_code, response.text[:200]
         if code in (401, 403, 404, 405):
             raise EndpointError(f"{self.url}{path}: HTTP {code}: {text}")
@@ -225,7 +223,7 @@ class RewardClient:
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why there is no answer, after how many seconds to ask again (None: never), and whether the judge was asked."""
+    """Why there is no answer, after how many seconds to retry (None: never), and whether the judge gave no verdict."""
 
     sentence: str
     wait_s: float | None = None
@@ -238,7 +236,7 @@ def _has_no_null(answer: Any) -> bool:
 
 
 def _status_and_sentence(response: httpx.Response) -> tuple[str, str]:
-    """Return (status, sentence) of a failure of the server; the beginning of its text for one of anybody else."""
+    """Return (status, sentence) of a failure of our server, of another one ("", the beginning of its text)."""
     try:
         answer = response.json()
     except ValueError:
@@ -249,7 +247,7 @@ def _status_and_sentence(response: httpx.Response) -> tuple[str, str]:
 
 
 def _sendable(value: Any) -> Any:
-    """Return a body with a "?" for each half of a surrogate pair: it is no character, and no JSON in UTF-8 can hold it."""
+    """Return a body with a "?" for each half of a surrogate pair, which JSON in UTF-8 cannot represent."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -266,3 +264,83 @@ def _deadline_s() -> float:
     if not seconds > 0:
         raise ConfigError(f"REWARDLAB_DEADLINE_S is {text!r}; expected seconds, such as 600")
     return seconds
+
+
+TEXT_KINDS = ("text", "input_text", "output_text")  # of parts: of Qwen, TRL and OpenAI's chats; of its Responses API
+IMAGE_KINDS = ("image", "image_url", "input_image")
+IMAGE_KEYS = ("image", "image_url", "url", "path")  # of a part: those of transformers' chat templates as well
+# Image placeholders in a text, which the server would refuse without the images.
+IMAGE_PLACE = re.compile(
+    r"<\|(?:image_pad|video_pad|vision_start|vision_end|image|image_1)\|>|<image>|<(?:start|end)_of_image>"
+)
+
+
+def chat_text(turns: Any) -> str:
+    """Return the text of a prompt or completion: a text, or messages with texts or parts, without images."""
+    if isinstance(turns, str):
+        return turns
+    texts = []
+    for message in turns:
+        content = message.get("content") or ""
+        parts = (
+            [content] if isinstance(content, str) else [part.get("text") or "" for part in content if isinstance(part, dict)]
+        )
+        texts.append((message.get("role", "user"), "\n".join(part for part in parts if part)))
+    texts = [(role, text) for role, text in texts if text]
+    return texts[0][1] if len(texts) == 1 else "\n".join(f"{role.capitalize()}: {text}" for role, text in texts)
+
+
+def read_prompt(turns: Any, images: Sequence[Any] | None = None) -> tuple[str, list[Any]]:
+    """Return the question of a prompt, without image placeholders, and its images: ``images`` of its row, else those within its
+    messages. Raise DataError for a placeholder without an image: judged blind, the reward would be meaningless."""
+    text, places = chat_text(turns), _places(turns)
+    given = list(() if images is None else images) or [image for image in places if image is not None]
+    mark = IMAGE_PLACE.search(text)
+    if len(given) < len(places) or (mark and not given):
+        raise DataError(
+            f"the prompt {text!r:.80} has {max(1, len(places))} place(s) for images{f' ({mark[0]})' if mark else ''}, and "
+            f"{len(given)} images came with it: give each in the row or in its part of the prompt, or take the place out"
+        )
+    return IMAGE_PLACE.sub("", text).strip(), given
+
+
+def _places(turns: Any) -> list[Any]:
+    """Return the image of each image part of a prompt, None for a mere placeholder. Raise DataError for a part of another kind,
+    such as a video: the judge would not see it."""
+    contents = [] if isinstance(turns, str) else [message.get("content") for message in turns]
+    parts = [part for content in contents if content and not isinstance(content, str) for part in content]
+    places = []
+    for part in parts:
+        fields = part if isinstance(part, Mapping) else {"type": type(part).__name__}
+        kind, image = fields.get("type"), next((fields[key] for key in IMAGE_KEYS if fields.get(key) is not None), None)
+        if kind in IMAGE_KINDS or (kind is None and image is not None):
+            places.append(image.get("url", image) if isinstance(image, Mapping) else image)
+        elif kind not in TEXT_KINDS and not isinstance(fields.get("text"), str):
+            raise DataError(f"a part of the prompt is of kind {kind!r}, which a judge is not shown; expected text or an image")
+    return places
+
+
+async def request_rewards(
+    client: RewardClient,
+    questions: Sequence[str],
+    responses: Sequence[str],
+    images: Sequence[Sequence[Any]],
+    anchors: Sequence[str | None] = (),
+) -> list[float | None]:
+    """Return a reward for each response. Responses to one question about the same images are compared with each other, a single
+    one with its anchor, if it has one."""
+    prompts = zip(questions, await image_urls(images), anchors or [None] * len(questions), strict=True)
+    groups: dict[tuple[str, tuple[str, ...], str | None], list[int]] = {}
+    for n, key in enumerate(prompts):
+        groups.setdefault(key, []).append(n)
+
+    async def request(question: str, images: tuple[str, ...], anchor: str | None, indices: list[int]) -> list[float | None]:
+        options = {"strategy": "anchor", "anchor": anchor} if anchor and len(indices) == 1 else {}
+        return await client.rewards(question, [responses[n] for n in indices], images, **options)
+
+    results = await asyncio.gather(*(request(*prompt, indices) for prompt, indices in groups.items()))
+    rewards: list[float | None] = [None] * len(responses)
+    for indices, values in zip(groups.values(), results, strict=True):
+        for n, reward in zip(indices, values, strict=True):
+            rewards[n] = reward
+    return rewards

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.integrations.chats import read_prompt, request_rewards
-from rewardlab.integrations.client import RewardClient
+from rewardlab.integrations.client import RewardClient, read_prompt, request_rewards
 
 REWARD_NAME = "judge"
 REWARD_TYPE = "batch"
@@ -24,7 +23,7 @@ REWARD_TYPE = "batch"
 
 @dataclass(frozen=True)
 class GroundTruth:
-    """What a ``ground_truth`` carries for the judge."""
+    """The fields of a ``ground_truth`` for the judge."""
 
     question: str
     media: tuple[str, ...]
@@ -32,7 +31,7 @@ class GroundTruth:
 
 
 def compute_score(reward_inputs: list[dict[str, Any]], **kwargs: Any) -> list[dict[str, float]]:
-    """Return ``{"overall": float}`` for each, in -1..1. Raises DataError for a ground truth that is no such JSON, and for a
+    """Return ``{"overall": float}`` for each, in -1..1. Raise DataError for a ground truth that is no such JSON, and for a
     response that comes alone without an anchor; EndpointError if one has no reward: EasyR1 has no samples without."""
     truths = [_truth(row["ground_truth"]) for row in reward_inputs]
     counts = Counter(truths)

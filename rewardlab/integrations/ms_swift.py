@@ -9,8 +9,8 @@
 
     orms["judge"] = Judge  # swift rlhf ... --external_plugins plugin.py --reward_funcs judge
 
-Rows carry ``messages`` and ``images``, as its datasets do. What cannot be judged raises, for ms-swift would pay it 0, often the
-best of its group: its advantages add up rewards with ``nansum``. Tested against ms-swift 4.6's loader and
+Rows carry ``messages`` and ``images``, as its datasets do. An unjudged completion raises, for ms-swift would pay it 0, often
+the best of its group: its advantages add up rewards with ``nansum``. Tested against ms-swift 4.6's loader and
 ``compute_rewards_per_func``.
 """
 
@@ -21,12 +21,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.integrations.chats import read_prompt, request_rewards
-from rewardlab.integrations.client import RewardClient
+from rewardlab.integrations.client import RewardClient, read_prompt, request_rewards
 
 
 class JudgeORM:
-    """A reward called with the completions of a batch and the columns of its rows. Raises EndpointError if one has no reward,
+    """A reward called with the completions of a batch and the columns of its rows. Raise EndpointError if one has no reward,
     DataError for an image that did not come with its row, and for videos and sounds, which are not sent."""
 
     address = "http://localhost:8000"

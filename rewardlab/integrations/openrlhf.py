@@ -15,7 +15,7 @@ from rewardlab.integrations.client import RewardClient
 
 
 def reward_func(queries: list[str], prompts: list[str], labels: list[Any], **kwargs: Any) -> dict[str, Any]:
-    """Return ``{"rewards", "scores", "extra_logs"}``, tensors with a number for each query. Raises EndpointError if there is no
+    """Return ``{"rewards", "scores", "extra_logs"}``, tensors with a number for each query. Raise EndpointError if there is no
     reward: OpenRLHF tries again, and after its last try ends with an error."""
     import torch
 

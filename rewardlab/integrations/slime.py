@@ -1,7 +1,7 @@
 """slime: ``--custom-rm-path rewardlab.integrations.slime.judge_group --group-rm``, a group at a time, with its images.
 
 The server is ``REWARDLAB_URL`` (http://localhost:8000). Images are those of ``sample.multimodal_inputs``; the question is
-``metadata["question"]`` where a sample has one, else its prompt without chat marks. Without ``--group-rm`` slime sends one
+``metadata["question"]`` if a sample has one, else its prompt without chat markup. Without ``--group-rm`` slime sends one
 sample at a time: let its ``--rm-url`` be the server's ``/slime`` and start that with ``--group-size`` at the samples
 per prompt.
 """
@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from rewardlab.errors import EndpointError
-from rewardlab.integrations.chats import read_prompt, request_rewards
-from rewardlab.integrations.client import RewardClient
+from rewardlab.integrations.client import RewardClient, read_prompt, request_rewards
 from rewardlab.serving.conversations import strip_markup
 
 
 async def judge_group(args: Any, samples: Sequence[Any], **kwargs: Any) -> list[float]:
-    """Return the rewards, in -1..1. Raises EndpointError if one is missing: slime has no samples without. Raises DataError for
+    """Return the rewards, in -1..1. Raise EndpointError if one is missing: slime has no samples without. Raise DataError for
     a prompt with a place of an image that did not come with it."""
     client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
     prompts = [

@@ -9,10 +9,9 @@
         train_dataset=dataset,  # columns: prompt, and image or images
     )
 
-A group of which a process sees only a part is compared within that part. What cannot be judged is None. TRL leaves such a
-completion out where the judge is its only reward function; beside others it would pay it 0, and the judge raises.
-The metric ``judge/policy_signs`` counts the signs that the server sees of a policy that pleases the judge rather than gets
-better; a warning names each.
+If a process has only a part of a group, the comparison is within that part. An unjudged completion gets None. TRL leaves it
+out if the judge is the only reward function; beside others TRL would pay it 0, so that the judge raises. The metric
+``judge/policy_signs`` counts the signs that the policy games the judge; a warning names each.
 """
 
 from __future__ import annotations
@@ -21,15 +20,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from rewardlab.errors import EndpointError
-from rewardlab.integrations.chats import chat_text, read_prompt, request_rewards
-from rewardlab.integrations.client import RewardClient
+from rewardlab.integrations.client import RewardClient, chat_text, read_prompt, request_rewards
 
 
 def judge_reward(url: str, **options: Any) -> Callable[..., Awaitable[list[float | None]]]:
     """Return the reward function for a server; ``options`` are those of :class:`RewardClient`.
 
     The function raises DataError for a prompt with a place of an image that did not come with it, and EndpointError for a
-    completion without a reward where the trainer that calls it would pay that 0."""
+    completion without a reward if the trainer would pay it 0."""
     client = RewardClient(url, **options)
 
     async def judge(prompts: list[Any], completions: list[Any], **columns: Any) -> list[float | None]:

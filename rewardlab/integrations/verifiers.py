@@ -34,7 +34,7 @@ class PairwiseJudgeConfig(vf.JudgeConfig):
 
 
 class PairwiseJudge(vf.Judge[float, PairwiseJudgeConfig]):
-    """Reward in -1..1. Raises EndpointError if the reply cannot be judged."""
+    """Reward in -1..1. Raise EndpointError if the reply cannot be judged."""
 
     async def score(self, task: vf.TaskData, trace: vf.Trace) -> float:
         options = {"strategy": "anchor", "anchor": str(getattr(task, self.config.anchor_field)), "votes": self.config.votes}

@@ -18,8 +18,8 @@ from rewardlab.integrations.client import RewardClient, group_key, image_urls
 async def compute_score(
     data_source: str, solution_str: str, ground_truth: Any, extra_info: dict[str, Any] | None = None, **kwargs: Any
 ) -> dict[str, float]:
-    """Return ``score`` of a sample, in -1..1, and ``policy_signs``, how many signs the server sees that the policy pleases the
-    judge rather than gets better. Raises DataError without question, EndpointError without reward."""
+    """Return ``score`` of a sample, in -1..1, and ``policy_signs``, the number of signs that the policy games the
+    judge. Raise DataError without question, EndpointError without reward."""
     info = extra_info or {}
     if not info.get("question"):
         raise DataError(f"{data_source}: extra_info has no 'question'; a judge must know what was asked")

@@ -22,8 +22,7 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rewardlab.errors import EndpointError
-from rewardlab.integrations.chats import read_prompt
-from rewardlab.integrations.client import RewardClient
+from rewardlab.integrations.client import RewardClient, read_prompt
 
 
 @dataclass
@@ -41,7 +40,7 @@ class SampleGroup:
 
 
 class JudgeGroups(RewardManagerBase):
-    """Rewards in -1..1. Raises EndpointError for a sample without a reward: verl has no samples without. Raises DataError for a
+    """Rewards in -1..1. Raise EndpointError for a sample without a reward: verl has no samples without. Raise DataError for a
     prompt with a place of an image that did not come with it."""
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, *args: Any, **kwargs: Any) -> None:
@@ -68,7 +67,7 @@ class JudgeGroups(RewardManagerBase):
         return {"reward_score": reward, "reward_extra_info": {"score": reward, "policy_signs": float(len(self.client.signs))}}
 
     async def _group_reward(self, key: tuple[str, bool], turns: list[Any], response: str) -> float | None:
-        """Return the reward of a sample among its group. Raises EndpointError if the group is not whole within the client's
+        """Return the reward of a sample among its group. Raise EndpointError if the group is not whole within the client's
         deadline, and what judging raises, which has that deadline for itself."""
         loop = asyncio.get_running_loop()
         if (group := self._waiting.get(key)) is None:

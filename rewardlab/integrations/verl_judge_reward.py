@@ -4,7 +4,7 @@
     reward.reward_manager.name=JudgeReward
     reward.reward_manager.module.path=pkg://rewardlab.integrations.verl_judge_reward
 
-R = 0.5 format + right (1 + 0.5 consistency). Consistency is asked of the model ``REWARDLAB_CONSISTENCY_MODEL`` at the
+R = 0.5 format + right (1 + 0.5 consistency). Consistency is judged by the model ``REWARDLAB_CONSISTENCY_MODEL`` at the
 OpenAI-compatible endpoint ``REWARDLAB_CONSISTENCY_URL`` (its key: ``OPENAI_API_KEY``); without a URL its weight is 0. Ray's
 processes must be given them: ``+ray_kwargs.ray_init.runtime_env.env_vars.REWARDLAB_CONSISTENCY_URL=http://HOST:8000/v1``.
 Weights are ``+reward.reward_kwargs.format_weight=0.5``, ``consistency_weight``, ``overlong_margin`` (0: no penalty; tokens
@@ -43,7 +43,7 @@ FIELDS = ("pair_id", "question", "order", "preferred", "verdict_format")
 
 
 class JudgeReward(RewardManagerBase):
-    """The reward manager. Raises ConfigError, when created, for options that contradict each other, and DataError for a row
+    """The reward manager. Raise ConfigError, when created, for options that contradict each other, and DataError for a row
     without its label."""
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, *args: Any, **kwargs: Any) -> None:
@@ -89,7 +89,7 @@ class JudgeReward(RewardManagerBase):
 
 
 def _consistency_judge(weight: float, *, required: bool) -> EndpointConsistencyJudge | None:
-    """Return the endpoint of the environment, or None. Raises ConfigError for a weight without an endpoint, if ``required``."""
+    """Return the endpoint of the environment, or None. Raise ConfigError for a weight without an endpoint, if ``required``."""
     url = os.environ.get("REWARDLAB_CONSISTENCY_URL")
     if not url or not weight:
         if weight and required:

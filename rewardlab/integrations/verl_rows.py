@@ -2,9 +2,9 @@
 
 ============  ======================================================================================
 data_source   the pair's source, or "rewardlab"; verl's validation metrics go by it
-prompt        one user turn of the template, ``<image>`` where each image stands
+prompt        one user turn of the template, ``<image>`` for each image
 images        ``{"bytes": encoded file}`` in the order of their places; none: an empty list
-reward_model  ``{"style": "rule", "ground_truth": "first" or "second"}``: where the better response is shown
+reward_model  ``{"style": "rule", "ground_truth": "first" or "second"}``: the place of the better response
 extra_info    index, pair_id, question, order, preferred, and the format that reads the verdict: what
               :mod:`rewardlab.integrations.verl_judge_reward` pays by
 ============  ======================================================================================
@@ -30,7 +30,7 @@ from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, choice_of
 
 IMAGE = "<image>"
 GROUP_ROWS = 200  # of images, a row group is tens of megabytes
-_PLACES = re.compile("<(?=(?:image|video|audio)>)")  # what verl takes for a place wherever it stands in a text
+_PLACES = re.compile("<(?=(?:image|video|audio)>)")  # placeholders that verl replaces anywhere in a text
 COLUMNS = {
     "data_source": pa.string(),
     "prompt": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()})),
@@ -59,7 +59,7 @@ class VerlRowCounts:
 
 def verl_row(pair: PreferencePair, order: Order, template: Template, *, index: int = 0) -> dict[str, Any]:
     """Return the row of a pair in one order. An ``<image>`` (``<video>``, ``<audio>``) that a text itself contains is broken by
-    a zero-width space, as in sanitized prompts: verl would look for an image. Raises DataError for a pair without a label."""
+    a zero-width space, as in sanitized prompts: verl would look for an image. Raise DataError for a pair without a label."""
     if pair.preferred is None:
         raise DataError(f"{pair.pair_id}: has no 'preferred'; a judge cannot be paid for a pair that nobody labelled")
     messages = build_messages(pair, order=order, template=template)
@@ -86,7 +86,7 @@ def verl_row(pair: PreferencePair, order: Order, template: Template, *, index: i
 
 
 def write_verl_rows(pairs: Iterable[PreferencePair], path: Path, template: Template, *, both_orders: bool) -> VerlRowCounts:
-    """Write the labelled pairs, each in its own order or in both. Raises DataError where there is none, OutputError."""
+    """Write the labelled pairs, each in its own order or in both. Raise DataError if none has a label, OutputError."""
     table: TableFile | None = None
     num_rows = num_unlabelled = 0
     for pair in pairs:

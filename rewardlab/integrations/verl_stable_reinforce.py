@@ -58,13 +58,11 @@ def stable_reinforce_advantages(
 ) -> tuple[Tensor, Tensor]:
     """Advantages and returns [N, T] of the whole batch: returns-to-go, whitened over its tokens, outliers treated.
 
-    A reward on a token that verl masked out still counts for those before it. Raises ConfigError for a gamma other than 1 and
+    A reward on a token that verl masked out still counts for those before it. Raise ConfigError for a gamma other than 1 and
     for an unknown treatment.
     """
     if (gamma := getattr(config, "gamma", 1.0)) != 1:
         raise ConfigError(f"algorithm.gamma is {gamma}; stable_reinforce does not discount: set it to 1")
-    if getattr(config, "advantage_sigma", None) is not None:
-        raise ConfigError("algorithm.advantage_sigma is called algorithm.outlier_sigma now")
     sigma, treatment = float(getattr(config, "outlier_sigma", 3.0)), getattr(config, "outliers", "delete")
     if treatment not in ("delete", "clip", "keep"):
         raise ConfigError(f"algorithm.outliers is {treatment!r}; expected delete, clip or keep")
@@ -88,7 +86,7 @@ def stable_reinforce_loss(
     """Loss of a micro-batch [N, T] by verl's aggregation, and metrics: PPO's clip on the pre-clipped ratio.
 
     A token beyond the pre-clip has no gradient. ``actor/pg_clipfrac`` is, as in verl, the share of tokens where the clip
-    decides, and ``actor/ppo_kl`` the mean of -log ratio within +-20. Raises ConfigError for bounds that are none.
+    decides, and ``actor/ppo_kl`` the mean of -log ratio within +-20. Raise ConfigError for bounds that are none.
     """
     assert config is not None, "verl gives its ActorConfig"
     bounds = (float(getattr(config.policy_loss, "preclip_low", 1e-3)), float(getattr(config.policy_loss, "preclip_high", 1e3)))

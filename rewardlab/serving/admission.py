@@ -1,4 +1,4 @@
-"""What all requests in progress hold together, bytes and comparisons. Who comes when there is no room comes again later."""
+"""Bytes and comparisons that all requests in progress hold. Requests beyond the limits are refused until there is room."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rewardlab.serving.errors import OverloadedError, RequestTooLargeError
 from rewardlab.serving.limits import Limits
-from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.request_record import tenant_of_request
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -24,8 +24,8 @@ RETRY_S = 2  # seconds after which there may be room
 
 
 class Admission:
-    """The room of a server. Where there ``are_keys`` a tenant may hold as many bytes as are free: so one alone never has more
-    than half of them."""
+    """The limits of a server. If there ``are_keys``, a tenant may hold as many bytes as are free, so that one alone never holds
+    more than half of them."""
 
     def __init__(self, limits: Limits, *, are_keys: Callable[[], bool] = lambda: False) -> None:
         self.limits, self._are_keys = limits, are_keys
@@ -35,12 +35,11 @@ class Admission:
         self._comparisons: Counter[str] = Counter()
 
     def open(self, tenant: str) -> Share:
-        """Return what a new request holds: nothing yet."""
         return Share(self, tenant)
 
     def take_bytes(self, tenant: str, number: int, num_held: int) -> None:
-        """Hold more bytes for work that holds ``num_held`` of them. Raises OverloadedError where others leave no room, and
-        RequestTooLargeError where there would not be enough without them."""
+        """Hold more bytes for work that holds ``num_held``. Raise OverloadedError if others leave no room, RequestTooLargeError
+        if there would not be enough without them."""
         if not self._fits(number, self._bytes[tenant], self.num_bytes):
             most = self.limits.held_bytes
             if not self._fits(number, num_held, num_held):
@@ -58,7 +57,7 @@ class Admission:
         return number <= free and not (self._are_keys() and of_tenant + number > free)
 
     def take_image(self, tenant: str, image: bytes, num_held: int) -> None:
-        """Hold an image: its bytes, unless the tenant holds it already. Raises as :meth:`take_bytes` does."""
+        """Hold the bytes of an image, unless the tenant holds them already. Raise as :meth:`take_bytes` does."""
         place = tenant, id(image)
         if not self._images[place]:
             self.take_bytes(tenant, len(image), num_held)
@@ -75,7 +74,6 @@ class Admission:
         self._comparisons[tenant] += number
 
     def release(self, tenant: str, num_bytes: int, images: Iterable[bytes], comparisons: int) -> None:
-        """Give back bytes, images and comparisons."""
         for image in images:
             self._images[tenant, id(image)] -= 1
             num_bytes += 0 if self._images[tenant, id(image)] else len(image)
@@ -93,8 +91,8 @@ def _drop_zero(counter: Counter[K], key: K) -> None:
 
 
 class Share:
-    """What a request, a part of a ``request``, or the work for a group of them holds until it ends. What a released one takes
-    is not counted: nobody would release it."""
+    """The bytes and comparisons of a request, of a part of a ``request``, or of the work for a group, until it ends. A released
+    share counts nothing more: nobody would release it again."""
 
     def __init__(self, admission: Admission, tenant: str, request: Share | None = None) -> None:
         self.admission, self.tenant, self.request = admission, tenant, request
@@ -105,32 +103,35 @@ class Share:
         self._is_released = False
 
     def part(self) -> Share:
-        """Return the share of a part of this request."""
-        return Share(self.admission, self.tenant, self.request or self)
+        return self if self is NO_SHARE else Share(self.admission, self.tenant, self.request or self)
+
+    def separate(self) -> Share:
+        """Return a share of its own: the work for a group does not end with the request that began it."""
+        return self if self is NO_SHARE else self.admission.open(self.tenant)
 
     def take_bytes(self, number: int) -> None:
-        """Hold more bytes. Raises as :meth:`Admission.take_bytes` does."""
+        """Hold more bytes. Raise as :meth:`Admission.take_bytes` does."""
         if not self._is_released:
             self.admission.take_bytes(self.tenant, number, self._held())
             self._num_bytes += number
             self._note()
 
     def take_image(self, image: bytes) -> None:
-        """Hold an image, which counts once however often it is held. Raises as :meth:`Admission.take_bytes` does."""
+        """Hold an image, which counts once. Raise as :meth:`Admission.take_bytes` does."""
         if not self._is_released and id(image) not in self._images:
             self.admission.take_image(self.tenant, image, self._held())
             self._images[id(image)] = image
             self._note()
 
     def take_comparisons(self, number: int) -> None:
-        """Begin more comparisons. Raises OverloadedError where there is no room."""
+        """Begin more comparisons. Raise OverloadedError beyond the limit."""
         if not self._is_released:
             self.admission.take_comparisons(self.tenant, number)
             self._comparisons += number
 
     async def load(self, load: Callable[[], Awaitable[T]]) -> T:
-        """Return what ``load`` returns, which holds what it loads. Where other parts of the request leave no room, wait for
-        them, holding nothing meanwhile."""
+        """Return the result of ``load``, which holds its bytes. If other parts of the request leave no room, hold nothing and
+        wait for them."""
         if (request := self.request) is None:
             return await load()
         with contextlib.suppress(OverloadedError):
@@ -165,7 +166,7 @@ class Share:
             self.request.part_ended.set()
 
     def _held(self) -> int:
-        """Return the bytes of the request itself and of this part: what other parts hold will be free."""
+        """Return the bytes of the request itself and of this part; other parts will release theirs."""
         return (self.request._held() if self.request else 0) + self._num_bytes + sum(map(len, self._images.values()))
 
     def _note(self) -> None:
@@ -173,67 +174,41 @@ class Share:
             self.request.parts_holding.add(self)
 
 
-SHARE: ContextVar[Share | None] = ContextVar("SHARE", default=None)  # of the request that is being answered
-
-
-def hold_bytes(number: int) -> None:
-    """Count more bytes as the request's; outside of one there is nothing to count."""
-    if share := SHARE.get():
-        share.take_bytes(number)
-
-
-def hold_image(image: bytes) -> None:
-    """Count an image as the request's, once; outside of one there is nothing to count."""
-    if share := SHARE.get():
-        share.take_image(image)
-
-
-async def load_held(load: Callable[[], Awaitable[T]]) -> T:
-    """Load what is held as :meth:`Share.load` does; outside of a request there is nothing to wait for."""
-    share = SHARE.get()
-    return await (share.load(load) if share else load())
-
-
-def begin_comparisons(number: int) -> None:
-    """Count more comparisons as the request's; outside of one there is nothing to count."""
-    if share := SHARE.get():
-        share.take_comparisons(number)
+NO_SHARE = Share(Admission(Limits()), "")  # outside of a request nothing is counted
+NO_SHARE.release()
+SHARE: ContextVar[Share] = ContextVar("SHARE", default=NO_SHARE)  # of the current request
 
 
 @contextlib.contextmanager
 def separate_share() -> Iterator[None]:
-    """Count what is held and begun within it by itself: the work for a group does not end with the request that began it."""
-    share = SHARE.get()
-    with _using(share and share.admission.open(share.tenant)):
+    with _using(SHARE.get().separate()):
         yield
 
 
 def as_part(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Return a call that releases what it holds when it ends, though the request it is a part of goes on."""
+    """Return a call with its own share, released when the call ends, before its request does."""
 
     @functools.wraps(call)
     async def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-        share = SHARE.get()
-        with _using(share and share.part()):
+        with _using(SHARE.get().part()):
             return await call(*args, **kwargs)
 
     return wrapped
 
 
 @contextlib.contextmanager
-def _using(share: Share | None) -> Iterator[None]:
+def _using(share: Share) -> Iterator[None]:
     token = SHARE.set(share)
     try:
         yield
     finally:
         SHARE.reset(token)
-        if share:
-            share.release()
+        share.release()
 
 
 class BodyLimit:
-    """ASGI middleware: a request whose body grows beyond ``body_bytes``, or what its key may send (``scope["max_bytes"]``), is
-    answered with 413 and read no further. What it holds is counted until it is answered."""
+    """ASGI middleware: answer 413 to a body beyond ``body_bytes``, or beyond the ``max_bytes`` of its key, and count the bytes
+    of a request until it is answered."""
 
     def __init__(self, app: ASGIApp, admission: Admission) -> None:
         self._app, self._admission = app, admission
@@ -242,7 +217,7 @@ class BodyLimit:
         size, most = 0, self._admission.limits.body_bytes
         of_key = " of this key" if scope.get("max_bytes", most) < most else ""
         most = min(most, scope.get("max_bytes", most))
-        share = self._admission.open(TENANT.get())
+        share = self._admission.open(tenant_of_request())
 
         async def receive_limited() -> Message:
             nonlocal size
@@ -256,14 +231,10 @@ class BodyLimit:
                 share.take_bytes(len(message.get("body", b"")))
             except RequestTooLargeError as error:
                 raise HTTPException(413, str(error)) from error
-            except OverloadedError as error:  # what reads a body passes on this kind alone
+            except OverloadedError as error:  # code that reads a body passes on HTTPException alone
                 headers = {"Retry-After": str(error.retry_after_s)}
                 raise HTTPException(429, str(error), headers=headers) from error
             return message
 
-        token = SHARE.set(share)
-        try:
+        with _using(share):
             await self._app(scope, receive_limited, send)
-        finally:
-            SHARE.reset(token)
-            share.release()

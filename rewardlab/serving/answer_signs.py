@@ -1,8 +1,8 @@
-"""Signs that the policies which a server pays please its judge rather than get better, read from the answers that they send.
+"""Signs that the policies that a server rewards game its judge, read from their answers.
 
-The answers of each key are read :data:`WINDOW` at a time, as `rewardlab policy` reads its rollout batches, and compared with
-those at the beginning: of the server, or after a pause of an hour. Of every so many comparisons one is asked again with a blank
-picture, and a labelled pair is asked beside it. What is found is told for an hour; it changes no reward.
+The answers of each key are read in windows of :data:`WINDOW`, as `rewardlab policy` reads its rollout batches, and compared
+with the first windows: since the server started, or since a pause of an hour. A fraction of the comparisons is repeated with a
+blank image, each beside a labelled pair. Signs are reported for an hour; they change no reward.
 """
 
 from __future__ import annotations
@@ -39,28 +39,27 @@ from rewardlab.rewards.policy_signs import (
 )
 from rewardlab.serving.errors import DeadlineExceededError, OverloadedError
 from rewardlab.serving.judge_versions import JudgeVersion, JudgeVersions
-from rewardlab.serving.request_context import CHECKS, TENANT
-from rewardlab.serving.request_log import record_signs
+from rewardlab.serving.request_record import CHECKS, REQUEST, RequestRecord, current_request, tenant_of_request
 from rewardlab.serving.voting import VoteCollector, VotingOptions
 from rewardlab.types import Candidates, Judgment, PreferencePair
 from rewardlab.verdicts.votes import VALID
 
 LOG = logging.getLogger(__name__)
 WINDOW = 512  # answers that are read at a time
-LEAST_WINDOW = 128  # a mean of fewer would differ from others by chance
-MOST_CHARS = 8_000_000  # of answers that are held for that, of all keys: then those of the key that has most are read early
-MOST_READING = 8  # windows of a key that wait to be read
-PAUSE_S = 3600.0  # without an answer of a key: what comes then is another run; and for so long a sign is told
-NUM_CANARIES = 32  # all of them are asked before their mean is read: a few would look like another judge
-LEAST_GAPS = 16  # of a mean
+LEAST_WINDOW = 128  # answers; a mean of fewer would differ by chance
+MOST_CHARS = 8_000_000  # of unread answers of all keys; beyond it the largest window is read early
+MOST_READING = 8  # unread windows of a key
+PAUSE_S = 3600.0  # without an answer of a key, after which a new run begins; also how long a sign is reported
+NUM_CANARIES = 32  # all are judged before their mean is read: a few would look like another judge
+LEAST_GAPS = 16  # blank-image gaps in a mean
 JUDGE_MEASURES = ("judge/order_agreement", "judge/blank_gap", "judge/canaries")
 Row = tuple[str, str, float | None]
 
 
 @dataclass(frozen=True)
 class SignRules:
-    """``known`` are the word pairs of answers that are no news, ``canaries`` labelled pairs that are asked now and then; of the
-    comparisons of groups a share of ``rate`` (0 to 1) is asked again with blank pictures. ``limits`` say what is a sign."""
+    """``known`` are the bigrams of the training answers, others count as novel; ``canaries`` are labelled pairs that are judged
+    now and then; a fraction ``rate`` of the comparisons of groups is repeated with blank images. ``limits`` define signs."""
 
     known: KnownWordPairs | None = None
     canaries: Sequence[PreferencePair] = ()
@@ -69,19 +68,19 @@ class SignRules:
 
     @classmethod
     def of(cls, pairs: Sequence[PreferencePair] | None, rate: float) -> SignRules:
-        """Return rules by labelled pairs like those that policies are trained on; without pairs nothing is known to be no news,
-        and there are no canaries. Raise DataError for pairs of which none is labelled, where canaries are to be asked."""
+        """Return rules by labelled pairs like those that policies are trained on, without pairs rules without known bigrams and
+        canaries. Raise DataError for a ``rate`` with pairs that have no label."""
         if pairs is None:
             return cls(rate=rate)
         if rate and all(facts.preferred is None for facts in pair_facts(pairs)):
-            raise DataError("the pairs of --signs-data have no label, and a share of --check-rate is asked of labelled ones")
+            raise DataError("the pairs of --signs-data have no label; --check-rate needs labelled pairs")
         return cls(known_answers(pairs, seed=0), drawn_canaries(pairs, NUM_CANARIES, seed=0) if rate else (), rate)
 
 
 @dataclass
 class WatchedAnswers:
-    """The answers of one key since the last line, and what was read of the lines before. Times are those of time.monotonic;
-    ``version`` is the number of the judge that the measures of the judge are of."""
+    """The answers of one key since its last window, and the measures of earlier windows. Times are those of time.monotonic;
+    the measures of the judge are of its ``version``."""
 
     trends: PolicySigns
     seen_at: float
@@ -92,21 +91,19 @@ class WatchedAnswers:
     agreements: list[bool] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
     next_canary: int = 0
-    canaries: list[bool] = field(default_factory=list)  # votes on those that were asked since the first one
-    first: dict[str, list[float]] = field(default_factory=dict)  # of each measure its first values
+    canaries: list[bool] = field(default_factory=list)  # correctness of the votes since the first canary
+    first: dict[str, list[float]] = field(default_factory=dict)  # measure -> its first values
     last: dict[str, float] = field(default_factory=dict)
-    signs: dict[str, tuple[str, float]] = field(default_factory=dict)  # sentence, and when it was seen last
-    due: float = 0.0  # checks
+    signs: dict[str, tuple[str, float]] = field(default_factory=dict)  # name -> sentence, and when it was seen last
+    due: float = 0.0  # number of checks to make
     is_checking: bool = False
-    num_reading: int = 0  # windows that were taken and are not read yet
+    num_reading: int = 0  # windows taken but not read yet
 
     def drop(self) -> None:
-        """Leave out the answers since the last line; what the judge said stays."""
         self.rows, self.num_chars = [], 0
 
     def take(self, num_canaries: int) -> tuple[list[Row], dict[str, float]]:
-        """Return the answers since the last line, and what the judge said of them and of checks, as far as there is enough of
-        each; the next line begins."""
+        """Return the answers since the last window, and the means of measures with enough values; begin a window."""
         means = {}
         if self.agreements:
             means["judge/order_agreement"] = _mean(self.agreements)
@@ -123,7 +120,7 @@ class WatchedAnswers:
         return rows, means
 
     def remember(self, line: dict[str, float], now: float) -> list[str]:
-        """Add a line; return the sentences of signs that are new."""
+        """Add the measures of a window; return the sentences of new signs."""
         self.signs = {name: sign for name, sign in self.signs.items() if now - sign[1] <= PAUSE_S}
         self.last |= line
         for name, value in line.items():
@@ -140,7 +137,7 @@ class WatchedAnswers:
         return new
 
     def begin_judge(self, version: int) -> None:
-        """Begin anew what is measured of the judge: it is another one."""
+        """Restart the measures of the judge for another version."""
         self.version, self.next_canary = version, 0
         self.agreements, self.gaps, self.canaries = [], [], []
         self.trends.forget(JUDGE_MEASURES)
@@ -151,9 +148,9 @@ class WatchedAnswers:
 
 
 class AnswerSigns:
-    """Watches the groups of all keys. ``num_checks`` counts what was asked besides: "answered", "failed" where the judge gave
-    nothing to read, and "skipped" where requests left no room. ``num_lines`` counts windows of answers: "read", "failed", and
-    "skipped" where too many before were still to be read, or the answers are so long that too few are held."""
+    """Watches the groups of all keys. ``num_checks`` counts repeated comparisons: "answered", "failed" without a verdict, and
+    "skipped" if requests left no room. ``num_lines`` counts windows: "read", "failed", and "skipped" if too many waited to be
+    read, or held too few answers because these are long."""
 
     def __init__(self, rules: SignRules, collector: VoteCollector, versions: JudgeVersions) -> None:
         self._rules, self._collector, self._versions = rules, collector, versions
@@ -166,18 +163,18 @@ class AnswerSigns:
         self.num_checks, self.num_lines = Counter[str](), Counter[str]()
 
     def _of(self, tenant: str) -> WatchedAnswers | None:
-        """Return what is known of a key that has sent answers within the last hour."""
+        """Return the record of a key that has sent answers within the last hour."""
         watched = self._watched.get(tenant)
         return watched if watched and time.monotonic() - watched.seen_at <= PAUSE_S else None
 
     def present(self, tenant: str) -> dict[str, str]:
-        """Return the signs of a key's last lines, with a sentence each."""
+        """Return the current signs of a key, with a sentence each."""
         watched, now = self._of(tenant), time.monotonic()
         signs = watched.signs if watched else {}
         return {name: sentence for name, (sentence, seen_at) in signs.items() if now - seen_at <= PAUSE_S}
 
     def measures(self, tenant: str) -> dict[str, tuple[float, float]]:
-        """Return of each measure of a key's answers the mean at the beginning, and the last value."""
+        """Return (mean of the first windows, last value) of each measure of a key's answers."""
         watched = self._of(tenant)
         first = watched.first if watched else {}
         return {name: (_mean(values), watched.last[name]) for name, values in first.items()} if watched else {}
@@ -187,8 +184,8 @@ class AnswerSigns:
         return [tenant for tenant in self._watched if self._of(tenant)]
 
     def add(self, group: Candidates, result: GroupRewards, options: VotingOptions) -> None:
-        """Take in a group of the key that asks, and what its responses earned; an anchor beyond them is left out."""
-        tenant, version = TENANT.get(), self._versions.current
+        """Add a group of the current key and its rewards, without the anchor beyond its responses."""
+        tenant, version = tenant_of_request(), self._versions.current
         watched = self._of(tenant) or self._begin_watching(tenant, version)
         watched.seen_at = time.monotonic()
         watched.num_groups += 1
@@ -206,17 +203,15 @@ class AnswerSigns:
             self._read_window(max(self._watched, key=lambda name: self._watched[name].num_chars))
         if version.number == watched.version:
             self._check_some(watched, group, judged, options, version)
-        record_signs(self.present(tenant))
+        current_request().signs.update(self.present(tenant))
 
     def _begin_watching(self, tenant: str, version: JudgeVersion) -> WatchedAnswers:
-        """Begin with a key."""
         self._forget_silent()
         watched = WatchedAnswers(PolicySigns(self._rules.limits), time.monotonic(), version.number)
         self._watched[tenant] = watched
         return watched
 
     def _forget_silent(self) -> None:
-        """Forget the keys of which nothing was heard for long."""
         for name in [name for name in self._watched if self._of(name) is None]:
             self._num_chars -= self._watched.pop(name).num_chars
 
@@ -244,7 +239,7 @@ class AnswerSigns:
         self._begin(self._read(tenant, watched, rows, means, watched.version, num_chars))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        """Begin work that nobody waits for, in a context of its own: it is on no request's account."""
+        """Start background work, in a context of its own so that no request is charged for it."""
         task = asyncio.get_running_loop().create_task(work, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -258,16 +253,15 @@ class AnswerSigns:
         version: int,
         num_chars: int,
     ) -> None:
-        """Read a window; ``means`` are of that ``version`` of the judge."""
         outcome = "failed"
         try:
-            async with self._one_reader:  # who comes first is first: lines keep their order
+            async with self._one_reader:  # windows keep their order
                 line = await run_in_threadpool(answer_metrics, rows, self._rules.known)
             line |= means if version == watched.version else {}
             for sentence in watched.remember(line, time.monotonic()):
                 LOG.warning("the answers of key %r: %s", tenant, sentence)
             outcome = "read"
-        except Exception:  # the boundary: what cannot be read costs no request anything, and is counted
+        except Exception:  # the boundary: an unreadable window affects no request, and is counted
             LOG.exception("answers of key %r could not be read for signs", tenant)
         finally:
             self._chars_reading -= num_chars
@@ -282,7 +276,7 @@ class AnswerSigns:
         options: VotingOptions,
         version: JudgeVersion,
     ) -> None:
-        """Begin a check where one is due, there is something to ask, and none is under way."""
+        """Start a check if one is due and possible, and none is running."""
         if not judged or not (group.images or self._canaries):
             return
         watched.due = min(2.0, watched.due + self._rules.rate * len(judged))
@@ -291,7 +285,7 @@ class AnswerSigns:
         watched.due, watched.is_checking = watched.due - 1, True
         match = self._dice.choice(judged)
         kept = ExitStack()
-        kept.enter_context(self._versions.held(version))  # until the check has begun
+        kept.enter_context(self._versions.held(version))  # until the check starts
         options = replace(options, deadline=None, waits_for_room=False, is_new_draw=True)
         pair = group.pair(match.first, match.second)
         self._begin(self._check(watched, pair, _judgment(match), options, version, kept))
@@ -305,8 +299,8 @@ class AnswerSigns:
         version: JudgeVersion,
         kept: ExitStack,
     ) -> None:
-        """Ask the judge of a comparison with blank pictures, and of the next canary; after all that requests ask."""
-        TENANT.set(CHECKS)
+        """Repeat a comparison with blank images, and judge the next canary, after all requests."""
+        REQUEST.set(RequestRecord(tenant=CHECKS))
         outcome = "failed"
         try:
             with kept, self._versions.bound(version):
@@ -318,16 +312,16 @@ class AnswerSigns:
                 outcome = "answered" if gap or votes else ""
         except (OverloadedError, DeadlineExceededError):
             outcome = "skipped"
-        except Exception as error:  # the boundary: a check that fails costs no request anything, and is counted
+        except Exception as error:  # the boundary: a failed check affects no request, and is counted
             LOG.debug("a check of the signs failed: %s", error)
         finally:
-            if outcome:  # something was asked
+            if outcome:  # something was judged
                 self.num_checks[outcome] += 1
             watched.is_checking = False
 
     async def _blank_gap(self, pair: PreferencePair, judgment: Judgment, options: VotingOptions) -> list[float] | None:
-        """Return how far off the judge's share is without the picture; nothing where there is no picture, or was no verdict,
-        and None where there is none now."""
+        """Return the change of the judge's share without the image: [] without an image or a former verdict, None without a new
+        one."""
         before = share_in_both_orders(judgment)
         if not pair.images or before is None:
             return []
@@ -336,21 +330,20 @@ class AnswerSigns:
         return None if now is None else [abs(before - now)]
 
     async def _next_canary(self, watched: WatchedAnswers, options: VotingOptions, version: JudgeVersion) -> list[bool] | None:
-        """Return which votes on the next canary are right, and keep them; none where there are no more until the next line, and
-        None where an order has no vote that can be read: without a verdict a judge is not wrong, but failing. One that was not
-        asked is the next one still; one that the judge cannot be asked, such as one that is too long for it, is left out from
-        then on."""
+        """Return which votes on the next canary are right, and keep them: [] without a canary left in this window, None if an
+        order has no valid vote, which is a failure and not an error of the judge. A canary that the judge refuses, such as one
+        that is too long, is dropped."""
         if version.number != watched.version or watched.next_canary >= len(self._canaries):
             return []
         canary = self._canaries[watched.next_canary]
         try:
             answer = await self._collector.collect(replace(canary, preferred=None), options)
         except InputError as error:
-            if canary in self._canaries:  # else another key's check has left it out meanwhile
+            if canary in self._canaries:  # another key's check may have dropped it meanwhile
                 self._canaries.remove(canary)
                 LOG.warning("pair %r of the signs' data is not asked any more: %s", canary.pair_id, error)
             return []
-        if version.number != watched.version:  # another judge serves: its own begin with the first one
+        if version.number != watched.version:  # a new judge starts with the first canary
             return []
         watched.next_canary += 1
         if share_in_both_orders(answer) is None:

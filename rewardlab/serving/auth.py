@@ -1,4 +1,4 @@
-"""API keys: several, stored as hashes, compared in constant time, each with limits and a weight of its own."""
+"""API keys: stored as hashes, compared in constant time, each with its own limits and weight."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import hmac
+import logging
 import math
 import re
 import time
@@ -18,30 +19,28 @@ from typing import Any, TypeVar
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rewardlab.errors import ConfigError
-from rewardlab.serving.docs_page import DOCS_PATHS
 from rewardlab.serving.errors import error_response
-from rewardlab.serving.request_context import AUTHORIZATION, TENANT, route_path
-from rewardlab.serving.ui import PUBLIC_FOLDER
+from rewardlab.serving.pages import DOCS_PATHS, PUBLIC_FOLDER
+from rewardlab.serving.request_record import current_request, route_path
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-# For monitoring, and pages of which one asks for the key; they reveal nothing.
+# For monitoring, and pages that ask for the key; they reveal nothing.
 PUBLIC_PATHS = ("/", "/health", "/ready", "/ui", *DOCS_PATHS)
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-FAILURES_PER_MINUTE = 60.0  # of keys from one address, at once a tenth of it
+FAILURES_PER_MINUTE = 60.0  # wrong keys from one address; a tenth of them at once
 MAX_REMEMBERED = 10_000  # addresses
 
 
 @dataclass(frozen=True)
 class Key:
-    """The SHA-256 of a key, and what it may do.
+    """The SHA-256 of a key, and its limits.
 
-    A minute it may send ``per_minute`` requests and have ``samples_per_minute`` drawn and ``tokens_per_minute`` read and
-    written, at once as many as a tenth of a minute allows; ``max_bytes`` bounds a request. While several keys wait, the engine
-    is shared among them by ``weight``. Keys of one ``name`` are one tenant, as an old and a new key while one takes the place
-    of the other.
+    Per minute the key has ``per_minute`` requests, ``samples_per_minute`` samples and ``tokens_per_minute`` tokens read and
+    written, a tenth of them at once; ``max_bytes`` bounds a request. While several keys wait, they share the engine by
+    ``weight``. Keys of one ``name`` are one tenant, as an old key and its replacement.
     """
 
     digest: bytes
@@ -63,7 +62,7 @@ class Key:
 
     @property
     def tenant(self) -> str:
-        """Return what logs and metrics call the key: its name, or 16 hex digits, from which nobody learns it."""
+        """Return the name of the key in logs and metrics, by default 16 hex digits of its hash."""
         return self.name or self.digest.hex()[:16]
 
 
@@ -71,10 +70,10 @@ LIMITS = tuple(field.name for field in fields(Key) if field.type == "float")
 
 
 def read_keys(path: Path, *, per_minute: float = math.inf) -> list[Key]:
-    """Read a key a line, plain or as ``sha256:HEX``, and after it its name and limits: ``name=anna per_minute=600 weight=2``,
-    by the names of :class:`Key`.
+    """Read one key per line, plain or as ``sha256:HEX``, followed by its name and limits as :class:`Key` calls them, such as
+    ``name=anna per_minute=600 weight=2``. ``#`` begins a comment.
 
-    ``#`` begins a comment. Raises ConfigError for a file that cannot be read or has no key, and for a limit that is none.
+    Raise ConfigError for a file that cannot be read or has no key, and for an unknown or malformed limit.
     """
     try:
         lines = [line.partition("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
@@ -105,20 +104,20 @@ def _key(key: str, *options: str, per_minute: float) -> Key:
     if not all(value > 0 for value in values.values()):
         raise ValueError("a limit is not above 0")
     digest = _HASH.fullmatch(key)
-    if key.lower().startswith("sha256:") and not digest:  # it must not become a key itself: whoever reads the file would be in
+    if key.lower().startswith("sha256:") and not digest:  # else the text itself would be a valid key
         raise ValueError("a hash is not 64 hex digits")
     return Key(bytes.fromhex(digest[1]) if digest else Key.of(key).digest, **values, name=tenant or "")
 
 
 class Bucket:
-    """A token bucket: it fills by ``per_minute``, up to a tenth of that. What is taken beyond its content is a debt."""
+    """A token bucket: it fills by ``per_minute``, up to a tenth of that. Taking more than it contains leaves a debt."""
 
     def __init__(self, per_minute: float) -> None:
         self._rate, self._size = per_minute / 60, max(1.0, per_minute / 10)
         self._level, self._then = self._size, time.monotonic()
 
     def wait_s(self) -> float:
-        """Return the seconds until there is one in it."""
+        """Return the seconds until it contains one token."""
         if math.isinf(self._rate):
             return 0.0
         self._fill()
@@ -126,7 +125,7 @@ class Bucket:
 
     def take(self, num: float) -> None:
         if not math.isinf(self._rate):
-            self._fill()  # first: a debt is not paid by the time before it
+            self._fill()  # first: the time before does not pay a debt
             self._level -= num
 
     def _fill(self) -> None:
@@ -135,14 +134,14 @@ class Bucket:
 
 
 class Account:
-    """What a key has left of its limits."""
+    """The remaining limits of a key."""
 
     def __init__(self, key: Key) -> None:
         self.requests, self.samples = Bucket(key.per_minute), Bucket(key.samples_per_minute)
         self.tokens = Bucket(key.tokens_per_minute)
 
     def wait_s(self) -> float:
-        """Return 0 and take a request, or return the seconds until there is one, and no debt of samples or tokens."""
+        """Return 0 and take a request, or return the seconds until a request is allowed."""
         if wait := max(bucket.wait_s() for bucket in (self.requests, self.samples, self.tokens)):
             return wait
         self.requests.take(1)
@@ -150,7 +149,7 @@ class Account:
 
 
 class Keys:
-    """The accepted keys; without any, every request is, and all are one tenant, ""."""
+    """The accepted keys. Without keys every request is accepted, as of one tenant, ""."""
 
     def __init__(self, keys: Iterable[Key] = ()) -> None:
         self._keys: list[Key] = []
@@ -159,7 +158,7 @@ class Keys:
         self.replace(keys)
 
     def replace(self, keys: Iterable[Key]) -> None:
-        """Accept these keys from now on; one that was accepted before keeps what it has used."""
+        """Accept these keys from now on; a key that was accepted before keeps its account."""
         known, self._keys = set(self._keys), list(keys)
         kept = {key.tenant: self._accounts[key.tenant] for key in self._keys if key in known}
         self._accounts = {key.tenant: Account(key) for key in self._keys} | kept
@@ -169,7 +168,7 @@ class Keys:
         return len(self._keys)
 
     def find(self, header: str) -> Key | None:
-        """Return the key of an Authorization header if it is accepted. Every key is compared, whichever fits."""
+        """Return the key of an Authorization header if it is accepted. All keys are compared, in constant time."""
         digest = key_digest(header)
         match = None
         for candidate in self._keys:
@@ -178,25 +177,24 @@ class Keys:
         return match if self._keys else Key(b"")
 
     def wait_s(self, key: Key) -> float:
-        """Return 0 and take one request from the key's limits, or return the seconds until it may ask again."""
+        """Return 0 and take one request from the key's limits, or return the seconds until the next is allowed."""
         account = self._accounts.get(key.tenant)
         return account.wait_s() if account else 0.0
 
     def charge(self, tenant: str, *, samples: float = 0, tokens: float = 0) -> None:
-        """Take work from a tenant's limits when it is known; a debt keeps its next requests waiting."""
+        """Take finished work from a tenant's limits; a debt delays its next requests."""
         if account := self._accounts.get(tenant):
             account.samples.take(samples)
             account.tokens.take(tokens)
 
     def weight(self, tenant: str) -> float:
-        """Return the weight of a tenant's share of the engine."""
         return self._weights.get(tenant, 1.0)
 
 
 def key_digest(header: str) -> bytes:
-    """Return the SHA-256 of the key in an Authorization header, of nothing where there is none.
+    """Return the SHA-256 of the key in an Authorization header, of nothing without a key.
 
-    Clients that cannot set a header may have the key in their URL, ``http://x:KEY@host``, which becomes the password of Basic.
+    Clients that cannot set a header may put the key into their URL, ``http://x:KEY@host``: it becomes the password of Basic.
     """
     scheme, _, value = header.partition(" ")
     key = value.encode() if scheme.lower() == "bearer" else b""
@@ -207,20 +205,19 @@ def key_digest(header: str) -> bytes:
 
 
 class Guesses:
-    """Who tries many keys is told to wait before another one is looked at. A key that was good from an address is always looked
-    at: nobody who shares the address, as behind a proxy, keeps those out who ask already."""
+    """The wrong keys of each address: after many of them the next key must wait. A key that was good from an address is always
+    checked, so that nobody behind the same proxy locks others out."""
 
     def __init__(self) -> None:
         self._failures: OrderedDict[str, Bucket] = OrderedDict()
         self._good: OrderedDict[tuple[str, bytes], bool] = OrderedDict()
 
     def wait_s(self, address: str, header: str) -> float:
-        """Return 0 if the key in a header may be looked at, else the seconds until then."""
+        """Return 0 if the key in a header may be checked, else the seconds until then."""
         bucket = self._failures.get(address)
         return 0.0 if bucket is None or (address, key_digest(header)) in self._good else bucket.wait_s()
 
     def record(self, address: str, header: str, *, is_good: bool) -> None:
-        """Remember what became of the key in a header."""
         if is_good:
             _remember(self._good, (address, key_digest(header)), True)
         else:
@@ -242,7 +239,7 @@ def _is_public(path: str) -> bool:
 
 class ApiKeyMiddleware:
     """ASGI middleware: 401 without a good key, 429 beyond its limits or after many wrong ones; else the request is the key's
-    (``TENANT``). ``update`` is called before a key is looked for, to have the keys as they are now.
+    (:class:`RequestRecord`). ``update`` is called before a key is looked for, to have the keys as they are now.
 
     Public paths are answered to everybody; ``scope["has_key"]`` says whether a key came, or none is needed.
     """
@@ -282,11 +279,50 @@ class ApiKeyMiddleware:
             sentence = f"this key has used what it may use now ({key.limits_in_words()}; a tenth of that at once)"
             answer = error_response(scope["path"], 429, sentence, status="rate", headers=headers)
         else:
-            token, passed_on = TENANT.set(key.tenant), AUTHORIZATION.set(header)
-            try:
-                await self._app({**scope, "max_bytes": key.max_bytes}, receive, send)
-            finally:
-                TENANT.reset(token)
-                AUTHORIZATION.reset(passed_on)
+            record = current_request()
+            record.tenant, record.authorization = key.tenant, header
+            await self._app({**scope, "max_bytes": key.max_bytes}, receive, send)
             return
         await answer(scope, receive, send)
+
+
+LOG = logging.getLogger(__name__)
+
+
+class KeysFile:
+    """The keys of a file, read again when it has changed, so that keys are added and revoked while the server runs. A file that
+    can no longer be read leaves the keys as they were, with an error in the log.
+
+    Raise what :func:`read_keys` raises if the file cannot be read at first.
+    """
+
+    def __init__(self, path: Path, *, per_minute: float = math.inf, recheck_s: float = 1.0) -> None:
+        self._path, self._per_minute, self._recheck_s = path, per_minute, recheck_s
+        self._stamp, self._checked = file_stamp(path), time.monotonic()
+        self.keys = Keys(read_keys(path, per_minute=per_minute))
+
+    def update(self) -> None:
+        """Read the file again if it has changed; it is checked at most every ``recheck_s``."""
+        now = time.monotonic()
+        if now - self._checked < self._recheck_s:
+            return
+        self._checked = now
+        if (stamp := file_stamp(self._path)) == self._stamp:
+            return
+        self._stamp = stamp
+        try:
+            keys = read_keys(self._path, per_minute=self._per_minute)
+        except ConfigError as error:
+            LOG.error("%s; the keys read before go on", error)
+            return
+        self.keys.replace(keys)
+        LOG.warning("--keys %s: read again, %d keys", self._path, len(keys))
+
+
+def file_stamp(path: Path) -> tuple[int, int, int]:
+    """Return a value that changes with a file; a mounted secret is a link to another file after a change."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return (0, 0, 0)
+    return (stat.st_ino, stat.st_mtime_ns, stat.st_size)

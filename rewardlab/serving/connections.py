@@ -1,8 +1,8 @@
-"""Connections of a server: how many, how long each may take to say what it wants, and how long to take the answer.
+"""Limits on connections: their number, and the time that each may take to send a request and to read the answer.
 
-A client that sends nothing, half a header or half a body, or does not read what it asked for, is closed. Where there are as
-many connections as there may be, a new one takes the place of the one that has been without a request for longest, and for a
-second at least: a request may have come that is not read yet. Where there is none, the new one is refused.
+A connection that sends nothing, half a header or half a body, or does not read its answer, is closed. If all connections are in
+use, a new one displaces the one that has been idle for longest, for a second at least: its next request may be on the way. If
+none is idle, the new one is refused.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from rewardlab.serving.limits import Limits
 
 LOG = logging.getLogger("uvicorn.error")
 SWEEP_S = 0.25  # between two looks at all connections
-IDLE_S = 1.0  # so long without a request, before a connection makes room for a new one
-MAX_REFUSED = 1024  # refused connections whose request is waited for
-PROBES = (b"GET /health ", b"GET /ready ")  # answered on a refused connection too: who counts connections restarts no server
-OTHER_FILES = MAX_REFUSED + 1024  # that a server opens beside its connections
-# Why a connection was closed -> what a client hears of it.
+IDLE_S = 1.0  # without a request, before a new connection may displace an old one
+MAX_REFUSED = 1024  # refused connections that wait for their request, to be answered 503
+PROBES = (b"GET /health ", b"GET /ready ")  # answered on refused connections, too: a full server must not be restarted
+OTHER_FILES = MAX_REFUSED + 1024  # open files of a server beside its connections
+# Reason for closing a connection -> HTTP status and sentence for the client.
 REASONS = {
     "header": (408, "no request came in time; send its header within {header_seconds:g} s"),
     "body": (408, "the body came too slowly; send {body_rate:,} bytes a second or more"),
-    "reader": (0, ""),  # nobody reads what it would be told
-    "displaced": (0, ""),  # as any server closes an unused connection
+    "reader": (0, ""),  # the client does not read
+    "displaced": (0, ""),  # closed as any server closes an unused connection
     "many": (503, "too many connections; close some, or try again in 2 s"),
 }
 
 
 @dataclass
 class ConnectionCounts:
-    """What /metrics tells: how many are open, and how many were closed for each of :data:`REASONS`."""
+    """The counts of /metrics: open connections, and closed ones by :data:`REASONS`."""
 
     num_open: int = 0
     closed: Counter[str] = field(default_factory=Counter)
 
 
 def fitting_limits(limits: Limits) -> Limits:
-    """Return the limits with no more connections than the process may open files, whose number is raised as far as it may.
-    Three quarters of few files are for connections."""
+    """Return the limits with no more connections than the process may open files, after raising that number as far as allowed.
+    If files are few, three quarters of them are for connections."""
     with contextlib.suppress(OSError, ValueError):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -61,11 +61,13 @@ def fitting_limits(limits: Limits) -> Limits:
 
 
 class ConnectionGuard:
-    """All connections of a server, and a sweep over them; ``clock`` is the time of the last one."""
+    """All connections of a server, and a regular sweep over them; ``clock`` is the time of the last sweep."""
 
     def __init__(self, limits: Limits, counts: ConnectionCounts) -> None:
         self.limits, self.counts, self.clock = limits, counts, time.monotonic()
-        self._max_refused = min(MAX_REFUSED, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8)  # half of what is left of few
+        self._max_refused = min(
+            MAX_REFUSED, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8
+        )  # half of the remaining files if they are few
         self._connections: dict[BoundedConnection, None] = {}  # in the order in which they came
         self._refused: dict[BoundedConnection, float] = {}  # and when
         self._by_address: Counter[str] = Counter()
@@ -73,7 +75,7 @@ class ConnectionGuard:
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, connection: BoundedConnection) -> None:
-        """Take a connection, in the place of another one if need be, or refuse it."""
+        """Accept a connection, displace another one for it, or refuse it."""
         address = connection.address
         if self._by_address[address] >= self.limits.address_connections:
             has_room = self._displace(address)
@@ -85,7 +87,7 @@ class ConnectionGuard:
             self._by_address[address] += 1
         else:
             self._refused[connection] = self.clock
-            if len(self._refused) > self._max_refused:  # who has waited for longest has had the time to ask
+            if len(self._refused) > self._max_refused:  # the one that had most time to send its request
                 oldest = next(iter(self._refused))
                 del self._refused[oldest]
                 oldest.close("many")
@@ -105,9 +107,8 @@ class ConnectionGuard:
         return connection in self._refused
 
     def _displace(self, address: str | None) -> bool:
-        """Close the connection of an address, or of all, that has been without a request for longest; return whether there
-        was one."""
-        if self._idle is None:  # all are looked at once in a sweep, however many come
+        """Close the connection, of one address or of all, that has been idle for longest; return whether there was one."""
+        if self._idle is None:  # computed once per sweep, however many connections come
             self._idle = defaultdict(deque)
             idle = [(seconds, other) for other in self._connections if (seconds := other.idle_seconds()) >= IDLE_S]
             for _, other in sorted(idle, key=lambda pair: -pair[0]):
@@ -132,7 +133,7 @@ class ConnectionGuard:
 
 
 class BoundedConnection(H11Protocol):
-    """One connection. Subclasses of :func:`bounded_connections` know their guard."""
+    """One connection. :func:`bounded_connections` makes subclasses with a guard."""
 
     guard: ConnectionGuard
 
@@ -155,28 +156,28 @@ class BoundedConnection(H11Protocol):
         if self.transport.is_closing():
             return
         is_probe = data.startswith(PROBES) and self.cycle is None
-        if self.guard.is_refused(self) and not is_probe:  # now, as data that is not read would take the sentence with it
+        if self.guard.is_refused(self) and not is_probe:  # at once: closing a socket with unread data would drop the answer
             self.close("many")
             return
         self._received += len(data)
         super().data_received(data)
 
     def idle_seconds(self) -> float:
-        """Return for how long neither a request nor its answer has been on the way."""
+        """Return the seconds since the last request or answer."""
         return self.guard.clock - self._since if self._look() in ("header", "idle") else 0.0
 
     def _phase_now(self) -> tuple[str, int]:
-        """Return what the connection waits for, and the number of the request that it is about."""
+        """Return what the connection waits for, and an id of its current request."""
         number = id(self.cycle)
         if self.transport.is_closing() or self.transport.get_write_buffer_size():
             return "reader", number
         if self.cycle is None or self.cycle.response_complete:
-            # Between two requests uvicorn closes a connection by itself (timeout_keep_alive).
+            # uvicorn itself closes a connection that is idle between requests (timeout_keep_alive).
             return ("header" if self.cycle is None or self.conn.trailing_data[0] else "idle"), number
         return ("body" if self.conn.their_state is h11.SEND_BODY else "answer"), number
 
     def _look(self) -> str:
-        """Return what the connection waits for; since when is :attr:`_since`."""
+        """Return what the connection waits for, and update since when (:attr:`_since`)."""
         phase, unread = self._phase_now(), self.transport.get_write_buffer_size()
         if phase != self._phase or (phase[0] == "reader" and unread != self._unread):
             self._phase, self._since, self._received = phase, self.guard.clock, 0
@@ -184,24 +185,23 @@ class BoundedConnection(H11Protocol):
         return phase[0]
 
     def overdue(self, limits: Limits) -> str:
-        """Return which of :data:`REASONS` there is to close the connection; "" for none."""
         phase, now = self._look(), self.guard.clock
         seconds, allowed = now - self._since, limits.header_seconds
         match phase:
             case "header":
                 return "header" if seconds > allowed else ""
-            case "body" if self.flow.read_paused:  # it is we who read no further
+            case "body" if self.flow.read_paused:  # the server itself has paused reading
                 self._since = now
             case "body" if seconds > allowed:
                 if self._received < limits.body_rate * seconds:
                     return "body"
-                self._since, self._received = now, 0  # the next seconds count anew: what came fast may not stop for long
+                self._since, self._received = now, 0  # each period counts separately: a fast start does not allow a long pause
             case "reader":
                 return "reader" if seconds > limits.reader_seconds else ""
         return ""
 
     def close(self, reason: str) -> None:
-        """Close the connection, with a sentence where an answer may still be sent."""
+        """Close the connection, with an error if an answer may still be sent."""
         self.guard.counts.closed[reason] += 1
         code, sentence = REASONS[reason]
         has_answer = self.cycle is not None and not self.cycle.response_complete and self.cycle.response_started
@@ -210,7 +210,7 @@ class BoundedConnection(H11Protocol):
             return
         limits = self.guard.limits
         sentence = sentence.format(header_seconds=limits.header_seconds, body_rate=int(limits.body_rate))
-        # Without a word where a client may be about to send a request: it would take the sentence for its answer.
+        # No sentence if the client may be sending a request: it would take the sentence for its answer.
         if sentence:
             self.transport.write(_answer(code, sentence))
         self.transport.close()
@@ -225,7 +225,7 @@ def _answer(code: int, sentence: str) -> bytes:
 
 
 def bounded_connections(limits: Limits, counts: ConnectionCounts) -> dict[str, Any]:
-    """Return uvicorn's options for a server whose connections are held to ``limits``, and counted."""
+    """Return uvicorn's options for a server with ``limits`` on connections, which ``counts`` counts."""
     limits = fitting_limits(limits)
     protocol = type("Connection", (BoundedConnection,), {"guard": ConnectionGuard(limits, counts)})
     return {

@@ -11,7 +11,7 @@ from typing import Any
 from rewardlab.errors import DataError
 from rewardlab.serving.schemas import JsonObject
 
-# Markup that chat templates put around text, and decoders leave in: Qwen, Llama 2 and 3, Mistral, Gemma, Phi, GLM, DeepSeek.
+# Markup of chat templates that decoders leave in texts: Qwen, Llama 2 and 3, Mistral, Gemma, Phi, GLM, DeepSeek.
 _ROLE = r"(?:system|user|assistant|model|tool|ipython)"
 _TURN = re.compile(
     rf"<\|im_start\|>{_ROLE}\n?|<\|start_header_id\|>{_ROLE}<\|end_header_id\|>\s*|<start_of_turn>{_ROLE}\n?|<\|{_ROLE}\|>\n?"
@@ -19,8 +19,8 @@ _TURN = re.compile(
 _SPECIAL = re.compile(
     r"<\|[\w\-]{1,40}\|>|<｜[^<>｜]{1,40}｜>|<(?:start|end)_of_(?:turn|image)>|</?s>|<pad>|<eos>|<bos>|\[/?INST\]|<</?SYS>>"
 )
-# Where the assistant's turn begins, in each family of templates. Only the family of a sequence's first mark counts: what a
-# policy of one family writes may look like another's. The first ones are tokens of their own, which no policy writes as text.
+# Marks of the assistant's turn, by family of templates. Only the family of a sequence's first mark counts: a policy of one
+# family may write marks of another as text. The first families have special tokens, which no policy writes as text.
 _FAMILIES = [
     re.compile(mark)
     for mark in (
@@ -34,7 +34,7 @@ _FAMILIES = [
 _INST = re.compile(r"\[/INST\]")
 _SPOKEN = re.compile(r"(?:^|\s)(?:ASSISTANT:|Assistant:)\s?")
 _SPOKEN_USER = re.compile(r"^(?:.*?\s)?(?:USER:|Human:|User:)\s?", re.DOTALL)
-# Where an image stood before the text was sent on without it.
+# Placeholders of images that did not come with the text.
 _LOST_IMAGE = re.compile(r"<\|(?:image_pad|video_pad|vision_start|image|image_1)\|>|<image>|<start_of_image>")
 
 
@@ -44,11 +44,10 @@ def strip_markup(text: str) -> str:
 
 
 def split_sequence(text: str, prompt: str = "") -> tuple[str, str]:
-    """Return (question, response) of a decoded sequence: the response is what stands after ``prompt`` where the
-    sequence begins with that, else after the last mark of an assistant's turn, a special token or ``ASSISTANT:``.
+    """Return (question, response) of a decoded sequence, with their markup (see :func:`labeled_sample`). The response follows
+    ``prompt`` if the sequence begins with it, else the last mark of an assistant's turn, a special token or ``ASSISTANT:``.
 
-    Neither is cleaned of its marks yet; see :func:`labeled_sample`. Raises DataError if no mark, or several words, tell where
-    the response begins: a response may contain such a word, and must not choose where it begins.
+    Raise DataError without a mark, and for several ``ASSISTANT:``: a response must not choose where it begins.
     """
     if prompt and text.startswith(prompt):
         return prompt, text[len(prompt) :]
@@ -70,8 +69,8 @@ def split_sequence(text: str, prompt: str = "") -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Sample:
-    """One response to a question, with the references of its images, and what it may be compared with if it comes alone.
-    Samples of another ``scope`` are not compared with it, whatever was asked."""
+    """One response to a question, with the references of its images, and an ``anchor`` to compare it with if it comes alone.
+    Samples of different ``scope`` are never compared."""
 
     question: str
     response: str
@@ -81,15 +80,13 @@ class Sample:
 
     @property
     def key(self) -> str:
-        """Question, images, anchor and scope: samples of one prompt share it."""
+        """Return the key that samples of one prompt share: question, images, anchor and scope."""
         return json.dumps([self.question, self.images, self.anchor, self.scope])
 
 
 def read_content(content: Any) -> tuple[str, tuple[str, ...]]:
     """Return (text, image references) of a message's content: a text, or parts of OpenAI's chat, its Responses API, or Qwen.
-
-    Raises DataError for a part of another kind.
-    """
+    Raise DataError for a part of another kind."""
     if content is None:
         return "", ()
     if isinstance(content, str):
@@ -110,8 +107,7 @@ def read_content(content: Any) -> tuple[str, tuple[str, ...]]:
 
 
 def text_alone(text: str, images: Sequence[str]) -> str:
-    """Return the text of a response. Raise DataError if images came with it: judged without them, it would get a number that
-    means nothing."""
+    """Return the text of a response. Raise DataError if it has images: judged without them, its reward would be meaningless."""
     if images:
         raise DataError(
             "a response holds an image; this server judges the text of a response alone. Judge such pairs offline, with their "
@@ -121,7 +117,7 @@ def text_alone(text: str, images: Sequence[str]) -> str:
 
 
 def media_beside(item: Mapping[str, Any]) -> list[str]:
-    """Return the fields of a message or a document that hold images, videos or sound beside its text."""
+    """Return the fields of a message or document with images, videos or sound beside its text."""
     return [name for name in ("image", "images", "image_url", "video", "videos", "audio") if item.get(name)]
 
 
@@ -132,9 +128,8 @@ def read_role(message: Mapping[str, Any]) -> str:
 
 
 def read_item(item: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
-    """Return (role, text, image references) of a message, or of another item of the Responses API: a call of a tool and its
-    result are texts, reasoning is none. Raises DataError for another item, for media outside of a message's content, and as
-    :func:`read_content` does."""
+    """Return (role, text, image references) of a message, or of another item of the Responses API: tool calls and their results
+    are texts, reasoning is dropped. Raise DataError for another item, and for media outside of a message's content."""
     if not isinstance(item, Mapping):
         raise DataError(f"a message is {item!r:.80}; expected an object with role and content")
     match item.get("type", "message"):
@@ -169,8 +164,8 @@ def read_conversation(messages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple
 
 
 def read_label(label: Any) -> JsonObject:
-    """Return what a label carries for the judge: a JSON object with ``media`` (image references), ``question`` or ``anchor``;
-    any other label, such as a bare answer, carries nothing."""
+    """Return the fields of a label that is a JSON object, with ``media`` (image references), ``question`` or ``anchor``; {} for
+    any other label, such as a bare answer."""
     if isinstance(label, str) and label.lstrip().startswith("{"):
         try:
             label = json.loads(label)
@@ -180,10 +175,10 @@ def read_label(label: Any) -> JsonObject:
 
 
 def labeled_sample(question: str, response: str, label: Any = None) -> Sample:
-    """Return the sample with what its label carries, its texts without chat markup.
+    """Return a sample of texts without chat markup, and of the fields of its label.
 
-    Raises DataError for media or an anchor of another type, and for a question that shows where an image stood when none came
-    with it: judged without the image, it would get a number that means nothing.
+    Raise DataError for media or an anchor of another type, and for a question with an image placeholder but no image: judged
+    without the image, the reward would be meaningless.
     """
     fields = read_label(label)
     media, anchor = fields.get("media") or [], fields.get("anchor")
@@ -201,13 +196,13 @@ def labeled_sample(question: str, response: str, label: Any = None) -> Sample:
 
 
 def split_samples(texts: Sequence[str]) -> list[Sample]:
-    """Return the sample in each decoded sequence. Raises what :func:`split_sequence` and :func:`labeled_sample` raise."""
+    """Return the sample of each decoded sequence. Raise what :func:`split_sequence` and :func:`labeled_sample` raise."""
     return [labeled_sample(*split_sequence(text)) for text in texts]
 
 
 def chat_sample(messages: Sequence[Mapping[str, Any]]) -> Sample:
-    """Return the last turn, the assistant's, as the response to the turns before it. Raises DataError for another last turn,
-    and for one that holds more than text."""
+    """Return the last turn, the assistant's, as the response to the turns before. Raise DataError for another last turn, and
+    for one with more than text."""
     if len(messages) < 2 or messages[-1].get("role") != "assistant":
         raise DataError("expected messages that end with the assistant's: a question and the response to be rewarded")
     if messages[-1].get("tool_calls") or messages[-1].get("function_call"):

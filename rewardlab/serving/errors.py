@@ -1,7 +1,7 @@
-"""Failures of a request, and the HTTP response to each: a status and a sentence, never a number.
+"""Failures of a request, and the HTTP answer to each: a status and a sentence, never a number.
 
-There are two shapes: ``{"error": sentence, "status": status}``, and below the paths of OpenAI's API what its clients read,
-``{"error": {"message", "type", "code", "param"}}``.
+It is ``{"error": sentence, "status": status}``, and below the paths of OpenAI's API ``{"error": {"message", "type", "code",
+"param"}}``, as its clients expect.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from rewardlab.errors import InputError
-from rewardlab.serving.request_context import request_id
+from rewardlab.serving.request_record import current_request
 from rewardlab.serving.schemas import JudgeRequest, RewardsRequest
 
 
 class OverloadedError(Exception):
-    """There is no room, for the ``reason``; ``retry_after_s`` is when there may be."""
+    """The server has no room, for the ``reason``; it may have in ``retry_after_s``."""
 
     def __init__(self, retry_after_s: int, reason: str = "the judge is busy") -> None:
         super().__init__(f"{reason}; try again in {retry_after_s} s")
@@ -30,11 +30,11 @@ class OverloadedError(Exception):
 
 
 class RequestTooLargeError(Exception):
-    """A request, or a part of one, holds more than the server does when it has nothing else: to send it again is no use."""
+    """A request, or a part of one, holds more than the whole server may: a retry cannot succeed."""
 
 
 class DeadlineExceededError(Exception):
-    """The deadline passed before the request was judged, or would have."""
+    """The deadline passed before the request was judged, or would pass."""
 
 
 class ContextLengthError(InputError):
@@ -42,11 +42,11 @@ class ContextLengthError(InputError):
 
 
 class GroupTimeoutError(Exception):
-    """The rest of a group did not come in time: there was nothing to compare a response with."""
+    """The other responses of a group did not come in time."""
 
 
 class EngineFailedError(Exception):
-    """The engine raised, did not come back in time, or is being stopped or started; ``retry_after_s`` is when to try again."""
+    """The engine raised, timed out, or is being stopped or started; retry in ``retry_after_s``."""
 
     def __init__(self, message: str, retry_after_s: int = 5) -> None:
         super().__init__(message)
@@ -54,8 +54,7 @@ class EngineFailedError(Exception):
 
 
 class PeerError(Exception):
-    """Another server, at which a group is collected, does not answer, or does not share it; ``retry_after_s`` is when to try
-    again."""
+    """The server that collects a group does not answer, or does not share it; retry in ``retry_after_s``."""
 
     retry_after_s = 5
 
@@ -65,7 +64,7 @@ class StorageError(Exception):
 
 
 class UnsupportedParameterError(Exception):
-    """A request asks for what this server cannot do by ``param``, and would be answered with something else."""
+    """A request sets a parameter, ``param``, that would change the answer and is not supported."""
 
     def __init__(self, message: str, param: str) -> None:
         super().__init__(message)
@@ -73,7 +72,7 @@ class UnsupportedParameterError(Exception):
 
 
 class NoVerdictError(Exception):
-    """No comparison of a response could be judged: there is no reward to give, and none is made up."""
+    """No comparison of a response could be judged, so that it has no reward."""
 
 
 # Exception -> ``status`` in the body, HTTP status.
@@ -89,25 +88,24 @@ _STATUSES: dict[type[Exception], tuple[str, int]] = {
     StorageError: ("storage", 507),
     UnsupportedParameterError: ("unsupported", 400),
 }
-# Faults of a request or of the engine; any other exception is a fault of ours.
+# Faults of a request or of the engine; any other exception is a bug.
 REQUEST_ERRORS: tuple[type[Exception], ...] = (InputError, *_STATUSES)
 
 
 MAX_DETAILS = 10  # errors of one body that are listed
-# Status in the body where the HTTP status alone is known.
+# Status in the body by HTTP status, if only that is known.
 _STATUSES_BY_CODE = {400: "malformed", 401: "key", 404: "path", 405: "method", 413: "toolarge", 422: "input", 429: "overloaded"}
 _OPENAI_PATH = re.compile(r"/v1/(?:chat|completions|responses|embeddings|models|moderations|files|batches)(?:/|$)")
 _OPENAI_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 
 
 def error_status(error: Exception) -> str:
-    """Return the status of one of :data:`REQUEST_ERRORS`."""
     input_status = type(error).__name__.removesuffix("Error").lower()
     return _STATUSES.get(type(error), (input_status, 422))[0]
 
 
 def error_body(error: Exception) -> dict[str, Any]:
-    """Return an error as a line of a batch or a stream: a sentence, a status, and ``retry_after_s`` where that is known."""
+    """Return an error as an item of a batch or a stream: a sentence, a status, and ``retry_after_s`` if known."""
     retry = {"retry_after_s": seconds} if (seconds := getattr(error, "retry_after_s", None)) is not None else {}
     return {"error": str(error), "status": error_status(error)} | retry
 
@@ -122,10 +120,10 @@ def error_response(
     headers: Mapping[str, str] | None = None,
     detail: Any = None,
 ) -> JSONResponse:
-    """Return an error in the shape that clients of ``path`` read. ``status`` says in a word what failed (default: by the HTTP
-    status ``code``), ``param`` the field of the request that is wrong, ``detail`` more of it."""
+    """Return an error in the shape for clients of ``path``. ``status`` is a word for the failure (default: by the HTTP status
+    ``code``), ``param`` the wrong field of the request."""
     status = status or _STATUSES_BY_CODE.get(code, "failed")
-    identity = {"request_id": name} if (name := request_id()) else {}
+    identity = {"request_id": name} if (name := current_request().id) else {}
     if _OPENAI_PATH.search(path):
         kind = _OPENAI_TYPES.get(code, "server_error" if code >= 500 else "invalid_request_error")
         body: dict[str, Any] = {"error": {"message": sentence, "type": kind, "code": status, "param": param}} | identity
@@ -135,7 +133,6 @@ def error_response(
 
 
 async def failed_request(request: Request, error: Exception) -> JSONResponse:
-    """Answer one of :data:`REQUEST_ERRORS`."""
     retry_after_s = getattr(error, "retry_after_s", None)
     headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
     code = _STATUSES.get(type(error), ("", 422))[1]
@@ -144,7 +141,7 @@ async def failed_request(request: Request, error: Exception) -> JSONResponse:
 
 
 def _in_words(name: str, item: Mapping[str, Any]) -> str:
-    """Return what is wrong with a field, in words of its own where the schema's would not help."""
+    """Return a sentence about a wrong field, clearer than the schema's own if that does not help."""
     if item["type"] == "json_invalid":
         return f"the body is not valid JSON (at character {name}: {item.get('ctx', {}).get('error', 'unreadable')})"
     if item["type"] == "extra_forbidden":
@@ -155,8 +152,7 @@ def _in_words(name: str, item: Mapping[str, Any]) -> str:
 
 
 async def invalid_request(request: Request, error: Exception) -> JSONResponse:
-    """Answer a body that does not fit its schema, with the first :data:`MAX_DETAILS` of its errors, and without the input: both
-    may be large, and the client has it."""
+    """Answer a body that does not fit its schema with the first :data:`MAX_DETAILS` errors, without the input."""
     assert isinstance(error, RequestValidationError)
     errors = error.errors()
     num_errors, items = len(errors), errors[:MAX_DETAILS]
@@ -170,7 +166,7 @@ async def invalid_request(request: Request, error: Exception) -> JSONResponse:
 
 
 async def refused_request(request: Request, error: Exception) -> JSONResponse:
-    """Answer what the routing or the reading of a body refuses: an unknown path, another method, too many bytes."""
+    """Answer a refusal of the routing or of the body: an unknown path, another method, too many bytes."""
     assert isinstance(error, HTTPException)
     path, sentence = request.url.path, str(error.detail)
     if error.status_code == 404 and sentence == "Not Found":
@@ -181,7 +177,6 @@ async def refused_request(request: Request, error: Exception) -> JSONResponse:
 
 
 async def internal_error(request: Request, error: Exception) -> JSONResponse:
-    """Answer a fault of ours; the log has it."""
     return error_response(request.url.path, 500, f"the server failed ({type(error).__name__}); its log says more")
 
 

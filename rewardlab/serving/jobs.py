@@ -1,11 +1,15 @@
-"""What waits in the queue: a pair to be judged, or a chat to be completed by the judge's model as it is."""
+"""The jobs of the queue, pairs to be judged and chats to be completed, and how an engine runs a batch of them."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import re
-from collections.abc import Hashable, Iterable, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from rewardlab.errors import InputError
@@ -22,7 +26,7 @@ _REFUSAL = re.compile(rf"HTTP (?:400|413|415|422)\b|{UNREADABLE}")
 
 
 def is_refusal(errors: Sequence[str]) -> bool:
-    """Return whether the engine said of all of them that the request itself is wrong: too long for its model, most often."""
+    """Return whether all errors say that the request itself is wrong, such as too long for the engine's model."""
     return bool(errors) and all(_REFUSAL.match(error) for error in errors)
 
 
@@ -33,66 +37,16 @@ class JudgeEngine(Judge, Protocol):
 
     def check(self) -> None:
         """Raise if no call would be answered."""
-        ...
-
-
-class Job(Protocol):
-    """A request to the engine. Jobs of equal ``kind`` share a batch; if each pair is sampled alone, of equal ``seed`` too."""
-
-    @property
-    def seed(self) -> int: ...
-
-    @property
-    def num_sequences(self) -> int:
-        """Samples that it takes."""
-        ...
-
-    @property
-    def length_class(self) -> int:
-        """Return 0 for texts of an ordinary length, one more for each doubling: a batch is as long as its longest."""
-        ...
-
-    @property
-    def kind(self) -> Hashable: ...
-
-    def key(self) -> str | None:
-        """Return a hash of everything that the result depends on but the engine; equal for equal content. None: the result is
-        neither kept nor taken from what was kept."""
-        ...
-
-    def run(self, batch: Sequence[Any], engine: JudgeEngine, probability_judge: Judge) -> list[Any]:
-        """Return the results of all of ``batch``, jobs of this kind."""
-        ...
-
-    def errors(self, result: Any) -> list[str]:
-        """Return the errors of samples that the engine failed to draw."""
-        ...
-
-    def is_lost(self, result: Any) -> bool:
-        """Return whether so many samples failed that there is no result."""
-        ...
-
-    def is_final(self, result: Any) -> bool:
-        """Return whether the result may stand for the next such request; if not, that one is a new try."""
-        ...
-
-    def drawn_again(self, num_tries: int) -> Job:
-        """Return the job of a new try, with a seed that neither the tries before nor other votes of the same pair have."""
-        ...
-
-    def num_tokens(self, result: Any) -> int:
-        """Return the tokens read and written for it."""
-        ...
-
-    def statuses(self, result: Any) -> Iterable[str]:
-        """Return the verdict statuses of its votes."""
-        ...
 
 
 @dataclass(frozen=True)
 class JudgeJob:
-    """One pair in the orders given, ``num_votes`` times each; ``by_probability``: by the probability of the verdicts. Where
-    ``is_new_draw``, the engine is asked whatever it said before."""
+    """A pair to be judged ``num_votes`` times in each of ``orders``; with ``by_probability`` by the probability of its verdict.
+    With ``is_new_draw`` no cached result is used.
+
+    Jobs of equal ``kind`` share a batch (and of equal ``seed``, if the engine samples each pair alone), which ``run`` gives to
+    the engine. ``key`` is a hash of everything that the result depends on but the engine, None for a result that is not cached.
+    """
 
     pair: PreferencePair
     orders: tuple[Order, ...]
@@ -107,6 +61,7 @@ class JudgeJob:
 
     @property
     def length_class(self) -> int:
+        """Return 0 for texts of ordinary length, 1 more for each doubling: a batch is as long as its longest prompt."""
         return _length_class([self.pair.question, *self.pair.responses])
 
     @property
@@ -119,7 +74,7 @@ class JudgeJob:
         options = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.by_probability))
         return _digest(["pair", self.pair.question, *self.pair.responses, *options], self.pair.images)
 
-    def run(self, batch: Sequence[JudgeJob], engine: JudgeEngine, probability_judge: Judge) -> list[Judgment]:
+    def run(self, batch: Sequence[Any], engine: JudgeEngine, probability_judge: Judge) -> list[Judgment]:
         judge: Judge = probability_judge if self.by_probability else engine
         pairs, orders = [job.pair for job in batch], [job.orders for job in batch]
         judgments = judge.compare_many(pairs, orders=orders, num_votes=self.num_votes, seed=self.seed)
@@ -129,14 +84,15 @@ class JudgeJob:
         return [vote.completion.error for vote in result.votes if vote.verdict.status in FAILED]
 
     def is_lost(self, result: Judgment) -> bool:
-        """Return whether all votes of one order failed: those of the other one alone would carry its position bias."""
+        """Return whether all votes of one order failed: those of the other order alone carry its position bias."""
         return any(all(v.verdict.status in FAILED for v in in_order(result.votes, order)) for order in self.orders)
 
     def is_final(self, result: Judgment) -> bool:
-        """Return whether every order has a vote that names a response, and half of the votes or more are valid."""
+        """Return whether the result may be cached: every order has a vote for a response, and at least half are valid."""
         return not self.errors(result) and both_orders_or_none(result, self.orders).share_0 is not None
 
     def drawn_again(self, num_tries: int) -> JudgeJob:
+        """Return the job of a new try, with a seed of neither the tries before nor other votes on the pair."""
         return replace(self, seed=_other_seed(self.seed, num_tries))
 
     def num_tokens(self, result: Judgment) -> int:
@@ -148,7 +104,7 @@ class JudgeJob:
 
 @dataclass(frozen=True)
 class ChatJob:
-    """Messages, to be completed; where ``is_new_draw``, whatever was drawn for the same ones before."""
+    """A chat to be completed by the judge's model as it is; with ``is_new_draw`` no cached result is used."""
 
     prompt: tuple[Message, ...]
     params: SamplingParams
@@ -180,14 +136,14 @@ class ChatJob:
                 parts.append(f"text {part.text}" if part.image is None else f"image {hashlib.sha256(part.image).hexdigest()}")
         return _digest(["chat", *map(str, astuple(self.params)), *parts], ())
 
-    def run(self, batch: Sequence[ChatJob], engine: JudgeEngine, probability_judge: Judge) -> list[list[Completion]]:
+    def run(self, batch: Sequence[Any], engine: JudgeEngine, probability_judge: Judge) -> list[list[Completion]]:
         return list(engine.sampler.sample([job.prompt for job in batch], self.params))
 
     def errors(self, result: list[Completion]) -> list[str]:
         return [completion.error for completion in result if completion.finish in (FinishReason.ERROR, FinishReason.TIMEOUT)]
 
     def is_lost(self, result: list[Completion]) -> bool:
-        """Return whether any sample failed: no client expects fewer choices than it asked for."""
+        """Return whether any sample failed: clients expect as many choices as they asked for."""
         return bool(self.errors(result))
 
     def is_final(self, result: list[Completion]) -> bool:
@@ -203,13 +159,16 @@ class ChatJob:
         return ()
 
 
+Job = JudgeJob | ChatJob
+
+
 def family_of(job: Job) -> Hashable:
-    """Return what jobs have in common whose calls take alike long."""
+    """Return a key of jobs whose calls take equally long."""
     return type(job), job.length_class
 
 
 def _other_seed(seed: int, num_tries: int) -> int:
-    """Return a seed of 31 bits: the one after ``seed`` is that of its second vote."""
+    """Return a seed of 31 bits; ``seed + 1`` would be the seed of a second vote."""
     return int.from_bytes(hashlib.sha256(f"{seed} {num_tries}".encode()).digest()[:4], "big") // 2
 
 
@@ -222,7 +181,7 @@ def _num_tokens(completions: Iterable[Completion]) -> int:
 
 
 def _without_tokens(vote: Vote) -> Vote:
-    """Drop tokens and their log-probs: thousands of results are cached, and no response has these."""
+    """Drop tokens and their logprobs: thousands of results are cached, and no response contains them."""
     return replace(vote, completion=replace(vote.completion, token_ids=(), logprobs=()))
 
 
@@ -237,7 +196,76 @@ def _digest(texts: Iterable[str], images: Iterable[bytes]) -> str:
 
 
 def engine_failed(job: Job, result: Any) -> bool:
-    """Return whether the engine is at fault; an error in the request itself does not count."""
+    """Return whether the engine failed; an error in the request itself does not count."""
     if isinstance(result, Exception):
         return not isinstance(result, InputError)
     return job.is_lost(result) and not is_refusal(job.errors(result))
+
+
+class BatchCall:
+    """The engine calls for one batch, in the engine thread. Set ``is_abandoned`` when nobody waits for the results any more: a
+    running call cannot be stopped, but no other one follows it."""
+
+    def __init__(self, judge: JudgeEngine, probability_judge: Judge) -> None:
+        self._judge, self._probability_judge = judge, probability_judge
+        self.is_abandoned = False
+
+    def run(self, jobs: Sequence[Job]) -> list[Any]:
+        """Return a result or an exception for each job. A call that fails is retried in halves until the bad job is alone,
+        unless the engine is down."""
+        try:
+            return jobs[0].run(jobs, self._judge, self._probability_judge)
+        except Exception as error:  # the boundary: an engine may fail in any way, and each request gets the error
+            if len(jobs) == 1 or self.is_abandoned or not (isinstance(error, InputError) or self._is_there()):
+                return [error] * len(jobs)
+            reason = error
+        half, results = len(jobs) // 2, list[Any]()
+        for part in (jobs[:half], jobs[half:]):
+            results += [reason] * len(part) if self.is_abandoned else self.run(part)
+        return results
+
+    def _is_there(self) -> bool:
+        try:
+            self._judge.check()
+        except Exception:  # the boundary: it may be down in any way
+            return False
+        return True
+
+
+class EngineThread:
+    """A daemon thread that runs blocking engine calls one by one until ``close``: a call that hangs does not keep the process
+    alive."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]] | None] = SimpleQueue()
+        threading.Thread(target=self._work, name="engine", daemon=True).start()
+
+    def run(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Return a future of the running loop with the result or the exception of ``call``."""
+        future = asyncio.get_running_loop().create_future()
+        self._calls.put((call, future))
+        return future
+
+    def close(self) -> None:
+        self._calls.put(None)
+
+    def _work(self) -> None:
+        while (item := self._calls.get()) is not None:
+            call, future = item
+            result, error = None, None
+            try:
+                result = call()
+            except BaseException as raised:  # the boundary: it is the caller's
+                error = raised
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                future.get_loop().call_soon_threadsafe(_settle, future, result, error)
+            del item, call, future, result, error  # neither pairs nor judge are kept alive until the next call
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

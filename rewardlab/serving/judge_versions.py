@@ -1,7 +1,7 @@
-"""Which judge answers a request: the one that served when the request came, until the request has its answer.
+"""The versions of a server's judge, which may be replaced while the server runs.
 
-A server may replace its judge while it runs. A request is judged by one version of it as a whole: all matches of a group, both
-orders, every round of votes. A version that has been replaced is dropped when the last of its requests is answered.
+A request is bound to the version that serves when it comes: all matches of a group, both orders, every round of votes. A
+replaced version is dropped when the last of its requests is answered.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import gc
 import hashlib
 import json
 import logging
+import re
 import threading
-from collections.abc import Callable, Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -23,8 +25,72 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from rewardlab.judging.judge import Judge, ModelJudge
 from rewardlab.judging.spec import local_checkpoint
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
-from rewardlab.serving.context_length import ContextLength
+from rewardlab.models.model_config import max_positions
+from rewardlab.serving.errors import ContextLengthError
 from rewardlab.serving.jobs import JudgeEngine
+from rewardlab.serving.request_record import tenant_of_request
+
+CHARACTERS_PER_TOKEN = 32  # a text is counted up to this many characters per allowed token: longer ones do not fit anyway
+PIECE = 20_000  # characters
+COUNTS_KEPT = 1024
+_OVERRIDES = re.compile(r"--(max-model-len|hf-overrides|rope-|hf-config-path|config\b)")  # of `vllm serve`
+
+
+class ContextLength:
+    """The ``max_tokens`` that a model reads, counted by the tokenizer of its checkpoint ``folder``."""
+
+    def __init__(self, folder: Path, max_tokens: int) -> None:
+        from tokenizers import Tokenizer  # comes with transformers, which remote judges do not need
+
+        self.max_tokens = max_tokens
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.no_truncation()
+        self._counts: OrderedDict[tuple[str, bytes], int] = OrderedDict()  # each response of a group is counted once
+        self._lock = threading.Lock()  # prompts are counted in several threads
+
+    @staticmethod
+    def of(judge: ModelJudge) -> ContextLength | None:
+        """Return the context length of a judge with a local checkpoint, None for others and if engine options may change it."""
+        folder = local_checkpoint(judge.spec)
+        if _OVERRIDES.search(judge.config.engine_args.replace("_", "-")):
+            return None
+        if folder is None or not (folder / "tokenizer.json").is_file() or not (folder / "config.json").is_file():
+            return None
+        max_tokens = max_positions(json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        return ContextLength(folder, max_tokens) if max_tokens else None
+
+    def may_exceed(self, texts: Iterable[str]) -> bool:
+        """Return whether texts have more bytes than the model reads tokens: only then their tokens are counted."""
+        return sum(len(text.encode()) for text in texts) > self.max_tokens
+
+    def check(self, texts: Iterable[str]) -> None:
+        """Raise ContextLengthError for texts that do not fit, even without images and template."""
+        if (number := sum(map(self._count, texts))) >= self.max_tokens:
+            raise ContextLengthError(
+                f"the texts of a prompt have {number:,} tokens or more; the judge's model reads at most {self.max_tokens:,}: "
+                "shorten them"
+            )
+
+    def _count(self, text: str) -> int:
+        """Return the tokens of a text. Counts are cached by hash and tenant: a fast answer would reveal what others sent."""
+        name = tenant_of_request(), hashlib.sha256(text.encode()).digest()
+        with self._lock:
+            count = self._counts.pop(name, None)
+        if count is None:
+            count = self._count_text(text)
+        with self._lock:
+            self._counts[name] = count
+            while len(self._counts) > COUNTS_KEPT:
+                self._counts.popitem(last=False)
+        return count
+
+    def _count_text(self, text: str) -> int:
+        part = text[: CHARACTERS_PER_TOKEN * self.max_tokens]
+        pieces = [part[start : start + PIECE] for start in range(0, len(part), PIECE)]
+        # encode_batch releases the GIL, encode does not.
+        encoded = self._tokenizer.encode_batch(pieces, add_special_tokens=False)
+        return max(0, sum(map(len, encoded)) - len(pieces) + 1)  # a cut may make one token into two
+
 
 LOG = logging.getLogger(__name__)
 BLOCK = 1 << 20  # bytes at either end of a file of weights by which it is known
@@ -32,12 +98,12 @@ BLOCK = 1 << 20  # bytes at either end of a file of weights by which it is known
 
 @dataclass(eq=False)
 class JudgeVersion:
-    """A judge that serves, or has served: the ``number``-th since the server began. ``probability_judge`` is the same judge by
-    the probability of its verdicts, None where it tells none.
+    """The ``number``-th judge since the server began. ``probability_judge`` is the same judge by the probability of its
+    verdicts, None if it has none.
 
-    ``weights`` names the weights of a local checkpoint by what is in their files, as 16 hexadecimal digits; "" of any other
-    judge. ``cache_name`` is a hash of all that its answers depend on, beside what is asked; ``context`` what its model reads,
-    where that is known. They are of the files as they are when the judge is opened.
+    ``weights`` is a name of the weights of a local checkpoint, 16 hex digits of their content, "" for other judges;
+    ``cache_name`` a hash of everything but the request that its answers depend on; ``context`` the context length, if known.
+    All are of the files as they are when the judge is opened.
     """
 
     judge: JudgeEngine
@@ -58,15 +124,12 @@ class JudgeVersion:
 
     @property
     def hash(self) -> str:
-        """Return what clients tell one judge from another by."""
         return self.cache_name[:16]
 
 
 def weights_name(spec: str) -> str:
-    """Return a name of the weights of a local checkpoint, the same of equal ones wherever they are; "" of any other judge.
-
-    It is a hash of the names and sizes of their files, and of a mebibyte at either end of each.
-    """
+    """Return a hash of the weights of a local checkpoint, wherever it is, "" for other judges: of the names and sizes of their
+    files, and of a mebibyte at either end of each."""
     folder = local_checkpoint(spec)
     files = sorted(folder.glob("*.safetensors")) if folder is not None else []
     digest = hashlib.sha256()
@@ -84,7 +147,7 @@ def _ends_of(path: Path) -> bytes:
 
 
 def close_judge(judge: Any) -> None:
-    """End the engine of a judge that nobody asks any more, on a thread of its own: a child process, replicas, connections."""
+    """End the engine of an unused judge on its own thread: a child process, replicas, connections."""
     sampler = getattr(judge, "sampler", None)
     close = getattr(sampler, "close", None) or getattr(getattr(sampler, "sampler", None), "close", None)
     if callable(close):
@@ -102,11 +165,8 @@ VERSION: ContextVar[JudgeVersion | None] = ContextVar("VERSION", default=None)
 
 
 class JudgeVersions:
-    """The judge that serves now, and those before it that still have requests to answer.
-
-    ``loading`` names the judge that is being opened to replace it, ``load_error`` says why the last one did not. ``on_drop`` is
-    called with a version that has no request left.
-    """
+    """The newest judge, and replaced ones with unanswered requests. ``loading`` names the judge that is being opened,
+    ``load_error`` says why the last one could not replace the newest. ``on_drop`` is called with a version without requests."""
 
     def __init__(self, first: JudgeVersion, on_drop: Callable[[JudgeVersion], None] = lambda version: None) -> None:
         self.newest, self._on_drop = first, on_drop
@@ -116,11 +176,10 @@ class JudgeVersions:
 
     @property
     def current(self) -> JudgeVersion:
-        """Return the version that the request is bound to; outside of one the newest."""
+        """Return the version that the request is bound to, outside of a request the newest."""
         return VERSION.get() or self.newest
 
     def replace(self, version: JudgeVersion) -> None:
-        """Let the requests that come from now on be judged by another judge."""
         old, self.newest = self.newest, version
         version.number = old.number + 1
         if old.num_users:
@@ -130,7 +189,6 @@ class JudgeVersions:
 
     @contextmanager
     def held(self, version: JudgeVersion) -> Iterator[None]:
-        """Keep a version until what happens within is over."""
         version.num_users += 1
         try:
             yield
@@ -142,7 +200,6 @@ class JudgeVersions:
 
     @contextmanager
     def bound(self, version: JudgeVersion) -> Iterator[None]:
-        """Let what happens within be judged by one version, and keep it until then."""
         with self.held(version):
             token = VERSION.set(version)
             try:
@@ -151,7 +208,6 @@ class JudgeVersions:
                 VERSION.reset(token)
 
     def _drop(self, version: JudgeVersion) -> None:
-        """Let go of a judge. What refers to its version still, such as the timer of an idle connection, does not keep it."""
         LOG.warning("version %d of the judge has answered all of its requests and is dropped", version.number)
         self._on_drop(version)
         close_judge(version.judge)
@@ -160,8 +216,8 @@ class JudgeVersions:
 
 
 class BindVersion:
-    """ASGI middleware: a request is judged by the version that serves when it comes. On a connection that is kept it begins in
-    the context of the last one, whose version is not its own."""
+    """ASGI middleware: bind a request to the newest version. On a reused connection it starts in the context of the request
+    before, which may have been bound to another version."""
 
     def __init__(self, app: ASGIApp, versions: JudgeVersions) -> None:
         self._app, self._versions = app, versions

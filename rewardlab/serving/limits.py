@@ -1,4 +1,4 @@
-"""The bounds of a server: how much one request, one key, all requests together and each connection may take."""
+"""The limits of a server: on one request, one key, all requests together, and each connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rewardlab.processes import memory_here
 
 
 class LimitError(InputError):
-    """A request asks for more than the server allows; the sentence has both numbers."""
+    """A request exceeds a limit of the server; the sentence has both numbers."""
 
 
 def _bound(default: float, words: str) -> Any:
@@ -21,7 +21,7 @@ def _bound(default: float, words: str) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """Every bound, by the name that ``--limit NAME=NUMBER`` takes. All are positive; :meth:`described` says what each is."""
+    """All limits, by their names in ``--limit NAME=NUMBER``. All are positive; :meth:`described` explains each."""
 
     body_bytes: int = _bound(100_000_000, "bytes of the body of an upload")
     json_bytes: int = _bound(32_000_000, "bytes of any other body")
@@ -55,8 +55,8 @@ class Limits:
 
     @staticmethod
     def of(settings: Iterable[str]) -> Limits:
-        """Return the limits with some changed: ``NAME=NUMBER`` each. Raise ConfigError for another name or number, for a
-        name that is given twice, and for a request that could never be let in."""
+        """Return the limits with some changed by ``NAME=NUMBER``. Raise ConfigError for another name or number, for a repeated
+        name, and for limits under which a request of the largest size could never be admitted."""
         kinds, given = {one.name: one.type for one in fields(Limits)}, dict[str, Any]()
         for setting in settings:
             name, _, text = setting.partition("=")
@@ -81,27 +81,25 @@ class Limits:
 
     @staticmethod
     def described() -> list[tuple[str, float, str]]:
-        """Return (name, default, what it bounds) of each."""
+        """Return (name, default, description) of each."""
         return [(one.name, one.default, one.metadata["words"]) for one in fields(Limits)]  # type: ignore[misc]
 
     def check_responses(self, number: int) -> None:
-        """Raise LimitError for more responses to one question than are compared with each other."""
         _check(number, self.responses, "responses to one question", "responses")
 
     def check_images(self, number: int) -> None:
-        """Raise LimitError for more images of a question or chat than are taken."""
         _check(number, self.images, "images", "images")
 
     def check_comparisons(self, comparisons: int, votes: int) -> None:
-        """Raise LimitError for a request that asks for too many comparisons, or votes of all of them together."""
+        """Raise LimitError for too many comparisons of a request, or too many votes on all of them."""
         _check(comparisons, self.comparisons, "comparisons", "comparisons")
         _check(votes, self.samples, "votes", "samples")
 
     def check_completion(self, number: int, max_tokens: int, most_tokens: int) -> None:
-        """Raise LimitError for more completions of a chat than are taken, and for longer ones than the judge's own."""
+        """Raise LimitError for too many completions of a chat, and for longer ones than the judge's."""
         _check(number, self.completions, "completions (n)", "completions")
         if max_tokens > most_tokens:
-            raise LimitError(f"max_tokens is {max_tokens:,}; this server writes at most {most_tokens:,} (its --max-tokens)")
+            raise LimitError(f"max_tokens is {max_tokens:,}; this server writes at most {most_tokens:,} (its max_tokens)")
 
 
 def _check(number: int, most: float, what: str, name: str) -> None:

@@ -1,31 +1,138 @@
-"""Images and videos of requests: data URLs, uploads, and files that the server may fetch or open.
+"""Images and videos of requests: data URLs, uploads, allowed URLs, and files of the server's folder.
 
-Nothing else is fetched or opened: a URL must begin with an allowed one, on the same host and port; redirects are not followed;
-a name leads to nothing outside the folder.
+A URL must begin with an allowed one, on the same host and port; redirects are not followed; a name cannot leave the folder.
+Media are loaded in threads, within budgets of memory, at the size that the judge's processor uses.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
+import json
+import os
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
-from rewardlab.data.images import from_data_url, plain_image
+from fastapi.concurrency import run_in_threadpool
+
+from rewardlab.data.images import decoding_bytes, from_data_url, plain_image
 from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES, AllowedUrls, fetch_media
-from rewardlab.data.video import DecodingBounds, frames_of_video
+from rewardlab.data.video import DecodingBounds, frames_of_video, video_pixels
 from rewardlab.errors import ConfigError, MediaError
+from rewardlab.judging.judge import ModelJudge
+from rewardlab.judging.spec import local_checkpoint
+from rewardlab.serving.admission import SHARE
 from rewardlab.serving.limits import Limits
-from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.request_record import tenant_of_request
 from rewardlab.serving.uploads import UploadStore
+
+T = TypeVar("T")
+IsStopped = Callable[[], bool]  # whether nobody waits for the work any more
+
+
+class WorkBudget:
+    """Up to ``max_bytes`` in use at a time, first come, first served: small work does not overtake large work."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = self._free = max_bytes
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @contextlib.asynccontextmanager
+    async def taken(self, num_bytes: int) -> AsyncIterator[Room]:
+        """Wait for room, and hold it within the context, or until the last thread of :func:`run_in_thread` that uses it ends.
+        Work larger than the budget takes all of it."""
+        num_bytes = min(num_bytes, self._max_bytes)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((num_bytes, turn))
+        self._grant()
+        try:
+            await turn
+        except BaseException:
+            if turn.cancelled() or not turn.done():
+                turn.cancel()
+                self._waiting = deque(item for item in self._waiting if item[1] is not turn)
+            else:
+                self._free += num_bytes
+            self._grant()
+            raise
+        room = Room(self, num_bytes)
+        try:
+            yield room
+        finally:
+            room.leave()
+
+    def give_back(self, num_bytes: int) -> None:
+        self._free += num_bytes
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._waiting and self._waiting[0][0] <= self._free:
+            num_bytes, turn = self._waiting.popleft()
+            if not turn.cancelled():
+                self._free -= num_bytes
+                turn.set_result(None)
+
+
+class Room:
+    """The bytes taken from a budget, returned when the last user has left: the context that took them, and threads."""
+
+    def __init__(self, budget: WorkBudget, num_bytes: int) -> None:
+        self._budget, self.num_bytes, self._num_users = budget, num_bytes, 1
+
+    def shrink(self, num_bytes: int) -> None:
+        rest = max(0, self.num_bytes - num_bytes)
+        self.num_bytes -= rest
+        self._budget.give_back(rest)
+
+    def enter(self) -> None:
+        self._num_users += 1
+
+    def leave(self) -> None:
+        self._num_users -= 1
+        if not self._num_users:
+            self._budget.give_back(self.num_bytes)
+
+
+async def run_in_thread(work: Callable[[IsStopped], T], *rooms: Room) -> T:
+    """Return the result of ``work``, run in a thread; ``work`` can check whether its caller has gone.
+
+    A thread cannot be cancelled. Until it ends, the ``rooms`` stay in use, and it counts as one of the allowed threads.
+    """
+    stopped = threading.Event()
+
+    def leave(task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            task.exception()  # retrieved even if nobody waits for it any more
+        for room in rooms:
+            room.leave()
+
+    for room in rooms:
+        room.enter()
+    task = asyncio.create_task(run_in_threadpool(_unless_stopped, work, stopped))
+    task.add_done_callback(leave)
+    try:
+        return await asyncio.shield(task)
+    finally:
+        stopped.set()
+
+
+def _unless_stopped(work: Callable[[IsStopped], T], stopped: threading.Event) -> T:
+    if stopped.is_set():  # the caller went while the work waited for a thread
+        raise asyncio.CancelledError
+    return work(stopped.is_set)
+
 
 MAX_CHECKED_BYTES = 200_000_000
 MAX_URL_CHARS = 8192
 
 
 class MediaStore:
-    """Bytes by name up to a total size; the least recently used are dropped first."""
+    """Bytes by name up to a total size, the most recently used ones."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._bytes = max_bytes, 0
@@ -49,10 +156,10 @@ class MediaStore:
 
 
 class Media:
-    """The sources of a request's media. ``allowed_urls`` are beginnings of URLs, ``folder`` holds the files of ``media:NAME``,
-    ``uploads`` those of ``upload:ID`` (default: a temporary store); decoding is held to ``limits``.
+    """The sources of a request's media. ``allowed_urls`` are prefixes of URLs, ``folder`` holds the files of ``media:NAME``,
+    ``uploads`` those of ``upload:ID`` (default: a temporary store); ``limits`` bound decoding.
 
-    Raises ConfigError for an allowed URL without host or path, and a folder that is none.
+    Raise ConfigError for an allowed URL without host or path, and for a missing folder.
     """
 
     def __init__(
@@ -71,7 +178,7 @@ class Media:
         self._uploads, self._checked = uploads or UploadStore(), MediaStore(MAX_CHECKED_BYTES)
 
     def upload(self, data: bytes, *, video: bool = False, is_stopped: Callable[[], bool] = lambda: False) -> str:
-        """Store an image or video, and return its id. Raises MediaError for what is neither."""
+        """Store an image or video, and return its id. Raise MediaError for another file."""
         if video:
             frames_of_video(data, 1, where="upload", bounds=self._video_bounds(is_stopped))
         else:
@@ -79,33 +186,32 @@ class Media:
         return self._uploads.add(data)
 
     def uploaded(self, name: str) -> Path:
-        """Return the file of what was uploaded under an id. Raises MediaError where nothing is there."""
+        """Return the file of an upload by its id. Raise MediaError if it is missing."""
         if (path := self._uploads.path(name)) is None:
             raise _no_upload(name)
         return path
 
     def image(self, reference: str, number: int = 0) -> bytes:
-        """Return the image of a reference, as :func:`plain_image` gives it. Raises MediaError."""
+        """Return the image of a reference as :func:`plain_image` returns it. Raise MediaError."""
         where = f"image {number}"
         return self.plain(self.read(reference, where), where)
 
     def read(self, reference: str, where: str, *, video: bool = False) -> bytes:
-        """Return the bytes of a reference as they are. Raises MediaError."""
         return self._bytes(reference, where, MAX_VIDEO_BYTES if video else MAX_IMAGE_BYTES)
 
     def frames(
         self, data: bytes, num_frames: int, where: str, is_stopped: Callable[[], bool] = lambda: False
     ) -> tuple[bytes, ...]:
-        """Return frames of a video that :meth:`read` gives. Raises MediaError."""
+        """Return frames of a video from :meth:`read`. Raise MediaError."""
         return frames_of_video(data, num_frames, where=where, bounds=self._video_bounds(is_stopped))
 
     def plain(self, data: bytes, where: str, kept_pixels: int | None = None) -> bytes:
-        """Return an image checked by decoding; each is decoded once, for that is most of the work of a request. Of a larger one
-        ``kept_pixels`` are kept, or up to four times as many."""
+        """Return an image checked by decoding. Each is decoded once: decoding is most of the work of a request. A larger image
+        is reduced to ``kept_pixels``, or up to four times as many."""
         if len(data) > MAX_IMAGE_BYTES:
             raise MediaError(f"{where}: {len(data):,} bytes, more than {MAX_IMAGE_BYTES:,}; resize it first")
-        # How soon it is read tells what others have sent: each tenant has images of its own.
-        name = f"{TENANT.get()}:{kept_pixels}:{hashlib.sha256(data).hexdigest()}"
+        # A fast answer would reveal what others have sent: each tenant has its own cache entries.
+        name = f"{tenant_of_request()}:{kept_pixels}:{hashlib.sha256(data).hexdigest()}"
         if (image := self._checked.get(name)) is None:
             image = plain_image(data, where=where, most_pixels=self._limits.pixels, kept_pixels=kept_pixels)
             self._checked.add(name, image)
@@ -144,3 +250,99 @@ class Media:
 
 def _no_upload(name: str) -> MediaError:
     return MediaError(f"upload {name[:40]!r} is not here (never sent, or displaced by newer ones); send it again")
+
+
+FRAMES_HELD = 20  # a decoder keeps up to 16 frames for those that come, and one is being shown
+FRAME_BYTES = 2  # a pixel of such a frame, about
+VIDEOS_AT_A_TIME = max(1, min(16, os.cpu_count() or 1))  # decoded at a time: more would take all threads
+
+
+class MediaLoader:
+    """Loads ``media``. An image with four times ``kept_pixels`` or more is reduced, to ``kept_pixels`` at least."""
+
+    def __init__(self, media: Media, limits: Limits, kept_pixels: int | None = None) -> None:
+        self.media, self._limits, self._kept_pixels = media, limits, kept_pixels
+        self._images, self._videos = _Budgets(limits.decoding_bytes), _Budgets(limits.decoding_bytes)
+
+    async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
+        return tuple([await self._image(reference, f"image {n}") for n, reference in enumerate(references)])
+
+    async def frames(self, reference: str, number: int, place: int = 0) -> tuple[bytes, ...]:
+        """Return frames of the video of a reference. Raise as :meth:`images` does."""
+        where = f"video {place}"
+
+        def read() -> tuple[bytes, int]:
+            data = self.media.read(reference, where, video=True)
+            return data, self._video_bytes(data, where)
+
+        def decode(data: bytes, is_stopped: IsStopped) -> tuple[bytes, ...]:
+            return self.media.frames(data, number, where, is_stopped)
+
+        frames = await self._videos.load(_most_bytes(reference, MAX_VIDEO_BYTES), read, decode)
+        SHARE.get().take_bytes(sum(map(len, frames)))
+        return frames
+
+    async def upload(self, data: bytes, *, video: bool) -> str:
+        """Store an upload, and return its id. Raise MediaError."""
+        budgets = self._videos if video else self._images
+        num_bytes = await run_in_threadpool(self._video_bytes if video else _image_bytes, data, "upload")
+        async with budgets.decoded.taken(num_bytes) as room:
+            return await run_in_thread(lambda is_stopped: self.media.upload(data, video=video, is_stopped=is_stopped), room)
+
+    async def uploaded(self, name: str) -> Path:
+        """Return the file of an upload by its id. Raise MediaError."""
+        return await run_in_threadpool(self.media.uploaded, name)
+
+    async def _image(self, reference: str, where: str) -> bytes:
+        def read() -> tuple[bytes, int]:
+            data = self.media.read(reference, where)
+            return data, _image_bytes(data, where)
+
+        def decode(data: bytes, is_stopped: IsStopped) -> bytes:
+            return self.media.plain(data, where, self._kept_pixels)
+
+        image = await self._images.load(_most_bytes(reference, MAX_IMAGE_BYTES), read, decode)
+        SHARE.get().take_image(image)
+        return image
+
+    def _video_bytes(self, data: bytes, where: str) -> int:
+        """Return the approximate bytes for decoding a video, at least so many that :data:`VIDEOS_AT_A_TIME` fit."""
+        num_bytes = FRAMES_HELD * FRAME_BYTES * video_pixels(data, where, most_pixels=self._limits.frame_pixels)
+        return max(num_bytes, self._limits.decoding_bytes // VIDEOS_AT_A_TIME)
+
+
+class _Budgets:
+    """``max_bytes`` for decoding, and as many for encoded files that wait for decoding. Work always takes the second first, so
+    that there is no deadlock."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.encoded, self.decoded = WorkBudget(max_bytes), WorkBudget(max_bytes)
+
+    async def load(self, most_bytes: int, read: Callable[[], tuple[bytes, int]], decode: Callable[[bytes, IsStopped], T]) -> T:
+        """Return the decoded result of ``read``, which returns at most ``most_bytes``, and the bytes that decoding takes."""
+        async with self.encoded.taken(most_bytes) as encoded:
+            data, num_bytes = await run_in_thread(lambda _: read(), encoded)
+            encoded.shrink(len(data))
+            async with self.decoded.taken(num_bytes) as decoded:
+                return await run_in_thread(partial(decode, data), encoded, decoded)
+
+
+def _most_bytes(reference: str, most: int) -> int:
+    return min(len(reference), most) if reference.startswith("data:") else most  # a data URL has more characters than bytes
+
+
+def _image_bytes(data: bytes, where: str) -> int:
+    return decoding_bytes(data)
+
+
+def processor_pixels(judge: ModelJudge) -> int | None:
+    """Return the most pixels that the image processor of a judge's checkpoint keeps of an image, None if that is unknown."""
+    folder = local_checkpoint(judge.spec)
+    for name in ("processor_config.json", "preprocessor_config.json"):
+        if folder is not None and (folder / name).is_file():
+            config = json.loads((folder / name).read_text(encoding="utf-8"))
+            config = config.get("image_processor") or config
+            most = (config.get("size") or {}).get("longest_edge") or config.get("max_pixels")
+            # Other families give an edge in pixels, not an area: images would become far too small.
+            return int(most) if most and most > 10_000 else None
+    return None

@@ -1,9 +1,8 @@
-"""Several servers behind a balancer: samples of one prompt that were sent to different ones meet at one of them.
+"""Several servers behind a balancer: samples of one prompt that reach different servers meet at one of them.
 
-Every server ranks all of them by a hash of the group's key (rendezvous hashing), so that they agree on its home without talking
-to each other, and a server that is taken away moves its own groups only. A sample that arrives elsewhere is passed on to
-the home with the Authorization of who sent it, and waits there in the group of its key. A home that does not answer is no
-reason to judge without it: whoever sent the sample gets an error and sends it again.
+All servers agree on the home of a group by rendezvous hashing of its key; removing a server moves only its own groups. A
+sample that arrives elsewhere is passed on to its home, with the Authorization of its sender, and waits there in its group. If
+the home does not answer, the sender gets an error and sends the sample again.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from rewardlab.serving.errors import (
     OverloadedError,
     PeerError,
 )
-from rewardlab.serving.request_context import AUTHORIZATION, request_id
+from rewardlab.serving.request_record import current_request
 
 JOIN_PATH = "/v1/peers/join"
 CONNECT_S = 5.0
-_AGAIN = re.compile(r"; try again in \d{1,9} s$")  # said once more by the error that is raised here
+_AGAIN = re.compile(r"; try again in \d{1,9} s$")  # repeated by the error that is raised here
 
 
 class JoinRequest(BaseModel):
-    """A sample for its ``home``, and the servers among which that was chosen."""
+    """A sample for its ``home``, one of ``servers``."""
 
     model_config = ConfigDict(extra="forbid")
     question: str
@@ -57,7 +56,7 @@ class JoinResponse(BaseModel):
 
 @dataclass(frozen=True)
 class MemberReward:
-    """The reward of a sample within its group, which weights judged the group, and the signs of the key's answers there."""
+    """The reward of a sample within its group, the weights that judged the group, and the policy signs of its key there."""
 
     value: float
     weights: str = ""
@@ -65,11 +64,8 @@ class MemberReward:
 
 
 class Peers:
-    """The servers that share groups: this one's own ``address``, as the others reach it, and theirs. ``wait_s`` is how long the
-    home may take to answer.
-
-    Raises ConfigError for an address that is no http(s) URL of a server, and where there is no other.
-    """
+    """The servers that share groups: this one, which the others reach at ``address``, and ``others``. A home must answer within
+    ``wait_s``. Raise ConfigError for an address that is no http(s) URL of a server, and without another server."""
 
     def __init__(self, address: str, others: Sequence[str], *, wait_s: float) -> None:
         self.address, self._wait_s = _server_url("--address", address), wait_s
@@ -78,12 +74,12 @@ class Peers:
             raise ConfigError(f"--peers: names no other server than --address {address}; expected the URLs of the others")
 
     def home_of(self, key: str) -> str:
-        """Return the server at which the group of a key meets."""
         return max(self.servers, key=lambda url: hashlib.sha256(f"{url} {key}".encode("utf-8", "surrogatepass")).digest())
 
     async def join(self, home: str, sample: Sample) -> MemberReward:
-        """Return the reward of a sample from its home. Raises what the home answers, PeerError where it does not."""
-        passed_on = {"Authorization": AUTHORIZATION.get(), "X-Request-ID": request_id()}
+        """Return the reward of a sample from its home. Raise the error that the home answers, PeerError without an answer."""
+        record = current_request()
+        passed_on = {"Authorization": record.authorization, "X-Request-ID": record.id}
         headers = {name: value for name, value in passed_on.items() if value}
         timeout = httpx.Timeout(self._wait_s, connect=CONNECT_S)
         body = {**asdict(sample), "home": home, "servers": self.servers}
@@ -105,8 +101,7 @@ class Peers:
         raise _error_of(where, response, fields)
 
     def check(self, home: str, servers: Sequence[str]) -> None:
-        """Raise PeerError unless a sample was meant for this server, and comes from one that knows the same ones: groups would
-        be torn apart."""
+        """Raise PeerError unless a sample is meant for this server, and its sender knows the same servers."""
         if home != self.address:
             raise PeerError(
                 f"a peer reaches this server as {home}, and its own --address is {self.address}; "
@@ -120,7 +115,7 @@ class Peers:
 
 
 def _error_of(where: str, response: httpx.Response, fields: Mapping[str, Any]) -> Exception:
-    """Return the error with which the home refused, as if it had been raised here."""
+    """Return the error that the home answered, as if it had been raised here."""
     status, sentence = fields.get("status"), _AGAIN.sub("", str(fields.get("error", "no sentence")))
     retry_after = response.headers.get("Retry-After", "")
     retry_s = int(retry_after) if retry_after.isdecimal() else 5
@@ -135,7 +130,7 @@ def _error_of(where: str, response: httpx.Response, fields: Mapping[str, Any]) -
             return NoVerdictError(sentence)
         case "toolate":
             return DeadlineExceededError(sentence)
-    if response.status_code in (400, 413, 422):  # it would be refused again
+    if response.status_code in (400, 413, 422):  # a retry would be refused, too
         return DataError(sentence)
     return PeerError(f"{where} answered HTTP {response.status_code}: {sentence}")
 
@@ -149,5 +144,5 @@ def _server_url(option: str, url: str) -> str:
 
 @cache
 def _certificates() -> Any:
-    """Return the system's certificates, read once: that takes longer than a request."""
+    """Return the system's certificates, read once because that takes longer than a request."""
     return httpx.create_ssl_context()

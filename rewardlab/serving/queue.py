@@ -1,10 +1,9 @@
-"""One engine, many requests: what waits is judged in batches, as soon as the engine is free.
+"""The queue of one engine: requests wait here and are judged in batches as soon as the engine is free.
 
-The queue is bounded, shared fairly between tenants, and knows priorities and deadlines. A caller that disconnects leaves it
-before the engine is called, and what cannot be done in time is not begun. A batch that fails is tried again in halves, so that
-one bad request fails alone; an engine that fails or hangs is an error for those that waited for it, never a verdict. Results
-are cached by tenant, judge and content of the job; what has no verdict is not, and is drawn by another seed the next time. The
-judge may be replaced: a job is done by the one its request is bound to.
+The queue is bounded, fair between tenants, and knows priorities and deadlines. Jobs of a caller that disconnects leave it, and
+jobs that would be late are not started. A batch that fails is retried in halves, so that one bad request fails alone; an engine
+that fails or hangs is an error, never a verdict. Results are cached by tenant, judge and content; a job without a verdict is
+sampled with another seed the next time. A job is judged by the version of the judge that its request is bound to.
 """
 
 from __future__ import annotations
@@ -14,63 +13,112 @@ import contextlib
 import itertools
 import math
 import time
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from rewardlab.errors import DataError, InputError
 from rewardlab.judging.judge import Judge
 from rewardlab.serving.auth import Keys
-from rewardlab.serving.batch_call import BatchCall
-from rewardlab.serving.batch_planner import BatchPlanner
-from rewardlab.serving.batch_times import BatchTimes
-from rewardlab.serving.engine_thread import EngineThread
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
-from rewardlab.serving.fair_queue import Entry, FairQueue
-from rewardlab.serving.histograms import ServingHistograms
-from rewardlab.serving.jobs import Job, JudgeEngine, engine_failed, family_of, is_refusal
+from rewardlab.serving.jobs import BatchCall, EngineThread, Job, JudgeEngine, engine_failed, family_of, is_refusal
 from rewardlab.serving.judge_versions import JudgeVersion, JudgeVersions
-from rewardlab.serving.queue_records import ResultCache, TenantRecord
-from rewardlab.serving.request_context import CHECKS, TENANT
-from rewardlab.serving.request_log import record_job, record_weights
+from rewardlab.serving.request_record import CHECKS, ServingHistograms, current_request, record_job, tenant_of_request
+from rewardlab.serving.schedule import BatchPlanner, BatchTimes, Entry, FairQueue
+
+COUNTS = {
+    "asked": "requested comparisons",
+    "cached": "answered from the cache",
+    "judged": "judged by the engine",
+    "failed": "failed in the engine",
+    "late": "not judged by their deadline",
+    "gone": "whose client disconnected",
+    "refused": "refused because the queue was full",
+    "batches": "calls of the engine",
+    "sequences": "samples requested from the engine",
+}
+
+
+class ResultCache:
+    """The most recently used ``size`` final results of jobs by name, and as many counts of tries without a final result."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._results: OrderedDict[str, Any] = OrderedDict()
+        self._num_tries: OrderedDict[str, int] = OrderedDict()
+
+    def get(self, name: str) -> Any:
+        if name in self._results:
+            self._results.move_to_end(name)
+        return self._results.get(name)
+
+    def num_tries(self, name: str) -> int:
+        """Return how often a job was sampled without a final result."""
+        return self._num_tries.get(name, 0)
+
+    def add(self, name: str, job: Job, result: Any) -> None:
+        """Keep a final result; count another one, unless the engine failed."""
+        if job.is_final(result):
+            self._results[name] = result
+            self._num_tries.pop(name, None)
+        elif not job.is_lost(result):
+            self._num_tries[name] = self._num_tries.pop(name, 0) + 1
+        for kept in (self._results, self._num_tries):
+            while len(kept) > self._size:
+                kept.popitem(last=False)
+
+
+@dataclass
+class TenantRecord:
+    """Totals of a tenant, with the keys of :data:`COUNTS`, and its last latencies as (Unix time, ms, own jobs waiting)."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    recent: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=500))
+
 
 TIMEOUT_S = 120.0  # of a job without a deadline
-PAUSE_S, PAUSE_SHARE = 0.1, 0.1  # between two batches of several tenants at most, and of the first one's time
-TRIAL_S = 10.0  # so long after its last call an idle engine tries what seems too long for its deadline
+PAUSE_S, PAUSE_SHARE = 0.1, 0.1  # longest pause between batches of several tenants: seconds, and fraction of the first batch
+TRIAL_S = 10.0  # an engine idle for this long also tries jobs that seem too long for their deadlines
+
+
+@dataclass(frozen=True)
+class QueueOptions:
+    """``num_threads`` batches run at a time: one for an engine that computes here, several for one that batches by itself. With
+    ``mix_seeds`` jobs of different seeds share a batch and its first seed: for an engine whose samples depend on the batch
+    anyway. ``max_sequences`` bounds a batch (votes times orders, summed over its pairs), ``max_waiting`` the queue,
+    ``engine_timeout_s`` an engine call, ``cache_size`` the cached results; a failing engine is checked every ``recheck_s``.
+    """
+
+    max_sequences: int = 256
+    max_waiting: int = 1024
+    engine_timeout_s: float = 600.0
+    cache_size: int = 10_000
+    recheck_s: float = 5.0
+    num_threads: int = 1
+    mix_seeds: bool = False
 
 
 class JudgeQueue:
     """Run jobs on ``judge`` in a thread. Create the queue, ``start()`` it within a running loop, ``await stop()`` it.
 
-    ``probability_judge`` runs the jobs by probability (default: the judge itself); ``keys`` have weights, and limits that are
-    charged with what is judged.
-    ``num_threads`` batches run at a time: one for an engine that computes here, several for one that batches by itself. With
-    ``mix_seeds`` jobs of different seeds share a batch, with the first one's seed: for an engine whose samples depend on the
-    batch anyway.
-    ``max_sequences`` bounds a batch (votes times orders over its pairs), ``max_waiting`` the queue, ``engine_timeout_s`` one
-    call of the engine, ``cache_size`` the cached results; a failing engine is checked every ``recheck_s``. ``counts`` are
-    totals, with the keys of :data:`rewardlab.serving.queue_records.COUNTS`, and ``tenants`` what there is of each.
+    ``probability_judge`` runs the jobs by probability (default: the judge itself). The weights of ``keys`` share the engine,
+    and their limits are charged for what is judged. ``counts`` are totals, with the keys of :data:`COUNTS`; ``tenants`` has
+    those of each tenant.
     """
 
     def __init__(
         self,
         judge: JudgeEngine,
+        options: QueueOptions | None = None,
         *,
         probability_judge: Judge | None = None,
         keys: Keys | None = None,
-        max_sequences: int = 256,
-        max_waiting: int = 1024,
-        engine_timeout_s: float = 600.0,
-        cache_size: int = 10_000,
-        recheck_s: float = 5.0,
-        num_threads: int = 1,
-        mix_seeds: bool = False,
         histograms: ServingHistograms | None = None,
     ) -> None:
+        self.options = options or QueueOptions()
         self.versions = JudgeVersions(JudgeVersion(judge, probability_judge), self._end_work)
-        self.max_sequences, self.max_waiting, self.engine_timeout_s = max_sequences, max_waiting, engine_timeout_s
-        self.recheck_s = recheck_s
         self.counts: Counter[str] = Counter()
         self.statuses: Counter[str] = Counter()  # of votes
         self.tenants: defaultdict[str, TenantRecord] = defaultdict(TenantRecord)
@@ -78,16 +126,17 @@ class JudgeQueue:
         self.batch_seconds = 1.0  # moving average
         self._keys = keys or Keys()
         self._waiting, self._times = FairQueue(self._keys.weight), BatchTimes()
-        self._planner = BatchPlanner(self._waiting, self._times, max_sequences=max_sequences, mix_seeds=mix_seeds)
+        self._planner = BatchPlanner(
+            self._waiting, self._times, max_sequences=self.options.max_sequences, mix_seeds=self.options.mix_seeds
+        )
         self._arrivals = itertools.count()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._room = asyncio.Event()  # set, and replaced, when jobs leave the queue
-        self._cache = ResultCache(cache_size)
+        self._cache = ResultCache(self.options.cache_size)
         self._stop_announced = self._stopping = False
         self._workers: dict[JudgeVersion, list[asyncio.Task[None]]] = {}
         self._watcher: asyncio.Task[None] | None = None
-        self._num_threads = num_threads
         self._running: set[Entry] = set()  # what the engine has started
         self._ends: list[tuple[JudgeVersion, float]] = []  # whose calls are expected to be done when
         self._last_call = float("-inf")
@@ -99,19 +148,15 @@ class JudgeQueue:
 
     @property
     def ready(self) -> bool:
-        """Whether a request is likely to be answered: no stop announced, not failing, room in the queue."""
-        return not (self._stop_announced or self._stopping or self.failing or self.num_waiting >= self.max_waiting)
+        """Return whether a request is likely to be answered: no stop announced, not failing, room in the queue."""
+        return not (self._stop_announced or self._stopping or self.failing or self.num_waiting >= self.options.max_waiting)
 
     def num_waiting_of(self, tenant: str) -> int:
         return self._waiting.num_of(tenant)
 
-    def replace_judge(self, judge: JudgeEngine, probability_judge: Judge | None = None) -> None:
-        """Let another judge answer the requests that come from now on; those that are here are finished by theirs. Within the
-        loop that runs the queue."""
-        self.replace_version(JudgeVersion(judge, probability_judge))
-
     def replace_version(self, version: JudgeVersion) -> None:
-        """Do what :meth:`replace_judge` does."""
+        """Let another version of the judge answer requests from now on; earlier ones are finished by theirs. Call this within
+        the loop of the queue."""
         self._begin_work(version)
         self.versions.replace(version)
         self.failing = False
@@ -124,18 +169,18 @@ class JudgeQueue:
     def _begin_work(self, version: JudgeVersion) -> None:
         """Start threads for the engine of a judge: one that hangs does not hold up the judge that replaces it."""
         loop = asyncio.get_running_loop()
-        self._workers[version] = [loop.create_task(self._work(version)) for _ in range(self._num_threads)]
+        self._workers[version] = [loop.create_task(self._work(version)) for _ in range(self.options.num_threads)]
 
     def _end_work(self, version: JudgeVersion) -> None:
         for task in self._workers.pop(version, []):
             task.cancel()
 
     def announce_stop(self) -> None:
-        """Be ready no longer, so that a balancer sends requests elsewhere; those that come are still judged."""
+        """Report not ready, so that a balancer sends requests elsewhere; requests that come are still judged."""
         self._stop_announced = True
 
     async def stop(self, timeout_s: float) -> None:
-        """Take nothing new, finish what waits, for at most so long; what is left then fails as EngineFailedError."""
+        """Accept no more jobs and finish those that wait; after ``timeout_s`` the rest fails with EngineFailedError."""
         self._stopping = True
         try:
             async with asyncio.timeout(timeout_s):
@@ -153,12 +198,12 @@ class JudgeQueue:
         self._free_room()
 
     async def submit(self, job: Job, *, priority: int = 0, deadline: float | None = None, waits_for_room: bool = False) -> Any:
-        """Return the result, from the cache or the engine, by ``deadline``, a time of the event loop. Of a tenant's jobs the
-        lower ``priority`` goes first, then the earlier deadline. Where ``waits_for_room``
-        a full queue is waited for until then: for the parts of a request that is let in. Raises OverloadedError,
-        DeadlineExceededError, EngineFailedError, or the InputError with which the judge refused the pair.
+        """Return the result, from the cache or the engine, by ``deadline``, a time of the event loop. Jobs of a tenant go by
+        lower ``priority``, then by earlier deadline. With ``waits_for_room`` a job waits until then for a full queue: it is
+        part of an admitted request. Raise OverloadedError, DeadlineExceededError, EngineFailedError, or the InputError with
+        which the judge refused the pair.
 
-        Cancelling the caller takes the job out of the queue; one that the engine has started is finished, and cached.
+        Cancelling the caller removes the job from the queue; a job that the engine has started is finished and cached.
         """
         version = self.versions.current
         with self.versions.held(version):
@@ -167,13 +212,13 @@ class JudgeQueue:
     async def _submit(
         self, job: Job, version: JudgeVersion, priority: int, deadline: float | None, *, waits_for_room: bool
     ) -> Any:
-        tenant, loop = TENANT.get(), asyncio.get_running_loop()
+        tenant, loop = tenant_of_request(), asyncio.get_running_loop()
         self._count(tenant, "asked")
         arrival, key = loop.time(), job.key()
         name = None if key is None else f"{tenant}:{version.cache_name}:{key}"
         if name is not None and (cache_hit := self._cache.get(name)) is not None:
             self._count(tenant, "cached")
-            record_weights(version.weights)
+            current_request().weights.add(version.weights)
             return cache_hit
         if name is not None and (num_tries := self._cache.num_tries(name)):
             job = job.drawn_again(num_tries)
@@ -189,7 +234,7 @@ class JudgeQueue:
         try:
             result = await entry.future
             record_job(self._histograms, entry.taken - arrival, loop.time() - entry.taken, job.num_tokens(result))
-            record_weights(version.weights)
+            current_request().weights.add(version.weights)
             record = (time.time(), 1000 * (loop.time() - arrival), self._waiting.num_of(tenant))
             self.tenants[tenant].recent.append(record)
             return result
@@ -207,7 +252,7 @@ class JudgeQueue:
 
     def check_room(self) -> None:
         """Raise OverloadedError if the queue has no room for a request, EngineFailedError if the server stops."""
-        tenant = TENANT.get()
+        tenant = tenant_of_request()
         if self._stopping:
             raise _stopping()
         if not self._has_room(tenant):
@@ -215,13 +260,12 @@ class JudgeQueue:
             raise OverloadedError(self.retry_after_s())
 
     def _has_room(self, tenant: str) -> bool:
-        """Return whether a tenant may have one more job waiting. Where there are several keys it may have as many as there are
-        places free: so one alone never has more than half of the queue, and N at work have 1/(N+1) each."""
-        free = self.max_waiting - self.num_waiting
+        """Return whether a tenant may have one more job waiting. With several keys a tenant may have as many as there are free
+        places: one alone never holds more than half of the queue, and N active tenants hold 1/(N+1) each."""
+        free = self.options.max_waiting - self.num_waiting
         return free > 0 and (len(self._keys) < 2 or self._waiting.num_of(tenant) < free)
 
     async def _enter(self, tenant: str, wait_until: float | None) -> None:
-        """Return when there is room."""
         if wait_until is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(wait_until):
@@ -234,10 +278,12 @@ class JudgeQueue:
         self._room = asyncio.Event()
 
     def _refuse_late(self, entry: Entry) -> None:
-        """Raise DeadlineExceededError for a job that cannot be done in time; an engine that was idle for long tries."""
+        """Raise DeadlineExceededError for a job that cannot be done in time, unless the engine was idle for long."""
         now = asyncio.get_running_loop().time()
         entry.is_trial = not (self._running or self._waiting) and now - self._last_call > TRIAL_S
-        seconds = self._seconds_busy(now, entry.version) + self._planner.seconds_until_done(entry, now, self._num_threads)
+        seconds = self._seconds_busy(now, entry.version) + self._planner.seconds_until_done(
+            entry, now, self.options.num_threads
+        )
         if not entry.is_trial and seconds > (left := entry.deadline - now):
             self._count(entry.tenant, "late")
             raise DeadlineExceededError(
@@ -245,29 +291,27 @@ class JudgeQueue:
             )
 
     def _seconds_busy(self, now: float, version: JudgeVersion) -> float:
-        """Return the seconds until a thread of a judge is free."""
         ends = [end for of, end in self._ends if of is version]
-        return max(0.0, min(ends) - now) if len(ends) >= self._num_threads else 0.0
+        return max(0.0, min(ends) - now) if len(ends) >= self.options.num_threads else 0.0
 
     def _leave(self, entry: Entry) -> bool:
-        """Take a job out of the queue; return whether it was still there."""
         was_waiting = self._waiting.remove(entry)
         self._free_room()
         return was_waiting
 
     def _expire(self, entry: Entry) -> None:
-        """The deadline has come. What the engine has started is finished, for the cache."""
+        """Fail a job whose deadline has passed. The engine finishes what it has started, for the cache."""
         if not entry.future.done():
             began = "was judged" if self._leave(entry) else "came to an end"
             self._count(entry.tenant, "late")
             entry.fail(DeadlineExceededError(f"the deadline passed before the request {began}"))
 
     def retry_after_s(self) -> int:
-        """Return whole seconds until the queue as it is now is likely to be done."""
-        return max(1, round(self.batch_seconds * (1 + self._waiting.sequences / self.max_sequences)))
+        """Return the whole seconds in which the current queue is likely to be done."""
+        return max(1, round(self.batch_seconds * (1 + self._waiting.sequences / self.options.max_sequences)))
 
     async def _work(self, version: JudgeVersion) -> None:
-        """Run batches of what waits for a judge on an engine thread, again and again."""
+        """Run batches of the jobs of a version on an engine thread until cancelled."""
         thread = EngineThread()
         try:
             while True:
@@ -283,13 +327,13 @@ class JudgeQueue:
             thread.close()
 
     async def _run_batch(self, version: JudgeVersion, batch: list[Entry], thread: EngineThread) -> EngineThread:
-        """Run a batch on a thread; return the thread that goes on."""
+        """Run a batch on a thread; return the thread for the next batch."""
         loop = asyncio.get_running_loop()
         start, end = loop.time(), (version, self._expected_end(batch))
         self._ends.append(end)
         call = BatchCall(version.judge, version.probability_judge or version.judge)
         try:
-            async with asyncio.timeout(self.engine_timeout_s):
+            async with asyncio.timeout(self.options.engine_timeout_s):
                 results = await thread.run(partial(call.run, [entry.job for entry in batch]))
             self._learn(batch, results, loop.time() - start)
             for entry, result in zip(batch, results, strict=True):
@@ -299,11 +343,11 @@ class JudgeQueue:
                 self.failing = all(engine_failed(entry.job, result) for entry, result in requests)
             await self._await_next({entry.tenant for entry, _ in requests}, loop.time() - start)
         except TimeoutError:
-            # A call cannot be stopped: its thread is left behind, and another one calls the engine from now on.
+            # A call cannot be stopped: its thread is abandoned, and a new one calls the engine.
             thread.close()
             thread = EngineThread()
-            self._fail_batch(batch, f"the engine gave no answer within {self.engine_timeout_s:g} s")
-        except Exception as error:  # a result that is none: the thread goes on, and nobody waits for ever
+            self._fail_batch(batch, f"the engine gave no answer within {self.options.engine_timeout_s:g} s")
+        except Exception as error:  # a malformed result: the thread goes on, and nobody waits forever
             self._fail_batch(batch, f"the engine's answer cannot be read ({error!r})")
         finally:
             call.is_abandoned = True
@@ -314,7 +358,8 @@ class JudgeQueue:
         return thread
 
     async def _await_next(self, tenants: set[str], seconds: float) -> None:
-        """Give a tenant that asks one thing after the other a moment for the next: it would wait for a batch of the others."""
+        """Wait up to 100 ms for the next request of a tenant that sends them one by one, so that it need not wait for a whole
+        batch of other tenants."""
         end = asyncio.get_running_loop().time() + min(PAUSE_S, PAUSE_SHARE * seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(end):
@@ -323,7 +368,7 @@ class JudgeQueue:
                     await self._wake.wait()
 
     def _take(self, version: JudgeVersion) -> list[Entry]:
-        """Take the next batch for a judge out of the queue, and begin it; what would be late is told so."""
+        """Take the next batch for a version out of the queue, and start it; fail jobs that would be late."""
         now = asyncio.get_running_loop().time()
         batch, late = self._planner.choose(now, version)
         for entry in late:
@@ -347,7 +392,6 @@ class JudgeQueue:
         return asyncio.get_running_loop().time() + self._times.expected(family_of(batch[0].job), total)
 
     def _learn(self, batch: Sequence[Entry], results: Sequence[Any], seconds: float) -> None:
-        """Remember how long a good call took, and charge its tokens."""
         self.batch_seconds = 0.7 * self.batch_seconds + 0.3 * seconds
         good = [pair for pair in zip(batch, results, strict=True) if not isinstance(pair[1], Exception)]
         for entry, result in good:
@@ -356,9 +400,9 @@ class JudgeQueue:
             self._times.record(family_of(batch[0].job), sum(entry.job.num_sequences for entry in batch), seconds)
 
     async def _watch(self) -> None:
-        """Check a failing engine even where no request comes, as behind a balancer that heeds /ready."""
+        """Check a failing engine even if no request comes, as behind a balancer that follows /ready."""
         while True:
-            await asyncio.sleep(self.recheck_s)
+            await asyncio.sleep(self.options.recheck_s)
             if self.failing:
                 with contextlib.suppress(Exception):  # it may be down in any way; then it stays failing
                     await asyncio.get_running_loop().run_in_executor(None, self.versions.newest.judge.check)
@@ -390,8 +434,8 @@ class JudgeQueue:
             entry.fail(self._failure(message))
 
     def _failure(self, message: str) -> EngineFailedError:
-        """Return the error of a failing engine, which is looked at again every ``recheck_s``."""
-        return EngineFailedError(message, max(1, math.ceil(self.recheck_s)))
+        """Return the error of a failing engine, which is checked every ``recheck_s``."""
+        return EngineFailedError(message, max(1, math.ceil(self.options.recheck_s)))
 
 
 def _stopping() -> EngineFailedError:

@@ -9,9 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 MAX_VOTES, MAX_IMAGES, MAX_VIDEOS, MAX_CHARS, MAX_RESPONSES = 64, 16, 2, 100_000, 1024
 
 
-JsonObject = dict[str, Any]  # an object in the format of another framework, which knows its keys
+JsonObject = dict[str, Any]  # an object in the format of another framework
 T = TypeVar("T")
-Items = Annotated[list[T], Field(fail_fast=True)]  # a list of a request: the first wrong item is the only one with an error
+Items = Annotated[list[T], Field(fail_fast=True)]  # only the first wrong item has an error
 
 
 class _Schema(BaseModel):
@@ -19,8 +19,8 @@ class _Schema(BaseModel):
 
 
 class RequestBase(_Schema):
-    """Fields of every request. An image or video is a data URL, ``upload:ID`` with an id from ``POST /v1/uploads``, or, where
-    the server allows it, a URL or ``media:NAME``, a file in its folder. A video is shown as frames, after the images."""
+    """Fields of every request. An image or video is a data URL, ``upload:ID`` with an id from ``POST /v1/uploads``, or, if the
+    server allows it, a URL or ``media:NAME``, a file in its folder. A video is shown as frames after the images."""
 
     question: str = Field(min_length=1, max_length=MAX_CHARS)
     images: list[str] = Field(default_factory=list, max_length=MAX_IMAGES)
@@ -29,16 +29,16 @@ class RequestBase(_Schema):
     votes: int = Field(1, ge=1, le=MAX_VOTES, description="samples in each order; with the policy sequential, at most")
     policy: Literal["majority", "weighted", "sequential"] | None = Field(
         None,
-        description="majority: more than half of the votes asked; weighted: by the probability of the verdict after each; "
-        "sequential: vote by vote until the majority is settled; default: as the judge was opened",
+        description="majority: more than half of the requested votes; weighted: by the probability of each verdict; "
+        "sequential: vote by vote until the majority is settled; default: the judge's own",
     )
     error: float = Field(0.05, ge=0, lt=1, description="with the policy sequential: probability of stopping too early")
     seed: int = Field(
-        0, ge=0, lt=2**63, description="of the samples, where the engine samples each pair independently (vllm, openai)"
+        0, ge=0, lt=2**63, description="of the samples, if the engine samples each pair independently (vllm, openai)"
     )
     priority: int = Field(0, ge=-9, le=9, description="lower goes first")
     timeout_s: float = Field(
-        120.0, ge=1, le=3600, description="seconds within which it is to be judged; what cannot be is refused at once"
+        120.0, ge=1, le=3600, description="deadline in seconds; a request that cannot meet it is refused at once"
     )
 
 
@@ -69,10 +69,10 @@ class JudgeRequest(RequestBase):
 
 
 class VoteResult(_Schema):
-    """One sample: the order of the responses, the verdict and its status, which response it is for (null: none).
+    """One sample: the order of the responses, the status of the verdict, and the response it is for (null: none).
 
-    ``p_first_shown`` is the probability of the response shown first, with the policy weighted. ``error`` says why a vote of the
-    status error has no text.
+    ``p_first_shown`` is the probability of the response shown first, with the policy weighted. ``error`` is the reason of a
+    vote with the status error.
     """
 
     order: Literal["given", "swapped"]
@@ -85,11 +85,11 @@ class VoteResult(_Schema):
 
 
 class JudgeResponse(_Schema):
-    """``p_first_better``: share of valid votes for response 0, with equal weight of both orders; null if fewer than half of the
-    votes asked are valid, or if no vote of an order names a response: the other order alone would carry its position bias.
+    """``p_first_better``: share of valid votes for response 0, both orders weighted equally; null if fewer than half of the
+    requested votes are valid, or no vote of an order names a response: the other order alone carries its position bias.
 
-    ``outcome``: response_0 or response_1, named by more than half of the votes asked; tie; no_majority; or no_valid_vote, if
-    no vote of an order names a response.
+    ``outcome``: response_0 or response_1, named by more than half of the requested votes; tie; no_majority; or no_valid_vote,
+    if no vote of an order names a response.
     """
 
     p_first_better: float | None
@@ -98,9 +98,9 @@ class JudgeResponse(_Schema):
     votes: list[VoteResult]
     num_tokens: int
     judge: str
-    weights: str | None = Field(None, description="which weights judged, where the judge's checkpoint is here")
+    weights: str | None = Field(None, description="name of the weights of a local checkpoint")
     template_hash: str
-    judge_hash: str = Field(description="of all that judgments depend on, beside what is sent")
+    judge_hash: str = Field(description="covers everything that judgments depend on except the request")
     seconds: float
 
 
@@ -143,7 +143,7 @@ class RewardsRequest(RequestBase):
 
 class MatchResult(_Schema):
     """One comparison: ``share_first`` is the share of votes, or the probability, for ``first``; null if fewer than half of the
-    votes were valid, or none of an order, as their ``statuses`` say. With the strategy anchor, ``second`` is null: the anchor.
+    votes, or none of an order, are valid (see their ``statuses``). With the strategy anchor, ``second`` is null.
     """
 
     first: int
@@ -155,8 +155,8 @@ class MatchResult(_Schema):
 
 class RewardsResponse(_Schema):
     """``rewards``: net win rate in -1..1, with ``bradley_terry`` strength in logits (its standard deviation in ``deviations``);
-    null where no comparison of a response could be judged. ``tiers``: responses best first, by comparisons
-    won; those with as many share a tier, whatever the shares of votes, by which rewards may differ."""
+    null if no comparison of a response could be judged. ``tiers``: responses by comparisons won, best first; those with equally
+    many share a tier, though their rewards may differ by the shares of votes."""
 
     rewards: list[float | None]
     deviations: list[float | None]
@@ -165,9 +165,9 @@ class RewardsResponse(_Schema):
     num_failed: int
     num_tokens: int
     judge: str
-    weights: str | None = Field(None, description="which weights judged, where the judge's checkpoint is here")
+    weights: str | None = Field(None, description="name of the weights of a local checkpoint")
     template_hash: str
-    judge_hash: str = Field(description="of all that judgments depend on, beside what is sent")
+    judge_hash: str = Field(description="covers everything that judgments depend on except the request")
     seconds: float
 
 
@@ -186,12 +186,12 @@ class LatencySample(_Schema):
 
 
 class StatusResponse(_Schema):
-    """The engine, and of the queue what the key has asked: for a person to watch."""
+    """The state of the engine, and of this key's part of the queue, for a person to watch."""
 
     ready: bool
     failing: bool
     version: int = Field(description="which judge since the server began: 2 after one was replaced")
-    weights: str | None = Field(description="of its checkpoint, where that is here")
+    weights: str | None = Field(description="name of the weights of a local checkpoint")
     num_draining: int = Field(description="judges that were replaced and still have requests to answer")
     waiting: int
     max_waiting: int
@@ -213,11 +213,9 @@ class StatusResponse(_Schema):
 
 
 class HealthResponse(_Schema):
-    """The server answers, with this judge; which one is for those who have a key. ``version`` counts the judges since it began.
-
-    ``verdict_temperature`` divides the log-odds of its verdicts, where it has probabilities of them. ``judge_hash`` is of all
-    that its judgments depend on, beside what is sent.
-    """
+    """The server answers. Clients with a key see its judge: ``version`` counts the judges since the start,
+    ``verdict_temperature`` divides the log-odds of its verdicts if it has probabilities, ``judge_hash`` covers everything that
+    judgments depend on except the request."""
 
     status: Literal["ok"]
     judge: str | None = None
@@ -254,7 +252,7 @@ class ModelList(_Schema):
 
 
 class ErrorResponse(_Schema):
-    """A failure: a sentence, what kind of failure it is, and the seconds after which to try again where that may help."""
+    """A failure: a sentence, its kind, and the seconds after which a retry may succeed."""
 
     error: str
     status: str

@@ -1,50 +1,57 @@
-"""What every route of the server uses: a pair judged, a group rewarded, images resolved."""
+"""The service behind every route: pairs judged, groups rewarded, media loaded."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.data.rows import validate
-from rewardlab.judging.group_rewards import GroupRewards, most_matches
+from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, most_matches
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.serving.admission import as_part, begin_comparisons, load_held
+from rewardlab.serving.admission import SHARE, as_part
 from rewardlab.serving.answer_signs import AnswerSigns, SignRules
+from rewardlab.serving.auth import Key, KeysFile
 from rewardlab.serving.connections import ConnectionCounts
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import DeadlineExceededError, NoVerdictError
-from rewardlab.serving.gather import gather_bounded
-from rewardlab.serving.group_buffer import GroupBuffer
-from rewardlab.serving.groups import group_rewards
-from rewardlab.serving.histograms import ServingHistograms
+from rewardlab.serving.groups import GroupBuffer, gather_bounded, group_rewards
+from rewardlab.serving.judge_file import JudgeFile
+from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.limits import Limits
-from rewardlab.serving.media import Media
-from rewardlab.serving.media_loader import MediaLoader, processor_pixels
+from rewardlab.serving.media import Media, MediaLoader, processor_pixels
 from rewardlab.serving.peers import MemberReward, Peers
-from rewardlab.serving.queue import JudgeQueue
-from rewardlab.serving.request_context import TENANT
-from rewardlab.serving.request_log import record_signs, record_weights
-from rewardlab.serving.responses import judge_response, rewards_response, vote_result
-from rewardlab.serving.schemas import JudgeRequest, JudgeResponse, RequestBase, RewardsRequest, RewardsResponse, VoteResult
+from rewardlab.serving.queue import JudgeQueue, QueueOptions
+from rewardlab.serving.request_record import ServingHistograms, current_request, tenant_of_request
+from rewardlab.serving.schemas import (
+    JudgeRequest,
+    JudgeResponse,
+    MatchResult,
+    RequestBase,
+    RewardsRequest,
+    RewardsResponse,
+    VoteResult,
+)
 from rewardlab.serving.voting import VoteCollector, VotingOptions
-from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair
+from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair, Vote
 
 ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPED,)}
 
 
 @dataclass(frozen=True)
 class GroupRules:
-    """How responses are compared where a framework's request cannot say it.
+    """How the responses of a framework's request are compared: by the ``voting`` options, on the plan of ``strategy``.
 
-    Every two of them by the ``voting`` options, on the plan of ``strategy``; responses that come one at a time wait for
-    ``group_size`` of their prompt, at most ``group_timeout_s``. With ``joins_parts`` so do several of one request that are
-    fewer: they are a part of a group. A group is judged within ``timeout_s`` or not at all.
+    Responses that come one at a time wait for ``group_size`` of their prompt, at most ``group_timeout_s``. With ``joins_parts``
+    so do several of one request that are fewer: they are a part of a group. A group is judged within ``timeout_s`` or fails.
     """
 
     voting: VotingOptions = field(default_factory=VotingOptions)
@@ -55,44 +62,57 @@ class GroupRules:
     joins_parts: bool = False
 
 
+@dataclass(frozen=True)
+class ServerOptions:
+    """Everything about a server but its judge.
+
+    Requests need one of ``keys``, or one that ``keys_file`` holds now, if either is given. The server answers to the names
+    ``allowed_hosts`` (default: to any), and shares groups with ``peers``. ``judge_file`` replaces the judge when its file
+    names another. ``sign_rules`` say which policy signs are watched in the answers it rewards.
+    """
+
+    rules: GroupRules = field(default_factory=GroupRules)
+    media: Media | None = None
+    keys: Sequence[Key] = ()
+    keys_file: KeysFile | None = None
+    allowed_hosts: Sequence[str] = ()
+    limits: Limits = field(default_factory=Limits)
+    peers: Peers | None = None
+    judge_file: JudgeFile | None = None
+    sign_rules: SignRules = field(default_factory=SignRules)
+    queue: QueueOptions = field(default_factory=QueueOptions)
+
+
 class JudgeService:
     """One judge, its queue and the media sent to it."""
 
     def __init__(
-        self,
-        judge: GenerativeJudge,
-        queue: JudgeQueue,
-        rules: GroupRules | None = None,
-        media: Media | None = None,
-        histograms: ServingHistograms | None = None,
-        limits: Limits | None = None,
-        peers: Peers | None = None,
-        sign_rules: SignRules | None = None,
+        self, queue: JudgeQueue, options: ServerOptions | None = None, histograms: ServingHistograms | None = None
     ) -> None:
-        self.connections, self.peers = ConnectionCounts(), peers
-        self.limits = limits or Limits()
-        self.histograms = histograms or ServingHistograms()
-        self.queue, self.rules = queue, rules or GroupRules()
-        self.media = MediaLoader(media or Media(limits=self.limits), self.limits, processor_pixels(judge))
+        options = options or ServerOptions()
+        self.queue, self.rules, self.limits, self.peers = queue, options.rules, options.limits, options.peers
+        self.connections, self.histograms = ConnectionCounts(), histograms or ServingHistograms()
+        media = options.media or Media(limits=self.limits)
+        self.media = MediaLoader(media, self.limits, processor_pixels(self.judge))
         self.collector = VoteCollector(queue)
-        self.answer_signs = AnswerSigns(sign_rules or SignRules(), self.collector, queue.versions)
+        self.answer_signs = AnswerSigns(options.sign_rules, self.collector, queue.versions)
         self.group_buffer: GroupBuffer[Sample, MemberReward] = GroupBuffer(
             self._collected_rewards, size=self.rules.group_size, timeout_s=self.rules.group_timeout_s
         )
 
     @property
     def judge(self) -> GenerativeJudge:
-        """Return the judge of the request; outside of one that which serves."""
+        """Return the judge of the request, outside of a request the newest."""
         judge = self.queue.versions.current.judge
         assert isinstance(judge, GenerativeJudge)
         return judge
 
     async def sample_rewards(self, samples: Sequence[Sample], *, is_whole: bool = False) -> list[float]:
-        """Return a reward for each, in -1..1: samples of one prompt are compared with each other, a single one with its
-        anchor, or with the next ones that come for its prompt. So is a part of a group, by the rules' ``joins_parts``, unless
-        the request ``is_whole``.
+        """Return a reward in -1..1 for each: samples of one prompt are compared with each other; a single one with its anchor,
+        or with the next ones that come for its prompt. So is a part of a group if the rules have ``joins_parts``, unless the
+        request ``is_whole``.
 
-        Raises NoVerdictError, GroupTimeoutError, OverloadedError, InputError.
+        Raise NoVerdictError, GroupTimeoutError, OverloadedError, InputError.
         """
         for sample in samples:
             await self.check_context(sample.question, sample.response)
@@ -101,7 +121,7 @@ class JudgeService:
             groups.setdefault(sample.key, []).append(n)
         least = self.rules.group_size if self.rules.joins_parts and not is_whole else 2
         sizes = [(len(group), samples[group[0]].anchor is not None) for group in groups.values()]
-        self._admit_groups([(number, has_anchor) for number, has_anchor in sizes if number >= least or has_anchor])
+        self.admit_groups([(number, has_anchor) for number, has_anchor in sizes if number >= least or has_anchor])
 
         async def reward(indices: list[int]) -> list[float]:
             group = [samples[n] for n in indices]
@@ -109,59 +129,51 @@ class JudgeService:
                 return await gather_bounded(partial(self._join_group, sample) for sample in group)
             return await self._group_rewards(group)
 
-        rewards = await gather_bounded(partial(reward, indices) for indices in groups.values())
-        by_index = {
-            n: value
-            for indices, values in zip(groups.values(), rewards, strict=True)
-            for n, value in zip(indices, values, strict=True)
-        }
-        return [by_index[n] for n in range(len(samples))]
+        rewards = dict[int, float]()
+        results = await gather_bounded(partial(reward, indices) for indices in groups.values())
+        for indices, values in zip(groups.values(), results, strict=True):
+            rewards |= zip(indices, values, strict=True)
+        return [rewards[n] for n in range(len(samples))]
 
     async def _join_group(self, sample: Sample) -> float:
-        """Return the reward of a sample that came alone, within the group of its key, here or at the peer that is its home."""
+        """Return the reward of a sample that came alone, within its group, here or at the peer that is its home."""
         home = self.peers.home_of(sample.key) if self.peers else None
         if self.peers and home and home != self.peers.address:
             reward = await self.peers.join(home, sample)
         else:
             reward = await self.group_buffer.join(sample.key, sample)
-        record_weights(reward.weights)  # of the judge of the group, which may be newer than this request
-        record_signs(reward.signs)
+        current_request().weights.add(reward.weights)  # of the judge of the group, which may be newer than this request
+        current_request().signs.update(reward.signs)
         return reward.value
 
     async def _collected_rewards(self, samples: list[Sample]) -> list[MemberReward]:
-        """Return the rewards of a group whose samples came one at a time: its comparisons begin when it is full, by the judge
-        of the request that completed it."""
-        self._admit_groups([(len(samples), False)])
+        """Return the rewards of a group whose samples came one at a time, by the judge of the request that completed it."""
+        self.admit_groups([(len(samples), False)])
         version = self.queue.versions.current
         with self.queue.versions.bound(version):
             values = await self._group_rewards(samples)
-        signs = tuple(sorted(self.answer_signs.present(TENANT.get())))
+        signs = tuple(sorted(self.answer_signs.present(tenant_of_request())))
         return [MemberReward(value, version.weights, signs) for value in values]
 
-    def _admit_groups(self, groups: Sequence[tuple[int, bool]]) -> None:
-        """Count the comparisons of a framework's groups as the request's; a group is its size and whether it has an anchor."""
+    def admit_groups(self, groups: Sequence[tuple[int, bool]]) -> None:
+        """Admit the comparisons of a framework's groups: (size, whether it has an anchor) of each."""
         self.limits.check_responses(max(number for number, _ in groups) if groups else 0)
         comparisons = sum(number if has_anchor else most_matches(self.rules.strategy, number) for number, has_anchor in groups)
         self.admit(comparisons, 2 * self.rules.voting.votes * comparisons)
 
     async def check_context(self, *texts: str) -> None:
-        """Raise ContextLengthError for texts of one prompt that the judge's model does not read, where that is known here."""
+        """Raise ContextLengthError for texts of one prompt that are longer than the judge's model reads, if that is known."""
         context = self.queue.versions.current.context
         if context is not None and context.may_exceed(texts):
             await run_in_threadpool(context.check, texts)
 
-    def admit_group(self, num_responses: int) -> None:
-        """Count the comparisons of one group of responses, by the server's own rules. Raises as :meth:`admit` does."""
-        self._admit_groups([(num_responses, False)])
-
     def admit(self, comparisons: int, votes: int) -> None:
-        """Count the comparisons of a request, and the votes of all of them, before any is begun. Raises LimitError for a
-        request that is too large, OverloadedError where its key asks for too many at a time."""
+        """Count the comparisons of a request before any begins. Raise LimitError for a request with too many comparisons or
+        votes, OverloadedError if its key has too many in progress."""
         self.limits.check_comparisons(comparisons, votes)
-        begin_comparisons(comparisons)
+        SHARE.get().take_comparisons(comparisons)
 
     def admit_requests(self, requests: Sequence[JudgeRequest | RewardsRequest]) -> None:
-        """Count the comparisons of a batch. Raises as :meth:`admit` does."""
         sizes = [_size(request) for request in requests]
         self.admit(sum(number for number, _ in sizes), sum(number * votes for number, votes in sizes))
 
@@ -170,24 +182,21 @@ class JudgeService:
         first = samples[0]
         anchor = [] if first.anchor is None else [first.anchor]
         responses = (*(sample.response for sample in samples), *anchor)
-        result = await self.compare_responses(
-            "samples", first.question, responses, first.images, strategy="anchor" if anchor else ""
-        )
-        return self.all_rewards(result)
+        strategy = "anchor" if anchor else ""
+        return self.all_rewards(await self.compare_responses(first.question, responses, first.images, strategy=strategy))
 
     def all_rewards(self, result: GroupRewards) -> list[float]:
-        """Return the rewards of a group. Raises NoVerdictError unless each of its responses has one."""
+        """Return the rewards of a group. Raise NoVerdictError unless each response has one."""
         rewards = [reward for reward in result.rewards if reward is not None]
         if failed := len(result.rewards) - len(rewards):
             cure = "send the request again: what has no verdict is drawn by another seed"
             if self.judge.temperature == 0:
-                cure = "the judge is greedy, so that a retry would say the same: serve it with a --temperature above 0"
+                cure = "the judge is greedy, so that a retry would say the same: serve it with a temperature above 0"
             raise NoVerdictError(f"no comparison of {failed} of {len(result.rewards)} responses has a verdict; {cure}")
         return rewards
 
     async def compare_responses(
         self,
-        name: str,
         question: str,
         responses: tuple[str, ...],
         references: Sequence[str],
@@ -195,21 +204,21 @@ class JudgeService:
         strategy: str = "",
         budget: int | None = None,
     ) -> GroupRewards:
-        """Return the rewards of a group whose images are ``references``, by the server's own rules where no ``strategy`` is
-        given. ``name`` is the id of the group. Raises as :meth:`compare_group` and :meth:`images` do."""
+        """Return the rewards of a group whose images are ``references``, by the server's own rules without ``strategy``.
+        Raise what :meth:`compare_group` and :meth:`images` raise."""
         options = replace(self.rules.voting, deadline=_after(self.rules.timeout_s))
         async with _loaded_by(options):
             images = await self.images(references)
-        return await self.compare_group(Candidates(name, question, responses, images), strategy, budget, options)
+        return await self.compare_group(Candidates("group", question, responses, images), strategy, budget, options)
 
     async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
-        """Return the images of a question. Raises MediaError, LimitError for too many."""
+        """Return the images of a question. Raise MediaError, LimitError for too many."""
         self.limits.check_images(len(references))
-        return await load_held(partial(self.media.images, references))
+        return await SHARE.get().load(partial(self.media.images, references))
 
     async def images_and_frames(self, request: RequestBase, options: VotingOptions) -> tuple[bytes, ...]:
-        """Return the images of a request, then the frames of its videos. Raises MediaError, and DeadlineExceededError where
-        they are not loaded by the deadline."""
+        """Return the images of a request, then the frames of its videos. Raise MediaError, and DeadlineExceededError if they
+        are not loaded by the deadline."""
         self.limits.check_images(len(request.images))
 
         async def load() -> tuple[bytes, ...]:
@@ -219,7 +228,7 @@ class JudgeService:
             return images
 
         async with _loaded_by(options):
-            return await load_held(load)
+            return await SHARE.get().load(load)
 
     async def _pair(self, request: JudgeRequest, options: VotingOptions) -> PreferencePair:
         await self.check_context(request.question, *request.responses)
@@ -228,15 +237,15 @@ class JudgeService:
 
     @as_part
     async def judge_pair(self, request: JudgeRequest, *, waits_for_room: bool = False) -> JudgeResponse:
-        """Return the judgment of a pair. Where it ``waits_for_room``, a full queue is waited for. Raises InputError,
-        OverloadedError, DeadlineExceededError, EngineFailedError."""
+        """Return the judgment of a pair; with ``waits_for_room`` wait for a full queue. Raise InputError, OverloadedError,
+        DeadlineExceededError, EngineFailedError."""
         options = _voting_options(request, ORDERS[request.orders], waits_for_room=waits_for_room)
         pair, start = await self._pair(request, options), time.perf_counter()
         judgment = await self.collector.collect(pair, options)
         return judge_response(judgment, self.queue.versions.current, time.perf_counter() - start)
 
     async def judge_live(self, request: JudgeRequest) -> AsyncIterator[VoteResult | JudgeResponse]:
-        """Yield the votes as they come, a round of all orders at a time, then the judgment. Raises as judge_pair does."""
+        """Yield the votes as they come, a round of all orders at a time, then the judgment. Raise as judge_pair does."""
         options = _voting_options(request, ORDERS[request.orders])
         pair, start = await self._pair(request, options), time.perf_counter()
         judgment, num_sent = None, 0
@@ -249,7 +258,7 @@ class JudgeService:
 
     @as_part
     async def rewards(self, request: RewardsRequest, *, waits_for_room: bool = False) -> RewardsResponse:
-        """Return the rewards of a group, of which every match was judged. Raises as judge_pair does."""
+        """Return the rewards of a group. Raise as judge_pair does."""
         self.limits.check_responses(len(request.responses))
         options = _voting_options(request, waits_for_room=waits_for_room)
         images, start = await self.images_and_frames(request, options), time.perf_counter()
@@ -259,10 +268,10 @@ class JudgeService:
         return rewards_response(result, self.queue.versions.current, len(request.responses), time.perf_counter() - start)
 
     async def compare_group(self, group: Candidates, strategy: str, budget: int | None, options: VotingOptions) -> GroupRewards:
-        """Return the rewards of a group, on the server's own plan where ``strategy`` is "".
+        """Return the rewards of a group, on the server's own plan if ``strategy`` is "".
 
-        Equal or empty responses are compared as they are: policies write such. A group is let in as a whole: what the queue has
-        no room for waits.
+        Equal or empty responses are compared as they are: policies write such. A group is admitted as a whole: matches wait
+        for room in the queue.
         """
         by_length = sorted(group.responses, key=len)
         await self.check_context(group.question, by_length[0], by_length[-1])  # the longest is compared with one at least
@@ -278,8 +287,70 @@ class JudgeService:
         return result
 
 
+def vote_result(vote: Vote) -> VoteResult:
+    return VoteResult(
+        order=vote.order.value,
+        status=vote.verdict.status.value,
+        winner=0 if vote.winner == 0 else 1 if vote.winner == 1 else None,
+        text=vote.completion.text,
+        num_tokens=vote.completion.num_tokens,
+        p_first_shown=None if vote.margin is None else 0.5 + math.tanh(vote.margin / 2) / 2,
+        error=vote.completion.error,
+    )
+
+
+def judge_response(judgment: Judgment, version: JudgeVersion, seconds: float) -> JudgeResponse:
+    votes = [vote_result(vote) for vote in judgment.votes]
+    return JudgeResponse(
+        p_first_better=judgment.share_0,
+        outcome=judgment.outcome.value,
+        num_valid=sum(vote.winner is not None for vote in votes),
+        votes=votes,
+        num_tokens=sum(vote.num_tokens for vote in votes),
+        **_judge_facts(version),
+        seconds=round(seconds, 4),
+    )
+
+
+def _judge_facts(version: JudgeVersion) -> dict[str, Any]:
+    judge = version.judge
+    assert isinstance(judge, GenerativeJudge)
+    return {
+        "judge": judge.name,
+        "weights": version.weights or None,
+        "template_hash": judge.template.hash,
+        "judge_hash": version.hash,
+    }
+
+
+def rewards_response(result: GroupRewards, version: JudgeVersion, num: int, seconds: float) -> RewardsResponse:
+    judgments = [match.judgment for match in result.matches if match.judgment is not None]
+    tiers = [[n for n in tier if n < num] for tier in result.ranking.tiers]
+    return RewardsResponse(
+        rewards=result.rewards,
+        deviations=result.deviations,
+        tiers=[tier for tier in tiers if tier],
+        matches=[_match_result(match, num) for match in result.matches],
+        num_failed=sum(match.judgment is None or match.judgment.share_0 is None for match in result.matches),
+        num_tokens=sum(vote.completion.num_tokens for judgment in judgments for vote in judgment.votes),
+        **_judge_facts(version),
+        seconds=round(seconds, 4),
+    )
+
+
+def _match_result(match: JudgedMatch, num: int) -> MatchResult:
+    judgment = match.judgment
+    statuses = Counter(vote.verdict.status.value for vote in judgment.votes) if judgment else Counter()
+    return MatchResult(
+        first=match.first,
+        second=match.second if match.second < num else None,
+        share_first=judgment.share_0 if judgment else None,
+        outcome=judgment.outcome.value if judgment else None,
+        statuses=dict(statuses),
+    )
+
+
 def _size(request: JudgeRequest | RewardsRequest) -> tuple[int, int]:
-    """Return how many comparisons a request asks for, and how many votes of each."""
     if isinstance(request, JudgeRequest):
         return 1, request.votes * len(ORDERS[request.orders])
     num = len(request.responses) + (request.anchor is not None)
@@ -289,7 +360,6 @@ def _size(request: JudgeRequest | RewardsRequest) -> tuple[int, int]:
 def _voting_options(
     request: RequestBase, orders: tuple[Order, ...] = BOTH_ORDERS, *, waits_for_room: bool = False
 ) -> VotingOptions:
-    """Return what a request asks for; its time runs from now on."""
     return VotingOptions(
         request.votes,
         request.policy,
@@ -304,7 +374,7 @@ def _voting_options(
 
 @asynccontextmanager
 async def _loaded_by(options: VotingOptions) -> AsyncIterator[None]:
-    """Raise DeadlineExceededError where the deadline passes within the context, in which media are loaded."""
+    """Raise DeadlineExceededError if the deadline passes within the context, in which media are loaded."""
     try:
         async with asyncio.timeout_at(options.deadline) as timeout:
             yield

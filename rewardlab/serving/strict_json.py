@@ -1,28 +1,31 @@
-"""JSON of strangers: UTF-8, of bounded size, depth and length, with numbers and characters that every part of the server can
-write. What is beyond a bound is refused here, before a schema is applied: that builds an error for each wrong value."""
+"""Untrusted JSON: UTF-8, of bounded size, depth and length, with representable numbers and characters.
+
+Values beyond a limit are refused here, before pydantic would build an error for each of them.
+"""
 
 from __future__ import annotations
 
 import gc
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fastapi import HTTPException
+from fastapi import HTTPException, Request, Response
+from fastapi.routing import APIRoute
 
 from rewardlab.serving.limits import Limits
 
-MEDIA_KEYS = frozenset({"images", "videos", "image", "image_url", "url", "media"})  # below them a text may be a whole image
-LABEL_KEYS = frozenset({"label", "labels"})  # texts below them may be JSON themselves
-LONG_KEYS = frozenset({"verify_responses"})  # a whole evaluation, which is not judged
+MEDIA_KEYS = frozenset({"images", "videos", "image", "image_url", "url", "media"})  # below these a text may be a whole image
+LABEL_KEYS = frozenset({"label", "labels"})  # texts below these may be JSON themselves
+LONG_KEYS = frozenset({"verify_responses"})  # the rollouts of a whole evaluation, which are not judged
 _NUMBERS = {int, float, bool, type(None)}
 
 
 def parse_json(body: bytes, limits: Limits) -> Any:
-    """Return the value of a body. Raises HTTPException with a sentence for what is beyond ``limits``, not UTF-8, no number of
-    JSON, or half of a surrogate pair, which is no character; JSONDecodeError for what is no JSON."""
+    """Return the value of a body. Raise HTTPException beyond ``limits``, for a body that is not UTF-8, for numbers that are not
+    JSON, and for half of a surrogate pair; JSONDecodeError for malformed JSON."""
     check_size(len(body), limits)
     # Counted before anything is built: a value of two bytes takes fifty in memory.
     _check_number(sum(map(body.count, (b",", b"[", b"{"))), limits)
@@ -38,7 +41,7 @@ def parse_json(body: bytes, limits: Limits) -> Any:
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Collect no garbage meanwhile: of JSON there is none, and to look for it takes five times as long as to read it."""
+    """Pause garbage collection: JSON has no cycles, and the search for them takes five times as long as parsing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -49,7 +52,6 @@ def _without_collection() -> Iterator[None]:
 
 
 def check_size(number: int, limits: Limits) -> None:
-    """Raise HTTPException for a body of JSON that is too large."""
     if number > limits.json_bytes:
         raise HTTPException(
             413,
@@ -95,9 +97,9 @@ def _too_deep(limits: Limits) -> HTTPException:
 
 
 def _check_values(value: Any, limits: Limits, *, has_surrogates: bool) -> None:
-    """Raise HTTPException for a value that is too deep, a text that is too long, half of a surrogate pair, a list or an object
-    with too many entries, and labels with too many values."""
-    number = 0  # in labels: an escaped comma (\u002c) is none in the body
+    """Raise HTTPException for a value that is too deep, a text that is too long, half of a surrogate pair, too many entries of
+    a list or object, and too many values in labels."""
+    number = 0  # of values in labels, whose escaped commas (\u002c) do not count in the body
     stack = [(value, 1, "")]  # with the key of the innermost object around it
     while stack:
         value, depth, key = stack.pop()
@@ -116,7 +118,7 @@ def _check_values(value: Any, limits: Limits, *, has_surrogates: bool) -> None:
                 for name in value:
                     _check_text(name, limits, is_media=False, has_surrogates=has_surrogates)
                 below = [(item, depth + 1, name) for name, item in value.items() if type(item) not in _NUMBERS]
-            # Numbers alone, token ids and their log-probabilities, are as many as a text has.
+            # Lists of numbers alone, such as token ids and their logprobs, are as long as a text.
             if len(value) > limits.items and (below or isinstance(value, dict)):
                 _check_length(len(value), key, limits)
             stack += below
@@ -145,8 +147,38 @@ def _check_text(text: str, limits: Limits, *, is_media: bool, has_surrogates: bo
 
 
 def _label(text: str) -> Any:
-    """Return the JSON that a label is; of one that is none, nothing: it is a bare answer."""
+    """Return the value of a label that is JSON, None for a bare answer."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+class StrictJSONRequest(Request):
+    """A request whose body :func:`parse_json` reads, within the limits of the application."""
+
+    async def body(self) -> bytes:
+        if not hasattr(self, "_body"):
+            limits, body = self.app.state.limits, bytearray()
+            async for chunk in self.stream():
+                body += chunk
+                check_size(len(body), limits)
+            self._body = bytes(body)
+        return self._body
+
+    async def json(self) -> Any:
+        if not hasattr(self, "_json"):
+            self._json = parse_json(await self.body(), self.app.state.limits)
+        return self._json
+
+
+class StrictJSONRoute(APIRoute):
+    """A route that reads :class:`StrictJSONRequest`."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            return await handle(StrictJSONRequest(request.scope, request.receive))
+
+        return handler

@@ -1,9 +1,10 @@
-"""Uploads on disk: a folder for each tenant, so that a run whose labels name uploads outlives a restart of its server."""
+"""Uploads: how clients send them, and their files, a folder for each tenant, which outlive a restart of the server."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import mimetypes
 import os
 import re
 import shutil
@@ -14,9 +15,13 @@ import weakref
 from collections import OrderedDict
 from pathlib import Path
 
-from rewardlab.errors import OutputError
+from fastapi import Request
+from starlette.datastructures import UploadFile
+
+from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES
+from rewardlab.errors import MediaError, OutputError
 from rewardlab.serving.errors import StorageError
-from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.request_record import tenant_of_request
 
 MAX_UPLOAD_BYTES = 1_000_000_000
 STALE_S = 3600.0  # after which a half-written file is thought to be nobody's
@@ -24,11 +29,10 @@ _ID = re.compile(r"[0-9a-f]{32}")
 
 
 class UploadStore:
-    """Files by the id of their content, below ``folder`` (default: a temporary one, which goes with the process).
+    """Files by the id of their content, below ``folder`` (default: a temporary one of this process).
 
-    A tenant has at most ``max_bytes``; its least recently used files are dropped first, and nobody else sees them. Several
-    servers may share a folder: each counts what it has stored itself, and what was there when it first looked. Raises
-    OutputError for a folder that cannot be written.
+    A tenant has at most ``max_bytes``; its least recently used files are dropped first, and nobody else sees them. Servers may
+    share a folder: each counts its own uploads, and those that it found first. Raise OutputError for an unwritable folder.
     """
 
     def __init__(self, folder: Path | None = None, *, max_bytes: int = MAX_UPLOAD_BYTES) -> None:
@@ -47,7 +51,7 @@ class UploadStore:
             raise OutputError(f"{folder}: uploads cannot be written there; choose another --uploads")
 
     def add(self, data: bytes) -> str:
-        """Store what the tenant of this request sends, whole or not at all, and return its id. Raises StorageError."""
+        """Store an upload of the current tenant, whole or not at all, and return its id. Raise StorageError."""
         name = hashlib.sha256(data).hexdigest()[:32]
         place = self._place()
         with self._lock:
@@ -64,7 +68,6 @@ class UploadStore:
         return name
 
     def path(self, name: str) -> Path | None:
-        """Return the file that the tenant of this request has stored under an id; None where there is nothing."""
         path = self._place() / name
         if not _ID.fullmatch(name) or not _touch(path):
             return None
@@ -73,17 +76,16 @@ class UploadStore:
         return path
 
     def get(self, name: str) -> bytes | None:
-        """Return what the tenant of this request has stored under an id; None where there is nothing."""
         try:
             return path.read_bytes() if (path := self.path(name)) else None
         except OSError:  # it was just dropped
             return None
 
     def _place(self) -> Path:
-        return self._folder / (TENANT.get() or "everybody")
+        return self._folder / (tenant_of_request() or "everybody")
 
     def _known(self, place: Path) -> OrderedDict[str, int]:
-        """Return the sizes of a tenant's files, read from its folder the first time."""
+        """Return the sizes of a tenant's files, at first read from its folder."""
         if place.name not in self._sizes:
             place.mkdir(mode=0o700, exist_ok=True)
             files = []
@@ -98,7 +100,7 @@ class UploadStore:
 
 
 def _touch(path: Path) -> bool:
-    """Mark a file as used now, which other processes and later ones see; return whether it is there."""
+    """Mark a file as used now, also for other processes; return whether it exists."""
     try:
         os.utime(path, ns=(time.time_ns(), time.time_ns()))
     except OSError:
@@ -116,3 +118,46 @@ def _write(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(partial)
         raise
+
+
+MAX_PARTS = 16  # of a form, before it is refused for having several files
+
+
+async def read_upload(request: Request, name: str = "") -> tuple[bytes, bool]:
+    """Return the uploaded bytes and whether they are a video, by the Content-Type or else the file's ``name``.
+
+    Raise MediaError for too many bytes, and for a form without or with several files; HTTPException for a malformed form.
+    """
+    kind = request.headers.get("content-type", "")
+    if kind.startswith("multipart/form-data"):
+        return await _read_form(request)
+    is_video = _is_video(kind, name)
+    body, max_bytes = bytearray(), _max_bytes(is_video)
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
+            raise MediaError(f"upload: more than {max_bytes:,} bytes; resize it first")
+    return bytes(body), is_video
+
+
+async def _read_form(request: Request) -> tuple[bytes, bool]:
+    async with request.form(max_files=MAX_PARTS, max_fields=MAX_PARTS) as form:
+        files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
+        if len(files) != 1:
+            raise MediaError(f"upload: a form with {len(files)} files; expected one, such as curl -F file=@star.png sends")
+        (file,) = files
+        is_video = _is_video(file.content_type or "", file.filename or "")
+        max_bytes = _max_bytes(is_video)
+        if (file.size or 0) > max_bytes:
+            raise MediaError(f"upload: {file.size:,} bytes, more than {max_bytes:,}; resize it first")
+        return await file.read(), is_video
+
+
+def _is_video(kind: str, name: str) -> bool:
+    if not kind.startswith(("image/", "video/")):
+        kind = mimetypes.guess_type(name)[0] or ""
+    return kind.startswith("video/")
+
+
+def _max_bytes(is_video: bool) -> int:
+    return MAX_VIDEO_BYTES if is_video else MAX_IMAGE_BYTES

@@ -1,4 +1,4 @@
-"""How many votes a pair gets and what they come to: all at once, by their probabilities, or until the majority is settled."""
+"""The votes on a pair and their judgment: sampled all at once, weighted by probability, or until the majority is settled."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ POLICIES = ("majority", "weighted", "sequential")
 
 @dataclass(frozen=True)
 class VotingOptions:
-    """``votes`` in each of ``orders``, at most that many where the ``policy`` is sequential, which stops as soon as the
-    majority of all of them is known but for a probability of ``error``, or more than half of them are invalid. A policy of None
-    is the judge's own. ``priority``, ``deadline`` and ``waits_for_room`` are those of :meth:`JudgeQueue.submit`;
-    ``is_new_draw`` is that of a job."""
+    """``votes`` in each of ``orders``. The ``policy`` sequential stops as soon as the majority of all of them is settled with
+    error probability ``error``, or more than half of them are invalid; None is the judge's own policy. ``priority``,
+    ``deadline`` and ``waits_for_room`` are those of :meth:`JudgeQueue.submit`, ``is_new_draw`` is that of a job."""
 
     votes: int = 1
     policy: str | None = None
@@ -34,10 +33,10 @@ class VotingOptions:
 
 
 class VoteCollector:
-    """Collect the votes on pairs from a queue. A winner needs more than half of the votes asked. A pair with an order that
-    names no response has no outcome: the votes of the other order alone would carry its position bias.
+    """Collects the votes on pairs from a queue. A winner needs more than half of the requested votes. A pair without a vote for
+    a response in one order has no outcome: the votes of the other order alone carry its position bias.
 
-    Raises what :meth:`JudgeQueue.submit` raises, and ConfigError for the policy weighted where the judge has no probabilities.
+    Raise what :meth:`JudgeQueue.submit` raises, and ConfigError for the policy weighted and a judge without probabilities.
     """
 
     def __init__(self, queue: JudgeQueue) -> None:
@@ -45,7 +44,7 @@ class VoteCollector:
 
     @property
     def has_probabilities(self) -> bool:
-        """Return whether the judge of the request tells probabilities of its verdicts."""
+        """Return whether the judge of the request has probabilities of its verdicts."""
         return self._queue.versions.current.probability_judge is not None
 
     async def collect(self, pair: PreferencePair, options: VotingOptions) -> Judgment:
@@ -55,7 +54,6 @@ class VoteCollector:
         return [judgment_so_far async for judgment_so_far in self.rounds(pair, options)][-1]
 
     async def rounds(self, pair: PreferencePair, options: VotingOptions) -> AsyncIterator[Judgment]:
-        """Yield the judgment of the votes so far, after each round of one vote in every order."""
         votes: list[Vote] = []
         for turn in range(options.votes):
             votes += (await self._vote(pair, options, 1, options.seed + turn)).votes
@@ -70,7 +68,7 @@ class VoteCollector:
 
     async def _vote(self, pair: PreferencePair, options: VotingOptions, num_votes: int, seed: int) -> Judgment:
         if options.policy == "weighted" and not self.has_probabilities:
-            raise ConfigError("this judge tells no probabilities of its verdicts: ask for the policy majority or sequential")
+            raise ConfigError("this judge has no probabilities of its verdicts: request the policy majority or sequential")
         by_probability, new = options.policy == "weighted", options.is_new_draw
         job = JudgeJob(pair, options.orders, num_votes, seed, by_probability=by_probability, is_new_draw=new)
         result: Judgment = await self._queue.submit(

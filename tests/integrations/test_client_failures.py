@@ -19,14 +19,11 @@ from rewardlab.errors import EndpointError
 from rewardlab.integrations import client as client_module
 from rewardlab.integrations import openrlhf
 from rewardlab.integrations.client import RewardClient
-from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.prompts import load_template
-from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import create_app
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.schemas import MAX_CHARS
 from tests.support.scripted_judge import ANSWERS, QUESTION, handler
 from tests.support.servers import running
+from tests.support.serving import app_of
 
 GOOD = (200, {"rewards": [1.0, -1.0]})
 FULL = (429, {"error": "full", "status": "overloaded"})
@@ -53,7 +50,7 @@ def rewards(url: str, responses: list[str] | None = None, **options: Any) -> lis
 
 def server(**limits: int) -> Any:
     """The real one, with bounds."""
-    return create_app(GenerativeJudge(ScriptedSampler(handler), load_template("plain")), limits=Limits(**limits))
+    return app_of(handler, limits=Limits(**limits))
 
 
 def test_a_group_beyond_the_bound_ends_the_run() -> None:

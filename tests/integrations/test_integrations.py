@@ -19,16 +19,14 @@ from rewardlab.integrations import easyr1, openrlhf, slime, verl
 from rewardlab.integrations.client import RewardClient, image_url
 from rewardlab.integrations.ms_swift import JudgeORM
 from rewardlab.integrations.trl import judge_reward
-from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.prompts import load_template
-from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.service import GroupRules
+from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import Choice, Message
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
 from tests.support.servers import running
+from tests.support.serving import judge_of
 
 UNTIL_IT_WOULD_BE_BACK = 4.9  # a failing judge says: in 5 s
 
@@ -41,8 +39,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    judge = GenerativeJudge(ScriptedSampler(handler), load_template("plain"))
-    with running(create_app(judge, rules=GroupRules(group_size=3, group_timeout_s=0.5))) as address:
+    judge = judge_of(handler)
+    with running(create_app(judge, ServerOptions(rules=GroupRules(group_size=3, group_timeout_s=0.5)))) as address:
         yield address
 
 
@@ -88,7 +86,7 @@ def test_trl_trains_on_it(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path
     }
     features = Features({"prompt": List({"role": Value("string"), "content": Value("string")}), "image": ImageFeature()})
     dataset = Dataset.from_dict(rows, features=features)
-    judge = GenerativeJudge(ScriptedSampler(longer), load_template("plain"))
+    judge = judge_of(longer)
     with running(create_app(judge)) as url:
         config = GRPOConfig(
             output_dir=str(tmp_path),

@@ -22,12 +22,11 @@ from rewardlab.integrations.ms_swift import JudgeORM
 from rewardlab.integrations.trl import judge_reward
 from rewardlab.judging.api import SyncJudge
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.prompts import load_template
-from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.types import Message
 from tests.support.scripted_judge import ANSWERS
 from tests.support.servers import running
+from tests.support.serving import judge_of
 
 TURN = 0x0112
 COUNT = itertools.count()
@@ -56,7 +55,7 @@ def question() -> str:
 
 
 def judge() -> GenerativeJudge:
-    return GenerativeJudge(ScriptedSampler(look), load_template("plain"))
+    return judge_of(look)
 
 
 @pytest.fixture(scope="module")

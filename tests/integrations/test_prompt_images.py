@@ -19,18 +19,14 @@ from rewardlab.data.images import encode_png, from_data_url
 from rewardlab.errors import DataError
 from rewardlab.integrations import client as client_module
 from rewardlab.integrations import easyr1, slime
-from rewardlab.integrations.chats import read_prompt
-from rewardlab.integrations.client import LOSSLESS_PIXELS, image_url, image_urls
+from rewardlab.integrations.client import LOSSLESS_PIXELS, image_url, image_urls, read_prompt
 from rewardlab.integrations.ms_swift import JudgeORM
 from rewardlab.integrations.trl import judge_reward
-from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.prompts import load_template
-from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import create_app
 from rewardlab.serving.conversations import labeled_sample
 from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, handler
 from tests.support.servers import running
+from tests.support.serving import app_of
 
 SEE = "Do you see it?"
 DATA_URL = image_url(png())
@@ -46,7 +42,7 @@ MARKS = [
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running(create_app(GenerativeJudge(ScriptedSampler(handler), load_template("plain")))) as address:
+    with running(app_of(handler)) as address:
         yield address
 
 

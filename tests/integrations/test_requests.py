@@ -17,8 +17,7 @@ from starlette.routing import Route
 
 from rewardlab.errors import EndpointError
 from rewardlab.integrations import verl
-from rewardlab.integrations.chats import request_rewards
-from rewardlab.integrations.client import RewardClient, image_url
+from rewardlab.integrations.client import RewardClient, image_url, request_rewards
 from tests.support.images import png
 from tests.support.servers import running
 

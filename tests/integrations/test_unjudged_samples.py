@@ -19,12 +19,9 @@ from rewardlab.errors import DataError, EndpointError
 from rewardlab.integrations import easyr1
 from rewardlab.integrations.ms_swift import JudgeORM
 from rewardlab.integrations.trl import judge_reward
-from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.prompts import load_template
-from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import create_app
 from tests.support.scripted_judge import ANSWERS, QUESTION, handler
 from tests.support.servers import running
+from tests.support.serving import app_of
 
 JUDGED = [-1.0, -1 / 3, None, -1 / 3]  # the third could not be judged; 0 would be the best of the group
 
@@ -122,7 +119,7 @@ def test_trl_gives_it_the_mean_of_its_group_where_it_normalizes_first(url: str, 
 
 def test_easyr1_has_an_anchor_for_one_that_comes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its validation has one response a prompt: without an anchor the error says what to do, and nothing is sent."""
-    with running(create_app(GenerativeJudge(ScriptedSampler(handler), load_template("plain")))) as url:
+    with running(app_of(handler)) as url:
         monkeypatch.setenv("REWARDLAB_URL", url)
         truths = [{"question": f"{QUESTION} {n}", "anchor": "I say 2."} for n in range(3)]
         batch = [{"response": a, "ground_truth": json.dumps(t)} for a, t in zip(ANSWERS, truths, strict=True)]

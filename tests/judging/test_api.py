@@ -333,8 +333,12 @@ def test_async_calls_run_at_the_same_time() -> None:
         return ANSWERS["greater"](prompt, draw)
 
     from rewardlab.serving.app import create_app
+    from rewardlab.serving.queue import QueueOptions
+    from rewardlab.serving.service import ServerOptions
 
-    app = create_app(GenerativeJudge(ScriptedSampler(slow), PLAIN), num_threads=64, max_sequences=1)
+    app = create_app(
+        GenerativeJudge(ScriptedSampler(slow), PLAIN), ServerOptions(queue=QueueOptions(num_threads=64, max_sequences=1))
+    )
 
     async def all_of_them(url: str) -> list[Any]:
         judge = rewardlab.open_async_judge(f"openai:judge@{url}/v1", template="plain")

@@ -14,11 +14,8 @@ import pytest
 from fastapi import FastAPI
 from PIL import Image
 
-from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
-from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.admission import Admission, BodyLimit
-from rewardlab.serving.app import create_app
 from rewardlab.serving.errors import OverloadedError, RequestTooLargeError
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
@@ -27,6 +24,7 @@ from rewardlab.types import Message
 from tests.support.images import png
 from tests.support.scripted_judge import CHATML
 from tests.support.servers import running
+from tests.support.serving import app_of
 
 PLAIN = load_template("plain")
 
@@ -96,7 +94,7 @@ def test_what_one_request_holds_together() -> None:
 def test_parts_of_a_request_wait_for_each_other() -> None:
     """A batch and groups with more images than there is room for are judged all the same, as the parts before them end; one
     that does not fit by itself is refused for good."""
-    app = create_app(GenerativeJudge(ScriptedSampler(first), PLAIN), limits=Limits(held_bytes=1_000_000))
+    app = app_of(first, limits=Limits(held_bytes=1_000_000))
 
     async def main(client: httpx.AsyncClient) -> None:
         small = [await upload(client, (200 + n, 200)) for n in range(16)]  # 120 kB each
@@ -133,7 +131,7 @@ async def upload(client: httpx.AsyncClient, size: tuple[int, int]) -> str:
 def test_nothing_is_left_of_a_group_whose_last_member_hangs_up(strategy: str) -> None:
     """The images of the group are held by the group, not by the request that completed it."""
     media, rules = HeldMedia(), GroupRules(strategy=strategy, group_size=2, group_timeout_s=20)
-    app = create_app(GenerativeJudge(ScriptedSampler(first), PLAIN), rules=rules, media=media)
+    app = app_of(first, rules=rules, media=media)
     name = media.upload(png((300, 300)))
 
     async def main(client: httpx.AsyncClient) -> None:
@@ -166,7 +164,7 @@ def test_responses_that_come_alone_count_as_comparisons() -> None:
         return first(prompt, draw)
 
     rules, limits = GroupRules(group_size=3, group_timeout_s=20), Limits(key_comparisons=5)
-    app = create_app(GenerativeJudge(ScriptedSampler(held), PLAIN), rules=rules, limits=limits)
+    app = app_of(held, rules=rules, limits=limits)
 
     async def main(client: httpx.AsyncClient) -> None:
         def send_group(prompt: str) -> asyncio.Future[list[httpx.Response]]:

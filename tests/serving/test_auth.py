@@ -16,7 +16,7 @@ import pytest
 from rewardlab.errors import ConfigError
 from rewardlab.serving import auth
 from rewardlab.serving.auth import LIMITS, Account, ApiKeyMiddleware, Bucket, Guesses, Key, Keys, key_digest, read_keys
-from rewardlab.serving.request_context import AUTHORIZATION, TENANT
+from rewardlab.serving.request_record import REQUEST, RequestRecord, current_request
 
 HASH = hashlib.sha256(b"beta").hexdigest()
 ALPHA, WRONG = "Bearer alpha", "Bearer wrong"
@@ -213,7 +213,8 @@ class Asked:
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
         assert await receive() == {"type": "http.request", "body": b"{}"}
-        self.seen.append((TENANT.get(), AUTHORIZATION.get(), scope.get("has_key"), scope.get("max_bytes")))
+        record = current_request()
+        self.seen.append((record.tenant, record.authorization, scope.get("has_key"), scope.get("max_bytes")))
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
     def ask(self, path: str, header: str | None = None, **scope: Any) -> tuple[int, dict[str, str], str]:
@@ -228,34 +229,28 @@ class Asked:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        asyncio.run(self.app(scope, receive, send))
-        answer = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        async def answer() -> None:
+            REQUEST.set(RequestRecord())  # as the request log does
+            await self.app(scope, receive, send)
+
+        asyncio.run(answer())
+        headers_sent = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
         body = b"".join(message.get("body", b"") for message in sent[1:])
-        return sent[0]["status"], answer, "{status}: {error}".format(**json.loads(body)) if body else ""
+        return sent[0]["status"], headers_sent, "{status}: {error}".format(**json.loads(body)) if body else ""
 
 
 def test_a_request_is_its_keys() -> None:
-    """Behind the keys the tenant and the header are known, and no longer after the answer."""
+    """The application sees the tenant and the header of an accepted key."""
     server = Asked(Key.of("alpha", name="anna", max_bytes=99.0), Key.of("gr\xfc\xdfe"))
     assert server.ask("/v1/judge", ALPHA)[0] == 200
     assert server.seen == [("anna", ALPHA, None, 99.0)]
-    assert (TENANT.get(), AUTHORIZATION.get(), server.updates) == ("", "", 1)
+    assert server.updates == 1
     assert server.ask("/health")[0] == server.ask("/p/health", ALPHA, root_path="/p")[0] == 200
     assert [seen[2] for seen in server.seen[1:]] == [False, True]
     status, headers, sentence = server.ask("/v1/judge")
     assert (status, headers["www-authenticate"]) == (401, "Bearer")
     assert sentence == "key: no valid API key; send Authorization: Bearer KEY"
     assert server.ask("/v1/judge", "Bearer gr\xfc\xdfe")[0] == 200
-
-
-def test_what_is_no_http_goes_through() -> None:
-    seen: list[Any] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        seen.extend((scope, receive, send))
-
-    asyncio.run(ApiKeyMiddleware(app, Keys([Key.of("alpha")]))({"type": "lifespan"}, min, max))  # type: ignore[arg-type]
-    assert seen == [{"type": "lifespan"}, min, max]
 
 
 def test_limits_and_guesses_are_429(clock: Clock) -> None:

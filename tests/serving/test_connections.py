@@ -21,15 +21,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.prompts import load_template
-from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving import connections
-from rewardlab.serving.app import create_app
 from rewardlab.serving.connections import ConnectionCounts, bounded_connections
 from rewardlab.serving.limits import Limits
 from rewardlab.types import Message
 from tests.support.servers import running
+from tests.support.serving import app_of
 
 LIMITS = Limits(
     header_seconds=0.5, reader_seconds=0.5, connections=8, address_connections=8, header_bytes=16_000, idle_seconds=2
@@ -44,7 +41,7 @@ def first(prompt: tuple[Message, ...], draw: int) -> str:
 
 @pytest.fixture
 def server() -> Iterator[tuple[str, ConnectionCounts]]:
-    app = create_app(GenerativeJudge(ScriptedSampler(first), load_template("plain")))
+    app = app_of(first)
     counts = app.state.service.connections
     with running(app, **bounded_connections(LIMITS, counts)) as url:
         yield url, counts
@@ -181,7 +178,7 @@ def test_a_probe_is_answered_in_a_flood(connect: Connect, monkeypatch: pytest.Mo
     monkeypatch.setattr(connections, "MAX_REFUSED", 16)
     monkeypatch.setattr(connections, "IDLE_S", 20.0)  # on a slow machine too
     counts = ConnectionCounts()
-    app = create_app(GenerativeJudge(ScriptedSampler(first), load_template("plain")))
+    app = app_of(first)
     with running(app, **bounded_connections(Limits(connections=8, address_connections=8), counts)) as url:
         flood = [connect(url, b"GET /") for _ in range(8 + 40)]
         sent = {

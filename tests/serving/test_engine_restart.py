@@ -1,4 +1,4 @@
-"""An engine in a process of its own dies or hangs: every door says when to come back, and clients do."""
+"""An engine that dies, hangs or has replicas: every route says when to come back, and clients do."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import asyncio
 import hashlib
 import os
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,25 +17,28 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from rewardlab.integrations import openrlhf, slime, verl
 from rewardlab.integrations.client import RewardClient
+from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
+from rewardlab.samplers.base import Replicas
 from rewardlab.samplers.child_process import ProcessSampler
 from rewardlab.samplers.openai_api import OpenAISampler
-from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.queue_records import ResultCache
-from rewardlab.serving.service import GroupRules
+from rewardlab.serving.queue import QueueOptions, ResultCache
+from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message, Verdict, VerdictStatus, Vote
 from rewardlab.verdicts.votes import judgment
 from tests.support.held_judge import held_sampler
 from tests.support.openai_server import VERDICT, ChatServer, chat_server
 from tests.support.queue_engine import judge_job
-from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
+from tests.support.scripted_judge import ANSWERS, CHATML, PROMPT, QUESTION, handler
 from tests.support.servers import running
+from tests.support.serving import app_of, in_process
 
 PLAIN = load_template("plain")
 SAMPLE = {"query": [PROMPT + answer for answer in ANSWERS], "prompts": [PROMPT] * 3}
@@ -53,7 +57,9 @@ def test_every_door_says_when_to_come_back(
 ) -> None:
     """503 with Retry-After while the engine starts, no rewards of null; the client and the adapters wait, and are answered."""
     starts = tmp_path / "starts"
-    app = create_app(GenerativeJudge(engine, PLAIN), rules=GroupRules(group_size=3), recheck_s=0.2)
+    app = create_app(
+        GenerativeJudge(engine, PLAIN), ServerOptions(rules=GroupRules(group_size=3), queue=QueueOptions(recheck_s=0.2))
+    )
     with running(app) as url, ThreadPoolExecutor(8) as pool:
         starts.touch()
         assert engine.pid
@@ -93,8 +99,8 @@ def test_a_group_is_judged_whole_or_not() -> None:
         assert isinstance(said, str)
         return said
 
-    with running(create_app(GenerativeJudge(ScriptedSampler(answer), PLAIN))) as url:
-        told = httpx.post(f"{url}/v1/rewards", json={"question": QUESTION, "responses": ANSWERS}, timeout=30)
+    with in_process(app_of(answer)) as client:
+        told = client.post("/v1/rewards", json={"question": QUESTION, "responses": ANSWERS})
         assert (told.status_code, told.json()["status"], told.headers["Retry-After"]) == (503, "enginefailed", "5")
 
 
@@ -175,3 +181,92 @@ def test_tries_are_not_remembered_without_bound() -> None:
     for n in range(10):
         results.add(f"job {n}", job, judged)
     assert [n for n in range(10) if results.num_tries(f"job {n}")] == [7, 8, 9]
+
+
+Ask = Callable[[httpx.Client, str, str], Any]
+
+
+def chat(prompt: str, answer: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+
+
+def sequence(prompt: str, answer: str) -> str:
+    return CHATML.format(q=prompt) + answer
+
+
+# How each kind of framework asks for the reward of one sample.
+ONE_AT_A_TIME: dict[str, Ask] = {
+    "OpenRLHF": lambda http, prompt, answer: http.post("/get_reward", json={"query": [sequence(prompt, answer)]}),
+    "slime, verl": lambda http, prompt, answer: http.post("/slime", json={"prompt": prompt, "response": answer}),
+    "vLLM": lambda http, prompt, answer: http.post("/classify", json={"input": sequence(prompt, answer)}),
+    "SGLang": lambda http, prompt, answer: http.post("/v1/embeddings", json={"input": sequence(prompt, answer)}),
+    "pooling": lambda http, prompt, answer: http.post("/pooling", json={"messages": chat(prompt, answer)}),
+    "NIM": lambda http, prompt, answer: http.post("/v1/chat/completions", json={"messages": chat(prompt, answer)}),
+}
+
+
+def rewards_of(judge: GenerativeJudge, prompts: list[str], ways: dict[str, Ask]) -> dict[str, Any]:
+    """The rewards of a server for a group to each prompt, its members sent one by one, at once; by way, prompt, answer."""
+    # A pair a call, many at a time: both replicas are always busy.
+    rules = GroupRules(group_size=len(ANSWERS), group_timeout_s=60.0)
+    names = ("reward", "rewards", "probs", "embedding", "data", "content")
+    app = create_app(judge, ServerOptions(rules=rules, queue=QueueOptions(max_sequences=2, num_threads=16)))
+    with in_process(app) as http:
+
+        def ask(call: tuple[str, str, str]) -> tuple[int, Any]:
+            way, prompt, answer = call
+            response = ways[way](http, f"{prompt} ({way})", answer)
+            return response.status_code, _number(response.json(), names)
+
+        calls = [(way, prompt, answer) for way in ways for prompt in prompts for answer in ANSWERS]
+        with ThreadPoolExecutor(len(calls)) as pool:
+            return {" | ".join(call): result for call, result in zip(calls, pool.map(ask, calls), strict=True)}
+
+
+def _number(body: Any, names: tuple[str, ...]) -> float | None:
+    """The one reward in an answer, whatever its shape."""
+    if isinstance(body, int | float):
+        return float(body)
+    if isinstance(body, list):
+        return _number(body[0], names)
+    if isinstance(body, str):
+        return float(body.rpartition(":")[2])
+    for name in (*names, "choices", "message"):
+        if name in body:
+            return _number(body[name], names)
+    return None
+
+
+@pytest.mark.slow
+def test_two_replicas() -> None:
+    """What every framework is told is what one replica would have told it, before a replica is killed and while it is."""
+    pytest.importorskip("ray.serve", reason="Ray is an extra: pip install 'rewardlab[ray]'")
+    engine, killed = ChatServer(by_seed=True), threading.Event()
+    with chat_server(engine) as url:
+        spec = f"openai:judge@{url}"
+        alone = open_generative_judge(spec)
+        several = open_generative_judge(spec, restart_after_s=60, replicas=Replicas(2))
+        try:
+            expected = rewards_of(alone, ["Which?"], ONE_AT_A_TIME)
+            assert {code for code, _ in expected.values()} == {200}
+            assert len({reward for _, reward in expected.values()}) > 1
+            assert rewards_of(several, ["Which?"], ONE_AT_A_TIME) == expected
+
+            prompts = [f"Which of {n}?" for n in range(12)]
+            slime = {"slime, verl": ONE_AT_A_TIME["slime, verl"]}
+            expected = rewards_of(alone, prompts, slime)
+            children = psutil.Process().children(recursive=True)
+            replicas = [child.pid for child in children if "ServeReplica" in " ".join(child.cmdline())]
+            assert len(replicas) == 2
+
+            def kill_one(body: dict[str, Any], number: int) -> None:
+                """When the engine has been asked often, so that both replicas have calls in flight."""
+                if engine.inside >= 8 and not killed.is_set():
+                    killed.set()
+                    os.kill(replicas[0], signal.SIGKILL)
+
+            engine.refuse, engine.delay_s = kill_one, 0.2
+            assert rewards_of(several, prompts, slime) == expected
+            assert killed.is_set()
+        finally:
+            several.sampler.close()  # type: ignore[attr-defined]

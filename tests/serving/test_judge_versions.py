@@ -29,19 +29,21 @@ from rewardlab.judging.served import ServedJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.followed_judge import FollowedJudge, refuse_another_engine, refuse_another_kind
+from rewardlab.serving.judge_file import JudgeFile, refuse_another_engine, refuse_another_kind
 from rewardlab.serving.judge_versions import JudgeVersion, weights_name
-from rewardlab.serving.service import GroupRules
+from rewardlab.serving.queue import QueueOptions
+from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import Message, PreferencePair
 from tests.support.served_judge import replace, served
 from tests.support.servers import free_port, running
+from tests.support.serving import in_process
 
 PLAIN = load_template("plain")
 WORDS = ("red", "blue")
 GROUP: dict[str, Any] = {"question": "Which?", "responses": ["it is red", "it is blue", "it is redder", "it is bluer"]}
 
 
-def judge_of(word: str, gate: threading.Event | None = None) -> GenerativeJudge:
+def judge_naming(word: str, gate: threading.Event | None = None) -> GenerativeJudge:
     """Return a judge that names the response with the word, or else the first; it waits for the gate with every answer."""
 
     def answer(prompt: tuple[Message, ...], draw: int) -> str:
@@ -73,13 +75,13 @@ def test_requests_are_judged_whole() -> None:
     """Those that came before are finished by the old judge while the new one answers others, each by its name; the old one is
     dropped after its last request."""
     gate = threading.Event()
-    app = served(judge_of("red", gate), num_threads=4, max_sequences=4)
+    app = served(judge_naming("red", gate), queue=QueueOptions(num_threads=4, max_sequences=4))
     queue = app.state.service.queue
-    with running(app) as url, httpx.Client(base_url=url, timeout=60) as client, ThreadPoolExecutor(8) as pool:
+    with in_process(app) as client, ThreadPoolExecutor(8) as pool:
         ask = lambda seed: client.post("/v1/rewards", json={**GROUP, "seed": seed}).json()  # noqa: E731
         before = [pool.submit(ask, seed) for seed in range(3)]
         until(lambda: queue.counts["asked"] == 18)
-        replace(app, judge_of("blue"))
+        replace(app, judge_naming("blue"))
         after = [pool.submit(ask, seed) for seed in range(3)]
         assert client.get("/v1/status").json()["num_draining"] == 1
         assert client.get("/health").json()["version"] == 2
@@ -93,39 +95,39 @@ def test_requests_are_judged_whole() -> None:
 
 def test_the_old_judge_is_let_go() -> None:
     """Its memory is free once it has no request."""
-    old = judge_of("red")
+    old = judge_naming("red")
     gone = weakref.ref(old)
     app = served(old)
     del old
-    with running(app) as url:
-        assert winner(httpx.post(f"{url}/v1/rewards", json=GROUP).json()) == "red"
-        replace(app, judge_of("blue"))
-        assert winner(httpx.post(f"{url}/v1/rewards", json=GROUP).json()) == "blue"
+    with in_process(app) as client:
+        assert winner(client.post("/v1/rewards", json=GROUP).json()) == "red"
+        replace(app, judge_naming("blue"))
+        assert winner(client.post("/v1/rewards", json=GROUP).json()) == "blue"
         gc.collect()
         assert gone() is None
 
 
 def test_what_was_kept_is_the_judges_own() -> None:
     """A result that is kept counts for the judge that gave it, also when that one comes back."""
-    app = served(judge_of("red"))
+    app = served(judge_naming("red"))
     queue = app.state.service.queue
-    with running(app) as url:
+    with in_process(app) as client:
         for turn, word in enumerate(("red", "blue", "red")):
             if turn:
-                replace(app, judge_of(word))
-            assert winner(httpx.post(f"{url}/v1/rewards", json=GROUP).json()) == word
+                replace(app, judge_naming(word))
+            assert winner(client.post("/v1/rewards", json=GROUP).json()) == word
         assert (queue.counts["judged"], queue.counts["cached"]) == (12, 6)
 
 
 def test_a_group_that_came_one_by_one() -> None:
     """Its members came before and after the change; they have one judge, that of the member that completed the group."""
-    app = served(judge_of("red"), rules=GroupRules(group_size=4))
+    app = served(judge_naming("red"), rules=GroupRules(group_size=4))
     service = app.state.service
-    with running(app) as url, httpx.Client(base_url=url, timeout=60) as client, ThreadPoolExecutor(4) as pool:
+    with in_process(app) as client, ThreadPoolExecutor(4) as pool:
         send = lambda text: client.post("/get_reward", json={"query": ["Which?" + text], "prompts": ["Which?"]}).json()  # noqa: E731
         first = [pool.submit(send, text) for text in GROUP["responses"][:2]]
         until(lambda: service.group_buffer.num_waiting == 2)
-        replace(app, judge_of("blue"))
+        replace(app, judge_naming("blue"))
         last = [pool.submit(send, text) for text in GROUP["responses"][2:]]
         rewards = [future.result()["rewards"][0] for future in (*first, *last)]
         assert winner({"rewards": rewards}) == "blue"
@@ -141,9 +143,9 @@ def following(path: Path, opened: dict[str, GenerativeJudge]) -> Iterator[httpx.
         return opened[name]
 
     path.write_text("hf:red\n")
-    followed = FollowedJudge(path, open_judge, recheck_s=0.02)
-    app = create_app(opened[followed.read()], followed=followed)
-    with running(app) as url, httpx.Client(base_url=url, timeout=60) as client:
+    followed = JudgeFile(path, open_judge, recheck_s=0.02)
+    app = create_app(opened[followed.read()], ServerOptions(judge_file=followed))
+    with in_process(app) as client:
         yield client
 
 
@@ -151,7 +153,7 @@ def test_the_file_is_followed(tmp_path: Path) -> None:
     """Another name in it is another judge. A name of none, and of one that cannot be opened, change nothing and are said."""
     path = tmp_path / "judge"
     status = lambda: client.get("/v1/status").json()  # noqa: E731
-    with following(path, {f"hf:{word}": judge_of(word) for word in WORDS}) as client:
+    with following(path, {f"hf:{word}": judge_naming(word) for word in WORDS}) as client:
         for text, said in (
             ("nonsense and a secret", "ConfigError"),
             ("hf:none", "CheckpointError"),
@@ -175,8 +177,8 @@ def test_the_file_is_followed(tmp_path: Path) -> None:
 
 def test_judges_of_another_kind_are_refused() -> None:
     """An engine, before it is opened; a scale of rewards that the server was not started for."""
-    red = judge_of("red")
-    refuse_another_kind(judge_of("blue"), red)
+    red = judge_naming("red")
+    refuse_another_kind(judge_naming("blue"), red)
     refuse_another_engine("hf:blue", red)
     for spec in ("vllm:red", "openai:red@http://localhost:1/v1"):
         with pytest.raises(ConfigError, match="cannot replace one of hf"):
@@ -188,7 +190,7 @@ def test_judges_of_another_kind_are_refused() -> None:
 def test_requests_on_one_connection() -> None:
     """Pipelined ones begin within the answer to the one before, and have the judge that serves when they come."""
     gate = threading.Event()
-    app = served(judge_of("red", gate))
+    app = served(judge_naming("red", gate))
     queue = app.state.service.queue
     with running(app) as url:
         body = json.dumps({**GROUP, "seed": 1}).encode()
@@ -196,7 +198,7 @@ def test_requests_on_one_connection() -> None:
         with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as connection:
             connection.sendall(3 * (head.encode() + body))
             until(lambda: queue.counts["asked"] == 6)
-            replace(app, judge_of("blue"))
+            replace(app, judge_naming("blue"))
             gate.set()
             text = b""
             while text.count(b'"template_hash"') < 3:
@@ -208,11 +210,11 @@ def test_requests_on_one_connection() -> None:
 def test_a_hung_judge_does_not_hold_up_its_successor() -> None:
     """The engine of the old one has threads of its own."""
     gate = threading.Event()
-    app = served(judge_of("red", gate))
-    with running(app) as url, httpx.Client(base_url=url, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+    app = served(judge_naming("red", gate))
+    with in_process(app) as client, ThreadPoolExecutor(1) as pool:
         hung = pool.submit(lambda: client.post("/v1/rewards", json=GROUP).json())
         until(lambda: app.state.service.queue.counts["batches"] == 1)
-        replace(app, judge_of("blue"))
+        replace(app, judge_naming("blue"))
         assert winner(client.post("/v1/rewards", json=GROUP).json()) == "blue"
         gate.set()
         assert winner(hung.result()) == "red"
@@ -247,14 +249,14 @@ def test_another_verdict_temperature_is_another_judge() -> None:
 
 def test_the_engine_of_a_replaced_judge_is_closed() -> None:
     """A child process does not wait for the memory of its parent to be tidied up."""
-    red = judge_of("red")
+    red = judge_naming("red")
     closed = threading.Event()
     red.sampler.close = closed.set  # type: ignore[attr-defined]
     app = served(red)
-    with running(app) as url:
-        replace(app, judge_of("blue"))
+    with in_process(app) as client:
+        replace(app, judge_naming("blue"))
         assert closed.wait(10)
-        assert winner(httpx.post(f"{url}/v1/rewards", json=GROUP).json()) == "blue"
+        assert winner(client.post("/v1/rewards", json=GROUP).json()) == "blue"
 
 
 def test_weights_are_named_by_what_is_in_them(tmp_path: Path) -> None:

@@ -25,11 +25,12 @@ from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
 from rewardlab.serving.errors import OverloadedError
 from rewardlab.serving.limits import Limits
-from rewardlab.serving.service import GroupRules
+from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.serving.strict_json import parse_json
 from rewardlab.types import Message
 from tests.support.scripted_judge import CHATML, PROMPT
 from tests.support.servers import running
+from tests.support.serving import app_of, in_process
 
 PLAIN = load_template("plain")
 PAIR: dict[str, Any] = {"question": "Which?", "responses": ["a", "b"]}
@@ -49,8 +50,8 @@ def judge(**options: Any) -> GenerativeJudge:
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
     rules, limits = GroupRules(group_size=2, group_timeout_s=0.02), Limits(comparisons=20_000)
-    app = create_app(judge(max_tokens=64), rules=rules, limits=limits)
-    with running(app) as url, httpx.Client(base_url=url, timeout=30) as client:
+    app = create_app(judge(max_tokens=64), ServerOptions(rules=rules, limits=limits))
+    with in_process(app) as client:
         yield client
 
 
@@ -305,7 +306,7 @@ def test_bytes_are_held_until_the_answer() -> None:
 
 def test_a_body_that_waits_holds_room() -> None:
     """While one body is on its way the next is told to come again; when it has gone there is room."""
-    app = create_app(judge(), limits=Limits(held_bytes=3000))
+    app = app_of(first, limits=Limits(held_bytes=3000))
     with running(app) as url, httpx.Client(base_url=url, timeout=30) as client:
         go_on = threading.Event()
 
@@ -335,9 +336,7 @@ def test_comparisons_of_a_key_in_progress() -> None:
         assert gate.wait(20)
         return first(prompt, draw)
 
-    app = create_app(
-        GenerativeJudge(ScriptedSampler(held), PLAIN), keys=[Key.of("a"), Key.of("b")], limits=Limits(key_comparisons=3)
-    )
+    app = app_of(held, keys=[Key.of("a"), Key.of("b")], limits=Limits(key_comparisons=3))
 
     async def main(url: str) -> None:
         async with httpx.AsyncClient(base_url=url, timeout=30) as client:

@@ -28,13 +28,12 @@ from rewardlab.serving.admission import SHARE, Admission
 from rewardlab.serving.app import create_app
 from rewardlab.serving.errors import RequestTooLargeError
 from rewardlab.serving.limits import Limits
-from rewardlab.serving.media import Media
-from rewardlab.serving.media_loader import MediaLoader, processor_pixels
-from rewardlab.serving.service import GroupRules
-from rewardlab.serving.work_budget import WorkBudget, run_in_thread
+from rewardlab.serving.media import Media, MediaLoader, WorkBudget, processor_pixels, run_in_thread
+from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import Message
 from tests.support.images import png
 from tests.support.servers import running
+from tests.support.serving import in_process
 from tests.support.videos import film
 
 
@@ -125,7 +124,7 @@ def test_who_leaves_a_thread_behind_leaves_its_room_taken(kind: str, short_video
 @pytest.mark.parametrize(("room", "most"), [(400_000, 2), (400_000_000, 4)])
 def test_videos_take_what_their_size_needs(room: int, most: int, short_video: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of eight small ones as many at a time as fit, and as there may be; a picture waits for none of them."""
-    monkeypatch.setattr("rewardlab.serving.media_loader.VIDEOS_AT_A_TIME", 4)
+    monkeypatch.setattr("rewardlab.serving.media.VIDEOS_AT_A_TIME", 4)
     released, media = threading.Event(), CountedMedia()
     url = "data:video/mp4;base64," + base64.b64encode(short_video).decode()
 
@@ -291,10 +290,10 @@ def test_a_video_of_too_much_work(video: bytes) -> None:
     limits = Limits(video_seconds=0.001)
     body: dict[str, Any] = {"question": "q", "responses": ["a", "b"]}
     body["videos"] = ["upload:" + Media().upload(video, video=True)]
-    with running(create_app(judge(), limits=limits)) as url:
-        answer = httpx.post(f"{url}/v1/uploads", content=video, headers={"Content-Type": "video/mp4"}, timeout=30)
-        image = httpx.post(f"{url}/v1/uploads", content=png(), timeout=30)
-        assert httpx.post(f"{url}/v1/judge", content=json.dumps(body), timeout=30).status_code == 422
+    with in_process(create_app(judge(), ServerOptions(limits=limits))) as client:
+        answer = client.post("/v1/uploads", content=video, headers={"Content-Type": "video/mp4"})
+        image = client.post("/v1/uploads", content=png())
+        assert client.post("/v1/judge", content=json.dumps(body)).status_code == 422
     assert (answer.status_code, "takes more than 0.001 s" in answer.text, image.status_code) == (422, True, 200)
 
 
@@ -310,7 +309,7 @@ def test_a_deadline_holds_for_media(monkeypatch: pytest.MonkeyPatch) -> None:
         begun = time.monotonic()
         return httpx.post(url_of + path, json=bodies[path], timeout=30).text, time.monotonic() - begun
 
-    app = create_app(judge(), media=media, rules=GroupRules(timeout_s=1.0))
+    app = create_app(judge(), ServerOptions(media=media, rules=GroupRules(timeout_s=1.0)))
     with running(app) as url_of, ThreadPoolExecutor(4) as pool:
         try:
             for text, seconds in pool.map(post, bodies):

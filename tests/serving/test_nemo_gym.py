@@ -12,15 +12,11 @@ import httpx
 import pytest
 
 from rewardlab.errors import DataError
-from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import create_app
-from rewardlab.serving.dialects.nemo_gym_metrics import aggregate_metrics
+from rewardlab.serving.dialects.nemo_gym import aggregate_metrics
 from rewardlab.serving.service import GroupRules
 from rewardlab.types import Message
-from tests.support.judge_servers import PLAIN
 from tests.support.scripted_judge import QUESTION, handler
-from tests.support.servers import running
+from tests.support.serving import app_of, in_process
 
 PROMPTS: list[str] = []
 
@@ -32,8 +28,8 @@ def recording(prompt: tuple[Message, ...], draw: int) -> Any:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    app = create_app(GenerativeJudge(ScriptedSampler(recording), PLAIN), rules=GroupRules(group_size=2, group_timeout_s=5))
-    with running(app) as url, httpx.Client(base_url=url, timeout=30) as opened:
+    app = app_of(recording, rules=GroupRules(group_size=2, group_timeout_s=5))
+    with in_process(app) as opened:
         yield opened
 
 

@@ -9,13 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.prompts import load_template
-from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.service import GroupRules
+from rewardlab.serving.service import GroupRules, ServerOptions
 from tests.support.scripted_judge import QUESTION, handler
-from tests.support.servers import running
+from tests.support.serving import in_process, judge_of
 
 DATA = "data:image/png;base64,iVBORw0KGgo="
 USER = {"role": "user", "content": QUESTION}
@@ -83,9 +80,10 @@ ANSWERS: dict[str, tuple[str, Any]] = {
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
     app = create_app(
-        GenerativeJudge(ScriptedSampler(handler), load_template("plain")), rules=GroupRules(group_size=2, group_timeout_s=5)
+        judge_of(handler),
+        ServerOptions(rules=GroupRules(group_size=2, group_timeout_s=5)),
     )
-    with running(app) as url, httpx.Client(base_url=url, timeout=30) as client:
+    with in_process(app) as client:
         yield client
 
 

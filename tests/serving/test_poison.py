@@ -25,14 +25,14 @@ from rewardlab.samplers.base import UNREADABLE, SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.context_length import ContextLength
 from rewardlab.serving.errors import ContextLengthError, EngineFailedError
 from rewardlab.serving.jobs import JudgeJob
-from rewardlab.serving.queue import JudgeQueue
-from rewardlab.serving.request_context import TENANT
+from rewardlab.serving.judge_versions import ContextLength
+from rewardlab.serving.queue import JudgeQueue, QueueOptions
+from rewardlab.serving.request_record import REQUEST, RequestRecord
 from rewardlab.training.run.preflight import context_of
 from rewardlab.types import BOTH_ORDERS, FinishReason, Judgment, Message, Part, PreferencePair
-from tests.support.servers import running
+from tests.support.serving import in_process
 
 CONTEXT = 8192  # of the checkpoint
 
@@ -47,7 +47,7 @@ def judge(tiny_checkpoint: Path) -> GenerativeJudge:
 
 @pytest.fixture(scope="module")
 def client(judge: GenerativeJudge) -> Iterator[httpx.Client]:
-    with running(create_app(judge)) as url, httpx.Client(base_url=url, timeout=60) as client:
+    with in_process(create_app(judge)) as client:
         yield client
 
 
@@ -94,11 +94,11 @@ def test_what_cannot_be_read_is_no_fault_of_the_engine(judge: GenerativeJudge) -
     """Words that pass the door and are too many for the model: that request's 422, while those beside it are answered."""
     unknowing = create_app(judge)
     unknowing.state.service.queue.versions.newest.context = None  # as of a judge whose tokenizer is not here
-    with running(unknowing) as url, ThreadPoolExecutor(8) as pool:
+    with in_process(unknowing) as client, ThreadPoolExecutor(8) as pool:
         texts = [f"Which {n}?" for n in range(6)]
         texts.insert(3, "word " * 9_000)
-        answers = list(pool.map(lambda text: httpx.post(f"{url}/v1/judge", json=pair(text), timeout=60), texts))
-        ready = httpx.get(f"{url}/ready").status_code
+        answers = list(pool.map(lambda text: client.post("/v1/judge", json=pair(text)), texts))
+        ready = client.get("/ready").status_code
     assert [answer.status_code for answer in answers] == [200, 200, 200, 422, 200, 200, 200]
     assert "tokens" in answers[3].text
     assert ready == 200
@@ -145,7 +145,7 @@ def test_a_batch_that_nobody_waits_for_is_tried_no_further() -> None:
     engine = SlowAndBroken()
 
     async def main() -> None:
-        queue = JudgeQueue(engine, engine_timeout_s=0.25, recheck_s=60)  # type: ignore[arg-type]
+        queue = JudgeQueue(engine, QueueOptions(engine_timeout_s=0.25, recheck_s=60))  # type: ignore[arg-type]
         queue.start()
         pairs = [PreferencePair("p", f"Which {n}?", ("a", "b"), None) for n in range(16)]
         results = await asyncio.gather(
@@ -173,7 +173,7 @@ def test_counts_are_kept_for_each_tenant_and_not_the_texts(tiny_checkpoint: Path
     monkeypatch.setattr(context, "_tokenizer", Counted())
 
     def check(tenant: str) -> None:
-        TENANT.set(tenant)
+        REQUEST.set(RequestRecord(tenant=tenant))
         context.check(["word"])
 
     for tenant in ("", "a", "a", "b"):

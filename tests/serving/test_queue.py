@@ -9,16 +9,13 @@ from typing import Any
 
 import pytest
 
-from rewardlab.errors import DataError
-from rewardlab.serving.batch_planner import BatchPlanner
-from rewardlab.serving.batch_times import BatchTimes
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
-from rewardlab.serving.fair_queue import Entry, FairQueue
-from rewardlab.serving.gather import gather_bounded
+from rewardlab.serving.groups import gather_bounded
 from rewardlab.serving.jobs import JudgeJob, family_of
 from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.queue import JudgeQueue
-from rewardlab.serving.request_context import CHECKS, TENANT
+from rewardlab.serving.request_record import CHECKS, REQUEST, RequestRecord
+from rewardlab.serving.schedule import BatchPlanner, BatchTimes, Entry, FairQueue
 from rewardlab.types import (
     BOTH_ORDERS,
 )
@@ -95,46 +92,6 @@ def test_priorities_and_deadlines() -> None:
     assert run(body, max_sequences=2).calls == [["busy"], ["first"], ["last"]]
 
 
-def test_a_full_queue_refuses() -> None:
-    """At once, with a time to come back; and so does a server that shuts down."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.gate.clear()
-        asked = [asyncio.create_task(queue.submit(judge_job("busy")))]
-        await settle()
-        asked += [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(2)]
-        await settle()
-        assert not queue.ready
-        with pytest.raises(OverloadedError) as refused:
-            await queue.submit(judge_job("one too many"))
-        assert refused.value.retry_after_s >= 1
-        engine.gate.set()
-        await asyncio.gather(*asked)
-        assert queue.ready
-        assert queue.counts["refused"] == 1
-
-    assert "one too many" not in [name for call in run(body, max_waiting=2).calls for name in call]
-
-
-def test_who_hangs_up_leaves_the_queue() -> None:
-    """The engine is never asked."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.gate.clear()
-        busy = asyncio.create_task(queue.submit(judge_job("busy")))
-        await settle()
-        gone = asyncio.create_task(queue.submit(judge_job("gone")))
-        await settle()
-        gone.cancel()
-        await settle()
-        engine.gate.set()
-        await busy
-        await settle()
-        assert queue.counts["gone"] == 1
-
-    assert run(body).calls == [["busy"]]
-
-
 def test_answers_are_kept_by_content() -> None:
     """The same question is asked once; another seed or image is another question; a failure of the endpoint is not kept."""
 
@@ -149,16 +106,6 @@ def test_answers_are_kept_by_content() -> None:
         assert queue.counts["cached"] == 1
 
     assert run(body).calls == [["q"], ["q"], ["q"], ["lost"], ["lost"]]
-
-
-def test_an_order_that_is_lost_is_not_made_up_by_the_other() -> None:
-    """Votes of one order alone would lean to a place: the pair has no answer."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        with pytest.raises(EngineFailedError, match="HTTP 503"):
-            await queue.submit(judge_job("half"))
-
-    run(body)
 
 
 def test_a_bad_request_fails_alone() -> None:
@@ -194,19 +141,6 @@ def test_nothing_is_tried_without_an_engine() -> None:
     assert len(run(body).calls) == 1
 
 
-def test_what_a_request_got_wrong_is_its_own() -> None:
-    """A pair that the judge refuses is refused as such; the engine is as ready as before."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.refuses = DataError("a text has places for 2 images and 1 images")
-        with pytest.raises(DataError, match="places for 2"):
-            await queue.submit(judge_job("bad"))
-        await settle()
-        assert queue.ready
-
-    run(body)
-
-
 def test_a_failing_call_cancels_the_others() -> None:
     """When one fails the rest leaves the queue: nothing is judged for nobody."""
 
@@ -222,23 +156,6 @@ def test_a_failing_call_cancels_the_others() -> None:
         assert queue.counts["gone"] == 3
 
     assert run(body, max_waiting=3).calls == [["busy"]]
-
-
-def test_an_engine_that_is_down_and_comes_back() -> None:
-    """Failures are told, the server says that it is not ready, and the next good answer makes it so again."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.down = True
-        with pytest.raises(EngineFailedError):
-            await queue.submit(judge_job("q"))
-        await settle()
-        assert not queue.ready
-        engine.down = False
-        assert (await queue.submit(judge_job("q"))).outcome.winner == 0
-        await settle()
-        assert queue.ready
-
-    run(body)
 
 
 def test_an_engine_that_hangs_is_left_behind() -> None:
@@ -263,7 +180,7 @@ def test_a_judge_that_hangs_leaves_its_successor_free() -> None:
         old = [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(100)]
         await settle()
         successor = Engine()
-        queue.replace_judge(successor)  # type: ignore[arg-type]
+        queue.replace_version(JudgeVersion(successor))  # type: ignore[arg-type]
         await asyncio.wait_for(queue.submit(judge_job("new")), 5)
         assert successor.calls == [["new"]]
         assert not any(task.done() for task in old)
@@ -325,21 +242,6 @@ def test_a_large_request_does_not_fill_the_queue() -> None:
     run(body, max_waiting=8)
 
 
-def test_stopping_leaves_nobody_waiting() -> None:
-    """Also those whose question hangs in the engine."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.gate.clear()
-        asked = [asyncio.create_task(queue.submit(judge_job(name))) for name in ("busy", "next")]
-        await settle()
-        await queue.stop(0.1)
-        for one in asked:
-            with pytest.raises(EngineFailedError, match="shutting down"):
-                await asyncio.wait_for(one, 2)
-
-    run(body)
-
-
 def test_an_answer_that_is_none_ends_no_thread() -> None:
     """An engine that answers too few is a failure of those who asked, and is asked again."""
 
@@ -354,17 +256,6 @@ def test_an_answer_that_is_none_ends_no_thread() -> None:
     run(body)
 
 
-def test_what_an_endpoint_refuses_is_the_requests_fault() -> None:
-    """HTTP 400 of the engine's own endpoint, for a prompt that is too long: bad input, and the engine is not failing."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        with pytest.raises(DataError, match="refuses the request: HTTP 400"):
-            await queue.submit(judge_job("too long"))
-        assert queue.ready
-
-    run(body)
-
-
 def test_what_the_server_asks_comes_last() -> None:
     """A check takes the room that requests leave in a batch, makes no batch smaller, and is in no total; where it fails the
     server is ready."""
@@ -373,10 +264,10 @@ def test_what_the_server_asks_comes_last() -> None:
         engine.gate.clear()
         asked = [asyncio.create_task(queue.submit(judge_job("busy")))]
         await settle()
-        TENANT.set(CHECKS)  # of the tasks that are made from here on
+        REQUEST.set(RequestRecord(tenant=CHECKS))  # of the tasks that are made from here on
         checks = [asyncio.create_task(queue.submit(judge_job(f"check {n}"))) for n in range(2)]
         await settle()
-        TENANT.set("one")
+        REQUEST.set(RequestRecord(tenant="one"))
         asked += [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(5)]
         await settle()
         engine.gate.set()
@@ -384,7 +275,7 @@ def test_what_the_server_asks_comes_last() -> None:
         assert queue.counts["asked"] == queue.counts["judged"] == 6
         assert queue.tenants[CHECKS].counts["judged"] == 2
         assert sum(queue.statuses.values()) == 12
-        TENANT.set(CHECKS)
+        REQUEST.set(RequestRecord(tenant=CHECKS))
         engine.down = True
         with pytest.raises(EngineFailedError):
             await queue.submit(judge_job("dead"))
@@ -437,15 +328,15 @@ def test_checks_take_no_place_of_a_request() -> None:
         engine.gate.clear()
         asked = [asyncio.create_task(queue.submit(judge_job("busy")))]
         await settle()
-        TENANT.set(CHECKS)
+        REQUEST.set(RequestRecord(tenant=CHECKS))
         asked.append(asyncio.create_task(queue.submit(judge_job("check"))))
         await settle()
-        TENANT.set("")
+        REQUEST.set(RequestRecord(tenant=""))
         asked += [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(2)]
         await settle()
         assert queue.num_waiting == 2
         assert not queue.ready
-        TENANT.set(CHECKS)
+        REQUEST.set(RequestRecord(tenant=CHECKS))
         with pytest.raises(OverloadedError):
             await queue.submit(judge_job("another check"))
         engine.gate.set()

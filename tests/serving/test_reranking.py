@@ -9,18 +9,15 @@ from typing import Any
 import httpx
 import pytest
 
-from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from tests.support.judge_servers import PLAIN
 from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
-from tests.support.servers import running
+from tests.support.serving import in_process, judge_of
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    judge = GenerativeJudge(ScriptedSampler(handler), PLAIN)
-    with running(create_app(judge)) as url, httpx.Client(base_url=url, timeout=30) as opened:
+    judge = judge_of(handler)
+    with in_process(create_app(judge)) as opened:
         yield opened
 
 

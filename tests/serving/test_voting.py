@@ -22,6 +22,7 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message
 from tests.support.servers import running
+from tests.support.serving import app_of, in_process
 
 PLAIN = load_template("plain")
 BODY: dict[str, Any] = {"question": "Which?", "responses": ["it is red", "it is blue"]}
@@ -39,9 +40,9 @@ def prefers_red(prompt: tuple[Message, ...], draw: int) -> str:
 
 def ask(handler: Handler, path: str = "/v1/judge", **change: Any) -> tuple[Any, int]:
     """The answer, and how many pairs the engine was asked about."""
-    with running(create_app(GenerativeJudge(ScriptedSampler(handler), PLAIN))) as url:
-        told = httpx.post(f"{url}{path}", json=BODY | change, timeout=30)
-        status = httpx.get(f"{url}/v1/status").json()
+    with in_process(app_of(handler)) as client:
+        told = client.post(f"{path}", json=BODY | change)
+        status = client.get("/v1/status").json()
     return told, status["counts"]["judged"]
 
 
@@ -91,12 +92,12 @@ def test_weighted_of_a_real_model(tiny_checkpoint: Path, demo_pairs: Any) -> Non
     weigher = probability_judge_of(judge)
     assert weigher is judge
     offline = judge.compare_many([pair], orders=[BOTH_ORDERS], num_votes=1, seed=0)[0]
-    with running(create_app(judge)) as url:
+    with in_process(create_app(judge)) as client:
         for policy in (None, "weighted"):
-            told = httpx.post(f"{url}/v1/judge", json=body | {"policy": policy}, timeout=60).json()
+            told = client.post("/v1/judge", json=body | {"policy": policy}).json()
             assert told["p_first_better"] == pytest.approx(offline.share_0, abs=1e-5)
             assert [vote["status"] for vote in told["votes"]] == [vote.verdict.status.value for vote in offline.votes]
-        status = httpx.get(f"{url}/v1/status").json()
+        status = client.get("/v1/status").json()
         assert (status["weighs"], status["policy"]) == (True, "weighted")
 
 
@@ -131,7 +132,7 @@ def test_votes_arrive_one_round_after_another() -> None:
         return prefers_red(prompt, draw)
 
     with (
-        running(create_app(GenerativeJudge(ScriptedSampler(slow), PLAIN))) as url,
+        running(app_of(slow)) as url,
         httpx.stream("POST", f"{url}/v1/judge/live", json=BODY | {"votes": 3}, timeout=30) as answer,
     ):
         assert answer.headers["content-type"].startswith("application/x-ndjson")
@@ -181,8 +182,8 @@ def test_seeds_are_kept_apart_where_they_mean_something(mixes: bool) -> None:
 
     sampler = Alone(prefers_red)
     sampler.calls, sampler.mixes = [], mixes
-    with running(create_app(GenerativeJudge(sampler, PLAIN))) as url, ThreadPoolExecutor(6) as pool:
-        answers = list(pool.map(lambda n: httpx.post(f"{url}/v1/judge", json=BODY | {"seed": n}, timeout=30), range(6)))
+    with in_process(create_app(GenerativeJudge(sampler, PLAIN))) as client, ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda n: client.post("/v1/judge", json=BODY | {"seed": n}), range(6)))
     assert all(answer.json()["outcome"] == "response_0" for answer in answers)
     if mixes:
         assert len(sampler.calls) == 2
@@ -216,7 +217,7 @@ def test_videos_are_shown_as_frames(film: bytes) -> None:
 
     inline = "data:video/mp4;base64," + base64.b64encode(film).decode()
     playlist = b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nhttp://127.0.0.1:9/x.ts\n#EXT-X-ENDLIST\n"
-    with running(create_app(GenerativeJudge(ScriptedSampler(counts), PLAIN))) as url, httpx.Client(base_url=url) as client:
+    with in_process(app_of(counts)) as client:
         name = client.post("/v1/uploads", content=film, headers={"Content-Type": "video/mp4"}).json()["id"]
         for video in (inline, f"upload:{name}"):
             told = client.post("/v1/judge", json=BODY | {"videos": [video], "frames": 3}, timeout=30).json()

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.prompts import load_template
-from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import create_app
-from rewardlab.types import Completion, Message
 from tests.support.servers import running
+from tests.support.serving import Answer, app_of
 
 CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None)
 REFUSED = "Failed to load resource"  # what the console says of a request that is refused
@@ -66,9 +62,9 @@ def chromium_browser() -> Iterator[Any]:
 
 
 @contextmanager
-def served(answer: Callable[[tuple[Message, ...], int], str | Completion], **options: Any) -> Iterator[str]:
+def served(answer: Answer, **options: Any) -> Iterator[str]:
     """Serve a judge that says what ``answer`` returns; yields its address."""
-    with running(create_app(GenerativeJudge(ScriptedSampler(answer), load_template("plain")), **options)) as url:
+    with running(app_of(answer, **options)) as url:
         yield url
 
 

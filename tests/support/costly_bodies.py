@@ -21,7 +21,7 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.peers import Peers
-from rewardlab.serving.service import GroupRules
+from rewardlab.serving.service import GroupRules, ServerOptions
 
 VALUES = Limits().json_values - 2_000
 ENTRIES = Limits().items
@@ -72,8 +72,10 @@ async def main() -> None:
     print(json.dumps({"counting_seconds": min(counting_seconds() for _ in range(3))}))
     app = create_app(
         GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<answer>1</answer>"), load_template("plain"), max_tokens=64),
-        rules=GroupRules(group_size=2, group_timeout_s=0.02),
-        peers=Peers("http://localhost:1", ["http://localhost:2"], wait_s=1.0),
+        ServerOptions(
+            rules=GroupRules(group_size=2, group_timeout_s=0.02),
+            peers=Peers("http://localhost:1", ["http://localhost:2"], wait_s=1.0),
+        ),
     )
     for route in app.routes:
         route.include_in_schema = True  # type: ignore[attr-defined]

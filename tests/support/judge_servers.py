@@ -10,6 +10,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
+from rewardlab.serving.service import ServerOptions
 from rewardlab.types import Choice, Completion, FinishReason, Message
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.scripted_judge import handler, quality
@@ -48,4 +49,4 @@ def judge_servers(*names: str, **options: Any) -> Iterator[list[str]]:
     """Serve judges of :data:`ANSWERS`; yields their addresses."""
     with ExitStack() as stack:
         judges = [GenerativeJudge(ScriptedSampler(ANSWERS[name], name), PLAIN) for name in names]
-        yield [stack.enter_context(running(create_app(judge, **options))) for judge in judges]
+        yield [stack.enter_context(running(create_app(judge, ServerOptions(**options)))) for judge in judges]

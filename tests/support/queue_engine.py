@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from rewardlab.errors import EndpointError
+from rewardlab.serving.auth import Keys
 from rewardlab.serving.jobs import JudgeJob
-from rewardlab.serving.queue import JudgeQueue
+from rewardlab.serving.queue import JudgeQueue, QueueOptions
+from rewardlab.serving.request_record import ServingHistograms
 from rewardlab.types import (
     BOTH_ORDERS,
     Choice,
@@ -74,11 +76,19 @@ def judge_job(question: str, votes: int = 1) -> JudgeJob:
     return JudgeJob(PreferencePair("p", question, ("long answer", "short"), None), BOTH_ORDERS, votes, 0)
 
 
-def run(body: Callable[[JudgeQueue, Engine], Awaitable[None]], **options: Any) -> Engine:
+def run(
+    body: Callable[[JudgeQueue, Engine], Awaitable[None]],
+    *,
+    probability_judge: Any = None,
+    keys: Keys | None = None,
+    histograms: ServingHistograms | None = None,
+    **options: Any,
+) -> Engine:
     engine = Engine()
+    parts: dict[str, Any] = {"probability_judge": probability_judge, "keys": keys, "histograms": histograms}
 
     async def main() -> None:
-        queue = JudgeQueue(engine, **options)
+        queue = JudgeQueue(engine, QueueOptions(**options), **parts)
         queue.start()
         try:
             await body(queue, engine)

@@ -1,5 +1,5 @@
-"""``/v1/chat/completions``: a chat that ends with the assistant is rewarded (NVIDIA NIM's reward models), one that ends with
-the user is completed by the judge's model, for clients with their own prompts."""
+"""``/v1/chat/completions``: a chat that ends with the assistant is rewarded, as by NVIDIA NIM's reward models; one that ends
+with the user is completed by the judge's model, for clients with their own prompts."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from rewardlab.samplers.base import SamplingParams
 from rewardlab.serving.conversations import chat_sample, read_item
 from rewardlab.serving.dialects.openai_parameters import refuse_unsupported
 from rewardlab.serving.jobs import ChatJob
-from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import JsonObject
 from rewardlab.serving.service import JudgeService
+from rewardlab.serving.strict_json import StrictJSONRoute
 from rewardlab.types import Completion, Message, Part
 
 MAX_TOKENS = 32768
 
 
 class StreamOptions(BaseModel):
-    """Whether the last event of a stream holds the tokens; other options ask for nothing here."""
+    """Whether the last event of a stream has the usage; other options have no effect."""
 
     include_usage: bool = False
 
@@ -86,7 +86,7 @@ def _choice(index: int, text: str, reason: str) -> ChatChoice:
 
 
 def _events(completion: ChatCompletion, with_usage: bool) -> Iterator[str]:
-    """Yield the completion as server-sent events, one for each choice, and with its usage in a last one of its own."""
+    """Yield the completion as server-sent events: one for each choice, and one for the usage."""
     head = {**completion.model_dump(), "object": "chat.completion.chunk"}
     usage = head.pop("usage")
     for choice in completion.choices:
@@ -128,8 +128,8 @@ def chat_routes(service: JudgeService) -> APIRouter:
     async def chat_completions(request: ChatCompletionRequest) -> ChatCompletion | Response:
         """Return ``reward:0.5`` for a question and the text of the assistant's answer; complete a chat that ends with the user.
 
-        A completion without ``seed`` is drawn anew each time. Parameters that this server does not know are refused (400) where
-        they ask for something; those of the sampling have no meaning for a reward."""
+        A completion without ``seed`` is sampled anew each time. Unsupported parameters that would change the answer are refused
+        (400); sampling parameters have no effect on a reward."""
         refuse_unsupported(request.model_extra)
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         if request.messages[-1].get("role") == "assistant":

@@ -4,7 +4,9 @@ and its pairwise one, ``/compare`` a group of Responses-API objects."""
 from __future__ import annotations
 
 import json
+import math
 import statistics
+from collections.abc import Mapping, Sequence
 
 from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
@@ -13,10 +15,68 @@ from pydantic import BaseModel, ConfigDict, Field
 from rewardlab.errors import DataError
 from rewardlab.judging.group_rewards import JudgedMatch
 from rewardlab.serving.conversations import Sample, read_conversation, read_item, text_alone
-from rewardlab.serving.dialects.nemo_gym_metrics import aggregate_metrics
-from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import Items, JsonObject
 from rewardlab.serving.service import JudgeService
+from rewardlab.serving.strict_json import StrictJSONRoute
+
+TASK_INDEX, ROLLOUT_INDEX = "_ng_task_index", "_ng_rollout_index"
+MAX_NUMBER = 1e150  # larger numbers are no metrics, and their squares are infinite
+MOST_NAMES = 1000  # of metrics; each has five statistics per task
+
+
+def aggregate_metrics(rollouts: Sequence[JsonObject]) -> JsonObject:
+    """Return ``group_level_metrics`` (by task, in order of its index), ``agent_metrics`` (over all rollouts) and
+    ``key_metrics`` (the means of the latter). Every number of a rollout and of its response's usage has ``mean/NAME``,
+    ``max/``, ``min/``, ``median/`` and ``std/`` (sample deviation; 0 for one). A rollout without a task belongs to task 0.
+
+    Raise DataError for more than :data:`MOST_NAMES` names."""
+    tasks: dict[int | str, list[dict[str, float]]] = {}
+    for rollout in rollouts:
+        index = rollout.get(TASK_INDEX)
+        tasks.setdefault(index if isinstance(index, int | str) else 0, []).append(_numbers(rollout))
+    overall = _described([numbers for group in tasks.values() for numbers in group])
+    return {
+        "group_level_metrics": [{TASK_INDEX: index, **_described(tasks[index])} for index in sorted(tasks, key=_place)],
+        "agent_metrics": overall,
+        "key_metrics": {name: value for name, value in overall.items() if name.startswith("mean/")},
+    }
+
+
+def _place(index: int | str) -> tuple[bool, int, str]:
+    """Return the sort key of an index: numbers, also as texts, come before other texts."""
+    is_number = isinstance(index, int) or (index.isdecimal() and len(index) < 20)
+    return not is_number, int(index) if is_number else 0, str(index)
+
+
+def _numbers(rollout: JsonObject) -> dict[str, float]:
+    response = rollout.get("response")
+    usage = response.get("usage") if isinstance(response, Mapping) else None
+    items = {**rollout, **(usage if isinstance(usage, Mapping) else {})}.items()
+    return {
+        name: float(value)
+        for name, value in items
+        if isinstance(value, int | float) and name not in (TASK_INDEX, ROLLOUT_INDEX) and abs(value) < MAX_NUMBER
+    }
+
+
+def _described(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    by_name: dict[str, list[float]] = {}
+    for row in rows:  # a single pass, whatever the number of names
+        for name, value in row.items():
+            by_name.setdefault(name, []).append(value)
+    if len(by_name) > MOST_NAMES:
+        raise DataError(f"the rollouts have numbers of {len(by_name):,} names; expected at most {MOST_NAMES:,}: leave some out")
+    metrics: dict[str, float] = {}
+    for name, values in by_name.items():
+        mean = statistics.fmean(values)
+        metrics |= {
+            f"mean/{name}": mean,
+            f"max/{name}": max(values),
+            f"min/{name}": min(values),
+            f"median/{name}": statistics.median(values),
+            f"std/{name}": math.sqrt(math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)),
+        }
+    return metrics
 
 
 class CompareRequest(BaseModel):
@@ -57,7 +117,7 @@ class VerifyRequest(BaseModel):
 
 
 class Comparison(BaseModel):
-    """One comparison on the contract's scales: scores 1 to 5, ranking 1 (first much better) to 6; null where it failed."""
+    """One comparison on NeMo-Gym's scales: scores 1 to 5, ranking 1 (first much better) to 6; null if it failed."""
 
     response_i: int
     response_j: int
@@ -74,7 +134,7 @@ class CompareResponse(BaseModel):
 
 
 class AggregateRequest(BaseModel):
-    """Responses of ``/verify``, of which some fields may be left out."""
+    """Answers of ``/verify``; fields may be missing."""
 
     model_config = ConfigDict(
         extra="ignore",
@@ -92,9 +152,8 @@ class AggregateResponse(BaseModel):
 
 
 def _output_text(response: JsonObject) -> str:
-    """Return what a Responses-API object shows of a rollout: the texts of its messages, the calls of tools and what came back,
-    without reasoning; "" where the policy did not get beyond that. Raises DataError for an output without any item, or with
-    images."""
+    """Return the texts of a Responses-API object: messages, tool calls and their results, without reasoning; "" for a rollout
+    of reasoning alone. Raise DataError for an output without items, or with images."""
     output = response.get("output")
     if not isinstance(output, list) or not output or not all(isinstance(item, dict) for item in output):
         raise DataError("a response has no output; expected a Responses API object with a list of items, such as a message")
@@ -124,30 +183,30 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/seed_session")
     async def seed_session(body: JsonObject) -> JsonObject:
-        """Return an empty object: a rollout has no state here."""
+        """Return an empty object: rollouts have no state here."""
         return {}
 
     @router.post("/aggregate_metrics")
     async def aggregate(request: AggregateRequest) -> AggregateResponse:
-        """Return statistics of the rollouts' numbers, for each task and over all."""
+        """Return statistics of the rollouts' metrics, for each task and over all."""
         return AggregateResponse(**await run_in_threadpool(aggregate_metrics, request.verify_responses))
 
     @router.get("/reverify_mode")
     async def reverify_mode() -> str:
-        """Return ``unsupported``: a reward depends on the other rollouts of its group, which a second look does not have."""
+        """Return ``unsupported``: a reward depends on the other rollouts of its group."""
         return "unsupported"
 
     @router.post("/compare")
     async def compare(request: CompareRequest) -> CompareResponse:
-        """Return the rewards of a group, in -1..1; 503 where no comparison of a response could be judged, 422 for a response
-        that holds an image. Scores of a single comparison that failed are null."""
+        """Return the rewards of a group, in -1..1; 503 if no comparison of a response could be judged, 422 for a response with
+        an image. A failed comparison has null scores."""
         if len(request.response_objs) == 1:
             raise DataError("one response has nothing to be compared with; send two or more in response_objs")
-        service.admit_group(len(request.response_objs))
+        service.admit_groups([(len(request.response_objs), False)])
         question, references = read_conversation(request.conversation_history)
         responses = tuple(_output_text(response) for response in request.response_objs)
         question = _with_principle(question, request.principle)
-        result = await service.compare_responses("compare", question, responses, references)
+        result = await service.compare_responses(question, responses, references)
         rewards, comparisons = service.all_rewards(result), [_comparison(match) for match in result.matches]
         scores = [score for row in comparisons for score in (row.score_1, row.score_2) if score is not None]
         metrics = {
@@ -160,15 +219,15 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/verify")
     async def verify(request: VerifyRequest) -> JsonObject:
-        """Return the request with the rollout's reward, when all of its group have come; 408 if they do not in time, 422 for a
-        rollout that holds an image. A group are rollouts of one prompt and principle, and of one ``_ng_task_index`` or
-        ``prompt_id`` where these are sent."""
+        """Return the request with the rollout's reward when its group is complete; 408 if it does not complete in time, 422 for
+        a rollout with an image. Rollouts of one prompt and principle, and of one ``_ng_task_index`` and ``prompt_id``, are a
+        group."""
         content = request.responses_create_params.get("input")
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         if not isinstance(messages, list):
             raise DataError("responses_create_params.input is neither a text nor a list of messages")
         question, references = read_conversation(messages)
-        # The same text may be asked as several tasks.
+        # Several tasks may have the same text.
         scope = json.dumps([request.task_index, request.prompt_id])
         text = _output_text(request.response)
         sample = Sample(_with_principle(question, request.principle), text, references, scope=scope)

@@ -1,4 +1,4 @@
-"""Parameters of other APIs that this server does not know: those that would change the answer are refused, not ignored."""
+"""Unsupported parameters of other APIs: those that would change the answer are refused, not ignored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rewardlab.serving.errors import UnsupportedParameterError
 
-# Parameters that no answer depends on: who asks, and what OpenAI keeps or charges.
+# Parameters without effect on an answer: user, storage and billing at OpenAI.
 WITHOUT_EFFECT = frozenset(
     [
         "user",
@@ -19,9 +19,9 @@ WITHOUT_EFFECT = frozenset(
         "parallel_tool_calls",
     ]
 )
-# Of texts that would be cut: none is here, and one that is too long is refused.
+# Parameters of truncation: this server never truncates, and refuses texts that are too long.
 CUTTING = ("truncate", "truncation_direction", "truncate_prompt_tokens", "max_chunks_per_doc", "max_tokens_per_doc")
-# Values by which a parameter asks for nothing; clients send such defaults.
+# Values without effect, which clients send as defaults.
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "audio": (),
     "best_of": (1,),
@@ -51,8 +51,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
 
 
 def refuse_unsupported(parameters: Mapping[str, Any] | None, *, without_effect: Collection[str] = ()) -> None:
-    """Raise UnsupportedParameterError for the first of the parameters that would change the answer; those of a route
-    ``without_effect`` do not."""
+    """Raise UnsupportedParameterError for the first parameter that would change the answer. ``without_effect`` are parameters
+    that have none on this route."""
     for name, value in (parameters or {}).items():
         if name in WITHOUT_EFFECT or name in without_effect or value is None:
             continue

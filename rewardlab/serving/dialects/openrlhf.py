@@ -1,9 +1,8 @@
-"""OpenRLHF's remote reward model, in its versions, and R1-Reward's; slime's, the same for one sample.
+"""OpenRLHF's remote reward model, in its versions, R1-Reward's, and slime's, the same for one sample.
 
 ``POST /get_reward`` and ``/get_reward_mllm``: ``{"query": [decoded prompt + response], "prompts": [...], "labels": [...]}``.
-Samples of one prompt are compared with each other; OpenRLHF from 0.9 on sends them one by one, and they wait for their group.
-Images do not travel in these requests: a label that is JSON may name uploaded ones, ``{"media": ["upload:ID"]}``, and an
-``anchor`` to beat.
+Samples of one prompt are compared with each other; OpenRLHF >= 0.9 sends them one by one, and they wait for their group. These
+requests have no images: a label may be JSON with uploads, ``{"media": ["upload:ID"]}``, and an ``anchor`` to compare with.
 """
 
 from __future__ import annotations
@@ -18,13 +17,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.serving.conversations import Sample, labeled_sample, read_conversation, split_sequence
-from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject
 from rewardlab.serving.service import JudgeService
+from rewardlab.serving.strict_json import StrictJSONRoute
 
 
 class GetRewardRequest(BaseModel):
-    """``query`` holds whole sequences, special tokens included; ``prompts`` what they begin with."""
+    """``query`` are whole sequences with special tokens, ``prompts`` their beginnings."""
 
     model_config = ConfigDict(
         extra="ignore",
@@ -42,7 +41,7 @@ class GetRewardRequest(BaseModel):
 
 
 class GetRewardResponse(BaseModel):
-    """``rewards`` in -1..1, ``scores`` the same in 0..1; numbers in place of lists of one if ``flat``."""
+    """``rewards`` in -1..1, ``scores`` the same in 0..1; numbers instead of lists of one if ``flat``."""
 
     rewards: list[float] | float
     scores: list[float] | float
@@ -54,7 +53,7 @@ class MultimodalRewardResponse(BaseModel):
 
 
 class SlimeRequest(BaseModel):
-    """One sample, its prompt as text or as messages; the response is the bare number."""
+    """One sample, its prompt as text or messages; the answer is a bare number."""
 
     model_config = ConfigDict(
         extra="ignore",
@@ -72,7 +71,8 @@ class SlimeRequest(BaseModel):
 
 
 def _samples(request: GetRewardRequest) -> list[Sample]:
-    """Return the samples of a batch. Raises DataError if lists differ in length or a sequence cannot be split."""
+    """Return the samples of a batch. Raise DataError for lists of different lengths, and for a sequence that cannot be
+    split."""
     prompts, labels = request.prompts or [""] * len(request.query), request.labels or [None] * len(request.query)
     if not len(request.query) == len(prompts) == len(labels):
         raise DataError(
@@ -95,9 +95,9 @@ def openrlhf_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/get_reward")
     async def text(
-        request: GetRewardRequest, flat: bool = Query(False, description="numbers in place of lists of one")
+        request: GetRewardRequest, flat: bool = Query(False, description="numbers instead of lists of one")
     ) -> GetRewardResponse:
-        """Return the rewards of sequences, in -1..1; an empty batch has none."""
+        """Return the rewards of sequences, in -1..1."""
         return await get_reward(request, flat)
 
     @router.post("/get_reward_mllm")

@@ -1,9 +1,9 @@
-"""Standing in for a scalar reward model, one conversation at a time: ``/classify``, ``/v1/embeddings``, ``/pooling`` (verl,
-vLLM, SGLang), ``/v1/score/evaluation`` (LLaMA-Factory).
+"""The APIs of scalar reward models: ``/classify``, ``/v1/embeddings``, ``/pooling`` (verl, vLLM, SGLang) and
+``/v1/score/evaluation`` (LLaMA-Factory).
 
-An input is a chat that ends with the assistant, as messages or as one text with chat marks. Those of one prompt within a
-request are compared with each other; a single one waits for its group. The reward is in -1..1. A response that holds an image
-is refused.
+An input is a chat that ends with the assistant, as messages or as a text with chat markup. Inputs of one prompt within a
+request are compared with each other; a single one waits for its group. Rewards are in -1..1. A response with an image is
+refused.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rewardlab.serving.conversations import Sample, chat_sample, split_samples
 from rewardlab.serving.dialects.openai_parameters import CUTTING, refuse_unsupported
-from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import Items, JsonObject
 from rewardlab.serving.service import JudgeService
+from rewardlab.serving.strict_json import StrictJSONRoute
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class PoolingRequest(BaseModel):
 
 
 class EmbeddingsRequest(PoolingRequest):
-    """OpenAI's: its clients ask for ``base64``, little-endian float32, unless they are told otherwise."""
+    """OpenAI's, whose clients request ``base64`` (little-endian float32) by default."""
 
     encoding_format: Literal["float", "base64"] = "float"
 

@@ -1,30 +1,83 @@
-"""Candidates as documents: vLLM's ``/score``; ``/rerank`` of Jina, Cohere, Text Embeddings Inference, SGLang and Infinity.
+"""Responses as documents: vLLM's ``/score``; ``/rerank`` of Jina, Cohere, Text Embeddings Inference, SGLang and Infinity.
 
-The query is the question, the documents are responses to it, and a score is how often one beats the others, in 0..1. ``anchor``
-is a document to beat, which these APIs do not know. A single document without one is ranked first by 0.5, uncompared; its
-``/score`` waits for others to the same query.
+The query is the question, the documents are the responses, and a score is how often a document beats the others, in 0..1.
+``anchor``, which these APIs do not have, is a document to compare with. A single document without anchor is ranked first with
+0.5, without comparison; its ``/score`` waits for others of the same query.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Sequence
 
 from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
-from rewardlab.serving.dialects.documents import Document, document_samples, document_scores, read_document
+from rewardlab.serving.conversations import Sample, media_beside, read_content, text_alone
 from rewardlab.serving.dialects.openai_parameters import CUTTING, refuse_unsupported
-from rewardlab.serving.middleware import StrictJSONRoute
 from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject
 from rewardlab.serving.service import JudgeService
+from rewardlab.serving.strict_json import StrictJSONRoute
+
+Document = str | JsonObject
+MATCHES_PER_DOCUMENT = 2  # at most, in a knockout
+MOST_COMPARED = 32  # documents, of which every two are compared
+
+
+def read_document(document: Document, fields: Sequence[str] = ("text",)) -> tuple[str, tuple[str, ...]]:
+    """Return (text, image references) of a text, ``{"text"}``, ``{"content": [parts]}``, or an object with ``fields``, a line
+    each, and an ``image``. Raise DataError for another document, and for media that are not read."""
+    if isinstance(document, str):
+        return document, ()
+    has_parts = "content" in document and "text" not in document and list(fields) == ["text"]
+    if media := [name for name in media_beside(document) if name not in fields and (has_parts or name != "image")]:
+        raise DataError(f"a document has {media[0]!r}, which is not read; only a query has images, as parts of its content")
+    if has_parts:
+        return read_content(document["content"])
+    if isinstance(document.get("content"), list):
+        raise DataError("a document has parts beside its text; send its text as one of them")
+    texts, image = [document.get(name) for name in fields], document.get("image")
+    if not all(isinstance(text, str) for text in texts) or not isinstance(image, str | None):
+        expected = 'a text, {"text"}, or {"content": [parts]}' if list(fields) == ["text"] else f"texts in {list(fields)}"
+        raise DataError(f"a document has {sorted(document)[:5]}; expected {expected}")
+    return "\n".join(map(str, texts)), (image,) if image else ()
+
+
+def document_samples(
+    queries: Sequence[Document], documents: Sequence[Document], anchor: str | None, fields: Sequence[str] = ("text",)
+) -> list[Sample]:
+    """Return a sample for each document. Raise DataError unless there is one query, or one for each."""
+    if len(queries) not in (1, len(documents)):
+        raise DataError(f"{len(queries)} queries for {len(documents)} documents; expected one, or one for each")
+    read_queries = [read_document(query) for query in queries]
+    if not all(question.strip() for question, _ in read_queries):
+        raise DataError("a query has no text; a judge must know what was asked")
+    read_queries = read_queries * len(documents) if len(queries) == 1 else read_queries
+    samples = []
+    for (question, images), document in zip(read_queries, documents, strict=True):
+        samples.append(Sample(question, text_alone(*read_document(document, fields)), images, anchor))
+    return samples
+
+
+async def document_scores(service: JudgeService, samples: Sequence[Sample]) -> list[float]:
+    """Return how often each document beats others, in 0..1. More than :data:`MOST_COMPARED` documents of one query play a
+    knockout. Raise as :meth:`JudgeService.sample_rewards` does."""
+    first = samples[0]
+    if len(samples) <= MOST_COMPARED or first.anchor is not None or any(sample.key != first.key for sample in samples):
+        return [(reward + 1) / 2 for reward in await service.sample_rewards(samples, is_whole=True)]
+    budget = MATCHES_PER_DOCUMENT * len(samples)
+    service.admit(budget, 2 * service.rules.voting.votes * budget)
+    responses = tuple(sample.response for sample in samples)
+    result = await service.compare_responses(first.question, responses, first.images, strategy="knockout", budget=budget)
+    return [(reward + 1) / 2 for reward in service.all_rewards(result)]
 
 
 class RerankRequest(BaseModel):
-    """``documents`` are texts, ``{"content": [parts]}``, or objects with a ``text``, or with the ``rank_fields``; images count
-    where they stand in the query."""
+    """``documents`` are texts, ``{"content": [parts]}``, or objects with a ``text`` or the ``rank_fields``. Only the query may
+    have images."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -40,7 +93,7 @@ class RerankRequest(BaseModel):
 
 
 class TextsRequest(BaseModel):
-    """Text Embeddings Inference's: ``texts`` in place of documents."""
+    """Text Embeddings Inference's, with ``texts`` instead of documents."""
 
     model_config = ConfigDict(extra="allow")
     model: str = ""
@@ -135,7 +188,7 @@ def scoring_routes(service: JudgeService) -> APIRouter:
     @router.post("/score")
     @router.post("/v1/score")
     async def score(request: ScoreRequest) -> ScoreResponse:
-        """Return a score for each document, in their order."""
+        """Return a score for each document, in order."""
         refuse_unsupported(request.model_extra, without_effect=CUTTING)
         queries = _as_list(next((v for v in (request.text_1, request.queries, request.data_1) if v is not None), None))
         candidates = (request.text_2, request.documents, request.data_2, request.items)
@@ -171,8 +224,7 @@ def scoring_routes(service: JudgeService) -> APIRouter:
     @router.post("/v1/rerank", response_model_exclude_none=True)
     @router.post("/v2/rerank", response_model_exclude_none=True)
     async def rerank(request: RerankRequest | TextsRequest) -> RerankResponse | list[TextsResult]:
-        """Return the documents by falling score. ``texts`` in place of ``documents`` are answered with a bare list, as Text
-        Embeddings Inference does."""
+        """Return the documents by falling score; for ``texts`` a bare list, as Text Embeddings Inference does."""
         if isinstance(request, TextsRequest):
             return await rank_texts(request)
         results = []
@@ -191,7 +243,7 @@ def scoring_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/infinity/rerank", response_model_exclude_none=True)
     async def infinity_rerank(request: RerankRequest) -> InfinityResponse:
-        """Return the documents by falling score, each as a text, as Infinity does."""
+        """Return the documents, as texts, by falling score, as Infinity does."""
         ranks, returned = await rank(request), request.return_documents
         results = [
             InfinityResult(index=n, document=text_of(request, n) if returned else None, relevance_score=value)

@@ -1,4 +1,4 @@
-// What every view uses: elements, sentences, letters, numbers.
+// Helpers of every view: elements, sentences, letters, numbers.
 export const $ = id => document.getElementById(id);
 
 export function el(tag, props = {}, ...children) {
@@ -13,16 +13,13 @@ export function sentence(text) {
   return words.charAt(0).toUpperCase() + words.slice(1) + (/[.!?]$/.test(words) ? "" : ".");
 }
 
-// 0 is A, 25 is Z, 26 is AA.
-export const letter = n => (n < 26 ? "" : "A") + String.fromCharCode(65 + n % 26);
+export const letter = n => (n < 26 ? "" : "A") + String.fromCharCode(65 + n % 26);  // 0 is A, 26 is AA
 export const colorOf = winner => ["for-a", "for-b"][winner] ?? "";
 // Rounded so that a share and the rest add up to 100.
 export const percent = share => `${share < .5 ? 100 - Math.round(100 * (1 - share)) : Math.round(100 * share)} %`;
 export const plural = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
-export const seconds = value => value == null ? "–" : value < 10 ? `${value.toFixed(2)} s` : `${value.toFixed(1)} s`;
-export const time = at => new Date(at).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+export const seconds = value => value == null ? "–" : `${value.toFixed(value < 10 ? 2 : 1)} s`;
 export const isNarrow = () => matchMedia("(max-width: 56rem)").matches;
-
 export const complain = text => { $("error").textContent = text; };
 export const announce = text => { $("announcement").textContent = text; };
 

@@ -1,13 +1,13 @@
-// Talking to the server, with the key of this tab.
+// Requests to the server, with the API key of this tab.
 import { $, complain, sentence } from "./dom.js";
 
-export const access = { locked: false, onChange: () => {} };  // locked: a key is needed
+export const access = { locked: false, onChange: () => {} };  // locked: the server wants a key
 let key = sessionStorage.getItem("rewardlab.key") ?? "";
 const WAITS = { enginefailed: 5, overloaded: 2 };  // seconds, for a line of a stream, which has no Retry-After
 
 export const hasKey = () => key !== "";
 
-// A refusal or failure: a sentence, the word of the API for it, and the seconds after which to ask again (0: never).
+// A refusal or failure: a sentence, the API's status, and the seconds after which to retry (0: never).
 export class RequestError extends Error {
   constructor(text, status = "", wait = 0) {
     super(sentence(text));
@@ -23,7 +23,11 @@ export async function ask(path, options = {}) {
   });
   if (answer.ok) return answer;
   if (answer.status === 401) {
-    wantKey();
+    $("key-reason").textContent = key ? "This key was not accepted. Another one:" :
+      "This server asks for an API key. It is kept in this tab only.";
+    $("key").hidden = false;
+    access.locked = true;
+    access.onChange();
     throw new RequestError("This server asks for an API key; enter it above and judge again", "key");
   }
   const body = await answer.json().catch(() => ({}));
@@ -37,24 +41,15 @@ export const post = (path, body, signal) =>
 // The JSON lines of a response. A line that is an error is raised.
 export async function* lines(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let rest = ""; ;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const whole = (rest + value).split("\n");
+  let rest = "";
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    const whole = (rest + part.value).split("\n");
     rest = whole.pop();
-    for (const line of whole.filter(Boolean).map(text => JSON.parse(text))) {
+    for (const line of whole.filter(Boolean).map(line => JSON.parse(line))) {
       if (line.error) throw new RequestError(line.error, line.status, line.retry_after_s ?? WAITS[line.status] ?? 0);
       yield line;
     }
   }
-}
-
-function wantKey() {
-  const refused = "This key was not accepted. Another one:";
-  $("key-reason").textContent = key ? refused : "This server asks for an API key. It is kept in this tab only.";
-  access.locked = true;
-  $("key").hidden = false;
-  access.onChange();
 }
 
 $("key").onsubmit = event => {

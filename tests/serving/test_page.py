@@ -1,14 +1,18 @@
-"""The server's page in a real browser: pairs and groups are judged, and shown as what they are; on a desk and a phone."""
+"""The page of a server in a real browser, at desktop and phone width; and its files."""
 
 from __future__ import annotations
 
 import base64
 import json
+import os
 import re
+import signal
 import subprocess
 import threading
 import zlib
 from collections.abc import Iterator
+from functools import partial
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +20,25 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
+import rewardlab.serving
 from rewardlab.data.images import encode_png
+from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.intervals import wilson_interval
+from rewardlab.prompts import load_template
+from rewardlab.samplers.child_process import ProcessSampler
+from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
+from rewardlab.serving.queue import QueueOptions
+from rewardlab.serving.service import ServerOptions
 from rewardlab.types import Message
 from tests.support.browser import CHROMIUM, DESK, PALE, PHONE, REFUSED, chromium_browser, opened, served
-from tests.support.scripted_judge import quality
+from tests.support.held_judge import held_sampler
+from tests.support.scripted_judge import ANSWERS, handler, quality
+from tests.support.servers import running
+from tests.support.serving import app_of
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+FOLDER = Path(rewardlab.serving.__path__[0]) / "page"
+MEDIA_TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 HOSTILE = '<img src=x onerror="document.title=1"><script>document.title=2</script>'
 SIZES = pytest.mark.parametrize("size", [DESK, PHONE], ids=["desktop", "phone"])
 
@@ -37,6 +52,8 @@ def answer(prompt: tuple[Message, ...], draw: int) -> str:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
+    if CHROMIUM is None:
+        pytest.skip("needs Chromium")
     with chromium_browser() as browser:
         yield browser
 
@@ -56,9 +73,13 @@ def fill(page: Any, question: str = "Which?", votes: int = 2, responses: tuple[s
     page.get_by_label("Votes per order").fill(str(votes))
 
 
+def press(page: Any) -> None:
+    page.get_by_role("button", name="Judge", exact=True).click()
+
+
 def judge(page: Any, outcome: str, **form: Any) -> None:
     fill(page, **form)
-    page.get_by_role("button", name="Judge", exact=True).click()
+    press(page)
     expect(page.locator("#take")).to_be_visible()
     expect(page.locator("#headline")).to_have_text(outcome)
 
@@ -143,19 +164,20 @@ def test_position_is_spoken_of_where_chance_does_not_explain_it(chromium: Any, u
     """Two votes of either order are as much as chance may do, four are not."""
     with opened(chromium, url) as page:
         judge(page, "A tie", votes=votes)
-        rows = page.locator(".lean-row").all_inner_texts()
+        rows = page.locator("#order-rows > div").all_inner_texts()
         assert re.sub(r"\s+", " ", rows[0]) == f"A shown first {votes} of {votes} ({34 if votes == 2 else 51}–100 %)"
         assert re.sub(r"\s+", " ", rows[1]) == f"B shown first 0 of {votes} (0–{66 if votes == 2 else 49} %)"
-        assert page.inner_text("#lean-finding") == finding
+        assert page.inner_text("#position-bias") == finding
         assert "flip" not in page.inner_text("#result")
 
 
 def test_intervals_are_wilsons(chromium: Any, url: str) -> None:
     """As reports have them; a lean to either place is named where the intervals are apart."""
     script = """async ([address, cases]) => {
-        const { leanOf, share, wilson } = await import(address);
+        const { positionBias, share, wilson } = await import(address);
         const votes = (order, winners) => winners.map(winner => ({ order, winner }));
-        const lean = (...winners) => leanOf(...["given", "swapped"].map((order, n) => share(votes(order, winners[n]), order)));
+        const orders = ["given", "swapped"];
+        const lean = (...winners) => positionBias(...orders.map((order, n) => share(votes(order, winners[n]), order)));
         const zeros = [0, 0, 0, 0], ones = [1, 1, 1, 1];
         return [cases.map(([hits, number]) => wilson(hits, number)),
                 [lean(zeros, ones), lean(ones, zeros), lean([0, 0, 0, 1], [0, 1, 1, 1]), lean([0, null], [null])]];
@@ -163,7 +185,7 @@ def test_intervals_are_wilsons(chromium: Any, url: str) -> None:
     cases = [(hits, number) for number in (1, 4, 64) for hits in (0, 1, number // 2, number)]
     with opened(chromium, url) as page:
         folder = page.locator("script").get_attribute("src").rpartition("/")[0]
-        intervals, leans = page.evaluate(script, [f"{url}/{folder}/lean.js", cases])
+        intervals, leans = page.evaluate(script, [f"{url}/{folder}/votes.js", cases])
     assert intervals == [pytest.approx(wilson_interval(*case), abs=1e-12) for case in cases]
     sentence = "The place counts: A gets more votes where it is shown {}."
     assert leans == [sentence.format("first"), sentence.format("second"), "", ""]
@@ -180,7 +202,7 @@ def test_texts_can_be_read(chromium: Any, url: str, scheme: str) -> None:
         for responses in (("It is red.", "It is blue."), ("It is red.", "It is blue.", "It is 7.")):
             page.reload()
             fill(page, votes=4, responses=responses)
-            page.get_by_role("button", name="Judge", exact=True).click()
+            press(page)
             expect(page.locator("#take")).to_be_visible()
             page.evaluate("document.getAnimations().forEach(animation => animation.finish())")
             assert page.evaluate(PALE) == []
@@ -221,7 +243,7 @@ def test_an_example(chromium: Any, url: str) -> None:
     with opened(chromium, url) as page:
         page.get_by_role("button", name="Try an example").click()
         expect(page.locator("#thumbs img")).to_have_count(1)
-        page.get_by_role("button", name="Judge", exact=True).click()
+        press(page)
         expect(page.locator("#headline")).to_have_text("A tie")
         expect(page.locator(".vote").first).to_contain_text("1 images")
 
@@ -240,7 +262,7 @@ def test_a_video_and_references(chromium: Any, url: str, tmp_path: Path) -> None
         page.get_by_label("URL or id").fill("https://example.org/a.png")
         page.get_by_role("button", name="Add", exact=True).click()
         assert page.get_by_role("link", name="https://example.org/a.png").get_attribute("rel") == "noreferrer noopener"
-        page.get_by_role("button", name="Judge", exact=True).click()
+        press(page)
         expect(page.locator("#error")).to_contain_text("other URLs and paths are not fetched")
         page.get_by_label("URL or id").fill("javascript:alert(1)")
         page.get_by_role("button", name="Add", exact=True).click()
@@ -329,20 +351,6 @@ def test_votes_arrive_live_and_can_be_stopped(chromium: Any) -> None:
         gate.set()
 
 
-def test_history(chromium: Any, url: str) -> None:
-    """Kept over a reload of the tab, shown again by a click, and cleared."""
-    with opened(chromium, url) as page:
-        for question in ("First?", "Second?"):
-            judge(page, "A tie", question=question, votes=1)
-            expect(page.locator("#history li").first).to_contain_text(question)
-        page.reload()
-        page.locator("#history li button").nth(1).click()
-        assert page.get_by_label("Question").input_value() == "First?"
-        assert page.locator(".vote").count() == 2
-        page.get_by_role("button", name="Clear").click()
-        assert page.locator("#history li").count() == 0
-
-
 def test_a_key_is_asked_for(chromium: Any) -> None:
     """A wrong one is refused, the right one lets the page go on; a curl line does not hold it."""
     with served(answer, keys=[Key.of("right")]) as url, opened(chromium, url, ignored=REFUSED) as page:
@@ -365,13 +373,134 @@ def test_errors_are_sentences(chromium: Any, url: str, tmp_path: Path) -> None:
     """What is missing, what is no image, and what the server refuses stand beside the button."""
     (tmp_path / "a.png").write_bytes(b"no picture")
     with opened(chromium, url, ignored=REFUSED) as page:
-        page.get_by_role("button", name="Judge", exact=True).click()
+        press(page)
         assert page.inner_text("#error") == "The question is empty."
         page.set_input_files("#files", tmp_path / "a.png")
         expect(page.locator("#error")).to_contain_text("a.png: ")
         expect(page.locator(".thumb")).to_have_count(0)
         fill(page)
         page.get_by_label("Response A").fill("x" * 100_001)
-        page.get_by_role("button", name="Judge", exact=True).click()
+        press(page)
         expect(page.locator("#error")).to_contain_text("100000")
         expect(page.locator("#headline")).to_have_text("Not judged")
+
+
+def test_an_engine_that_dies_is_waited_for(chromium: Any, tmp_path: Path) -> None:
+    """The badge and the headline say what happens, in words for a person; when the engine is back, the judgment is made."""
+    sampler, starts = ProcessSampler(partial(held_sampler, tmp_path), timeout_s=5.0), tmp_path / "starts"
+    app = create_app(GenerativeJudge(sampler, load_template("plain")), ServerOptions(queue=QueueOptions(recheck_s=0.2)))
+    with running(app) as url, opened(chromium, url, ignored=REFUSED) as page:
+        expect(page.locator("#badge")).to_have_text("ready")
+        starts.touch()
+        assert sampler.pid
+        os.kill(sampler.pid, signal.SIGKILL)
+        fill(page, votes=1, responses=ANSWERS[:2])
+        press(page)
+        expect(page.locator("#headline")).to_have_text("Judging is paused: the engine is being restarted")
+        expect(page.locator("#note")).to_have_text(re.compile(r"It is asked again in \d s\."))
+        expect(page.locator("#badge")).to_have_text("judging is paused: the engine is being restarted")
+        assert "EndpointError" not in page.inner_text("body")
+        assert not page.locator("#votes").is_visible()
+        assert not page.locator("#facts").is_visible()
+        starts.unlink()
+        expect(page.locator("#headline")).to_have_text("Response B is better", timeout=20_000)
+        expect(page.locator("#badge")).to_have_text("ready")
+    sampler.close()
+
+
+def test_a_key_that_has_used_its_minute_waits(chromium: Any) -> None:
+    """It is told so, and its request is made when it may be."""
+    with served(handler, keys=[Key.of("k", per_minute=40)]) as url, opened(chromium, url, ignored=REFUSED) as page:
+        page.fill("#key-field", "k")
+        page.get_by_role("button", name="Use this key").click()
+        expect(page.locator("#key")).to_be_hidden()
+        while httpx.get(f"{url}/v1/models", headers={"Authorization": "Bearer k"}).status_code == 200:
+            pass
+        fill(page, votes=1, responses=ANSWERS[:2])
+        press(page)
+        expect(page.locator("#headline")).to_contain_text("This key has used what it may use now")
+        expect(page.locator("#headline")).to_have_text("Response B is better")
+
+
+@SIZES
+def test_the_queue(chromium: Any, size: tuple[int, int]) -> None:
+    """What the server counts, and charts with a scale of seconds and one of times."""
+    with served(handler) as url, opened(chromium, url, size) as page:
+        for number in range(2):
+            judge(page, "Response B is better", votes=3, question=f"Which of {number}?", responses=ANSWERS[:2])
+        page.get_by_role("link", name="Queue").click()
+        expect(page.locator("#counts")).to_contain_text("judged6")
+        assert "0 of 1024" in page.inner_text("#gauges")
+        low, high, *_ = page.locator("#latency text").all_text_contents()
+        assert low == "0 s"
+        assert high.endswith(" s")
+        assert page.locator("#latency circle").count() == 6
+        assert page.locator("#waiting text").first.text_content() == "0"
+
+
+def test_trouble_in_words(chromium: Any) -> None:
+    """An endpoint elsewhere is not started again by this server; what the server says of itself stands."""
+    script = """async address => {
+        const { setJudge, trouble } = await import(address);
+        const engine = { status: "enginefailed", message: "EndpointError: it ended; the engine is started again." };
+        const own = trouble(engine);
+        setJudge("openai:a@http://b/v1");
+        return [own, trouble(engine), trouble({ status: "enginefailed", message: "The server is shutting down; ask again." }),
+                trouble({ status: "overloaded", message: "The judge is busy; try again in 2 s." })];
+    }"""
+    with served(handler) as url, opened(chromium, url) as page:
+        folder = page.locator("script").get_attribute("src").rpartition("/")[0]
+        assert page.evaluate(script, f"{url}/{folder}/queue.js") == [
+            "Judging is paused: the engine is being restarted",
+            "Judging is paused: the engine does not answer",
+            "The server is shutting down",
+            "The judge is busy",
+        ]
+
+
+@pytest.fixture(scope="module")
+def locked() -> Iterator[httpx.Client]:
+    """A client without a key, of a server that wants one, behind a proxy that serves it below a path."""
+    app = app_of(answer, keys=[Key.of("k")])
+    app.root_path = "/judge"
+    with running(app) as url, httpx.Client(base_url=f"{url}/judge") as client:
+        yield client
+
+
+def folder_of(client: httpx.Client) -> str:
+    match = re.search(r'src="(ui/[0-9a-f]{16})/main\.js"', client.get("/ui").text)
+    assert match
+    return match[1]
+
+
+def test_files_are_public_and_immutable(locked: httpx.Client) -> None:
+    """Everybody gets them; a page that changes has other addresses. They hold no inline script, style or handler."""
+    assert locked.get("/ui").headers["Cache-Control"] == "no-cache"
+    assert locked.get("/v1/status").status_code == 401
+    assert not re.search(r"<style|<script(?![^>]*src=)|\son\w+=|\sstyle=", (FOLDER / "index.html").read_text())
+    names = sorted(path.name for path in FOLDER.iterdir() if path.name != "index.html")
+    assert {"main.js", "styles.css", "icon.svg"} <= set(names)
+    for name in names:
+        answer = locked.get(f"/{folder_of(locked)}/{name}")
+        assert (answer.status_code, answer.content) == (200, (FOLDER / name).read_bytes())
+        assert answer.headers["Content-Type"] == f"{MEDIA_TYPES[Path(name).suffix]}; charset=utf-8"
+        assert "immutable" in answer.headers["Cache-Control"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "{0}/index.html",
+        "{0}/../../v1/status",
+        "{0}/..%2findex.html",
+        "{0}/%2e%2e%2fpages.py",
+        "ui/0123456789abcdef/main.js",
+        "ui/main.js",
+    ],
+)
+def test_nothing_else_is_public(locked: httpx.Client, path: str) -> None:
+    """No other file, no other version, and no route that wants a key behind the public folder."""
+    connection = HTTPConnection(locked.base_url.host, locked.base_url.port)  # sends a path as it is
+    connection.request("GET", f"/judge/{path.format(folder_of(locked))}")
+    assert connection.getresponse().status == 404
+    connection.close()

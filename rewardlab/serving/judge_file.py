@@ -1,4 +1,4 @@
-"""The file that names the judge: where it changes, that judge is loaded beside the one that serves, and replaces it."""
+"""The file that names the judge: when it changes, the new judge is loaded while the old one serves, and replaces it."""
 
 from __future__ import annotations
 
@@ -7,38 +7,35 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.samplers.base import VLLM
-from rewardlab.serving.engine_thread import EngineThread
+from rewardlab.serving.auth import file_stamp
+from rewardlab.serving.jobs import EngineThread, JudgeEngine
 from rewardlab.serving.judge_versions import JudgeVersion, close_judge
-from rewardlab.serving.media_loader import processor_pixels
-
-if TYPE_CHECKING:
-    from rewardlab.serving.service import JudgeService
+from rewardlab.serving.media import processor_pixels
+from rewardlab.serving.queue import JudgeQueue
 
 LOG = logging.getLogger(__name__)
 MOST_BYTES = 4096
-Stamp = tuple[int, int, int]
 
 
-class FollowedJudge:
-    """The judge that a file names. ``open_judge`` opens one by its name, on a thread, while the last one goes on serving.
+class JudgeFile:
+    """The file of ``path``. ``open_judge`` opens a judge by its name, on a thread, while the old one serves.
 
-    A file that cannot be read, and a judge that cannot be opened or cannot serve here, leave the judge as it is; the server
-    says so under ``/v1/status``, with the whole reason in its log, and looks again when the file changes.
+    If the file cannot be read, or its judge cannot be opened or cannot replace the old one, the old judge goes on serving:
+    ``/v1/status`` says so, the log has the reason, and the server tries again when the file changes.
     """
 
     def __init__(self, path: Path, open_judge: Callable[[str], GenerativeJudge], *, recheck_s: float = 1.0) -> None:
         self._path, self._open_judge, self._recheck_s = path, open_judge, recheck_s
-        self._stamp = self._read_stamp()
+        self._stamp = file_stamp(path)
 
     def read(self) -> str:
-        """Return the name in the file. Raise ConfigError where it cannot be read, or holds no name of a judge."""
+        """Return the name in the file. Raise ConfigError if it cannot be read, or contains no name of a judge."""
         try:
             if not self._path.is_file():
                 raise FileNotFoundError("no such file")
@@ -50,28 +47,28 @@ class FollowedJudge:
         return name
 
     def read_or(self, name: str) -> str:
-        """Return the name in the file; ``name`` where there is no such file yet. Raise what :meth:`read` raises."""
+        """Return the name in the file, ``name`` if there is no such file yet. Raise what :meth:`read` raises."""
         return self.read() if self._path.exists() else name
 
-    async def follow(self, service: JudgeService) -> None:
-        """Look at the file again and again, and replace the judge of ``service`` when it has changed."""
+    async def follow(self, queue: JudgeQueue) -> None:
+        """Check the file until cancelled, and replace the judge of ``queue`` when the file has changed."""
         thread = EngineThread()  # a daemon: a load that hangs does not keep the server from ending
         try:
             while True:
                 await asyncio.sleep(self._recheck_s)
-                if (stamp := await thread.run(self._read_stamp)) != self._stamp:
+                if (stamp := await thread.run(partial(file_stamp, self._path))) != self._stamp:
                     self._stamp = stamp
-                    await self._replace(service, thread)
+                    await self._replace(queue, thread)
         finally:
             thread.close()
 
-    async def _replace(self, service: JudgeService, thread: EngineThread) -> None:
-        versions, what = service.queue.versions, str(self._path)
+    async def _replace(self, queue: JudgeQueue, thread: EngineThread) -> None:
+        versions, what = queue.versions, str(self._path)
         try:
             what = versions.loading = await thread.run(self.read)
-            version = await thread.run(partial(self._open, what, service.judge))
-            service.queue.replace_version(version)
-        except Exception as error:  # the boundary: whatever a file or a checkpoint has in it, the server goes on
+            version = await thread.run(partial(self._open, what, versions.newest.judge))
+            queue.replace_version(version)
+        except Exception as error:  # the boundary: no file or checkpoint stops the server
             LOG.error("%s does not serve; version %d goes on: %s", what, versions.newest.number, error, exc_info=error)
             versions.load_error = f"{self._path}: {type(error).__name__}; the log of the server has the reason"
         else:
@@ -80,7 +77,8 @@ class FollowedJudge:
         finally:
             versions.loading = None
 
-    def _open(self, name: str, before: GenerativeJudge) -> JudgeVersion:
+    def _open(self, name: str, before: JudgeEngine) -> JudgeVersion:
+        assert isinstance(before, GenerativeJudge)
         refuse_another_engine(name, before)
         judge = self._open_judge(name)
         try:
@@ -91,17 +89,10 @@ class FollowedJudge:
             close_judge(judge)
             raise
 
-    def _read_stamp(self) -> Stamp:
-        try:
-            stat = self._path.stat()
-        except OSError:
-            return (0, 0, 0)
-        return (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-
 
 def refuse_another_engine(name: str, before: GenerativeJudge) -> None:
-    """Raise ConfigError, before anything is opened, for a judge of another engine than ``before``, and for vLLM's, which takes
-    the card."""
+    """Raise ConfigError, before anything is opened, for a judge of another engine than ``before``, and for vLLM, which occupies
+    the GPU."""
     old, new = JudgeSpec.parse(before.spec).engine, JudgeSpec.parse(name).engine
     if VLLM in (old, new) or old != new:
         raise ConfigError(
@@ -111,7 +102,7 @@ def refuse_another_engine(name: str, before: GenerativeJudge) -> None:
 
 
 def refuse_another_kind(judge: GenerativeJudge, before: GenerativeJudge) -> None:
-    """Raise ConfigError for a judge that cannot serve in the place of ``before`` without the server being started again."""
+    """Raise ConfigError for a judge that cannot replace ``before`` without a restart of the server."""
     if processor_pixels(judge) != processor_pixels(before):
         raise ConfigError(
             f"it reads pictures of up to {processor_pixels(judge)} pixels, and the judge before of {processor_pixels(before)}; "
