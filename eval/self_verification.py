@@ -33,7 +33,7 @@ from eval.studies.plans import Trial, plan
 from eval.studies.runner import make_once, read_records, run_trials
 from eval.studies.summary import t_interval
 from eval.studies.trials import digest
-from rewardlab.benchmarks.revision import revision_rows, verified_vote
+from rewardlab.benchmarks.scores import revision_rows, verified_vote
 from rewardlab.config import RLConfig, SFTConfig, find_config, load_yaml
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import read_pairs

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rewardlab.benchmarks.revision import verified_vote
+from rewardlab.benchmarks.scores import verified_vote
 from rewardlab.demo.server import favored_response
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, micro, position_bias, swap_consistency

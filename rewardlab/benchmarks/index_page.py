@@ -9,7 +9,7 @@ from pathlib import Path
 from rewardlab.benchmarks.base import REPORT, SCORES
 from rewardlab.benchmarks.comparison import Run, read_run
 from rewardlab.benchmarks.findings import key_phrase
-from rewardlab.benchmarks.headline import headline, judge_name
+from rewardlab.benchmarks.report_model import headline, judge_name
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import DataError
 from rewardlab.reporting.pages import page_environment

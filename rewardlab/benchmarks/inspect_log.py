@@ -86,9 +86,7 @@ def _spec(run: Run, written: str) -> Any:
         task=f"rewardlab/{report.benchmark}",
         dataset=EvalDataset(name=report.benchmark, location=report.data, samples=len(run.rows)),
         model=report.judge,
-        model_generate_config=GenerateConfig(
-            temperature=report.temperature, top_p=report.top_p, max_tokens=report.max_tokens, seed=report.seed
-        ),
+        model_generate_config=GenerateConfig(**report.sampling, seed=report.seed),
         config=EvalConfig(epochs=1, log_images=True),
         revision=EvalRevision(type="git", origin="", commit=report.commit),
         packages={package: version for package, version in report.versions.items() if version},

@@ -16,10 +16,11 @@ from rewardlab.benchmarks.data_files import json_rows, reason, rows_or_nulls, wh
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.samplers.base import SAMPLING_KEYS
 from rewardlab.types import Judgment
 
-PROTOCOL = ("orders", "votes", "stop_error", "temperature", "top_p", "max_tokens")
-SAMPLING = ("temperature", "top_p", "max_tokens")  # that a replay of texts, or a served judge, does not name
+PROTOCOL = ("orders", "votes", "stop_error", *SAMPLING_KEYS)
+SAMPLING = SAMPLING_KEYS  # that a replay of texts, or a served judge, does not name
 
 
 def protocol_differences(old: Run, new: Run, *, unknown_differs: bool = True) -> list[str]:

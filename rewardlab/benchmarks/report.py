@@ -13,16 +13,8 @@ from rewardlab.benchmarks.base import REPORT, SCORES, VOTES, Row
 from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judge_of_log, judgment_view, judgments_to_show, read_kinds
 from rewardlab.benchmarks.figures import CONFIDENCE_NAMES, report_figures
 from rewardlab.benchmarks.findings import NO_IMAGE, key_phrase, numbers_of
-from rewardlab.benchmarks.headline import (
-    NOT_ONE_VERDICT,
-    decision_name,
-    has_majorities,
-    headline,
-    headline_sentence,
-    judge_name,
-)
-from rewardlab.benchmarks.kinds import KINDS
 from rewardlab.benchmarks.report_model import (
+    NOT_ONE_VERDICT,
     Cost,
     CountedEstimate,
     CurvePoint,
@@ -31,9 +23,14 @@ from rewardlab.benchmarks.report_model import (
     RequirementResult,
     Scores,
     StoppingPoint,
+    decision_name,
+    has_majorities,
+    headline,
+    headline_sentence,
+    judge_name,
 )
-from rewardlab.benchmarks.revision import REVISION, revision_rows, revision_sentence
 from rewardlab.benchmarks.robustness.text import FAMILIES, FIGURES, family_rows, figure_rows, robustness_sentence
+from rewardlab.benchmarks.scores import KINDS, REVISION, revision_rows, revision_sentence
 from rewardlab.data.files import write_atomic
 from rewardlab.data.votes import vote_of
 from rewardlab.metrics.intervals import Interval
@@ -240,7 +237,7 @@ def answer_facts(report: Report) -> list[tuple[str, str]]:
 
 def asking_facts(report: Report) -> list[tuple[str, str]]:
     """Return (name, value) of how the judge was asked, from its name to the commit."""
-    scores, sampling, votes = report.scores, (report.temperature, report.top_p, report.max_tokens), str(report.votes)
+    scores, sampling, votes = report.scores, report.sampling.values(), str(report.votes)
     if report.stop_error is not None:
         samples = scores.num_votes_total / scores.num_pairs
         votes = f"up to {votes}, until settled but for {100 * report.stop_error:g} %: {samples:.2f} samples per pair"

@@ -8,13 +8,12 @@ import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rewardlab.benchmarks.arithmetic import problems
 from rewardlab.benchmarks.base import OFFICIAL, REFUSED_FIELDS, REPORT, SCORES, VOTES, Benchmark, Row
 from rewardlab.benchmarks.baselines import BaselineJudge
-from rewardlab.benchmarks.confidence import LEAST_VOTES, calibrate
 from rewardlab.benchmarks.findings import INVALID, find_faults, gather_evidence
-from rewardlab.benchmarks.kinds import kinds_of
 from rewardlab.benchmarks.official import write_official
 from rewardlab.benchmarks.pass_log import PassLog, Spending
 from rewardlab.benchmarks.passes import AnyJudge, Pass
@@ -22,9 +21,17 @@ from rewardlab.benchmarks.registry import benchmark_identity
 from rewardlab.benchmarks.replay import MISSING, Replay
 from rewardlab.benchmarks.report_model import NO_COST, Confidence, Cost, MemberScores, PanelScores, Report, RowScore
 from rewardlab.benchmarks.requirements import check_possible, check_report
-from rewardlab.benchmarks.revision import revision_of
 from rewardlab.benchmarks.rows import has_other_images, images_hash, load_rows
-from rewardlab.benchmarks.scores import baseline_scores, control_scores, one_vote_scores, score_rows
+from rewardlab.benchmarks.scores import (
+    LEAST_VOTES,
+    baseline_scores,
+    calibrate,
+    control_scores,
+    kinds_of,
+    one_vote_scores,
+    revision_of,
+    score_rows,
+)
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings, check_names
 from rewardlab.config.data import NO_BUDGET, NO_PRICES
 from rewardlab.data.files import data_hash, write_atomic
@@ -34,7 +41,7 @@ from rewardlab.distill.budget import BudgetGuard, BudgetSpentError
 from rewardlab.distill.journal import Usage
 from rewardlab.errors import ConfigError
 from rewardlab.judging.engines import open_model_judge
-from rewardlab.judging.judge import JudgeKind, ModelJudge
+from rewardlab.judging.judge import JudgeKind, ModelJudge, Sampling
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, judge_config
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, pair_score, pair_swaps
 from rewardlab.metrics.intervals import FEWEST_CLUSTERS, mean_estimate
@@ -64,15 +71,14 @@ class RunIdentity:
     seed: int
     batch_size: int | None
     template: str | None
-    temperature: float
-    top_p: float
-    stop_error: float | None
-    max_tokens: int
+    sampling: Sampling
     verdict_temperature: str | float = 1.0
 
     def to_dict(self) -> dict[str, object]:
         """Return what the first line of a log says; of a judge without a temperature of its verdicts nothing is said of it."""
-        return {name: value for name, value in asdict(self).items() if (name, value) != ("verdict_temperature", 1.0)}
+        values = asdict(self)
+        values |= values.pop("sampling")
+        return {name: value for name, value in values.items() if (name, value) != ("verdict_temperature", 1.0)}
 
 
 def run_identity(settings: BenchSettings, judge: AnyJudge, rows: Sequence[Row], num_votes: int) -> RunIdentity:
@@ -92,10 +98,7 @@ def run_identity(settings: BenchSettings, judge: AnyJudge, rows: Sequence[Row], 
         seed=settings.seed,
         batch_size=query.batch_size if spec.engine == HF else None,
         template=str(of_judge["template"]) if "template" in of_judge else query.template,
-        temperature=query.temperature,
-        top_p=query.top_p,
-        stop_error=query.stop_error,
-        max_tokens=query.max_tokens,
+        sampling=Sampling(stop_error=query.stop_error, **query.sampling),
         verdict_temperature=of_judge.get("verdict_temperature", 1.0),
     )
 
@@ -378,7 +381,8 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
         )
     all_notes += _vote_notes(judge, judgments, num_votes)
     labeled = label_rows(rows, judgments)
-    sampling = judge.sampling or identity
+    sampling: dict[str, Any] = asdict(judge.sampling or identity.sampling)
+    sampling |= dict.fromkeys(result.left_out & sampling.keys())
     stopped = settings.judge.stop_error is not None or judge.has_partial_votes
     verdict_format = judge.verdict_format
     official: list[str] = []  # of votes in one order, or stopped when clear, the benchmark's own draws cannot be made up
@@ -405,10 +409,7 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
         orders=settings.judge.orders,
         votes=num_votes,
         verdict_format=verdict_format or None,
-        temperature=None if "temperature" in result.left_out else sampling.temperature,
-        top_p=None if "top_p" in result.left_out else sampling.top_p,
-        stop_error=sampling.stop_error,
-        max_tokens=sampling.max_tokens,
+        **sampling,
         seed=settings.seed,
         seconds_per_vote=result.seconds_per_vote,
         scores=scores,

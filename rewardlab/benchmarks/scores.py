@@ -10,10 +10,11 @@ import numpy as np
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.baselines import RULES, BaselineJudge, num_characters
-from rewardlab.benchmarks.confidence import confidence_report
 from rewardlab.benchmarks.report_model import (
     Accuracy,
     BaselineScores,
+    Calibration,
+    Confidence,
     CountedEstimate,
     CurvePoint,
     GroupScores,
@@ -44,6 +45,15 @@ from rewardlab.metrics.accuracy import (
     valid_majority_scores,
     vote_counts,
 )
+from rewardlab.metrics.calibration import (
+    area_under_risk,
+    brier,
+    calibration_error_interval,
+    expected_calibration_error,
+    least_calibration_error,
+    reliability,
+    risk_coverage,
+)
 from rewardlab.metrics.intervals import (
     AccuracyEstimate,
     DifferenceEstimate,
@@ -55,9 +65,154 @@ from rewardlab.metrics.intervals import (
     mean_interval,
     ratio_interval,
 )
-from rewardlab.types import BOTH_ORDERS, Order, Outcome, PreferencePair
+from rewardlab.metrics.revision import RevisionScores, ShareEstimate, VerifiedVote, revision_scores
+from rewardlab.prompts.verification import read_verification
+from rewardlab.reporting.tables import percent, signed, with_interval
+from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, PreferencePair, Vote
 from rewardlab.verdicts.early_stopping import EarlyStop, alternate_orders, stop_early
-from rewardlab.verdicts.votes import in_order, judgment_by_probability, majority
+from rewardlab.verdicts.parse import parse_verdict
+from rewardlab.verdicts.votes import VALID, in_order, judgment_by_probability, majority, probability_of_0, share_for_0
+
+REVISION = ("self-verification", "share %, 95 % interval", "judgments")
+_JUDGED, _REVISED = 2, 3  # turns of a judgment that stands, and of a revised one
+
+
+def revision_of(items: Sequence[Labeled], clusters: Sequence[str], verdict_format: str) -> RevisionScores | None:
+    """Return the scores of all votes; None where none was verified. A vote that was not verified, for it was cut off or failed,
+    has one judgment, the first and the last."""
+    votes = [(vote, item, cluster) for item, cluster in zip(items, clusters, strict=True) for vote in item.judgment.votes]
+    if not any(vote.completion.turns for vote, _, _ in votes):
+        return None
+    verified = [verified_vote(vote, item.preferred, verdict_format) for vote, item, _ in votes]
+    return revision_scores(verified, [cluster for _, _, cluster in votes])
+
+
+def verified_vote(vote: Vote, preferred: int, verdict_format: str) -> VerifiedVote:
+    """Return what the turns of a vote come to, where response ``preferred`` is better."""
+    turns, last_right = vote.completion.turns, vote.winner == preferred
+    if len(turns) < _JUDGED:
+        return VerifiedVote(last_right, None, revised=False, last_right=last_right)
+    first = replace(vote, verdict=parse_verdict(turns[0], verdict_format))
+    revised, says_correct = len(turns) == _REVISED, read_verification(turns[1])
+    if says_correct is False and not revised:  # a verification that was cut off is none
+        says_correct = None
+    return VerifiedVote(first.winner == preferred, says_correct, revised, last_right)
+
+
+def revision_sentence(scores: RevisionScores) -> str:
+    """Return what revising gains, and how often it is done."""
+    gain, (low, high) = scores.net_gain.difference, scores.net_gain.interval
+    verdict = "gains" if low > 0 else "loses" if high < 0 else "neither gains nor loses for sure"
+    return (
+        f"The judge verifies its judgments and revises {percent(scores.revised)} % of them: that {verdict}, "
+        f"{signed(gain)} points [{signed(low)}, {signed(high)}] of accuracy. {percent(scores.unclear)} % of judgments "
+        "have no verification that says whether they are correct or wrong."
+    )
+
+
+def revision_rows(scores: RevisionScores) -> list[tuple[str, str, str]]:
+    """Return (figure, share in percent with its interval, number of judgments)."""
+    n = f"{scores.n:,}"
+    shares = {
+        "right judgments that are lost": scores.lost,
+        "wrong judgments that are mended": scores.mended,
+        "right judgments that are called correct": scores.right_confirmed,
+        "wrong judgments that are called wrong": scores.wrong_noticed,
+    }
+    return [
+        ("first judgment right", with_interval(scores.first.accuracy, scores.first.interval), n),
+        ("last judgment right", with_interval(scores.last.accuracy, scores.last.interval), n),
+        *((name, *_cells(share)) for name, share in shares.items()),
+    ]
+
+
+def _cells(estimate: ShareEstimate | None) -> tuple[str, str]:
+    return ("–", "0") if estimate is None else (with_interval(estimate.share, estimate.interval), f"{estimate.n:,}")
+
+
+LEAST_VOTES = 3  # of each order: the share of fewer is 0, a half or 1 for most pairs
+MOST_POINTS = 60  # of a risk-coverage curve
+
+
+def confidence_report(items: Sequence[Labeled], clusters: Sequence[str]) -> dict[str, Confidence]:
+    """Return, by name, ``vote_share``, from three votes in each order on, and, where votes carry margins,
+    ``verdict_probability``. Empty unless all pairs are shown in both orders: in one order alone a confidence is the position's
+    as much as the answer's.
+    """
+    num_votes = min((len(in_order(item.judgment.votes, order)) for item in items for order in BOTH_ORDERS), default=0)
+    if not num_votes:
+        return {}
+    table = {}
+    if num_votes >= LEAST_VOTES:
+        table["vote_share"] = calibrate(items, [share_for_0(item.judgment.votes) for item in items], clusters)
+    probabilities = [probability_of_0(item.judgment.votes) for item in items]
+    if any(p is not None for p in probabilities):
+        table["verdict_probability"] = calibrate(items, probabilities, clusters)
+    return table
+
+
+def calibrate(items: Sequence[Labeled], shares: Sequence[float | None], clusters: Sequence[str]) -> Confidence:
+    """Calibration of the confidence in the response named: max(share, 1 - share), beside whether it is the better one.
+
+    ``undecided`` pairs, with a share of exactly one half or none at all, name nobody and are left out of all but the count and
+    the coverage. ECE (ten bins over 0..1, of which confidence can fill five) has a basic bootstrap interval over prompts;
+    ``ece_if_exact`` is what the same confidences would show if they were exactly right. Brier is of the same events: 0.25 for
+    one half.
+    """
+    confidences = [None if share is None or share == 0.5 else max(share, 1 - share) for share in shares]
+    right = [share is not None and item.preferred == int(share < 0.5) for item, share in zip(items, shares, strict=True)]
+    curve = risk_coverage(confidences, right)
+    sure = np.array([c for c in confidences if c is not None])
+    hits = np.array([r for c, r in zip(confidences, right, strict=True) if c is not None], dtype=float)
+    prompts = [cluster for cluster, c in zip(clusters, confidences, strict=True) if c is not None]
+    calibration = None
+    if len(sure):
+        calibration = Calibration(
+            mean_confidence=float(sure.mean()),
+            accuracy=float(hits.mean()),
+            ece=expected_calibration_error(sure, hits),
+            ece_interval=calibration_error_interval(sure, hits, prompts),
+            ece_if_exact=least_calibration_error(sure),
+            brier=brier(sure, hits),
+            reliability=tuple(reliability(sure, hits)),
+            aurc=area_under_risk(curve),
+            risk_coverage=tuple(curve[n] for n in _thinned(len(curve))),
+            brier_interval=mean_interval((sure - hits) ** 2, prompts),
+        )
+    return Confidence(len(items), len(items) - len(sure), calibration)
+
+
+def _thinned(number: int) -> list[int]:
+    """Return at most :data:`MOST_POINTS` of so many places, the last among them."""
+    step = max(1, math.ceil(number / MOST_POINTS))
+    return sorted({*range(step - 1, number, step), number - 1})
+
+
+KINDS = {
+    "wrong": "not decided for the better response",
+    "flipped": "the two orders name different responses",
+    "invalid": "an answer without a readable verdict",
+    "split": "votes of one order disagree",
+    "right": "decided for the better response",
+}
+
+
+def kinds_of(judgment: Judgment, preferred: int) -> list[str]:
+    """Return which of :data:`KINDS` a judged pair is of, in their order; always one of wrong and right."""
+    votes = judgment.votes
+    orders = [in_order(votes, order) for order in Order]
+    outcomes = {majority(order_votes) for order_votes in orders}
+    decided = {outcome for outcome in outcomes if outcome.winner is not None}
+    is_right = judgment.outcome.winner == preferred
+    holds = {
+        "wrong": not is_right,
+        "flipped": len(decided) == 2,
+        "invalid": any(vote.verdict.status not in VALID for vote in votes),
+        "split": any(len({vote.winner for vote in order_votes if vote.winner is not None}) == 2 for order_votes in orders),
+        "right": is_right,
+    }
+    return [name for name, is_so in holds.items() if is_so]
+
 
 ERRORS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2)  # of stopping on the side that all votes together reject
 

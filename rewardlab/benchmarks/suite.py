@@ -11,10 +11,9 @@ from rewardlab.benchmarks.base import VOTES
 from rewardlab.benchmarks.benchmark import run_benchmark
 from rewardlab.benchmarks.figures import best_baseline
 from rewardlab.benchmarks.findings import key_phrase
-from rewardlab.benchmarks.headline import has_majorities
 from rewardlab.benchmarks.pass_log import PassLog, sum_costs
 from rewardlab.benchmarks.report import cost_text, macro_text, write_reports
-from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
+from rewardlab.benchmarks.report_model import NO_COST, Cost, Report, has_majorities
 from rewardlab.benchmarks.settings import BenchSettings, check_names
 from rewardlab.config import SuiteConfig
 from rewardlab.config.data import NO_BUDGET

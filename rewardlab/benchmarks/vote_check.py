@@ -14,13 +14,14 @@ from rewardlab.benchmarks.report_model import Report, RowScore
 from rewardlab.data.votes import vote_of
 from rewardlab.errors import DataError
 from rewardlab.metrics.accuracy import LEAST_BOTH, OUTCOME, Labeled, invalid_rate, pair_score, pair_swaps, vote_counts
+from rewardlab.samplers.base import SAMPLING_KEYS
 from rewardlab.types import Verdict, Vote
 from rewardlab.verdicts.formats import READERS
 from rewardlab.verdicts.parse import verdict_of
 from rewardlab.verdicts.votes import judgment
 
 HEAD = ("data", "judge", "votes", "orders", "seed")  # in the first line of votes, and in a report
-SAMPLING = ("temperature", "top_p", "stop_error", "max_tokens")
+SAMPLING = ("stop_error", *SAMPLING_KEYS)
 REPORT_NAMES = {"data": "data_sha256"}
 NO_TEXT = (OUTCOME, "scores", "probability", "low_coverage")  # rules of verdicts that are of more than a text
 

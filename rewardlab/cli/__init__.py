@@ -16,10 +16,6 @@ from rich.markup import escape
 from rewardlab.cli import (  # noqa: F401  (commands)
     audit,
     bench,
-    bench_compare,
-    bench_data,
-    bench_runs,
-    bench_scorers,
     configs,
     data,
     data_checks,

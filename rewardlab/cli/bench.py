@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
+import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from rewardlab.benchmarks.recordings import FORMS
 from rewardlab.benchmarks.registry import LISTWISE, PACKAGED, VARIANTS, split_variant
 from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
@@ -33,6 +37,10 @@ from rewardlab.cli.options import (
 )
 from rewardlab.errors import ConfigError
 from rewardlab.samplers.failures import MAX_FAILED
+
+if TYPE_CHECKING:
+    from rewardlab.benchmarks.arithmetic import RunCheck
+
 
 ROWS = "Rows"  # a panel of options
 
@@ -251,7 +259,7 @@ def bench_suite(options: SuiteOptions) -> None:
 
 def run_protocol(options: RunOptions, protocol: str, config: JudgeConfig, data: Path) -> None:
     """Run RewardBench 2 by one of its own protocols: one of four at once, or every answer rated alone."""
-    from rewardlab.benchmarks.headline import NOT_ONE_VERDICT
+    from rewardlab.benchmarks.report_model import NOT_ONE_VERDICT
     from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, listwise_markdown, run_listwise
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.spec import JudgeSpec, judge_config
@@ -277,3 +285,449 @@ def run_protocol(options: RunOptions, protocol: str, config: JudgeConfig, data: 
             err=True,
         )
         raise typer.Exit(ExitCode.FINDING)
+
+
+@bench_app.command("compare")
+def bench_compare(
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folders of finished runs of one benchmark; others are compared with the first.")
+    ],
+    different_protocols: Annotated[
+        bool,
+        typer.Option(
+            "--different-protocols", help="Compare runs of other orders, votes or sampling too; what differs is said."
+        ),
+    ] = False,
+    out: Annotated[
+        Optional[Path], typer.Option("--out", help="Also write the table to this .md, .html or .csv file; a .csv has numbers.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Leaderboard of several runs: accuracies with intervals, and each against the first, pair by pair, with a p-value.
+
+    Macro average, swap consistency and Acc+ are compared too, by paired differences with intervals. Of three and more runs,
+    p-values adjusted for their number (Holm) stand beside. Runs that were asked otherwise (orders, votes, sampling) are
+    refused: a difference would be of the protocol as much as of the judge. A terminal shows the columns that fit into it, or
+    lists them where it is narrow; elsewhere, as in a pipe, the table is whole and in Markdown.
+    """
+    from rewardlab.benchmarks import official as protocols
+    from rewardlab.benchmarks.comparison import (
+        compare_runs,
+        leaderboard_csv,
+        leaderboard_html,
+        leaderboard_markdown,
+        leaderboard_text,
+        read_run,
+    )
+    from rewardlab.benchmarks.report_model import json_form
+    from rewardlab.data.files import write_atomic
+
+    if out is not None and out.suffix not in (".md", ".html", ".csv"):
+        raise ConfigError(f"--out {out}: expected a .md, .html or .csv file")
+    finished = [read_run(folder) for folder in runs]
+    sentences = protocols.different_protocols(finished)
+    if sentences and not different_protocols:
+        raise ConfigError(f"{sentences[0]}; ask both alike, or allow it by --different-protocols")
+    differences = "".join(f"- {sentence}\n" for sentence in sentences)
+    if as_json:
+        typer.echo(json.dumps(json_form(compare_runs(finished, sentences)), indent=1, allow_nan=False))
+    elif sys.stdout.isatty():
+        typer.echo(leaderboard_text(finished, max(40, shutil.get_terminal_size().columns)) + differences)
+    else:
+        typer.echo(leaderboard_markdown(finished) + differences)
+    if out is not None:
+        forms = {".html": leaderboard_html, ".csv": leaderboard_csv}
+        write_atomic(out, forms[out.suffix](finished) if out.suffix in forms else leaderboard_markdown(finished) + differences)
+
+
+@bench_app.command("list")
+def bench_list() -> None:
+    """List the benchmarks of `bench run`: pairs, groups, where their files are, and whose official scorer is here.
+
+    Beside the package's own: those of installed packages (entry points) and your own as a Python file.
+    """
+    from rewardlab.benchmarks.registry import GROUP, find_benchmark, packaged_benchmarks
+    from rewardlab.extensions import extension_names
+
+    for benchmark in [*packaged_benchmarks(), *map(find_benchmark, extension_names(GROUP))]:
+        total, groups = sum(benchmark.sizes.values()), ", ".join(f"{name} {size:,}" for name, size in benchmark.sizes.items())
+        files = benchmark.files
+        facts = [f"{total:,} pairs: {groups}" if total else "any number of pairs"]
+        facts.append(
+            (f"files: {files.repo or f'{len(files.urls)} by address'} (bench prepare)") if files else "files: your own"
+        )
+        facts.append(f"official scorer: {', '.join(benchmark.scorers)}" if benchmark.scorers else "no official scorer here")
+        typer.echo(f"{benchmark.name}: {'; '.join(facts)}")
+
+
+@bench_app.command("prepare")
+def bench_prepare(
+    benchmark: Annotated[
+        str,
+        typer.Argument(help="A benchmark of `bench run` whose files are known; of another name those that are are listed."),
+    ],
+    out: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--out",
+            help="Folder to fetch to (needs a network; default: where `bench run` looks without --data, "
+            "~/.cache/rewardlab/benchmarks or $REWARDLAB_DATA).",
+        ),
+    ] = None,
+    data: Annotated[
+        Optional[Path], typer.Option("--check", help="A file or folder at hand: check it instead of fetching.")
+    ] = None,
+) -> None:
+    """Fetch a benchmark's files, or check those at hand: hashes against the known ones, rows and labels per group.
+
+    Everything is fetched at one revision, which `prepared.json` names beside the files' hashes. **Exit status 1** where a file
+    is not the known one, or a group not of the published size. What licences say of the data is for you to read.
+    """
+    from rewardlab.benchmarks.prepare import check_files, fetch_files, prepared_folder
+
+    if out is not None and data is not None:
+        raise ConfigError("expected either --out FOLDER, to fetch, or --check PATH")
+    place = data or out or prepared_folder(benchmark)
+    if data is None:
+        record = fetch_files(benchmark, place)
+        typer.echo(f"fetched {len(record.files):,} files of {benchmark} at {record.revision} to {place}")
+    sentences, is_good = check_files(benchmark, place)
+    typer.echo("\n".join(sentences))
+    if not is_good:
+        raise typer.Exit(1)
+
+
+@bench_app.command("import")
+def bench_import(
+    form: Annotated[str, typer.Argument(help=f"Whose form the recording has: {', '.join(FORMS)}.")],
+    recording: Annotated[Path, typer.Argument(help="The file that the tool wrote.")],
+    data: Annotated[Path, typer.Option("--data", help="The benchmark's data file, as in `bench run`.")],
+    out: Annotated[Path, typer.Option("--out", help="Replay file to write.")],
+    benchmark: Annotated[
+        Optional[str], typer.Option("--benchmark", help="The benchmark of --data (default: the form's; outcomes: pairs).")
+    ] = None,
+    allow_columns: AllowColumns = None,
+) -> None:
+    """Turn a recording of another tool into a replay file: official inference files, lmms-eval, VLMEvalKit, IXC, 0/1 outcomes.
+
+    Samples find their rows by their texts, or by ids, and keep the order they were shown in. Samples without a row are counted;
+    **more than a twentieth of them** is an error. The command to score the file is printed.
+    """
+    from rewardlab.benchmarks.recordings.readers import import_recording
+    from rewardlab.benchmarks.registry import find_benchmark
+    from rewardlab.benchmarks.rows import load_rows_as_stored
+    from rewardlab.benchmarks.settings import bench_settings
+    from rewardlab.data.files import write_atomic
+
+    name = benchmark or FORMS.get(form, "pairs")
+    settings = bench_settings(name, data, f"replay:{out}", allow_columns=columns_of(allow_columns))
+    rows = load_rows_as_stored(find_benchmark(name), settings, with_images=False)
+    result = import_recording(form, recording, rows)
+    write_atomic(out, "".join(json.dumps(line) + "\n" for line in result.rows))
+    typer.echo(
+        f"{len(result.rows):,} of {result.num_samples:,} samples, of {result.num_rows:,} of {len(rows):,} rows; "
+        f"{result.num_unmatched:,} belong to no row"
+    )
+    template = f" --template {result.template}" if result.template else ""
+    command = ["rewardlab", "bench", "run", name, "--data", str(data), "--judge", f"replay:{out}"]
+    command += ["--allow-columns", allow_columns] if allow_columns else []
+    typer.echo(f"written: {out}; score it: {shlex.join(command)}{template} --out RUN")
+
+
+@bench_app.command("gate")
+def bench_gate(
+    old: Annotated[Path, typer.Argument(help="Folder of the run to hold on to: its report.json and scores.jsonl are enough.")],
+    new: Annotated[Path, typer.Argument(help="Folder of the run that may replace it, of the same pairs asked alike.")],
+    figures: Annotated[
+        list[str],
+        typer.Option(
+            "--figure",
+            help="accuracy, invalid_rate, or flipped, invalid or split (shares of pairs; fewer is better), or of a group: "
+            "accuracy[GROUP]. Repeatable; all must pass.",
+        ),
+    ] = ["accuracy"],  # noqa: B006  (typer's way to say a default)
+    margin: Annotated[float, typer.Option("--margin", min=0.0, max=1.0, help="Loss to put up with: 0.01 is a point.")] = 0.0,
+    proves: Annotated[
+        bool,
+        typer.Option(
+            "--prove", help="Pass only where NEW is shown to lose no more than --margin; without: unless it is shown."
+        ),
+    ] = False,
+    allow_more_invalid: Annotated[
+        bool, typer.Option("--allow-more-invalid", help="Let NEW have more answers without a verdict than OLD.")
+    ] = False,
+) -> None:
+    """Is NEW worse than OLD beyond noise? By the paired interval of `bench compare`, for a gate in continuous integration.
+
+    **Exit status 1** where it is, where its invalid rate rises beyond noise, whatever the other figures are, and where either
+    run is no evidence: votes that failed at the endpoint, not one verdict, sums that do not add up. Runs of other pairs, or
+    that were asked otherwise, are refused. With few pairs the interval is wide and much passes: the sentence says how large a
+    loss is not ruled out, and `--prove` turns the burden round.
+    """
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.gate import INVALID_RATE, GateFigure, faults_of, gate_runs, parse_figure
+
+    wanted = [parse_figure(figure) for figure in figures]
+    before, after = read_run(old), read_run(new)
+    verdicts = [gate_runs(before, after, figure, margin=margin, proves=proves) for figure in wanted]
+    if not allow_more_invalid and GateFigure(INVALID_RATE) not in wanted:
+        verdicts.append(gate_runs(before, after, GateFigure(INVALID_RATE)))
+    faults = [*faults_of(before), *faults_of(after)]
+    for sentence in [*faults, *(verdict.sentence for verdict in verdicts)]:
+        typer.echo(sentence)
+    if faults or not all(verdict.passes for verdict in verdicts):
+        typer.echo(f"{new} does not pass", err=True)
+        raise typer.Exit(1)
+
+
+@bench_app.command("calibrate")
+def bench_calibrate(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run of a prob: judge, a checkpoint folder here.")],
+) -> None:
+    """Fit the temperature of a judge's verdict probabilities on a run, and store it with the checkpoint.
+
+    `rewardlab bench run pairs --judge prob:runs/rl/final --data held_out.parquet --votes 5 --out runs/held_out`, then
+    `rewardlab bench calibrate runs/held_out`. It divides the log-odds of verdicts wherever the checkpoint is a `prob:` judge
+    from then on: in benchmarks, behind the endpoint, as a policy's reward. `prob@1:PATH` is the same judge without it. Bench
+    with the number of votes that the judge will be asked for, and measure its calibration on other pairs.
+    """
+    from rewardlab.benchmarks.calibrate import calibrate_run
+
+    fit = calibrate_run(run)
+    low, high = fit.gain
+    typer.echo(
+        f"temperature {fit.tau:.4g} on {fit.pairs:,} pairs, {fit.rationales} votes an order; {fit.unreadable:,} had none"
+    )
+    typer.echo(
+        f"negative log-likelihood {fit.nll_before:.4f} -> {fit.nll:.4f} (less by {low:+.4f} to {high:+.4f}), calibration error "
+        f"{fit.ece_before:.4f} -> {fit.ece:.4f}"
+    )
+    typer.echo(f"stored in {fit.checkpoint}/rewardlab.json")
+
+
+@bench_app.command("export")
+def bench_export(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    out: Annotated[Path, typer.Option("--out", help="File to write: a log of Inspect, .eval (small) or .json (to read).")],
+    data: Annotated[Optional[Path], typer.Option("--data", help="The run's data file, where it has moved since.")] = None,
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the benchmark's images, as in the run.")] = None,
+    benchmark: Annotated[
+        Optional[str], typer.Option("--benchmark", help="The Python file of a benchmark that was run from one.")
+    ] = None,
+    with_images: Annotated[bool, typer.Option("--with-images/--without-images", help="Put the images into the log.")] = True,
+    allow_columns: AllowColumns = None,
+) -> None:
+    """Write a run as a log of Inspect (inspect_ai): a sample per pair with its images, votes of both orders and scores.
+
+    `pip install 'rewardlab[inspect]'`, then `inspect view --log-dir FOLDER` shows it. Figures are those of the run's report.
+    """
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.inspect_log import write_inspect_log
+    from rewardlab.benchmarks.registry import find_benchmark
+    from rewardlab.benchmarks.rows import load_rows_as_stored
+    from rewardlab.benchmarks.settings import bench_settings
+    from rewardlab.data.files import data_hash
+    from rewardlab.errors import DataError
+
+    finished = read_run(run)
+    place = data or Path(finished.report.data)
+    if not place.exists():
+        raise DataError(f"{place}: the run's data file is not there; give it by --data")
+    if data_hash(place) != finished.report.data_sha256:
+        raise DataError(f"{place}: is not the data file of {run}, or has changed since; give that one by --data")
+    name = benchmark or finished.report.benchmark
+    settings = bench_settings(name, place, finished.report.judge, images=images, allow_columns=columns_of(allow_columns))
+    rows = load_rows_as_stored(find_benchmark(name), settings, with_images=with_images)
+    write_inspect_log(finished, rows, out, with_images=with_images)
+    typer.echo(f"written: {out} ({len(finished.rows):,} pairs); inspect view --log-dir {out.parent}")
+
+
+@bench_app.command("figures")
+def bench_figures(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
+    formats: Annotated[str, typer.Option("--format", help="svg, pdf and png, comma-separated.")] = "svg,pdf",
+    dpi: Annotated[int, typer.Option("--dpi", min=50, max=1200, help="Pixels per inch of .png, of 5 inches.")] = 200,
+) -> None:
+    """Write the figures of runs as files: those of their pages, and of several runs of the same data one of all judges.
+
+    They are drawn for a light page, on white. The same run gives the same files.
+    """
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.run_exports import write_figures
+
+    wanted = [name.strip() for name in formats.split(",") if name.strip()]
+    written = write_figures([read_run(folder) for folder in runs], out, wanted, dpi=dpi)
+    typer.echo(f"written: {len(written)} files in {out}, {written[0].name} to {written[-1].name}" if written else "no figure")
+
+
+@bench_app.command("table")
+def bench_table(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, in the order of the rows.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="File to write: .csv (every number), .tex (booktabs) or .md (the main ones).")
+    ],
+) -> None:
+    """Write the numbers of runs as a table: CSV of every one with its interval, LaTeX or Markdown of the main ones.
+
+    `bench compare` tests the differences between runs.
+    """
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.run_exports import write_table
+
+    write_table([read_run(folder) for folder in runs], out)
+    typer.echo(f"written: {out} ({len(runs)} {'run' if len(runs) == 1 else 'runs'})")
+
+
+@bench_app.command("index")
+def bench_index(folder: Annotated[Path, typer.Argument(help="Folder that has the folders of runs, at any depth.")]) -> None:
+    """Write a page that lists all runs below a folder: accuracy, what is wrong with each judge, and links to their pages."""
+    from rewardlab.benchmarks.index_page import write_index
+
+    page, faults = write_index(folder)
+    for fault in faults:
+        typer.echo(fault, err=True)
+    typer.echo(f"written: {page}")
+
+
+@bench_app.command("official")
+def bench_official(
+    benchmark: Annotated[
+        Optional[str], typer.Argument(help="The scorer: a benchmark's name or a part's; without one all are listed.")
+    ] = None,
+    outputs: Annotated[
+        Optional[Path], typer.Argument(help="The file that the benchmark's own inference writes, or `bench run` exports.")
+    ] = None,
+    data: Annotated[
+        Optional[Path], typer.Option("--data", help="mmrb2: a task's benchmark file, or the folder of all, for the labels.")
+    ] = None,
+) -> None:
+    """Print what the benchmark's own scorer prints on these outputs, to the digit, quirks included.
+
+    `rewardlab bench official` alone lists the scorers and what each takes. Numbers to compare with published ones, not to
+    trust: see each scorer's docstring.
+    """
+    from rewardlab.benchmarks.official import official_lines, official_scorers
+
+    if benchmark is None:
+        typer.echo("\n".join(f"{name}: {scorer.inputs}" for name, scorer in official_scorers().items()))
+        return
+    if outputs is None:
+        raise ConfigError(f"expected a file of outputs: rewardlab bench official {benchmark} OUTPUTS")
+    typer.echo("\n".join(official_lines(benchmark, outputs, data)))
+
+
+@bench_app.command("check")
+def bench_check(
+    numbers: Annotated[
+        list[str], typer.Argument(help="NAME=PERCENT for each group, and overall=PERCENT; or folders of finished runs.")
+    ],
+    benchmark: Annotated[
+        str, typer.Option("--benchmark", help="The benchmark of the row; its groupings must be known.")
+    ] = "vl_rewardbench",
+    as_json: AsJson = False,
+) -> None:
+    """Do the numbers add up? Of a published row: under whose grouping. Of a run: from its rows to its overall.
+
+    `rewardlab bench check general=63.84 hallucination=85.71 reasoning=64.78 overall=71.92`, `rewardlab bench check runs/bench`.
+    **Exit status 1** where they do not. Of a run its groups, overall, macro, invalid rate and the curve's end are looked at.
+    Where its votes.jsonl is there every vote is counted: scores of rows, statuses, position bias, swap consistency. It must be
+    of the report's judge, data and settings, and texts are read again where the report names a verdict format of the package.
+    """
+    from rewardlab.benchmarks.arithmetic import Check, fits, sentence
+    from rewardlab.benchmarks.registry import find_benchmark, packaged_benchmarks
+    from rewardlab.benchmarks.report_model import json_form
+
+    if any("=" in number for number in numbers) != all("=" in number for number in numbers):
+        raise ConfigError("expected NAME=PERCENT throughout, or folders of runs throughout")
+    if all("=" not in number for number in numbers):
+        checked = [_check_run(Path(folder)) for folder in numbers]
+        check = Check(all(run.is_good for run in checked), tuple(checked))
+        lines = (f"{run.run}: {'; '.join(_faults(run)) or run.counted}" for run in checked)
+        typer.echo(json.dumps(json_form(check), indent=1) if as_json else "\n".join(lines))
+        if not check.is_good:
+            raise typer.Exit(1)
+        return
+    groupings = find_benchmark(benchmark).groupings
+    if not groupings:
+        names = ", ".join(other.name for other in packaged_benchmarks() if other.groupings)
+        raise ConfigError(f"no groupings of {benchmark!r} are known; expected {names}")
+    named = [_percentage(number) for number in numbers]
+    groups = dict(named)
+    if twice := [name for name in groups if [other for other, _ in named].count(name) > 1]:
+        raise ConfigError(f"{twice[0]} is named twice; expected each group once")
+    if "overall" not in groups:
+        raise ConfigError("expected overall=PERCENT beside the groups")
+    overall = groups.pop("overall")
+    words, ranked = sentence(groups, overall, groupings, "official"), fits(groups, overall, groupings)
+    check = Check(any(fit.adds_up for fit in ranked), sentence=words, groupings=tuple(ranked))
+    typer.echo(json.dumps(json_form(check), indent=1) if as_json else words)
+    if not check.is_good:
+        raise typer.Exit(1)
+
+
+def _check_run(folder: Path) -> RunCheck:
+    """Return what does not add up in a run, and what was looked at."""
+    from rewardlab.benchmarks.arithmetic import RunCheck, addition, problems
+    from rewardlab.benchmarks.base import VOTES
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.vote_check import count_votes, vote_problems
+
+    run = read_run(folder)
+    scores, failure, wrong = run.report.scores, run.report.failure, list(problems(run.report, run.rows))
+    counted = f"without {VOTES}: report and rows alone"
+    if (folder / VOTES).is_file():
+        votes = count_votes(folder / VOTES, run.rows, run.report.verdict_format)
+        wrong += vote_problems(votes, run.report, run.rows)
+        counted = f"{scores.num_votes_total:,} votes of {VOTES} counted"
+        counted += "; their texts read anew" if votes.are_read_anew else "; their texts not read anew"
+    if failed := scores.statuses.get("error", 0) + scores.statuses.get("timeout", 0):
+        counted += f"; {failed:,} votes failed and count as wrong"
+    is_good = not (failure or wrong)
+    return RunCheck(run.name, is_good, failure, tuple(wrong), f"adds up: {addition(scores)}; {counted}" if is_good else counted)
+
+
+def _faults(run: RunCheck) -> list[str]:
+    return [*([f"failed: {run.failure}"] if run.failure else []), *run.problems]
+
+
+@bench_app.command("audit-field")
+def bench_audit_field(
+    recording: Annotated[
+        Path, typer.Argument(help="Recorded texts on VL-RewardBench: a replay file, or the votes.jsonl of a run.")
+    ],
+    data: Annotated[Path, typer.Option("--data", help="VL-RewardBench's data file, as in `bench run`.")],
+    template: Annotated[
+        Optional[str], typer.Option("--template", help="Verdict format to read the texts by (default: think_answer).")
+    ] = None,
+    out: Annotated[Optional[Path], typer.Option("--out", help="Picture of the table to write, as .svg.")] = None,
+) -> None:
+    """One recording under the rules of every public scorer of VL-RewardBench: how one judge gets seven scores, and why.
+
+    The official scorer, R1-Reward's, Proxy-GRM's, UnifiedReward's, lmms-eval's and VLMEvalKit's, beside ours: which order each
+    shows, what it makes of an answer that it cannot read, and which rows it counts in which group. A scorer that draws orders
+    is shown by the mean over 200 draws, with the lowest and the highest. A language model that a scorer asks to read answers is
+    not asked; what stands for it is said.
+    """
+    from rewardlab.benchmarks.field.audit import audit_field, audit_lines, field_picture
+    from rewardlab.benchmarks.registry import find_benchmark
+    from rewardlab.benchmarks.replay import Replay
+    from rewardlab.data.files import write_atomic
+    from rewardlab.prompts import reading_format
+
+    if out is not None and out.suffix != ".svg":
+        raise ConfigError(f"--out {out}: expected a file that ends in .svg")
+    rows = find_benchmark("vl_rewardbench").load(data, images=None, with_images=False)
+    scores = audit_field(Replay(recording, reading_format(template) if template else None), rows)
+    typer.echo("\n".join(audit_lines(scores)))
+    if out is not None:
+        write_atomic(out, field_picture(scores))
+        typer.echo(f"written: {out}")
+
+
+def _percentage(number: str) -> tuple[str, float]:
+    name, _, value = number.partition("=")
+    try:
+        return name, float(value)
+    except ValueError as error:
+        raise ConfigError(f"{number!r}: expected NAME=PERCENT, for example overall=71.92") from error

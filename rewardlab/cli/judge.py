@@ -27,11 +27,10 @@ from rewardlab.cli.options import (
     judge_of,
     refuse_run_keys,
 )
-from rewardlab.judging.comparison import FAILED
 from rewardlab.samplers.failures import MAX_FAILED
 from rewardlab.types import BOTH_ORDERS, Judgment, Outcome, VerdictStatus
 from rewardlab.verdicts.other_formats import other_format, unread_texts
-from rewardlab.verdicts.votes import both_orders_or_none, in_order
+from rewardlab.verdicts.votes import FAILED, both_orders_or_none, in_order
 
 
 @app.command("judge", rich_help_panel=JUDGING)

@@ -23,15 +23,17 @@ if TYPE_CHECKING:
     from rewardlab.config.judge import JudgeConfig
 
 # Panels of `rewardlab --help`, in their order.
-DEMONSTRATION, CHECKS, DATA, TRAINING, JUDGING, SERVING, ABOUT = PANELS = (
+DEMONSTRATION, CHECKS, DATA, TRAINING, JUDGING, SERVING, ADVANCED = PANELS = (
     "Demonstration",
     "Configs and checks",
     "Data",
     "Training",
     "Judging and measuring",
     "Serving",
-    "About",
+    "Advanced",
 )
+# Commands that a first look can do without.
+ADVANCED_COMMANDS = ("select", "self-distil", "steps", "rm", "prm", "merge", "harden", "audit", "score", "version")
 COSTS = "Costs"  # a panel of options
 SUMMARY = "Train, benchmark and serve generative multimodal judges whose numbers can be trusted."
 EPILOG = "Exit status. " + " ".join(f"**{code.value}**: {text}" for code, text in EXIT_CODES.items())
@@ -52,7 +54,10 @@ def _version(wanted: bool) -> None:
 
 
 def sort_commands() -> None:
-    """Sort the commands by their panels, once all are registered."""
+    """Sort the commands by their panels, once all are registered; those of :data:`ADVANCED_COMMANDS` come last."""
+    for command in app.registered_commands:
+        if command.name in ADVANCED_COMMANDS:
+            command.rich_help_panel = ADVANCED
 
     def place(panel: object) -> int:
         return PANELS.index(panel) if isinstance(panel, str) and panel in PANELS else len(PANELS)
@@ -101,7 +106,7 @@ def main_options(
     logging.getLogger("rewardlab").setLevel(level.upper())
 
 
-@app.command("version", rich_help_panel=ABOUT)
+@app.command("version", rich_help_panel=ADVANCED)
 def version_command() -> None:
     """Print the version: `rewardlab 1.2.3`."""
     typer.echo(f"rewardlab {__version__}")
@@ -172,7 +177,7 @@ JudgeKeys = Annotated[
     Optional[list[str]],
     typer.Argument(
         metavar="KEY=VALUE",
-        help="Keys of the judge: temperature=0 top_p=0.9 template=plain. `rewardlab configs keys judge` lists them.",
+        help="Keys of the judge: temperature=0 max_tokens=64 template=plain. `rewardlab configs keys judge` lists them.",
     ),
 ]
 Votes = Annotated[Optional[int], typer.Option("--votes", min=1, help="Samples per pair and order; the same as votes=N.")]

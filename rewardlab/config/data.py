@@ -7,6 +7,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from rewardlab.config.base import Schema
+from rewardlab.config.judge import SamplingConfig
 
 
 class Prices(Schema):
@@ -34,7 +35,7 @@ class Budget(Schema):
 NO_PRICES, NO_BUDGET = Prices.model_validate({}), Budget.model_validate({})
 
 
-class DistillConfig(Schema):
+class DistillConfig(SamplingConfig):
     """The teacher stage. The paper's text says temperature 0 and its authors' notes 1; retrying at 0 asks the same again."""
 
     model: str = Field("gpt-4o", description="The teacher, by the name its endpoint knows it by.")
@@ -63,7 +64,6 @@ class DistillConfig(Schema):
     temperature: float = Field(
         1.0, ge=0, description="Sampling temperature; 0 is greedy, and asks the same again at each attempt."
     )
-    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus of sampling; 1 draws from all tokens.")
     max_tokens: int = Field(
         2048, ge=1, description="Most tokens of a judgment. Twice R1-Reward's generation length, so that few are cut off."
     )
@@ -113,7 +113,7 @@ class DistillConfig(Schema):
         return [keys] * len(self.base_urls) if isinstance(keys, str) else keys
 
 
-class StepsConfig(Schema):
+class StepsConfig(SamplingConfig):
     """Step labels by completing prefixes (arXiv 2410.17621): 20 completions each, of which a guesser gets half right."""
 
     source: Literal["judge", "pairs"] = Field(
@@ -128,7 +128,6 @@ class StepsConfig(Schema):
     )
     judgments_per_order: int = Field(1, ge=1, description="Judgments of the judge's own in each order; at most `completions`.")
     temperature: float = Field(1.0, gt=0, description="Sampling temperature of the completions.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus of sampling; 1 draws from all tokens.")
     max_tokens: int = Field(1024, ge=1, description="Most tokens of a completion, its prefix not counted.")
     batch_size: int = Field(64, ge=1, description="Sequences sampled at a time.")
     pairs_per_batch: int = Field(16, ge=1, description="Pairs searched side by side; a kill loses one such batch.")

@@ -62,15 +62,25 @@ class RequestConfig(Schema):
         return frozenset(name for name in OPTIONAL_FIELDS if name in self.body and self.body[name] is None)
 
 
-class _Sampling(Schema):
+class SamplingConfig(Schema):
+    """How judgments are sampled."""
+
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling; 1 samples from all tokens.")
+    max_tokens: int = Field(1024, ge=1, description="Token limit of a judgment.")
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        """Return the keys of this schema with their values."""
+        return {name: getattr(self, name) for name in SamplingConfig.model_fields}
+
+
+class _Counted(SamplingConfig):
     template: str | None = Field(
         None,
         description="Prompt template: a name such as r1_reward, a verdict format such as double_brackets, or FORMAT:FILE with "
         "your own wording; null: the checkpoint's, r1_reward for endpoints. For a replay: the format to read it by.",
     )
-    temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Nucleus sampling; 1 samples from all tokens.")
-    max_tokens: int = Field(1024, ge=1, description="Token limit of a judgment.")
     votes: int | None = Field(None, ge=1, description="Samples per pair and order; null: 1, for a replay all it has.")
     orders: Literal["auto", "both", "random", "given", "recorded"] = Field(
         "auto",
@@ -100,7 +110,7 @@ class _Sampling(Schema):
     api_key_env: str = Field("OPENAI_API_KEY", description="Environment variable with the API key of an openai: judge.")
 
 
-class QueryConfig(RequestConfig, _Sampling):
+class QueryConfig(RequestConfig, _Counted):
     """How a judge is queried, whoever it is."""
 
 

@@ -27,6 +27,7 @@ from rewardlab.data.texts import opening_of
 from rewardlab.errors import EndpointError, OutputError
 from rewardlab.rewards.checker_probe import probe_checker, refuse_pair_judge
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
+from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.chat_endpoint import ChatEndpoint
 from rewardlab.types import Choice, Completion, Message, Part, PreferencePair, choice_of
 from rewardlab.verdicts.parse import reasoning_of
@@ -213,7 +214,7 @@ class ConsistencyEndpoint:
 
     async def _complete(self, prompt: str) -> Completion:
         messages = (Message("user", (Part(text=prompt),)),)
-        return await self._open().complete(messages, temperature=0.0, top_p=1.0, max_tokens=8, seed=0)
+        return await self._open().complete(messages, SamplingParams(temperature=0.0, max_tokens=8))
 
     async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
         answer = await self._complete(consistency_prompt(question, reasoning, verdict))

@@ -138,7 +138,7 @@ class _Labeller:
         """Return how many completions of each (pair, order, prefix) name the preferred response, and the completions."""
         c = self.config
         number = int(hashlib.sha256(f"{c.seed} {seed}".encode()).hexdigest()[:7], 16)
-        params = SamplingParams(c.completions, c.temperature, c.top_p, c.max_tokens, number)
+        params = SamplingParams(c.completions, **c.sampling, seed=number)
         prompts = [build_messages(pair, order=order, template=self.template) for pair, order, _ in requests]
         rows = self.sampler.sample(prompts, params, [prefix for _, _, prefix in requests])
         return [self._right(pair, order, p, row) for (pair, order, p), row in zip(requests, rows, strict=True)], rows

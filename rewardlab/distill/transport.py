@@ -50,12 +50,7 @@ class Transport(Protocol):
 
 def request_fields(config: DistillConfig, pair_id: str, attempt: int) -> dict[str, float | int]:
     """Return the fields of a request beside model and messages."""
-    return {
-        "temperature": config.temperature,
-        "top_p": config.top_p,
-        "max_tokens": config.max_tokens,
-        "seed": seed_of(pair_id, config.seed, attempt),
-    }
+    return {**config.sampling, "seed": seed_of(pair_id, config.seed, attempt)}
 
 
 def progress_note(progress: Progress, budget: BudgetGuard) -> str:

@@ -39,7 +39,7 @@ def open_judge(
     ``judge``: ``openai:gpt-4o``, ``openai:MODEL@URL``, ``hf:PATH``, ``vllm:PATH``, ``prob:PATH``, ``http://HOST:PORT``,
     ``panel:A,B,C`` (:mod:`rewardlab.judging.spec`), a YAML file, the folder of a benchmark run, or a config.
 
-    ``keys`` are those of :class:`rewardlab.config.judge.JudgeConfig`, such as ``template``, ``temperature``, ``top_p`` and
+    ``keys`` are those of :class:`rewardlab.config.judge.JudgeConfig`, such as ``template``, ``temperature`` and
     ``max_tokens``; a served judge has its own. ``api_key`` is by default the environment's OPENAI_API_KEY, for a served judge
     REWARDLAB_API_KEY; a panel takes one only if all its endpoints are ``openai:`` on one host. Images given as URLs are fetched
     if they begin with one of ``allow_urls``, such as ``https://images.host/folder/``. Raise ConfigError, CheckpointError or

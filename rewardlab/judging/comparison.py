@@ -13,9 +13,7 @@ from rewardlab.data.images import thumbnail, to_data_url
 from rewardlab.errors import EndpointError, MediaError
 from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, VIDEO_MARK, Judgment, Order, Outcome, PreferencePair, VerdictStatus, Vote
 from rewardlab.verdicts.panel import votes_with_voice
-from rewardlab.verdicts.votes import VALID, both_orders_or_none, in_order, majority
-
-FAILED = (VerdictStatus.ERROR, VerdictStatus.TIMEOUT)
+from rewardlab.verdicts.votes import FAILED, VALID, both_orders_or_none, in_order, majority
 
 
 @dataclass(frozen=True, repr=False)

@@ -267,9 +267,7 @@ class GenerativeJudge(ModelJudge):
             "judge": self.spec,
             "weights": judge_weights_id(self.spec),
             "template": self.template.hash,
-            "temperature": self.config.temperature,
-            "top_p": self.config.top_p,
-            "max_tokens": self.config.max_tokens,
+            **self.config.sampling,
             **({"request": request} if request else {}),
         }
 
@@ -290,8 +288,7 @@ class GenerativeJudge(ModelJudge):
 
     def params(self, num_samples: int, seed: int = 0) -> SamplingParams:
         """Return how its sampler draws ``num_samples`` judgments of a prompt."""
-        config = self.config
-        return SamplingParams(num_samples, config.temperature, config.top_p, config.max_tokens, seed)
+        return SamplingParams(num_samples, **self.config.sampling, seed=seed)
 
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int

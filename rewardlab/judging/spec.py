@@ -19,7 +19,7 @@ from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import weights_id
 from rewardlab.models.video_policy import video_policy_of
-from rewardlab.samplers.base import HF, OPENAI, VLLM
+from rewardlab.samplers.base import HF, OPENAI, SAMPLING_KEYS, VLLM
 
 if TYPE_CHECKING:
     from rewardlab.config.judge import JudgeConfig
@@ -180,7 +180,7 @@ def _config_of_run(folder: Path) -> dict[str, Any]:
     return dict(report["judge_config"])
 
 
-_SAMPLING_KEYS = ("template", "temperature", "top_p", "max_tokens")
+_SAMPLING_KEYS = ("template", *SAMPLING_KEYS)
 _REQUEST_KEYS = ("concurrency", "deadline_s", "reasoning_effort", "body", "max_tokens_field", "cache", "api_key_env")
 # Engine -> the keys of a judge that say how it is queried. Votes, orders and their policy are keys of every judge.
 KEYS = {

@@ -13,6 +13,7 @@ from rewardlab.metrics.running import Metric
 from rewardlab.rewards.checker_probe import probe_checker, refuse_pair_judge
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
 from rewardlab.rewards.judgment import JudgedCompletion, RewardParts
+from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.chat_endpoint import ChatEndpoint
 from rewardlab.types import Choice, Completion, FinishReason, Message, Part, VerdictStatus, choice_of
 from rewardlab.verdicts.parse import follows_format, reasoning_of, verdict_of
@@ -97,7 +98,7 @@ class EndpointConsistencyJudge:
 
     async def _complete(self, prompt: str) -> Completion:
         messages = (Message("user", (Part(text=prompt),)),)
-        return await self._open().complete(messages, temperature=0.0, top_p=1.0, max_tokens=self._config.max_tokens, seed=0)
+        return await self._open().complete(messages, SamplingParams(temperature=0.0, max_tokens=self._config.max_tokens))
 
     def _note_unread(self, why: str) -> None:
         self._num_unread, self._last_unread = self._num_unread + 1, why

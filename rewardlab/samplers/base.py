@@ -6,7 +6,7 @@ import argparse
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from rewardlab.errors import ConfigError
 from rewardlab.types import Completion, Message
@@ -66,6 +66,14 @@ class SamplingParams:
     top_p: float = 1.0
     max_tokens: int = 1024
     seed: int = 0
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Return how tokens are drawn: the values of :data:`SAMPLING_KEYS`."""
+        return {name: getattr(self, name) for name in SAMPLING_KEYS}
+
+
+SAMPLING_KEYS = ("temperature", "top_p", "max_tokens")
 
 
 def prompt_seed(seed: int, prompt: Sequence[Message]) -> int:

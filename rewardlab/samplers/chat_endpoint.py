@@ -14,6 +14,7 @@ import httpx
 import openai
 
 from rewardlab.errors import EndpointError
+from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.concurrency import AdaptiveConcurrency, retry_after_s
 from rewardlab.samplers.field_fit import FieldFit
 from rewardlab.samplers.openai_answers import api_content, completion_from, failed_completion, without_choices
@@ -86,12 +87,9 @@ class ChatEndpoint:
         """Return the fields that requests go without because the model refuses them."""
         return self._fit.left_out
 
-    async def complete(
-        self, prompt: Sequence[Message], *, temperature: float, top_p: float, max_tokens: int, seed: int
-    ) -> Completion:
+    async def complete(self, prompt: Sequence[Message], params: SamplingParams) -> Completion:
         """Return one draw. A failing endpoint raises nothing: the failure is the completion's finish and error."""
-        sampling = {"temperature": temperature, "top_p": top_p, "max_tokens": max_tokens, "seed": seed}
-        return completion_from(await self.ask(prompt, sampling))
+        return completion_from(await self.ask(prompt, {**params.fields, "seed": params.seed}))
 
     async def ask(self, prompt: Sequence[Message], body: Mapping[str, Any]) -> Any:
         """Return the API's answer to a chat and further fields, or a Completion that tells why there is none."""

@@ -195,10 +195,9 @@ class OpenAISampler:
         self, endpoints: Sequence[ChatEndpoint], prompts: Sequence[tuple[Message, ...]], params: SamplingParams
     ) -> list[list[Completion]]:
         k = params.num_samples
-        sampling = {"temperature": params.temperature, "top_p": params.top_p, "max_tokens": params.max_tokens}
 
         async def drawn(prompt: tuple[Message, ...], seed: int, number: int) -> list[Completion]:
-            body = {**sampling, "seed": seed, **self._body}
+            body = {**params.fields, "seed": seed, **self._body}
             if number > 1:
                 return completions_from(await ask_any(endpoints, prompt, {**body, "n": number}), number)
             key = self._key(prompt, body, seed)
@@ -228,11 +227,9 @@ class OpenAISampler:
         params: SamplingParams,
         gate: RequestGate | None,
     ) -> AsyncGenerator[list[tuple[int, Completion]]]:
-        sampling = {"temperature": params.temperature, "top_p": params.top_p, "max_tokens": params.max_tokens}
-
         async def ask(request: tuple[int, tuple[tuple[Message, ...], int]]) -> tuple[int, Completion] | None:
             number, (prompt, seed) = request
-            body = {**sampling, "seed": seed, **self._body}
+            body = {**params.fields, "seed": seed, **self._body}
             key = self._key(prompt, body, seed)
             if (cached := self._cached(key)) is not None:
                 return number, cached

@@ -13,6 +13,7 @@ from dataclasses import replace
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, VerdictStatus, Vote
 
 VALID = (VerdictStatus.OK, VerdictStatus.TIE)
+FAILED = (VerdictStatus.ERROR, VerdictStatus.TIMEOUT)  # no answer came
 
 
 def outcome_of(for_0: float, for_1: float, total: float, ties: float = 0.0) -> Outcome:

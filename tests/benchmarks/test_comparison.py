@@ -15,8 +15,17 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.comparison import Run, against, leaderboard, leaderboard_html, leaderboard_markdown, p_text, read_run
-from rewardlab.benchmarks.leaderboard_text import leaderboard_csv, leaderboard_text
+from rewardlab.benchmarks.comparison import (
+    Run,
+    against,
+    leaderboard,
+    leaderboard_csv,
+    leaderboard_html,
+    leaderboard_markdown,
+    leaderboard_text,
+    p_text,
+    read_run,
+)
 from rewardlab.benchmarks.official import different_protocols
 from rewardlab.benchmarks.report import facts
 from rewardlab.benchmarks.runner import run_bench

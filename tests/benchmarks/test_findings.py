@@ -14,12 +14,11 @@ import pytest
 from rewardlab.benchmarks import runner
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.comparison import leaderboard_markdown, read_run
-from rewardlab.benchmarks.confidence import confidence_report
 from rewardlab.benchmarks.findings import Estimate, Evidence, chance_of, find_faults, gather_evidence, key_phrase
-from rewardlab.benchmarks.headline import headline_sentence
 from rewardlab.benchmarks.report import confidence_rows, explain_words, report_html, report_markdown, summary_line
-from rewardlab.benchmarks.report_model import Confidence, CountedEstimate, CurvePoint, Report
+from rewardlab.benchmarks.report_model import Confidence, CountedEstimate, CurvePoint, Report, headline_sentence
 from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.scores import confidence_report
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.benchmarks.suite import suite_markdown
 from rewardlab.data.pairs import read_pairs, write_parquet

@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 
 from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.recordings import FORMS
-from rewardlab.benchmarks.recordings.readers import RECORDERS, import_recording, length_order, sheet_rows
-from rewardlab.benchmarks.recordings.samples import Import
+from rewardlab.benchmarks.recordings.readers import RECORDERS, Import, import_recording, length_order, sheet_rows
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings

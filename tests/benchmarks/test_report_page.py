@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rewardlab.benchmarks.confidence import calibrate
 
 from rewardlab.benchmarks.browser import judgments_to_show, read_kinds, tally
 from rewardlab.benchmarks.comparison import read_run
-from rewardlab.benchmarks.confidence import calibrate
 from rewardlab.benchmarks.figures import report_figures
 from rewardlab.benchmarks.report import report_html, write_reports
 from rewardlab.benchmarks.report_model import (

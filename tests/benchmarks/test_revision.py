@@ -10,8 +10,8 @@ import pytest
 from rewardlab.benchmarks import runner
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import Report
-from rewardlab.benchmarks.revision import revision_rows
 from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.scores import revision_rows
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.judging.judge import GenerativeJudge

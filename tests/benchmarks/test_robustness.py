@@ -19,9 +19,9 @@ from rewardlab.benchmarks.comparison import (
     family_table,
     leaderboard_html,
     leaderboard_markdown,
+    leaderboard_text,
     read_run,
 )
-from rewardlab.benchmarks.leaderboard_text import leaderboard_text
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import check_report, parse_requirement
 from rewardlab.benchmarks.robustness import run as robustness_run

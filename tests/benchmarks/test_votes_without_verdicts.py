@@ -14,9 +14,8 @@ import pytest
 from rewardlab.benchmarks import runner
 from rewardlab.benchmarks.comparison import NOTES, leaderboard, read_run
 from rewardlab.benchmarks.findings import key_phrase
-from rewardlab.benchmarks.headline import headline_sentence
 from rewardlab.benchmarks.report import report_markdown
-from rewardlab.benchmarks.report_model import Report
+from rewardlab.benchmarks.report_model import Report, headline_sentence
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.benchmarks.suite import suite_markdown

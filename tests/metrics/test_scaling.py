@@ -12,10 +12,9 @@ import pytest
 
 from rewardlab.benchmarks import runner
 from rewardlab.benchmarks.arithmetic import addition, problems
-from rewardlab.benchmarks.confidence import confidence_report
 from rewardlab.benchmarks.report_model import Confidence, Report, RowScore
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.scores import decision, k_curve
+from rewardlab.benchmarks.scores import confidence_report, decision, k_curve
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.files import read_lines
 from rewardlab.data.pairs import read_pairs, write_parquet

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.chat_endpoint import ChatEndpoint
 from rewardlab.samplers.concurrency import AdaptiveConcurrency, in_window, retry_after_s
 from rewardlab.types import Message, Part
@@ -48,7 +49,7 @@ def ask_many(server: Server, number: int, **options: Any) -> tuple[ChatEndpoint,
     async def ask(url: str) -> tuple[ChatEndpoint, list[str]]:
         endpoint = ChatEndpoint(f"{url}/v1", "m", concurrency=48, **options)
         try:
-            asked = (endpoint.complete(PROMPT, temperature=0, top_p=1, max_tokens=1, seed=0) for _ in range(number))
+            asked = (endpoint.complete(PROMPT, SamplingParams(temperature=0, max_tokens=1)) for _ in range(number))
             return endpoint, [one.text or one.error for one in await asyncio.gather(*asked)]
         finally:
             await endpoint.aclose()

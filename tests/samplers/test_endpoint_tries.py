@@ -71,7 +71,11 @@ def ask(server: Server, number: int = 1, **options: Any) -> list[Completion]:
     """Return the completions of ``number`` requests at once."""
 
     async def use(endpoints: list[ChatEndpoint]) -> list[Completion]:
-        return list(await asyncio.gather(*(endpoints[0].complete(PROMPT, **BODY) for _ in range(number))))
+        return list(
+            await asyncio.gather(
+                *(endpoints[0].complete(PROMPT, SamplingParams(temperature=0, max_tokens=1)) for _ in range(number))
+            )
+        )
 
     return with_endpoints([server], use, **options)
 

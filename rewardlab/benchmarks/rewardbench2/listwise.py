@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rewardlab.benchmarks.headline import NOT_ONE_VERDICT
-from rewardlab.benchmarks.report_model import Accuracy, CountedEstimate, json_form
+from rewardlab.benchmarks.report_model import NOT_ONE_VERDICT, Accuracy, CountedEstimate, json_form
 from rewardlab.benchmarks.rewardbench2 import official
 from rewardlab.benchmarks.rewardbench2.loader import ListPrompt, load_prompts
 from rewardlab.benchmarks.runner import omitted_fields

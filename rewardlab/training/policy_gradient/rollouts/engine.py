@@ -11,7 +11,7 @@ import io
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +213,7 @@ class RolloutEngine:
         drawn: dict[int, Completion] = {}
         for size in sizes:
             same_size = [group for group in groups if len(group) == size]
-            request = SamplingParams(size, params.temperature, params.top_p, params.max_tokens, params.seed)
+            request = replace(params, num_samples=size)
             for group, completions in zip(
                 same_size, self._sampler.sample([prompts[group[0]] for group in same_size], request), strict=True
             ):
