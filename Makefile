@@ -6,13 +6,16 @@ READY := $(VENV)/.ready
 OUT ?= runs/quickstart
 SEED ?= 0
 
-.PHONY: help demo docs pictures quickstart check check-lowest check-newest test parity vllm lint serve study wheel resolver mutants clean
+.PHONY: help demo docs pictures quickstart check check-lowest check-newest test nightly parity vllm extras lint serve study wheel resolver mutants clean
 
 help:
 	@echo "make demo         six judgments of the judge in this repository (4 minutes and 1.3 GB, with the installation)"
 	@echo "make quickstart   the whole pipeline, small and real (about 12 minutes on two cores; OUT=$(OUT) SEED=$(SEED))"
-	@echo "make check        linter, type checker, the fast tests (a minute and a half)"
-	@echo "make test         linter, type checker, all tests"
+	@echo "make check        linter, type checker, the fast tests"
+	@echo "make test         linter, type checker, the tests of the product (what CI runs)"
+	@echo "make nightly      what make test leaves out: site, notebooks, wheel, image, studies, long runs on two processes, fresh"
+	@echo "                  examples for the laws; then make parity, vllm and extras (before a release; an hour, several GB)"
+	@echo "make extras       tests of the optional packages DeepSpeed, bitsandbytes, inspect-ai and trackio, in an environment of its own"
 	@echo "make parity       the RL arithmetic against verl's and torchrl's, and the verl plug-in in verl, in an environment of its own"
 	@echo "make vllm         the same judgments from vLLM (on a CPU) as from transformers, in an environment of its own"
 	@echo "make check-lowest the fast tests with the lowest versions that pyproject.toml admits (check-newest: with the newest)"
@@ -74,6 +77,23 @@ check: lint
 test: lint
 	$(PYTEST)
 
+nightly: lint
+	$(PYTEST) -m "nightly or hypothesis" --hypothesis-profile fresh
+	$(MAKE) parity vllm extras
+
+# Optional packages that `dev` leaves out, on top of what $(VENV) has.
+EXTRAS := .venv-extras
+$(EXTRAS)/.ready: $(READY)
+	@$(NEW_VENV) $(EXTRAS)
+	main=$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
+	own=$$($(EXTRAS)/bin/python -c "import sysconfig; print(sysconfig.get_path('purelib'))"); \
+	echo "import site; site.addsitedir('$$main')" > "$$own/main.pth"
+	$(EXTRAS)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[deepspeed,qlora,inspect]' trackio
+	@touch $@
+
+extras: $(EXTRAS)/.ready
+	DS_ACCELERATOR=cpu $(EXTRAS)/bin/python -m pytest -m extra -rs
+
 # verl asks for an older transformers than this project. Of it the arithmetic, the config tree, the dataset and the reward loop are
 # imported, of torchrl the arithmetic.
 PARITY := .venv-parity
@@ -105,7 +125,8 @@ $(VLLM)/.ready: rewardlab/models/torchvision_cpu.py
 	@touch $@
 
 vllm: $(READY) $(VLLM)/.ready
-	REWARDLAB_VLLM=$(VLLM)/bin/vllm $(BIN)/python -m pytest tests/samplers/test_vllm.py tests/training/test_engine_rollouts.py
+	REWARDLAB_VLLM=$(VLLM)/bin/vllm $(BIN)/python -m pytest -m "" tests/samplers/test_vllm.py \
+		tests/training/test_engine_rollouts.py
 
 # The variable hides a notice of Material's makers, which a strict build would take for a warning.
 docs: $(READY)
@@ -152,4 +173,4 @@ mutants: $(MUTANTS)/.ready
 	$(MUTANTS)/bin/python eval/mutants.py $(ONLY)
 
 clean:
-	rm -rf $(VENV) $(DEMO) $(PARITY) $(VLLM) $(MUTANTS) .venv-wheel .venv-lowest .venv-newest runs dist build site
+	rm -rf $(VENV) $(DEMO) $(PARITY) $(VLLM) $(EXTRAS) $(MUTANTS) .venv-wheel .venv-lowest .venv-newest runs dist build site

@@ -1,8 +1,8 @@
-"""How often do 95 % intervals hold the truth? Simulated runs with few prompts, as they are, against a percentile bootstrap.
+"""How often do 95 % intervals hold the truth? Simulated runs with few prompts: our intervals against a percentile bootstrap.
 
-``python eval/coverage.py`` (about a CPU minute) writes ``eval/results/coverage.md``. Each prompt has a difficulty of its own
-(beta, with the correlation given between its pairs); each pair is shown in both orders, and the second order repeats the first
-one's outcome with the probability given.
+``python eval/coverage.py`` (a CPU minute) writes ``eval/results/coverage.md``. Each prompt has its own difficulty (a beta
+distribution with a given correlation between its pairs). Each pair is shown in both orders, and the second order repeats the
+outcome of the first with a given probability.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def accuracies(
 
 
 def differences(dice: np.random.Generator, sizes: np.ndarray, share: float, upwards: float) -> Iterator[Sample]:
-    """Yield two runs' differences: half a point in three of five pairs that differ, else a whole one."""
+    """Yield the differences of two runs: half a point in three of five pairs that differ, otherwise a whole point."""
     prompt = np.repeat(np.arange(len(sizes)), sizes)
     while True:
         size = np.where(dice.random(len(prompt)) < 0.6, 0.5, 1.0) * np.where(dice.random(len(prompt)) < upwards, 1, -1)
@@ -64,7 +64,7 @@ def differences(dice: np.random.Generator, sizes: np.ndarray, share: float, upwa
 
 
 def percentile_bootstrap(sums: np.ndarray, counts: np.ndarray, seed: int, resamples: int = 500) -> Interval:
-    """The interval that these replace: quantiles of the means of resampled prompts."""
+    """Return the percentile bootstrap: quantiles of the means of resampled prompts."""
     drawn = np.random.default_rng(seed).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=resamples)
     low, high = np.quantile(drawn @ sums / (drawn @ counts), (0.025, 0.975))
     return float(low), float(high)

@@ -1,15 +1,15 @@
-"""The doctor's memory estimate against torch's own tracker, on tensors that have shapes and no numbers.
+"""The doctor's memory estimate against torch's own tracker, on fake tensors.
 
     python eval/doctor_estimates.py [--model Qwen/Qwen2.5-VL-3B-Instruct ...] [--layers 6] [--tokens 4096] [--processes 4]
 
-A micro-batch is read forwards and backwards, the optimizer steps, and another is read, at the real shapes, with a picture
-through the vision tower, under ``torch.distributed._tools.mem_tracker.MemTracker`` and fake tensors. The model's own layers
-run; embedding and vision are joined by hand, because positions need real numbers. The output head is left out on both sides.
+One micro-batch runs forward and backward, the optimizer steps, and another micro-batch follows, at the real shapes, with a
+picture through the vision tower, under ``torch.distributed._tools.mem_tracker.MemTracker``. The model's own layers run;
+embedding and vision are joined by hand, because positions need real numbers. Both sides leave out the output head.
 
-With adapters (LoRA) the weights below them are bfloat16: the four bits of QLoRA need kernels of a card. ``--processes`` adds
-one of so many under FSDP2, whose collectives torch's fake process group stands in for; no optimizer steps there, and its
-moments are left out on both sides: the tracker counts those of sharded weights as if they were whole.
-Prints for each model and precision the highest memory, the estimate, and how far off it is.
+With adapters (LoRA) the base weights are bfloat16: QLoRA's four bits need CUDA kernels. ``--processes`` adds one process of
+that many under FSDP2, with torch's fake process group. There the optimizer does not step and both sides leave out its moments,
+because the tracker counts those of sharded weights as if they were whole. Prints the peak, the estimate and the error for each
+model and precision.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Case:
 
 
 def tracked_peak(config: Any, case: Case) -> float:
-    """Return the most bytes that two micro-batches and a step of AdamW between them take."""
+    """Return the peak bytes of two micro-batches with a step of AdamW between them."""
     config._attn_implementation = "sdpa"
     if case.processes > 1:
         return _sharded_peak(config, case)
@@ -116,7 +116,7 @@ def tracked_peak(config: Any, case: Case) -> float:
 
 
 def _fill(model: Any) -> None:
-    """Put a fake tensor in the place of each weight on the meta device, one where it is tied; as `to` cannot."""
+    """Replace each weight on the meta device by a fake tensor, one for tied weights, which `to` cannot do."""
     made: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, weight in module._parameters.items():
@@ -129,8 +129,8 @@ def _fill(model: Any) -> None:
 
 
 def _sharded_peak(config: Any, case: Case) -> float:
-    """Return the most bytes that two micro-batches take on one process of FSDP2, as accelerate shards: layer by layer, float32
-    weights and gradients, bfloat16 where it computes."""
+    """Return the peak bytes of two micro-batches on one process of FSDP2, sharded as by accelerate: layer by layer, float32
+    weights and gradients, bfloat16 compute."""
     distributed.init_process_group("fake", rank=0, world_size=case.processes, store=FakeStore())
     try:
         mesh, precision = init_device_mesh("cpu", (case.processes,)), MixedPrecisionPolicy(torch.bfloat16, torch.float32)
@@ -173,7 +173,7 @@ def _forward(model: Any, case: Case) -> torch.Tensor:
 
 
 def estimated_peak(model: Any, case: Case) -> float:
-    """Return the doctor's estimate for the same, without what this does not run."""
+    """Return the doctor's estimate for the same case, without the parts that do not run here."""
     zero = 3 if case.processes > 1 else 0 if case.autocast else 2
     setup = setup_of(model, case.config, Launch(case.processes, zero), prompt_tokens=case.tokens - 1024)
     if case.processes > 1:
@@ -190,7 +190,7 @@ def estimated_peak(model: Any, case: Case) -> float:
 
 
 def architecture(name: str, layers: int | None) -> Any:
-    """Return the configuration of a model known by name, with so many ``layers`` of each tower (None: its own)."""
+    """Return the configuration of a known model with ``layers`` layers in each tower (None: its own)."""
     config = ARCHITECTURES[name]()
     if layers is not None:
         config.text_config.num_hidden_layers = config.vision_config.depth = layers
@@ -199,7 +199,7 @@ def architecture(name: str, layers: int | None) -> Any:
 
 
 def compare(name: str, cases: Sequence[Case], layers: int | None = None) -> Iterator[str]:
-    """Yield a line of Markdown for each case: what the tracker says, what the doctor does."""
+    """Yield a line of Markdown for each case: the tracker's peak and the doctor's estimate."""
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(architecture(name, layers))
     size = f"{name.removeprefix('Qwen/')}, {layers or 'all'} layers"

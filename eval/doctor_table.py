@@ -1,10 +1,9 @@
-"""What `rewardlab doctor` counts for every config that ships, on the machines it is made for.
+"""The memory that `rewardlab doctor` estimates for every shipped config, on the machines that the config is made for.
 
     python eval/doctor_table.py [NAME ...] [--lines] [--json FILE] [--beside COLUMN=FILE] [--configs FOLDER] [--set KEY=VALUE]
 
-``--lines`` prints below the table what each line counts, ``--json`` writes the totals, ``--beside`` reads such a file for a
-column. For those of another version, PYTHONPATH and ``--configs`` name its checkout; ``--set`` changes a key in every config,
-and leaves out those that do not have it.
+``--lines`` prints the doctor's lines below the table, ``--json`` writes the totals, ``--beside`` reads such a file as a column.
+PYTHONPATH and ``--configs`` may name the checkout of another version; ``--set`` changes a key in every config that has it.
 """
 
 from __future__ import annotations
@@ -14,13 +13,11 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
-from rewardlab.cli.doctor import doctor_command
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 BASE = "Qwen/Qwen2.5-VL-7B-Instruct"
@@ -28,20 +25,19 @@ BASE = "Qwen/Qwen2.5-VL-7B-Instruct"
 
 @dataclass(frozen=True)
 class Machines:
-    """The launch of a config: accelerate's YAML, processes, GiB of a card, what its model folder will hold, the card's name."""
+    """The launch of a config: accelerate's YAML, processes, GiB of a card, what its model folder will hold."""
 
     launcher: str
     processes: int
     card: float = 80.0
     model: str = BASE
-    card_name: str = "H100"
 
     def __str__(self) -> str:
         return f"{self.processes} x {self.card:.0f}, {self.launcher}"
 
 
 FOUR, EIGHT = Machines("zero3", 4), Machines("zero3", 8)
-ONE_SMALL = Machines("one_gpu", 1, 24.0, card_name="RTX4090")
+ONE_SMALL = Machines("one_gpu", 1, 24.0)
 QWEN3 = Machines("zero3", 8, 80.0, "Qwen/Qwen3-VL-8B-Instruct")
 CRITIC_FREE = ("dapo", "dr_grpo", "grpo", "reinforce_pp", "reinforce_pp_baseline", "rlcs", "rloo")
 MACHINES = [
@@ -65,7 +61,7 @@ MACHINES = [
 
 @dataclass(frozen=True)
 class Row:
-    """What the doctor says of a config: whether its memory fits, at most how many GiB a card, and all its findings."""
+    """The doctor's result for a config: whether its memory fits, the most GiB per card, and all findings."""
 
     name: str
     machines: str
@@ -75,11 +71,9 @@ class Row:
 
 
 def examine(name: str, machines: Machines, configs: Path, changes: Sequence[str] = ()) -> Row | None:
-    """Return the row of ``configs/NAME.yaml``, read from the doctor's own output; None where a config does not take the
+    """Return the row of ``configs/NAME.yaml``, read from the doctor's output; None if the config does not take the
     ``changes``."""
     words = [f"{configs / name}.yaml", "--dry-run", "--model", machines.model, "--memory", f"{machines.card:g}"]
-    if "card" in signature(doctor_command).parameters:  # older versions have none
-        words += ["--card", machines.card_name]
     words += ["--launcher", str(configs / "accelerate" / f"{machines.launcher}.yaml"), "--processes", str(machines.processes)]
     output = CliRunner().invoke(app, ["doctor", *words, *changes]).output
     if changes and output.startswith("FAILED config"):
@@ -89,7 +83,7 @@ def examine(name: str, machines: Machines, configs: Path, changes: Sequence[str]
 
 
 def as_table(rows: list[Row], columns: dict[str, list[dict[str, object]]]) -> str:
-    """Return the rows as Markdown, beside those of other versions, where these have the same config and machines."""
+    """Return the rows as Markdown, beside those of other versions for the same config and machines."""
     lines = [
         f"| config | cards, GiB each, launch | {' | '.join([*columns, 'now'])} |",
         f"|---|---|{'---|' * (len(columns) + 1)}",

@@ -1,9 +1,12 @@
-"""One recording under every public scorer of VL-RewardBench, and its pictures: ``python eval/field.py --data FILE``.
+"""One recording under the rules of every public scorer of VL-RewardBench: how one judge gets seven scores, and why.
 
-A few seconds, no network. The judge is simulated, so that the truth is known: it names the better response with a chance by
-group, leans to the first place, sometimes ends without a verdict, and sometimes says in its reasoning that the other answer
-is better. Its answers are recorded in both orders, as ``rewardlab bench audit-field`` takes them. The table goes to
-``eval/results/field.md``, the pictures (by Chromium and playwright) to ``docs/pictures``.
+    python eval/field.py RECORDING --data FILE [--format NAME] [--picture FILE.svg]   a replay file, or the votes.jsonl of a run
+    python eval/field.py --data FILE                                                 a simulated judge, for the docs
+
+The scorers are the official one, R1-Reward's, Proxy-GRM's, UnifiedReward's, lmms-eval's, VLMEvalKit's and ours. The simulated
+judge has a known accuracy: it names the better response with a probability by group, prefers the first response, sometimes
+ends without a verdict, and sometimes calls the other answer better in its reasoning. Its table goes to
+``eval/results/field.md``, the pictures (by Chromium and playwright) to ``docs/pictures``. A few seconds, no network.
 """
 
 from __future__ import annotations
@@ -21,12 +24,15 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from eval.field_study.audit import audit_field, audit_lines, field_picture
 from eval.pictures import CHROMIUM, FOLDER, Camera
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.field.audit import audit_field, audit_lines, field_picture
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.replay import Replay
+from rewardlab.cli.exit_codes import exit_code_of
+from rewardlab.errors import RewardlabError
 from rewardlab.models.checkpoints import commit
+from rewardlab.prompts import reading_format
 from rewardlab.types import BOTH_ORDERS, choice_of
 
 FIELD_PICTURES = ("field", "field-dark")
@@ -89,13 +95,28 @@ def take_pictures(picture: str, folder: Path) -> None:
         browser.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recording", type=Path, nargs="?", help="recorded texts; default: a simulated judge's")
     parser.add_argument("--data", type=Path, required=True, help="VL-RewardBench's data file")
+    parser.add_argument("--format", help="verdict format of the recorded texts (default: think_answer)")
+    parser.add_argument("--picture", type=Path, help="picture of the recording's table, as .svg")
     parser.add_argument("--out", type=Path, default=ROOT / "eval" / "results" / "field.md")
-    parser.add_argument("--pictures", type=Path, default=FOLDER, help="folder of the pictures")
-    options = parser.parse_args()
-    rows, judge = find_benchmark("vl_rewardbench").load(options.data, images=None, with_images=False), SimulatedJudge()
+    parser.add_argument("--pictures", type=Path, default=FOLDER, help="folder of the docs' pictures")
+    options = parser.parse_args(arguments)
+    rows = find_benchmark("vl_rewardbench").load(options.data, images=None, with_images=False)
+    if options.recording:
+        scores = audit_field(Replay(options.recording, reading_format(options.format) if options.format else None), rows)
+        print("\n".join(audit_lines(scores)))
+        if options.picture:
+            options.picture.write_text(field_picture(scores), encoding="utf-8")
+        return
+    write_results(rows, options)
+
+
+def write_results(rows: Sequence[Row], options: argparse.Namespace) -> None:
+    """Write the table and the pictures of a simulated judge's recording."""
+    judge = SimulatedJudge()
     with tempfile.TemporaryDirectory() as work:
         recording = Path(work) / "recording.jsonl"
         recording.write_text("\n".join(recorded(rows, judge)) + "\n")
@@ -106,7 +127,7 @@ def main() -> None:
     head = [
         "# One judge under every public scorer",
         "",
-        f"`{command}`, commit {commit()[:12]}. `rewardlab bench audit-field` on one recording:",
+        f"`{command}`, commit {commit()[:12]}. One recording:",
         "one answer in each order to each row. The judge is simulated: it names the first response in",
         f"{shares['lean']} of its answers whatever it is, ends without a verdict in {shares['mute']}, and calls the other",
         f"answer the better one on the way in {shares['doubts']}. It is right in {100 * truth:.1f} % over both orders.",
@@ -118,4 +139,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except RewardlabError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(exit_code_of(error)) from error

@@ -231,7 +231,7 @@ def runs(options: Options) -> dict[str, Case]:
 
 def try_server(options: Options) -> Row:
     """Start the endpoint in a process of its own and have it judge a pair, three votes in each order."""
-    from rewardlab.demo.pipeline import free_port
+    from rewardlab.demo.quickstart import free_port
     from rewardlab.processes import end_with_parent
 
     port, began, log = free_port(), time.monotonic(), options.work / "serve.log"
@@ -397,6 +397,8 @@ def learns(options: Options) -> dict[str, Case]:
     """Train a judge of more weights on the hard demonstration, until the minutes are over."""
     import yaml
 
+    from eval.hard_demo.quickstart import hard_quickstart
+
     configs, run = options.work / "configs", options.work / "learns"
     changes: dict[str, Row] = {"demo": {"hidden": 768, "layers": 8}}
     if options.on_cpu:
@@ -406,10 +408,10 @@ def learns(options: Options) -> dict[str, Case]:
 
     def quickstart() -> Row:
         configs.mkdir(parents=True, exist_ok=True)
-        for path in (ROOT / "configs" / "tiny_hard").glob("*.yaml"):
+        for path in (ROOT / "eval" / "hard_demo").glob("*.yaml"):
             text = {**yaml.safe_load(path.read_text(encoding="utf-8")), **changes.get(path.stem, {})}
             (configs / path.name).write_text(yaml.safe_dump(text), encoding="utf-8")
-        cli("quickstart", "--configs", configs, "--out", run)
+        hard_quickstart(run, configs)
         return {"curves": curves_of(run)}
 
     return {"hard demonstration": Case(quickstart, seconds=120, partial=lambda: {"curves": curves_of(run)}, folder=run)}

@@ -1,15 +1,14 @@
-"""Would the tests notice? Breaks the arithmetic in one place at a time, and counts the changes that no test sees.
+"""Would the tests notice a bug? Changes the arithmetic in one place at a time and counts the changes that no test detects.
 
-    make mutants                                # every module below, one after the other; hours
+    make mutants                                # all modules below; hours
     make mutants ONLY="verdicts/votes distill/budget"
-    make mutants ONLY="verdicts/votes --again"  # only the changes that the last run has not seen killed; minutes
+    make mutants ONLY="verdicts/votes --again"  # only the changes that survived the last run; minutes
 
-The tool is mutmut 3.8.1, in an environment of its own. It works on a copy of the committed files, in which two things differ:
-decorators are applied after the function, because mutmut leaves decorated functions alone; and nothing is cached, because its
-workers would begin with what the first run has cached. It changes the bodies of functions: constants of a module, regular
-expressions and fields of a class are not among its changes. Writes ``eval/results/mutants.json``, which keeps the last score of
-each module and its first one, and out of it ``mutants.md``: the scores, and every change that survived with the reason why it
-may, from ``mutants_reasons.json``.
+mutmut 3.8.1 runs in an environment of its own, on a copy of the committed files with two differences: decorators are applied
+after the function, because mutmut skips decorated functions, and nothing is cached, because its workers would start with the
+cache of the first run. It changes the bodies of functions, not constants of a module, regular expressions or fields of a class.
+Writes ``eval/results/mutants.json``, with the first and last score of each module, and ``mutants.md``: the scores, and every
+surviving change with its reason from ``mutants_reasons.json``.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ SCORERS = tuple(
     f"tests/benchmarks/test_{name}.py" for name in ("official_scorers", "vl_rewardbench_scorer", "scorer_edges", "exports")
 )
 
-# Each module with the tests that are its own and fast: every change runs those of them that come by it.
+# Each module with its own fast tests: every change runs those that reach it.
 MODULES = {
     "verdicts/votes": ("tests/verdicts/test_votes.py",),
     "verdicts/parse": (
@@ -78,7 +77,7 @@ MODULES = {
     "benchmarks/multimodal_rewardbench/export": SCORERS,
     "distill/budget": ("tests/distill/test_budget.py",),
     "distill/journal": ("tests/distill/test_journal.py",),
-    "distill/tagging": ("tests/distill/test_tagging.py",),
+    "distill/teacher": ("tests/distill/test_tagging.py",),
     "serving/auth": ("tests/serving/test_auth.py", "tests/serving/test_tenants.py"),
     "serving/queue": (
         "tests/serving/test_queue.py",
@@ -133,7 +132,7 @@ def with_plain_functions(source: str) -> str:
 
 @dataclass(frozen=True)
 class Survivor:
-    """A change that no test saw: mutmut's name of it, the line before and after."""
+    """A change that no test detects: mutmut's name for it, the line before and after."""
 
     name: str
     before: str
@@ -142,7 +141,7 @@ class Survivor:
 
 @dataclass(frozen=True)
 class FirstScore:
-    """What was seen when a module was scored for the first time."""
+    """The first score of a module."""
 
     commit: str
     changes: int
@@ -151,7 +150,7 @@ class FirstScore:
 
 @dataclass(frozen=True)
 class Score:
-    """Of a module at a commit: changes by what became of them, those that survived, and how it began."""
+    """The score of a module at a commit: changes by outcome, the survivors, and the first score."""
 
     module: str
     commit: str
@@ -161,7 +160,7 @@ class Score:
 
     @property
     def killed(self) -> int:
-        """Changes that made a test fail, or run into its limit of time."""
+        """Changes that made a test fail or exceed its time limit."""
         return self.counts["killed"] + self.counts["timeout"]
 
     @property
@@ -178,7 +177,7 @@ class Score:
         }
 
     def reason(self, gone: Survivor) -> str:
-        """Return why no test can see a change, "" where nobody knows."""
+        """Return why no test can detect a change; "" if there is no reason."""
         texts = [_SQL_TEXT.findall(line) for line in (gone.before, gone.after)]
         if _SQL.search(gone.before) and gone.before.lower() == gone.after.lower() and texts[0] == texts[1]:
             return "SQL does not mind capitals"
@@ -190,7 +189,7 @@ class Score:
 
 
 def read_scores(path: Path) -> dict[str, Score]:
-    """Return the scores of a file by module; none where there is no file."""
+    """Return the scores of a file by module; none without the file."""
     rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return {
         row["module"]: Score(
@@ -228,7 +227,7 @@ def mutmut(folder: Path, *arguments: str) -> str:
 
 
 def kills(results: Path) -> str:
-    """Return mutmut's file of results with the kills alone, "" where there is none.
+    """Return mutmut's results file with the kills alone, "" if there is none.
 
     mutmut runs the changes that have no result, and those of functions that are not what they were.
     """
@@ -240,7 +239,7 @@ def kills(results: Path) -> str:
 
 
 def score_of(module: str, folder: Path, processes: int, again: bool = False) -> Score:
-    """Return the score of a module, whose copy in ``folder`` is made anew; ``again`` keeps the kills of the copy before."""
+    """Return the score of a module on a fresh copy in ``folder``; ``again`` keeps the kills of the last copy."""
     commit = _commit()
     results = folder / "mutants" / "rewardlab" / f"{module}.py.meta"
     kept = kills(results) if again else ""
@@ -267,7 +266,7 @@ def _survivor(folder: Path, name: str) -> Survivor:
 
 
 def sorted_scores(scores: Mapping[str, Score]) -> list[Score]:
-    """Return the scores in the order of :data:`MODULES`; those of modules that are there no more are left out."""
+    """Return the scores in the order of :data:`MODULES`, without those of deleted modules."""
     return [scores[module] for module in MODULES if module in scores]
 
 

@@ -1,9 +1,8 @@
-"""The pictures of README and docs, taken anew of real pages: ``python eval/pictures.py``.
+"""Screenshots of real pages for README and docs: ``python eval/pictures.py``
 
-Four minutes on two cores, no network. A judge (``--judge``; else the demonstration's teacher behind its own endpoint) judges
-held-out pairs beside a careless one. The page of a run is that of ``--run``, or of a small judge that is trained; that of
-evaluations is of the demonstration's judge, which learns to answer another prompt. Chromium and playwright (the dev extra)
-take the pictures, into ``docs/pictures``.
+Four minutes on two cores, no network. A judge (``--judge``; by default the demonstration's teacher behind an endpoint) and a
+careless judge judge held-out pairs. The run page is that of ``--run``, or of a small judge trained here; the evaluation page is
+of the demonstration's judge, trained on another prompt. Chromium and playwright (the dev extra) write to ``docs/pictures``.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from tests.support.servers import running
 FOLDER = ROOT / "docs" / "pictures"
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 BOTH = ("judgment", "report", "ui", "leaderboard")  # light, and dark
-PLOTS = {  # a figure by how its caption begins
+PLOTS = {  # plots by the start of their caption
     "plot-accuracy": "Accuracy by group",
     "plot-votes": "What more votes buy",
     "plot-position": "Position",
@@ -41,14 +40,14 @@ PLOTS = {  # a figure by how its caption begins
 }
 PICTURES = (*BOTH, *(f"{name}-dark" for name in BOTH), "run", "evaluation", *PLOTS)
 NUM_PAIRS, NUM_VOTES, SHOWN = 240, 5, 0
-COLORS = 256  # of a picture; pages have few
-PATIENCE_MS = 300_000  # for the votes of a judge on a busy machine
-MOST_BYTES = 1_500_000  # of all of them
+COLORS = 256  # per picture; pages have few
+PATIENCE_MS = 300_000  # for a judge's votes on a busy machine
+MOST_BYTES = 1_500_000  # of all pictures
 
 
 @contextmanager
 def teacher(**quality: Any) -> Iterator[str]:
-    """Serve the demonstration's teacher, who knows the held-out pairs; yields its SPEC."""
+    """Serve the demonstration's teacher, which knows the held-out pairs; yield its SPEC."""
     from rewardlab.demo.pairs import make_pairs
     from rewardlab.demo.server import TEACHER, TeacherConfig, build_demo_app
 
@@ -58,7 +57,7 @@ def teacher(**quality: Any) -> Iterator[str]:
 
 
 def judge_pairs(work: Path, judges: dict[str, str]) -> None:
-    """Judge held-out pairs by each judge to ``work/NAME``, its page included, and write the leaderboard."""
+    """Judge held-out pairs with each judge, write its report to ``work/NAME``, and write the leaderboard."""
     from rewardlab.benchmarks.comparison import leaderboard_html, read_run
     from rewardlab.benchmarks.report import write_reports
     from rewardlab.benchmarks.runner import run_bench
@@ -87,7 +86,7 @@ def judge_pairs(work: Path, judges: dict[str, str]) -> None:
 
 
 def train_run() -> Path:
-    """Train a small judge a little on grounded judgments, in the folder that is current; returns that of the run."""
+    """Train a small judge briefly on grounded judgments in the current folder; return the run's folder."""
     from rewardlab.config import SFTConfig
     from rewardlab.demo.base_model import build_model, build_processor, save_model, train_tokenizer
     from rewardlab.demo.build import corpus
@@ -103,8 +102,8 @@ def train_run() -> Path:
 
 
 def train_evaluated_run() -> Path:
-    """Teach the demonstration's judge another prompt, evaluated on held-out pairs on the way, in the folder that is current;
-    return that of the run."""
+    """Train the demonstration's judge on another prompt, with evaluations on held-out pairs, in the current folder; return the
+    run's folder."""
     from rewardlab.config import SFTConfig
     from rewardlab.data.pairs import write_parquet
     from rewardlab.demo.pairs import make_pairs
@@ -135,7 +134,7 @@ def with_judgments(pairs: Sequence[Any], truths: Sequence[Any]) -> list[Any]:
 
 @dataclass(frozen=True)
 class Camera:
-    """A browser, and the folder that its pictures go to."""
+    """A browser, and the folder of its pictures."""
 
     browser: Any
     folder: Path
@@ -150,7 +149,7 @@ class Camera:
         return page
 
     def keep(self, name: str, png: bytes) -> bytes:
-        """Write a picture in its commonest colours, which is small and keeps these to the bit; returns it as it was."""
+        """Write a picture with its most frequent colours, which are kept exactly; return the original."""
         pixels = np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), dtype=np.int32)
         colors, places, counts = np.unique(pixels.reshape(-1, 3), axis=0, return_inverse=True, return_counts=True)
         common = colors[np.argsort(-counts)[:COLORS]]
@@ -176,7 +175,7 @@ def judge_in_ui(page: Any, pair: Any, image: Path) -> None:
 
 
 def photograph(camera: Camera, work: Path, ui: str, run: Path, evaluated: Path) -> None:
-    """Take every picture of :data:`PICTURES`; ``run`` and ``evaluated`` are pages of training runs."""
+    """Take all of :data:`PICTURES`; ``run`` and ``evaluated`` are pages of training runs."""
     from rewardlab.demo.pairs import make_pairs
 
     pair = make_pairs(NUM_PAIRS, seed=0, held_out=True)[0][SHOWN]
@@ -203,9 +202,10 @@ def photograph(camera: Camera, work: Path, ui: str, run: Path, evaluated: Path) 
     page = camera.page(f"file://{run}", width=1100, height=760)
     camera.keep("run", page.screenshot())
     page.goto(f"file://{evaluated}")
-    top, legend, figure = (page.locator(place).first.bounding_box() for place in ("h2", ".legend", ".evaluated .plot"))
-    clip = {"x": 0, "y": top["y"] - 16, "width": 1100, "height": figure["y"] + figure["height"] + 16 - top["y"]}
-    assert top["y"] < legend["y"] < figure["y"], "the figure is the first section"
+    page.set_viewport_size({"width": 640, "height": 760})
+    top, figure = (page.locator(place).first.bounding_box() for place in ("h2", "figure img"))
+    clip = {"x": 0, "y": top["y"] - 16, "width": 640, "height": figure["y"] + figure["height"] + 32 - top["y"]}
+    assert top["y"] < figure["y"], "the figure is the first section"
     camera.keep("evaluation", page.screenshot(clip=clip, full_page=True))
     page.goto(report)
     for name, caption in PLOTS.items():
@@ -214,7 +214,7 @@ def photograph(camera: Camera, work: Path, ui: str, run: Path, evaluated: Path) 
 
 
 def compose(left: bytes, right: Sequence[bytes], width: int = 1600) -> bytes:
-    """Return one picture beside a column of others that is as high, ``width`` px in all."""
+    """Return a picture beside a column of others of the same height, ``width`` px in all."""
     beside, column = Image.open(io.BytesIO(left)).convert("RGB"), [Image.open(io.BytesIO(png)).convert("RGB") for png in right]
     assert beside.height == sum(image.height for image in column)
     whole = Image.new("RGB", (beside.width + column[0].width, beside.height))

@@ -1,11 +1,11 @@
-"""Does rewardlab install beside the trainers it serves? Solves, installs and imports it in one environment with each.
+"""Does rewardlab install beside the trainers it serves? Resolves, installs and imports it in one environment with each.
 
     pip install uv && python eval/resolver.py --out eval/results/resolver
 
-For every trainer a fresh environment of this Python: uv solves the trainer and this project's wheel together, installs what it
-solved, and a process imports the trainer and each adapter. ``--torch 2.13.0`` fixes torch, so that a find-links folder with a
-CPU build of it (``UV_FIND_LINKS``) is used. Packages that must be compiled on a machine with CUDA are solved and not installed;
-the table names them. Writes ``OUT.json`` and ``OUT.md``.
+Each trainer gets a fresh environment: uv resolves and installs the trainer together with this project's wheel, and
+a process imports the trainer and each adapter. ``--torch 2.13.0`` pins torch, so that uv uses a find-links folder with its CPU
+build (``UV_FIND_LINKS``). Packages that need a machine with CUDA to compile are resolved and not installed; the table names
+them. Writes ``OUT.json`` and ``OUT.md``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NEEDS_CUDA = ("flash-attn", "flash_attn")
 
 @dataclass(frozen=True)
 class Case:
-    """A trainer as its users install it, its module, and what of ours is used beside it."""
+    """A trainer as its users install it, its module, and the parts of rewardlab used with it."""
 
     requirement: str
     module: str
@@ -51,7 +51,7 @@ CASES = (
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one case; ``error`` is empty where everything was solved, installed and imported."""
+    """The result of a case; ``error`` is empty if everything was resolved, installed and imported."""
 
     trainer: str
     rewardlab: str
@@ -72,7 +72,7 @@ def last_line(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def try_case(case: Case, wheel: Path, folder: Path, torch: str | None) -> Result:
-    """Solve, install and import one case in ``folder``."""
+    """Resolve, install and import one case in ``folder``."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"UV_LINK_MODE": "hardlink"}
     ours = f"rewardlab[{case.extras}]" if case.extras else "rewardlab"
     (folder / "in.txt").write_text(f"{ours} @ {wheel.as_uri()}\n{case.requirement}\n" + (f"torch=={torch}\n" if torch else ""))

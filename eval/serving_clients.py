@@ -1,11 +1,11 @@
-"""Foreign clients against an endpoint: each calls it by its own code, from an environment of its own.
+"""Do clients that others wrote work with the endpoint? Each calls it by its own code, from an environment of its own.
 
-    python eval/serving_clients.py --environments FOLDER --slime CHECKOUT --gym CHECKOUT
+    python -m eval.serving_clients --environments FOLDER --slime CHECKOUT --gym CHECKOUT
 
-The scripts of ``eval/clients/`` are run by the Python of ``ENVIRONMENTS/NAME`` (made with ``pip install`` where there is none),
-by node, promptfoo and curl. slime and NeMo-Gym are checkouts, whose dependencies must be in ``ENVIRONMENTS/slime`` and
-``ENVIRONMENTS/nemo-gym``. The endpoints are processes of ``rewardlab serve`` with a key: one, two that share groups by
-``--peers``, two that do not. Their engine is a scripted judge, which names the response with the greater number. Writes
+The Python of ``ENVIRONMENTS/NAME`` (created with ``pip install`` if missing) runs the scripts of ``eval/clients/``; node,
+promptfoo and curl run theirs. slime and NeMo-Gym are checkouts; their dependencies must be in ``ENVIRONMENTS/slime`` and
+``ENVIRONMENTS/nemo-gym``. The endpoints are processes of ``rewardlab serve`` with a key: one alone, two that share groups by
+``--peers``, two that do not. Their engine is a scripted judge that prefers the response with the greater number. Writes
 ``eval/results/serving_clients.json`` and ``.md``.
 """
 
@@ -21,23 +21,19 @@ import re
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
-import uvicorn
 from PIL import Image
-from serving_rate import free_port
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from eval.endpoints import free_port, served, start_endpoint, wait_until_ready
 from rewardlab.models.checkpoints import commit
 
 ROOT = Path(__file__).parents[1]
@@ -48,7 +44,7 @@ KEY = "a-key-of-the-clients"
 
 @dataclass(frozen=True)
 class Client:
-    """``script`` is run in the environment ``name``, which has ``packages``; ``checkout`` is an option of this script."""
+    """``script`` runs in the environment ``name``, which has ``packages``; ``checkout`` is an option of this script."""
 
     name: str
     script: str
@@ -71,7 +67,7 @@ CLIENTS = (
 
 @dataclass(frozen=True)
 class Row:
-    """A call of a client: ``worked``, ``refused`` with a sentence where that is right, or ``wrong``."""
+    """A call of a client: ``worked``, ``refused`` with a sentence as expected, or ``wrong``."""
 
     client: str
     call: str
@@ -80,7 +76,7 @@ class Row:
 
 
 def verdict(text: str, has_image: bool) -> str:
-    """Return the judgment of the response with the greater number; none where a question speaks of an image that is missing."""
+    """Return a judgment for the response with the greater number; none if a question mentions an image that is missing."""
     responses = re.findall(r"Response [12](?:\]:\n|: ?)(.*)", text)
     if len(responses) != 2:
         return f"draw {random.randrange(10**9)}"
@@ -102,15 +98,10 @@ def _parts(content: Any) -> list[dict[str, Any]]:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-@contextmanager
-def engine() -> Iterator[str]:
-    """Serve the scripted judge as an OpenAI-compatible engine."""
+def engine() -> Starlette:
+    """Return the scripted judge as an OpenAI-compatible engine."""
     models = JSONResponse({"object": "list", "data": [{"id": "judge", "object": "model"}]})
-    routes = [Route("/v1/chat/completions", complete, methods=["POST"]), Route("/v1/models", lambda request: models)]
-    server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), port=(port := free_port()), log_level="error"))
-    threading.Thread(target=server.run, daemon=True).start()
-    yield f"http://127.0.0.1:{port}/v1"
-    server.should_exit = True
+    return Starlette(routes=[Route("/v1/chat/completions", complete, methods=["POST"]), Route("/v1/models", lambda r: models)])
 
 
 @contextmanager
@@ -118,29 +109,19 @@ def endpoints(engine_url: str, folder: Path) -> Iterator[list[str]]:
     """Serve one endpoint, two peers and two that do not know each other, all with the key."""
     keys = folder / "keys"
     keys.write_text(f"{KEY} name=clients")
-    urls = [f"http://127.0.0.1:{free_port()}" for _ in range(5)]
-    common = ["--judge", f"openai:judge@{engine_url}", "--template", "plain", "--keys", str(keys), "--group-size", "2"]
+    ports = [free_port() for _ in range(5)]
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
     with ExitStack() as stack:
-        for n, url in enumerate(urls):
-            options = ["--port", url.rpartition(":")[2], "--group-timeout", "1.5" if n > 2 else "20"]
+        processes = []
+        for n, (port, url) in enumerate(zip(ports, urls, strict=True)):
+            options = ["template=plain", "--keys", str(keys), "--group-size", "2"]
+            options += ["--group-timeout", "1.5" if n > 2 else "20"]
             options += ["--address", url, "--peers", ",".join(urls[1:3])] if n in (1, 2) else []
-            command = [sys.executable, "-m", "rewardlab.cli", "serve", *common, *options]
-            process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            stack.callback(process.kill)
-        for url in urls:
-            _await(f"{url}/ready")
+            processes.append(start_endpoint(f"openai:judge@{engine_url}/v1", port, *options))
+            stack.callback(processes[-1].kill)
+        for url, process in zip(urls, processes, strict=True):
+            wait_until_ready(url, process)
         yield urls
-
-
-def _await(url: str) -> None:
-    for _ in range(600):
-        try:
-            if httpx.get(url).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.2)
-    raise RuntimeError(f"{url} does not answer")
 
 
 def environment(urls: Sequence[str]) -> dict[str, str]:
@@ -152,7 +133,7 @@ def environment(urls: Sequence[str]) -> dict[str, str]:
 
 
 def rows_of(name: str, command: Sequence[str], env: dict[str, str], cwd: Path | None = None) -> list[Row]:
-    """Return the calls that a script prints; a script that fails is a wrong call."""
+    """Return the calls that a script prints; a failed script is a wrong call."""
     done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=900)
     rows = [Row(name, **json.loads(line)) for line in done.stdout.splitlines() if line.startswith('{"call"')]
     if done.returncode:
@@ -213,7 +194,7 @@ tests:
 
 
 def promptfoo(folder: Path, env: dict[str, str]) -> list[Row]:
-    """Run promptfoo with the endpoint as its provider: repeats are draws of their own; an unsupported option is an error."""
+    """Run promptfoo with the endpoint as its provider: repeats are independent samples; an unsupported option is an error."""
     home = _npm_home(folder, "promptfoo")
     package = json.loads((home / "node_modules" / "promptfoo" / "package.json").read_text())
     name, rows = f"promptfoo {package['version']}", []
@@ -245,7 +226,7 @@ CURL = (
 
 
 def curl(folder: Path, env: dict[str, str]) -> list[Row]:
-    """Upload by curl in every way that it has."""
+    """Upload with curl in each of its ways."""
     (folder / "star.png").write_bytes(base64.b64decode(env["CLIENTS_IMAGE"].partition(",")[2]))
     rows = []
     words = subprocess.run(["curl", "--version"], capture_output=True, text=True).stdout.split()
@@ -259,7 +240,7 @@ def curl(folder: Path, env: dict[str, str]) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the calls as a table of Markdown, a client after the other."""
+    """Return the calls as a Markdown table."""
     lines = ["| client | call | outcome | sentence |", "|---|---|---|---|"]
     for row in rows:
         detail = row.detail.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
@@ -280,7 +261,7 @@ def main() -> None:
     options = parser.parse_args()
     rows: list[Row] = []
     wanted = set(filter(None, options.only.split(",")))
-    with tempfile.TemporaryDirectory() as name, engine() as engine_url, endpoints(engine_url, Path(name)) as urls:
+    with tempfile.TemporaryDirectory() as name, served(engine()) as engine_url, endpoints(engine_url, Path(name)) as urls:
         env = environment(urls)
         runs: list[tuple[str, Any]] = [("node", lambda: node_client(options.environments, env))]
         for client in CLIENTS:
@@ -298,7 +279,7 @@ def main() -> None:
             rows += new_rows
     if wanted:
         return
-    command = "python eval/serving_clients.py --environments ENVIRONMENTS --slime SLIME --gym GYM"
+    command = "python -m eval.serving_clients --environments ENVIRONMENTS --slime SLIME --gym GYM"
     result = {"command": command, "commit": commit(), "rows": [asdict(row) for row in rows]}
     RESULTS.with_suffix(".json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     counts = {outcome: sum(row.outcome == outcome for row in rows) for outcome in ("worked", "refused", "wrong")}

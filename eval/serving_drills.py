@@ -1,7 +1,7 @@
-"""Drills of an endpoint: clients of which some misbehave, and engines that die, hang or answer garbage under load.
+"""What does an endpoint answer while clients misbehave and engines die, hang or answer garbage?
 
-``python eval/serving_drills.py`` after a quickstart. The judge is greedy, so that every answer can be compared with what
-the same judge says offline. Writes ``eval/results/serving_drills.json``.
+``python -m eval.serving_drills`` after a quickstart. The judge is greedy, so that every answer can be compared with its offline
+answer. Writes ``eval/results/serving_drills.json``.
 """
 
 from __future__ import annotations
@@ -13,26 +13,23 @@ import os
 import random
 import shlex
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import psutil
-from serving_rate import free_port, served
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from rewardlab.data.images import to_data_url
+from eval.endpoints import GREEDY, body_of, endpoint, rss_mb, served
 from rewardlab.data.pairs import read_pairs
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.models.checkpoints import commit
@@ -42,36 +39,8 @@ MAX_BYTES = 1_000_000
 Answer = tuple[float | None, list[str]]
 
 
-@contextmanager
-def endpoint(judge: str, *options: str) -> Iterator[tuple[str, psutil.Process]]:
-    """A greedy ``rewardlab serve``, once it is ready."""
-    import httpx
-
-    url = f"http://127.0.0.1:{(port := free_port())}"
-    command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", judge, "--port", str(port), "--template", "plain"]
-    command += ["--temperature", "0", "--max-tokens", "64", "--batch-size", "256", *options]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        for _ in range(1200):
-            assert process.poll() is None, f"{shlex.join(command)} ended"
-            try:
-                if httpx.get(f"{url}/ready").status_code == 200:
-                    break
-            except httpx.HTTPError:
-                pass
-            time.sleep(0.25)
-        yield url, psutil.Process(process.pid)
-    finally:
-        process.terminate()
-        process.wait(60)
-
-
-def body_of(pair: PreferencePair, seed: int) -> dict[str, Any]:
-    return {"question": pair.question, "responses": pair.responses, "images": list(map(to_data_url, pair.images)), "seed": seed}
-
-
 def offline(judge: str, pairs: Sequence[PreferencePair]) -> list[Answer]:
-    """Return the expected answer for each pair: the share of votes for response 0 (None if an order has no verdict); texts."""
+    """Return the right answer to each pair: the fraction of votes for response 0 (None: an order has no verdict), and texts."""
     opened = open_generative_judge(judge, template="plain", temperature=0, max_tokens=64, batch_size=256)
     judgments = opened.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=1, seed=0)
     return [
@@ -97,7 +66,7 @@ def malformed(body: dict[str, Any], rng: random.Random) -> bytes:
 
 
 def oversized(body: dict[str, Any], rng: random.Random) -> bytes:
-    """Beyond what a key may send, or a text longer than any may be."""
+    """Return a body above the key's limit, or with a text above the limit of texts."""
     longer = MAX_BYTES if rng.random() < 0.5 else 150_000
     return json.dumps({**body, "responses": ["x" * longer, "y"]}).encode()
 
@@ -105,7 +74,7 @@ def oversized(body: dict[str, Any], rng: random.Random) -> bytes:
 async def crowd(
     url: str, key: str, pairs: Sequence[PreferencePair], right: Sequence[Answer], num: int, seed: int
 ) -> Counter[str]:
-    """``num`` requests, 256 at a time: 5 % malformed, 5 % oversized, 5 % hung up on. What became of each kind."""
+    """Send ``num`` requests, 256 at a time: 5 % malformed, 5 % oversized, 5 % abandoned; return the outcomes by kind."""
     rng, seen = random.Random(seed), Counter[str]()
     kinds = [(rng.choices(["good", "malformed", "oversized", "cancelled"], [85, 5, 5, 5])[0], n) for n in range(num)]
     slots = asyncio.Semaphore(256)
@@ -139,17 +108,11 @@ async def crowd(
     return seen
 
 
-def rss_mb(process: psutil.Process) -> dict[str, float]:
-    """Return the memory of the server and its engine, in MB."""
-    engine = [child for child in process.children(recursive=True) if "resource_tracker" not in " ".join(child.cmdline())]
-    return {"server": process.memory_info().rss / 2**20, "engine": sum(child.memory_info().rss for child in engine) / 2**20}
-
-
 def drill_crowd(judge: str, pairs: Sequence[PreferencePair], right: Sequence[Answer], num: int) -> dict[str, Any]:
     with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
         keys.write(f"a-key max_bytes={MAX_BYTES}\n")
         keys.flush()
-        with endpoint(judge, "--keys", keys.name) as (url, process):
+        with endpoint(judge, *GREEDY, "--keys", keys.name) as (url, process):
             asyncio.run(crowd(url, "a-key", pairs, right, num, seed=1))  # warm-up: caches fill, allocators settle
             before = rss_mb(process)
             start_time = time.perf_counter()
@@ -166,7 +129,7 @@ async def load(
     acts: Sequence[tuple[float, Callable[[], Any]]],
     seconds: float,
 ) -> dict[str, Any]:
-    """Sixteen clients that never stop; ``acts`` happen at their seconds. What was answered, and /ready, second by second."""
+    """Run sixteen clients without pause while ``acts`` happen at their seconds; return all answers, and those of /ready."""
     start_time, done = time.perf_counter(), False
     answers: list[tuple[float, str]] = []
     ready: list[tuple[float, bool]] = []
@@ -219,20 +182,20 @@ async def load(
 
 
 def engine_of(process: psutil.Process) -> psutil.Process:
-    """The child that holds the model: the largest."""
+    """Return the child with the model: the largest."""
     return max(process.children(recursive=True), key=lambda child: child.memory_info().rss)
 
 
 def drill_engine(
     judge: str, pairs: Sequence[PreferencePair], right: Sequence[Answer], sign: signal.Signals, seconds: float, *options: str
 ) -> dict[str, Any]:
-    with endpoint(judge, *options) as (url, process):
+    with endpoint(judge, *GREEDY, *options) as (url, process):
         act = lambda: os.kill(engine_of(process).pid, sign)  # noqa: E731
         return asyncio.run(load(url, pairs, right, [(4.0, act)], seconds))
 
 
 def drill_garbage(pairs: Sequence[PreferencePair], kind: str) -> dict[str, Any]:
-    """An OpenAI-compatible model that always says 1, and for five seconds something else, or nothing."""
+    """Drill an OpenAI-compatible model that always answers 1, and for five seconds something else or nothing."""
     state = {"good": True}
 
     async def chat(request: Request) -> Response:
@@ -250,7 +213,7 @@ def drill_garbage(pairs: Sequence[PreferencePair], kind: str) -> dict[str, Any]:
         return JSONResponse({"object": "list", "data": []})
 
     app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"]), Route("/v1/models", models)])
-    with served(app) as url, endpoint(f"openai:m@{url}/v1", "--engine-timeout", "3") as (address, _):
+    with served(app) as url, endpoint(f"openai:m@{url}/v1", *GREEDY, "--engine-timeout", "3") as (address, _):
         acts = [(3.0, lambda: state.update(good=False)), (8.0, lambda: state.update(good=True))]
         return asyncio.run(load(address, pairs, [(0.5, [])] * len(pairs), acts, 18.0))
 
@@ -267,7 +230,7 @@ def main() -> None:
     pairs = read_pairs(options.data)[:1000]
     hf, vllm = f"hf:{options.judge}", f"vllm:{options.judge}"
     right = offline(hf, pairs)
-    args = ("--engine-args", options.vllm_args or "")
+    args = (f"engine_args={options.vllm_args or ''}",)
     drills: dict[str, Callable[[], dict[str, Any]]] = {
         **{f"openai engine {kind}": partial(drill_garbage, pairs[:64], kind) for kind in ("garbled", "babble", "hangs")},
         "hf engine killed": lambda: drill_engine(hf, pairs, right, signal.SIGKILL, 40.0),

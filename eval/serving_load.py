@@ -1,15 +1,15 @@
-"""An endpoint under more load than its engine can carry: deadlines, fairness between keys, an orderly end, memory.
+"""How does an endpoint behave under more load than its engine can carry? ``python -m eval.serving_load``
 
-``python eval/serving_load.py`` starts ``rewardlab serve`` for each of
+Each measurement starts its own ``rewardlab serve``:
 
-- rates: pairs a second of four votes offline, and over HTTP with 8, 64 and 256 requests at once, in turns;
-- overload: requests of eight votes with ``timeout_s`` at twice the rate that was measured before, whoever is answered or not;
-- fairness: a client that asks one thing after the other, alone and beside a key with 64 requests at once;
-- sigterm: 300 requests in flight, of which none may be cut;
-- memory: so many requests of one vote, and the resident memory before and after.
+- rates: pairs a second with four votes, offline and over HTTP with 8, 64 and 256 concurrent requests, in turns;
+- overload: requests of eight votes with a deadline at twice the measured capacity;
+- fairness: a client with one request at a time, alone and beside a key with 64 concurrent requests;
+- sigterm: 300 requests in flight when the server is stopped;
+- memory: resident memory before and after many requests of one vote.
 
-The engine computes on one thread, here and offline: on two, each would wait for the other whenever the server or the client
-needs a core, as they need none of a GPU's. Writes ``eval/results/serving_load.json``.
+The engine computes on one thread, here and offline: with two, the threads would wait for each other whenever the server or the
+client needs a core. Writes ``eval/results/serving_load.json``.
 """
 
 from __future__ import annotations
@@ -34,18 +34,16 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is imported
 
 import aiohttp
-from serving_drills import body_of, endpoint, rss_mb
-from serving_rate import offline as offline_votes
-from serving_rate import over_http, rate
 
+from eval.endpoints import GREEDY, JUDGING, body_of, endpoint, over_http, rss_mb
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.spec import DEMO
 from rewardlab.models.checkpoints import commit
-from rewardlab.types import PreferencePair
+from rewardlab.types import BOTH_ORDERS, PreferencePair
 
 VOTES, TIMEOUT_S = 8, 5.0
-CONCURRENCIES, TURNS = (8, 64, 256), 5
+RATE_VOTES, CONCURRENCIES, TURNS = 4, (8, 64, 256), 5
 Ask = Callable[[], Awaitable[tuple[int, float]]]
 
 
@@ -55,7 +53,7 @@ def session(url: str, key: str = "") -> aiohttp.ClientSession:
 
 
 def asker(client: aiohttp.ClientSession, bodies: Iterator[dict[str, Any]], **options: Any) -> Ask:
-    """Return a call that sends the next body, and returns (HTTP status, seconds); status 0 is a cut connection."""
+    """Return a call that sends the next body and returns (HTTP status, seconds); status 0 is a broken connection."""
 
     async def ask() -> tuple[int, float]:
         start = time.perf_counter()
@@ -70,13 +68,13 @@ def asker(client: aiohttp.ClientSession, bodies: Iterator[dict[str, Any]], **opt
 
 
 def bodies_of(pairs: Sequence[PreferencePair]) -> Iterator[dict[str, Any]]:
-    """Yield requests without end, each with a seed of its own, so that none is answered from the cache."""
+    """Yield requests without end, each with its own seed, so that the cache answers none."""
     ready = [body_of(pair, 0) for pair in pairs]
     return (ready[n % len(ready)] | {"seed": n} for n in itertools.count())
 
 
 async def flood(ask: Ask, num: int, seconds: float) -> list[tuple[int, float]]:
-    """Keep ``num`` requests in flight for so long."""
+    """Keep ``num`` requests in flight for ``seconds``; return their answers."""
     end, answers = time.perf_counter() + seconds, list[tuple[int, float]]()
 
     async def again() -> None:
@@ -93,15 +91,17 @@ def quantiles(seconds: Sequence[float]) -> dict[str, float]:
 
 
 def rates(url: str, judge: str, pairs: Sequence[PreferencePair], turns: int) -> dict[str, Any]:
-    """Pairs a second, turn by turn; the first turn warms up. Ratios are taken within a turn: the machine's speed changes."""
+    """Return pairs per second by turn, without the first. Ratios are within a turn, since the machine's speed changes."""
     here = open_generative_judge(judge, template="plain", max_tokens=64, batch_size=256)
     measured: dict[str, list[float]] = {}
     for turn in range(turns + 1):
         for name, work in {
-            "offline": lambda: offline_votes(here, pairs),
+            "offline": lambda: here.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=RATE_VOTES, seed=0),
             **{f"HTTP, {n} at once": partial(_over_http, url, pairs, n, 1000 * turn + n) for n in CONCURRENCIES},
         }.items():
-            measured.setdefault(name, []).append(rate(work, len(pairs)))
+            start = time.perf_counter()
+            work()
+            measured.setdefault(name, []).append(len(pairs) / (time.perf_counter() - start))
     kept = {name: values[1:] for name, values in measured.items()}
     ratios = {
         name: statistics.median(a / b for a, b in zip(values, kept["offline"], strict=True)) for name, values in kept.items()
@@ -110,7 +110,7 @@ def rates(url: str, judge: str, pairs: Sequence[PreferencePair], turns: int) -> 
 
 
 def _over_http(url: str, pairs: Sequence[PreferencePair], concurrency: int, seed: int) -> None:
-    asyncio.run(over_http(url, pairs, concurrency, seed))
+    asyncio.run(over_http(url, pairs, num_votes=RATE_VOTES, concurrency=concurrency, seed=seed))
 
 
 async def overload(url: str, pairs: Sequence[PreferencePair], seconds: float) -> dict[str, Any]:
@@ -215,14 +215,14 @@ def main() -> None:
             "memory": ((), lambda url, process: memory(url, pairs, process, options.requests)),
         }
         if options.only in (None, "rates"):
-            with endpoint(judge, "--temperature", "1") as (url, _):
+            with endpoint(judge, *JUDGING) as (url, _):
                 measured = rates(url, judge, pairs, TURNS)
             result["rates"] = {"command": shlex.join(["python", *sys.argv]), "commit": commit(), **measured}
             print("rates", json.dumps(result["rates"]), flush=True)
             options.out.write_text(json.dumps(result, indent=1) + "\n")
         for name, (arguments, drill) in drills.items():
             if options.only in (None, name):
-                with contextlib.suppress(ProcessLookupError), endpoint(judge, *arguments) as (url, process):
+                with contextlib.suppress(ProcessLookupError), endpoint(judge, *GREEDY, *arguments) as (url, process):
                     measured = asyncio.run(drill(url, process))  # type: ignore[arg-type]
                 result[name] = {"command": shlex.join(["python", *sys.argv]), "commit": commit(), **measured}
                 print(name, json.dumps(result[name]), flush=True)

@@ -1,14 +1,12 @@
-"""Seconds per RL step of every critic-free recipe against TRL's own GRPO step: `python eval/step_time.py`, by hand.
+"""How fast is a training step? Every critic-free recipe against TRL's own GRPO step: `python eval/step_time.py`
 
-All take the same model, pairs, prompts per batch, group size and completion length, in turns, each in a process of its
-own: what one leaves in memory is not the next one's. A step is sampling, scoring and one update. A recipe with a KL term
-(a forward pass of the reference more) is compared with TRL's with one, one without with TRL's without. Dynamic sampling
-draws more rollouts than it trains on and is left out. Prints the median ratio over the turns and its range, and the ratio
-of what training took of memory at its height.
+All take the same model, pairs, prompts per batch, group size and completion length, in turns, each in its own process, so that
+none inherits memory. A step is sampling, scoring and one update. A recipe with a KL term (one more forward pass of the
+reference) is compared with TRL's step with one, a recipe without with TRL's without. Dynamic sampling is left out: it samples
+more rollouts than it trains on. Prints the median ratio over the turns with its range, and the ratio of peak training memory.
 
-`--mixed` takes prompts of four lengths, 200 to 1,250 tokens with one image each, micro-batches of eight rollouts, and an
-untrained model instead of a quickstart's; it times by the processor's clock on one thread, which other work on the machine
-moves little.
+`--mixed` takes prompts of four lengths (200 to 1,250 tokens, one image each), micro-batches of eight rollouts and an untrained
+model. It measures CPU time on one thread, which other work on the machine hardly changes.
 """
 
 from __future__ import annotations
@@ -72,7 +70,7 @@ QUESTION_TOKENS = (150, 400, 800, 1200)  # a prompt has about 50 more
 
 
 class StepTimer(TrainerCallback):
-    """Seconds of every optimizer step, from its first rollout until its gradients are there, in ``seconds``."""
+    """Records the ``seconds`` of every optimizer step, from its first rollout to its gradients."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock, self._start = clock, 0.0
@@ -86,7 +84,7 @@ class StepTimer(TrainerCallback):
 
 
 class TRLReward:
-    """A reward function of ours, as TRL calls its own."""
+    """One of our reward functions with the signature of TRL's."""
 
     __name__ = "trl_reward"
 
@@ -121,7 +119,7 @@ def trl_grpo(
     make: Callable[..., GRPOTrainer] = GRPOTrainer,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> GRPOTrainer:
-    """Return TRL's trainer as it comes, with the shapes and the reward of ours."""
+    """Return TRL's trainer with our shapes and reward."""
     ours = trl_arguments(config, out)
     shared = {f.name: getattr(ours, f.name) for f in fields(GRPOConfig) if f.init and f.name in KEPT}
     suppress = {"suppress_tokens": vision_token_ids(model.config)}
@@ -150,14 +148,14 @@ def memory_mib(field: str) -> float:
 
 
 def save_untrained_model(folder: Path) -> None:
-    """Write a small model with random weights: its rollouts are as long as they may be."""
+    """Write a small model with random weights; its rollouts have the maximum length."""
     pairs, truths = make_pairs(300, seed=0, held_out=False)
     tokenizer = train_tokenizer(corpus(pairs, truths, random.Random(0)), 700)
     save_model(folder, build_model(tokenizer, hidden=64, layers=2, seed=0), build_processor(tokenizer))
 
 
 def mixed_pairs(tokenizer: Any) -> list[PreferencePair]:
-    """Return pairs whose questions have one number of tokens of :data:`QUESTION_TOKENS` after the other."""
+    """Return pairs whose questions cycle through the lengths of :data:`QUESTION_TOKENS`."""
     pairs = make_pairs(400, seed=0, held_out=False)[0]
     words = tokenizer(" ".join(pair.question for pair in pairs))["input_ids"]
     lengths = [QUESTION_TOKENS[n % len(QUESTION_TOKENS)] for n in range(len(pairs))]
@@ -166,8 +164,8 @@ def mixed_pairs(tokenizer: Any) -> list[PreferencePair]:
 
 
 def measure(name: str, recipe: dict[str, Any], run: Path, steps: int, mixed: bool) -> tuple[float, float]:
-    """Return (seconds a step, the first left out; MiB that training took at its height) of one short run from the SFT
-    checkpoint, or from the untrained model in ``run``."""
+    """Return (seconds per step without the first, peak MiB of training) of a short run from the SFT checkpoint, or from the
+    untrained model in ``run``."""
     template, timer = load_template("plain"), StepTimer(time.process_time if mixed else time.perf_counter)
     checkpoint = run if mixed else run / "sft" / "final"
     if mixed:
@@ -214,7 +212,7 @@ def main() -> None:
 
 
 def compare(options: argparse.Namespace, run: Path) -> dict[str, Any]:
-    """Time all recipes in turns, print the table, and return its figures by recipe."""
+    """Time all recipes in turns, print the table, and return its values by recipe."""
     recipes: dict[str, dict[str, Any]] = {name: {"advantage": "grpo", **recipe} for name, recipe in BASELINES.items()}
     for path in sorted((ROOT / "configs" / "rl").glob("*.yaml")):
         of_hardware = path.stem.startswith("stable_reinforce_")

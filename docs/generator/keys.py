@@ -23,6 +23,8 @@ TITLES = {
     "prm": ("Process reward model", "rewardlab prm --config"),
     "steps": ("Step labels", "rewardlab steps --config"),
     "recipes": ("Mapping of a source", "rewardlab data build FILE.yaml"),
+    "harden": ("Hardening loop", "rewardlab harden --config"),
+    "pipelines": ("Pipeline", "rewardlab quickstart"),
     "judge": ("Judge", "rewardlab bench run --judge"),
     "suite": ("Benchmark suite", "rewardlab bench suite FILE.yaml"),
 }

@@ -1,4 +1,4 @@
-"""Results filled into pages: ``<!-- results: NAME -->`` is a table of ``eval/results/NAME.json``, ``NAME.md`` that file."""
+"""Results in pages: ``<!-- results: NAME -->`` becomes a table of ``eval/results/NAME.json``, ``NAME.md`` that file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def percent(cell: Cell, *, key: str = "mean", scale: float = 100.0, sign: str = 
 
 
 def source(result: Cell, *, command: str = "") -> str:
-    """Return the line that says how the numbers were made."""
+    """Return the line with the command and the commit of a result."""
     name = re.sub(r" --vllm-args .*", " ...", str(result.get("command", command)))
     return f"\n`{name}`, commit {result['commit'][:7]}{' with changes' if result['commit'].endswith('+dirty') else ''}.\n"
 
@@ -54,7 +54,7 @@ def serving_rate(result: Cell) -> str:
     ]
     latency = result["http_latency_ms"]
     return (
-        table("what judges | pairs a second, median of five turns | single turns", rows)
+        table("judge | pairs per second, median of five turns | single turns", rows)
         + "\n"
         + table("ratio within a turn | median | single turns, %", ratios)
         + f"\nHTTP alone: {latency['median']:.1f} ms (median), {latency['p95']:.1f} ms (95th percentile).\n"
@@ -82,7 +82,8 @@ def serving_drills(result: Cell) -> str:
     memory = ", ".join(f"{name} {100 * growth:+.1f} %" for name, growth in crowd["rss_growth"].items())
     return (
         table(
-            "fault | right answers | failed requests | failures, s after the fault | `/ready` said no, s | right after it", rows
+            "fault | right answers | failed requests | failures, s after the fault | not ready, s | right afterwards",
+            rows,
         )
         + f"\n{crowd['requests']:,} requests in {crowd['seconds']:.0f} s:\n\n"
         + table("kind and answer | requests", seen)
@@ -94,13 +95,13 @@ def serving_drills(result: Cell) -> str:
 def serving_load(result: Cell) -> str:
     over, fair, end = (result[name] for name in ("overload", "fairness", "sigterm"))
     rows = [
-        ("twice the rate it can do: good answers, of that rate", f"{100 * over['goodput']:.0f} %"),
+        ("twice the capacity: good answers over capacity", f"{100 * over['goodput']:.0f} %"),
         (
             f"p50 and p99 of good answers, s (deadline {over['timeout_s']:g} s)",
             f"{over['good']['p50_s']:.2f}, {over['good']['p99_s']:.2f}",
         ),
         ("answers by status", _counts(over["statuses"])),
-        ("a lone client beside a flood of 64: its p50, of that alone", f"{fair['p50_ratio']:.2f}"),
+        ("p50 of a lone client beside 64 requests, over its p50 alone", f"{fair['p50_ratio']:.2f}"),
         ("SIGTERM with 300 in flight: answers by status", _counts(end["statuses"])),
         ("exit status", end["exit_status"]),
     ]
@@ -116,7 +117,7 @@ def serving_load(result: Cell) -> str:
         (name, f"{statistics.median(values):.1f}", f"{100 * rates['of_offline'][name]:.0f} %")
         for name, values in rates["pairs_per_second"].items()
     ]
-    head = "four votes in both orders | pairs a second, median of turns | of offline, median within a turn"
+    head = "four votes in both orders | pairs per second, median of turns | ratio to offline, median within a turn"
     return text + "\n" + table(head, speeds)
 
 
@@ -124,11 +125,11 @@ def serving_trainers(result: Cell) -> str:
     names = [name for name in result if isinstance(result[name], Mapping)]
     facts = [
         ("steps of the trainer", "steps"),
-        ("rewards asked for", "rewards"),
-        ("rewards above or below 0", "not_zero"),
-        ("rewards that are not those of an undisturbed server", "other_than_of_an_undisturbed_server"),
+        ("rewards requested", "rewards"),
+        ("nonzero rewards", "not_zero"),
+        ("rewards that differ from an undisturbed server's", "other_than_of_an_undisturbed_server"),
         ("rewards that are None", "none"),
-        ("of these the judge had no verdict either way", "none_of_an_undisturbed_server"),
+        ("of these, None for an undisturbed server as well", "none_of_an_undisturbed_server"),
     ]
     rows = [(words, *(f"{result[name][key]:,}" for name in names)) for words, key in facts]
     rows.append(("seconds", *(f"{result[name]['seconds']:.0f}" for name in names)))
@@ -182,7 +183,7 @@ def leaks(result: Cell) -> str:
         + table("copy of a text of 40 words | found, %", [(kind, cell(hits)) for kind, hits in texts["copies"].items()])
         + f"\nFalse alarms: {texts['false_alarms']['found']} of {texts['false_alarms']['of']:,} other texts.\n\n"
         + table("200,000 text pairs | pairs a second | peak memory, MiB", rates)
-        + f"\nThese speeds are of commit {result['speeds_commit'][:7]}.\n"
+        + f"\nThe speeds are of commit {result['speeds_commit'][:7]}.\n"
         + source(result)
     )
 
@@ -196,13 +197,13 @@ def distill_scale(result: Cell) -> str:
         ("pairs in the set", f"{whole['pairs_in_the_set']:,} of {whole['pairs']:,}"),
         ("kills", whole["kills"]),
         ("seconds", f"{whole['seconds']:.0f}"),
-        ("memory at most; in the first minute, MiB", "{peak}; {first_minute}".format(**whole["memory_mib"])),
+        ("peak memory; in the first minute, MiB", "{peak}; {first_minute}".format(**whole["memory_mib"])),
         ("bill: server; journal, USD", "{server:.2f}; {journal:.2f}".format(**whole["cost_usd"])),
         ("answers lost to kills", whole["answers_lost_to_kills"]),
     ]
     return "\n".join(
         [
-            table("client | requests a second, median of five turns | single turns", rows),
+            table("client | requests per second, median of five turns | single turns", rows),
             table("`rewardlab distill` over | ratio within a turn, median | single turns", over),
             table("budget, USD | spent | left, %", money),
             table("200,000 pairs with pictures | ", facts),
@@ -242,7 +243,7 @@ TABLES: dict[str, Callable[[Cell], str]] = {
 
 
 def included(text: str) -> str:
-    """Return a results file without its title and its pictures, its headings one level lower."""
+    """Return a results file without its title and pictures, with its headings one level lower."""
     body = re.sub(r"\A# .*\n|^!\[.*\n\n?", "", text, flags=re.MULTILINE)
     return re.sub(r"^(#+ )", r"#\1", body, flags=re.MULTILINE).strip() + "\n"
 
@@ -253,12 +254,12 @@ def _replacement(match: re.Match[str], *, folder: Path, where: str) -> str:
         return demo_judges(folder)
     if name.endswith(".md"):
         text = re.sub(r"^!\[.*\]\(.*\)\n\n?", "", (folder / name).read_text(encoding="utf-8"), flags=re.MULTILINE)
-        return included(text)  # a page shows the pictures of its results itself, where they are spoken of
+        return included(text)  # a page places the pictures of its results itself
     if name not in TABLES:
         raise ValueError(f"{where}: no results {name!r}; expected {', '.join(TABLES)}, demo_judges, or a file of eval/results")
     return TABLES[name](json.loads((folder / f"{name}.json").read_text(encoding="utf-8")))
 
 
 def fill_results(markdown: str, folder: Path, *, where: str) -> str:
-    """Return a page with its marks replaced. Raise ValueError for a mark that names no result."""
+    """Return a page with its marks replaced. Raise ValueError for a mark without a result."""
     return MARK.sub(partial(_replacement, folder=folder, where=where), markdown)

@@ -13,7 +13,7 @@ HEAD = """# Modules
 Every module with the first sentence of its docstring. A module imports only from its own layer and from earlier ones:
 `types`, `errors`, `extensions`, then `prompts`, `verdicts`, `metrics`, `rl`, then `config`, `processes`, `reporting`, then
 `data`, `samplers`, `models`, then `judging`, `rewards`, `distill`, then `training`, `benchmarks`, `serving`, `integrations`,
-then `demo`, `curation`, `health`, and last `cli`. A test verifies this.
+then `demo`, `curation`, `health`, `pipelines`, and last `cli`. A test verifies this.
 
 Outside the package: `configs/` (one YAML per named run), `data_recipes/` (one file per public source), `eval/` (suites,
 protocols, studies, results), `notebooks/`, `tests/` (mirrors the package).

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: each calls a server by one foreign client, and prints a line of JSON for every call.
+"""Shared code of the scripts in this folder: each calls a server with one foreign client and prints a line of JSON per call.
 
 They run in environments of their own, which lack this project: only the standard library is imported here.
 """
@@ -18,8 +18,8 @@ CHATML = "<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 
 
 def call(name: str, action: Callable[[], Any], expected: Any = None, *, refused: str = "") -> None:
-    """Print what became of a call: it worked if it gave ``expected`` (None: anything), or was refused if it failed with a text
-    that holds ``refused``."""
+    """Print the outcome of a call: it worked if it returned ``expected`` (None: anything), and was refused if it failed with a
+    text that contains ``refused``."""
     try:
         value = action()
         good = not refused and (expected is None or value == expected)

@@ -1,52 +1,45 @@
-"""The loop closed: a policy trained by TRL's own GRPOTrainer on rewards from a running endpoint, and best-of-N by that judge.
+"""Does a served judge improve a policy? ``python -m eval.studies closed_loop``
 
-Nothing here knows how a judgment comes about: questions and images go out over HTTP through
-:mod:`rewardlab.integrations.trl`, rewards come back. The demo's truth measures what became of the policy, on questions that
-neither it nor the judge was trained on.
+TRL's own GRPOTrainer trains a tiny policy on rewards from a running endpoint, and the endpoint picks the best of N answers. The
+trainer knows nothing about judgments: questions and images go out over HTTP through :mod:`rewardlab.integrations.trl`, and
+rewards come back. The demonstration's truth measures the policy on questions that neither it nor the judge was trained on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import httpx
+import numpy as np
 from datasets import Dataset, Features, List, Value
 from datasets import Image as ImageFeature
 from trl import GRPOConfig, GRPOTrainer
 
+from eval.endpoints import JUDGING, endpoint
 from eval.studies.policy import Settings as StartSettings
 from eval.studies.policy import start_config
-from eval.studies.policy_trials import MANY_WORDED, START, is_right
-from rewardlab.data.pairs import read_pairs
-from rewardlab.demo.build import BASE, TEST, TRAIN
-from rewardlab.errors import EndpointError
+from eval.studies.policy_trials import START, is_right, questions, right_answers
+from eval.studies.study import Quickstart, make_once
+from eval.studies.tables import mean_of
 from rewardlab.integrations.client import RewardClient
 from rewardlab.integrations.trl import judge_reward
+from rewardlab.metrics.intervals import mean_interval
+from rewardlab.models.checkpoints import commit
 from rewardlab.models.loading import load_model
-from rewardlab.processes import end_with_parent
-from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.run.folder import FINAL, is_finished
 from rewardlab.training.sft import train_sft
-from rewardlab.types import FinishReason, Order, PreferencePair
-
-ANSWER = load_template("answer")
+from rewardlab.types import Order, PreferencePair
 
 
 @dataclass(frozen=True)
 class Settings:
-    """``kl`` is GRPO's beta; ``candidates`` the N of best-of-N; ``num_test`` held-out questions."""
+    """``kl`` is GRPO's beta; ``candidates`` the N of best of N; ``num_test`` held-out questions."""
 
     steps: int = 60
     prompts: int = 16  # a step
@@ -59,53 +52,16 @@ class Settings:
     start: StartSettings = field(default_factory=StartSettings)
 
 
-@contextmanager
-def serving(judge: Path, *options: str) -> Iterator[str]:
-    """Run ``rewardlab serve`` in another process and yield its address once it is ready. Raise EndpointError if it ends."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", f"hf:{judge}", "--port", str(port), *options]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        preexec_fn=end_with_parent,
-    )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        while True:
-            if process.poll() is not None:
-                raise EndpointError(f"{' '.join(command)}: ended with status {process.returncode}")
-            with suppress(httpx.HTTPError):
-                if httpx.get(f"{url}/ready", timeout=5).status_code == 200:
-                    break
-            time.sleep(0.2)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(90)
-
-
-def questions(path: Path) -> list[PreferencePair]:
-    """Return the pairs whose question has one right answer."""
-    return [pair for pair in read_pairs(path) if pair.question != MANY_WORDED]
-
-
-def first_policy(run: Path, out: Path, settings: Settings) -> Path:
-    """Return the initial policy: the demo's base model, trained on partly wrong answers. Made once in ``out``."""
-    return taught_policy(questions(run / "demo" / TRAIN), run / "demo" / BASE, out, settings)
-
-
-def taught_policy(pairs: Sequence[PreferencePair], base: Path, out: Path, settings: Settings) -> Path:
-    """Return a model trained on partly wrong answers to the pairs' questions. Made once in ``out``."""
+def first_policy(quickstart: Quickstart, out: Path, settings: Settings) -> Path:
+    """Return the initial policy: the demonstration's base model, trained on partly wrong answers. Made once in ``out``."""
     if not is_finished(out / START):
+        pairs = questions(quickstart.train)
         wrong = len(pairs) - round(settings.start.start_right * len(pairs))
         rows = [
             replace(pair, judgment=pair.responses[(pair.preferred or 0) ^ (n < wrong)], order=Order.GIVEN)
             for n, pair in enumerate(pairs)
         ]
-        train_sft(rows, start_config(settings.start, base=base), out / START)
+        train_sft(rows, start_config(settings.start, base=quickstart.base), out / START)
     return out / START / FINAL
 
 
@@ -120,18 +76,9 @@ def dataset(pairs: Sequence[PreferencePair]) -> Dataset:
 
 
 def train(policy: Path, pairs: Sequence[PreferencePair], url: str, settings: Settings, *, seed: int, out: Path) -> GRPOTrainer:
-    """TRL's trainer after its steps; answers to one question are compared with each other by the judge at ``url``."""
+    """Return TRL's trainer after its steps; the judge at ``url`` compares the answers to one question with each other."""
     model, processor = load_model(str(policy), device="cpu")
-    config = grpo_config(settings, seed=seed, out=out)
-    trainer = GRPOTrainer(
-        model, reward_funcs=judge_reward(url), args=config, train_dataset=dataset(pairs), processing_class=processor
-    )
-    trainer.train()
-    return trainer
-
-
-def grpo_config(settings: Settings, *, seed: int, out: Path) -> GRPOConfig:
-    return GRPOConfig(
+    config = GRPOConfig(
         output_dir=str(out),
         seed=seed,
         max_steps=settings.steps,
@@ -147,20 +94,22 @@ def grpo_config(settings: Settings, *, seed: int, out: Path) -> GRPOConfig:
         logging_steps=1,
         save_strategy="no",
     )
+    trainer = GRPOTrainer(
+        model, reward_funcs=judge_reward(url), args=config, train_dataset=dataset(pairs), processing_class=processor
+    )
+    trainer.train()
+    return trainer
 
 
 def answers(
     model: Any, processor: Any, pairs: Sequence[PreferencePair], settings: Settings, *, num: int, seed: int
 ) -> list[list[str]]:
     """Return ``num`` sampled answers to each question; a truncated one is empty."""
-    prompts = [build_messages(pair, order=Order.GIVEN, template=ANSWER) for pair in pairs]
-    params = SamplingParams(num, 1.0, max_tokens=settings.max_tokens, seed=seed)
-    drawn = HFSampler(model.eval(), processor, batch_size=256).sample(prompts, params)
-    return [[answer.text if answer.finish is FinishReason.STOP else "" for answer in row] for row in drawn]
+    return right_answers(model, processor, pairs, SamplingParams(num, 1.0, max_tokens=settings.max_tokens, seed=seed))[1]
 
 
-def right_share(answers_of: Sequence[Sequence[str]], pairs: Sequence[PreferencePair]) -> list[float]:
-    """Return, for each question, the share (0..1) of its answers that are right."""
+def accuracies(answers_of: Sequence[Sequence[str]], pairs: Sequence[PreferencePair]) -> list[float]:
+    """Return, for each question, the fraction of its answers that are right."""
     return [sum(is_right(text, pair) for text in row) / len(row) for row, pair in zip(answers_of, pairs, strict=True)]
 
 
@@ -184,14 +133,71 @@ async def choose_best(answers_of: Sequence[Sequence[str]], pairs: Sequence[Prefe
 
 
 def best_of_n(answers_of: Sequence[Sequence[str]], pairs: Sequence[PreferencePair], url: str) -> dict[str, list[float]]:
-    """Return, for each question, whether the chosen answer is right, and whether any is (the upper bound of any choice)."""
+    """Return, for each question, whether the chosen answer is right, and whether any is (the upper bound of a choice)."""
     with ThreadPoolExecutor(1) as thread:  # a notebook has a loop of its own running
         picked = thread.submit(lambda: asyncio.run(choose_best(answers_of, pairs, url))).result()
     return {
         "chosen": [float(text is not None and is_right(text, pair)) for text, pair in zip(picked, pairs, strict=True)],
-        "any": [float(share > 0) for share in right_share(answers_of, pairs)],
+        "any": [float(share > 0) for share in accuracies(answers_of, pairs)],
     }
 
 
-def held_out(run: Path, settings: Settings) -> list[PreferencePair]:
-    return questions(run / "demo" / TEST)[: settings.num_test]
+def held_out(quickstart: Quickstart, settings: Settings) -> list[PreferencePair]:
+    return questions(quickstart.test)[: settings.num_test]
+
+
+def over_questions(scores: Sequence[float]) -> dict[str, Any]:
+    return {"mean": float(np.mean(scores)), "interval": list(mean_interval(scores))}
+
+
+def run_closed_loop(run: Path, out: Path, settings: Settings, num_seeds: int) -> dict[str, Any]:
+    """Return the results before and after training; a finished seed is kept in ``out``.
+
+    Intervals of one policy are over questions, those of trained policies over seeds (Student's).
+    """
+    quickstart = Quickstart(run)
+    quickstart.require("rl", files=(quickstart.train, quickstart.test))
+    pairs, test = questions(quickstart.train), held_out(quickstart, settings)
+    policy = first_policy(quickstart, out, settings)
+    with endpoint(f"hf:{quickstart.judge('rl')}", *JUDGING, "policy=weighted") as (url, _):
+        model, processor = load_model(str(policy), device="cpu")
+        texts = answers(model, processor, test, settings, num=settings.candidates, seed=1)
+        began = time.perf_counter()
+        best, before = best_of_n(texts, test, url), accuracies(texts, test)
+        seconds = time.perf_counter() - began
+
+        def trial(seed: int) -> dict[str, Any]:
+            clock = time.perf_counter()
+            trainer = train(policy, pairs, url, settings, seed=seed, out=out / f"seed_{seed}")
+            logs = [row for row in trainer.state.log_history if "reward" in row]
+            after = answers(trainer.model, processor, test, settings, num=settings.candidates, seed=1)
+            return {
+                "sampled": float(np.mean(accuracies(after, test))),
+                "chosen": float(np.mean(best_of_n(after, test, url)["chosen"])),
+                "reward_std": [row["reward_std"] for row in logs],
+                "kl": [row.get("kl") for row in logs],
+                "seconds": time.perf_counter() - clock,
+            }
+
+        trials = [
+            make_once(out / f"{settings.steps}_steps_seed_{seed}.json", lambda seed=seed: trial(seed))  # type: ignore[misc]
+            for seed in range(num_seeds)
+        ]
+    return {
+        "command": "python -m eval.studies closed_loop",
+        "commit": commit(),
+        "questions": len(test),
+        "candidates": settings.candidates,
+        "steps": settings.steps,
+        "answers_a_step": settings.prompts * settings.group,
+        "before": {
+            "sampled": over_questions(before),
+            "best_of_n": over_questions(best["chosen"]),
+            "any_of_n": over_questions(best["any"]),
+            "gain": over_questions([a - b for a, b in zip(best["chosen"], before, strict=True)]),
+            "seconds": seconds,
+        },
+        "after": {name: mean_of([trial[name] for trial in trials]) for name in ("sampled", "chosen")},
+        "change": mean_of([trial["sampled"] - float(np.mean(before)) for trial in trials]),
+        "trials": trials,
+    }

@@ -1,4 +1,4 @@
-"""What a judge is worth on held-out pairs, in the columns of the method table."""
+"""The scores of a judge on held-out pairs: the columns of the method table."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from rewardlab.benchmarks.scores import verified_vote
-from rewardlab.demo.server import favored_response
+from rewardlab.demo.server import check_consistency, favored_response
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, micro, position_bias, swap_consistency
 from rewardlab.prompts import Template
+from rewardlab.rewards.consistency import consistency_prompt, read_consistency
 from rewardlab.samplers.base import Sampler
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.self_verifying import SelfVerifying
@@ -24,8 +25,10 @@ VOTES = 15  # of a majority
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Judges pairs in both orders, by ``num_votes`` sampled judgments in each and a greedy one; an answer without a verdict is
-    wrong. The draws' seed is the same for all judges."""
+    """Judges pairs in both orders, with ``num_votes`` sampled judgments and a greedy one in each.
+
+    An answer without a verdict is wrong. All judges share the seed of the samples.
+    """
 
     processor: Any
     template: Template
@@ -34,8 +37,8 @@ class Evaluator:
     seed: int
 
     def judge(self, model: Any, *, verify: bool, temperature: float = 1.0) -> GenerativeJudge:
-        """Return the judge of a model that samples; it is put into evaluation mode. ``verify``: each judgment is verified and,
-        where found wrong, revised (PAG)."""
+        """Return the judge of a model, which is put into evaluation mode. ``verify``: each judgment is verified and, if found
+        wrong, revised (PAG)."""
         sampler: Sampler = HFSampler(model.eval(), self.processor, batch_size=512)
         return GenerativeJudge(
             SelfVerifying(sampler) if verify else sampler, self.template, max_tokens=self.max_tokens, temperature=temperature
@@ -50,10 +53,9 @@ class Evaluator:
     def scores(
         self, model: Any, pairs: Sequence[PreferencePair], *, verify: bool = False, num_vote_pairs: int = 0
     ) -> dict[str, Any]:
-        """Return a row of the table. With ``verify`` it is that of the last judgments; ``revision`` has the first.
+        """Return a row of the table. With ``verify`` it scores the last judgments; ``revision`` has the first.
 
-        ``vote_15``: accuracy of the majority of 15 judgments in one order, of the first ``num_vote_pairs`` pairs. They are
-        further judgments, unless there are 15 of each pair already.
+        ``vote_15``: accuracy of the majority of 15 judgments in one order, on the first ``num_vote_pairs`` pairs.
         """
         sampled = self.judgments(model, pairs, self.num_votes, verify=verify)
         greedy = self.judgments(model, pairs, 1, verify=verify, temperature=0.0)
@@ -67,7 +69,7 @@ class Evaluator:
         return row
 
     def greedy_accuracy(self, model: Any, pairs: Sequence[PreferencePair], *, verify: bool = False) -> float:
-        """Return the share (0..1) of pairs and orders whose greedy judgment is right."""
+        """Return the fraction of pairs and orders whose greedy judgment is right."""
         return _accuracy(self.judgments(model, pairs, 1, verify=verify, temperature=0.0), pairs)
 
 
@@ -85,8 +87,8 @@ def _accuracy(judgments: Sequence[Judgment], pairs: Sequence[PreferencePair]) ->
 
 
 def scores_of(sampled: Sequence[Judgment], greedy: Sequence[Judgment], pairs: Sequence[PreferencePair]) -> dict[str, Any]:
-    """Return a table's row from a judge's votes. Whether an order flips the winner is read from the greedy votes, of which
-    there is one in each order: sampled ones also flip by chance. Raise ValueError without a pair."""
+    """Return a row of the table from a judge's votes. Greedy votes, one in each order, decide whether an order flips the
+    winner: sampled ones also flip by chance. Raise ValueError without a pair."""
     if not pairs:
         raise ValueError("there is no pair to judge")
     items, firm, votes = labeled(sampled, pairs), labeled(greedy, pairs), _votes(sampled, pairs)
@@ -110,8 +112,8 @@ def scores_of(sampled: Sequence[Judgment], greedy: Sequence[Judgment], pairs: Se
 
 
 def revision_of(judgments: Sequence[Judgment], pairs: Sequence[PreferencePair], verdict_format: str) -> dict[str, float]:
-    """Return what verification does to sampled judgments, as shares (0..1) of all of them: right at first, right at last, right
-    ones that are lost, wrong ones that are mended, and those that were revised."""
+    """Return the effect of verification as fractions of all sampled judgments: right at first, right at last, right ones lost,
+    wrong ones corrected (``mended``), and revised ones."""
     votes = [verified_vote(vote, preferred, verdict_format) for vote, preferred in _votes(judgments, pairs)]
     return {
         "first": float(np.mean([vote.first_right for vote in votes])),
@@ -120,3 +122,13 @@ def revision_of(judgments: Sequence[Judgment], pairs: Sequence[PreferencePair], 
         "mended": float(np.mean([vote.last_right and not vote.first_right for vote in votes])),
         "revised": float(np.mean([vote.revised for vote in votes])),
     }
+
+
+class LocalChecker:
+    """The demonstration's consistency checker in this process, a :class:`rewardlab.rewards.scorer.ConsistencyJudge`."""
+
+    rounds = 1
+
+    async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
+        """Return 1 if the reasoning supports the verdict, -1 if it contradicts it, 0 if it takes no side."""
+        return read_consistency(check_consistency(consistency_prompt(question, reasoning, verdict)))

@@ -11,8 +11,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from eval.studies.method_summary import BASE
-from eval.studies.methods import ARMS, VALIDATION_SEED
+from eval.studies.methods import ARMS, BASE, VALIDATION_SEED
 
 COLOURS = ("#9db7cf", "#1f4e79")  # the smaller budget, the larger
 GREY, RED = "#888888", "#b5482f"
@@ -20,7 +19,7 @@ COLUMNS = 4  # of panels
 
 
 def draw_accuracy(summary: dict[str, Any], path: Path) -> None:
-    """Sampled accuracy of every method at each budget: its seeds, their mean and interval."""
+    """Draw the sampled accuracy of every method at each budget: its seeds, their mean and interval."""
     budgets = list(summary["table"])
     arms = list(summary["curves"])
     figure, axes = plt.subplots(figsize=(8.5, 0.5 * len(arms) + 1.4))
@@ -53,8 +52,8 @@ def _accuracies(summary: dict[str, Any], arm: str, budget: str) -> list[float]:
 
 
 def draw_curves(summary: dict[str, Any], path: Path) -> None:
-    """The share of right rollouts against generated tokens, a panel a method: mean of the seeds, the lowest and the highest as
-    a band, and StableReinforce's mean to compare with."""
+    """Draw the fraction of right rollouts by generated tokens, a panel per method: the mean over seeds, a band from the lowest
+    to the highest seed, and StableReinforce's mean for comparison."""
     curves = {arm: curve for arm, curve in summary["curves"].items() if curve["tokens"]}
     columns = min(COLUMNS, max(1, len(curves)))
     lines = max(1, math.ceil(len(curves) / columns))

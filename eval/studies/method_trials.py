@@ -1,11 +1,9 @@
-"""One trial of the method table: a recipe trained on a copy of the SFT judge, which is evaluated at every budget of tokens."""
+"""One trial of the method study: a recipe trained on a copy of the SFT judge, which is evaluated at every budget of tokens."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
-import math
 import shutil
 import tempfile
 import time
@@ -18,17 +16,36 @@ from typing import Any
 import numpy as np
 from transformers import PrinterCallback, TrainerCallback
 
-from eval.studies.checker import LocalChecker
-from eval.studies.method_evaluation import Evaluator
-from eval.studies.methods import ARMS, VALIDATION_SEED, MethodTrial, Settings, budgets_of, config_of, critic_config, facts_of
-from eval.studies.oracle import OracleValues
-from eval.studies.runner import make_once
-from eval.studies.trials import is_numeric_failure
-from eval.studies.worlds import VALIDATION, World, require_recipes
+from eval.studies.method_evaluation import Evaluator, LocalChecker
+from eval.studies.method_report import summarize, write_tables
+from eval.studies.methods import (
+    ARMS,
+    VALIDATION_SEED,
+    Settings,
+    choose_rates,
+    config_of,
+    critic_config,
+    study_plan,
+    validation_plan,
+)
+from eval.studies.study import (
+    FiniteWeights,
+    Quickstart,
+    Trial,
+    check_arms,
+    config_digest,
+    digest,
+    is_numeric_failure,
+    make_once,
+    open_study,
+    read_records,
+    rounded,
+    run_trials,
+)
 from rewardlab.config import RLConfig, SFTConfig
 from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.data.pairs import read_pairs
-from rewardlab.errors import ConfigError
+from rewardlab.errors import ConfigError, RewardlabError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.models.checkpoints import commit, template_for
 from rewardlab.models.families import end_token_ids
@@ -38,15 +55,16 @@ from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.build import pretrain_value
-from rewardlab.training.rl import build_trainer, hard_pairs, judgment_reward_of, rl_rows
+from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows
 from rewardlab.training.run.folder import FINAL, HEALTH, METRICS, SAMPLES, VALUE
 from rewardlab.training.run.watchdog import Watchdog
 from rewardlab.training.sft import train_sft
 from rewardlab.types import Judgment
 
 VERIFYING, CRITICS = "verifying", "critics"  # folders of PAG's start, and of the fitted critics
+VALIDATION, UNLIKE = "validation.parquet", "unlike.parquet"  # beside the test pairs
 
-# Kept of every rollout batch, where a method has it: what a watchdog reads, and the learning curve.
+# The metrics of every rollout batch that a record keeps, if the method has them.
 SERIES = {
     "right": "reward/accuracy",
     "last_right": "verify/final_accuracy",
@@ -63,19 +81,19 @@ SERIES = {
     "preclip_frac": "loss/preclip_frac",
     "deleted_frac": "advantage/outlier_frac_negative",
 }
-NOTHING: dict[str, Any] = {  # of a judge whose weights are no numbers: right on nothing and invalid on all
+NOTHING: dict[str, Any] = {  # of a judge whose weights are not finite: right on nothing and invalid on all
     **dict.fromkeys(("accuracy", "greedy_accuracy", "swap_consistency", "flipped", "consistent", "length", "vote_15"), 0.0),
     **{"num_votes": 0, "invalid": 1.0, "position_bias": None, "answers": [], "unlike": 0.0},
 }
 NO_REVISION = dict.fromkeys(("first", "last", "lost", "mended", "revised"), 0.0)  # of a judge that should have verified
 
 
-class SeriesLog(TrainerCallback):
+class SeriesLog(FiniteWeights):
     """Keeps :data:`SERIES` beside the tokens generated so far, and stops a training whose weights are no longer numbers."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.rows: list[dict[str, float | None]] = []
-        self.finite = True
         self.num_tokens: Callable[[], int] = lambda: 0
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
@@ -85,24 +103,15 @@ class SeriesLog(TrainerCallback):
         row = {key: logs.get(name) for key, name in SERIES.items()}
         self.rows.append({"tokens": self.num_tokens(), **{key: rounded(value) for key, value in row.items()}})
 
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        self.finite = all(bool(weight.isfinite().all()) for weight in model.parameters())
-        control.should_training_stop |= not self.finite
-
     def columns(self) -> dict[str, list[float | None]]:
         """Return the rows by name, without what no row has."""
         names = [name for name in ("tokens", *SERIES) if any(row[name] is not None for row in self.rows)]
         return {name: [row[name] for row in self.rows] for name in names}
 
 
-def rounded(value: float | None) -> float | None:
-    """Return a number to four significant digits; None for what is none."""
-    return None if value is None or not math.isfinite(value) else float(f"{value:.4g}")
-
-
 class AtBudgets(TrainerCallback):
-    """Calls ``evaluate(budget)`` once each budget of generated tokens is reached and all that was generated is trained on,
-    ``steps_per_batch`` optimizer steps a rollout batch, and stops after the largest."""
+    """Calls ``evaluate(budget)`` when a budget of generated tokens is reached and the rollout batch is trained on, after
+    ``steps_per_batch`` optimizer steps; stops after the largest budget."""
 
     def __init__(
         self, trainer: Any, budgets: Sequence[int], evaluate: Callable[[int], dict[str, Any]], steps_per_batch: int
@@ -124,13 +133,13 @@ class AtBudgets(TrainerCallback):
                 "train_cpu_s": round(began - self._began - self._cpu_elsewhere, 1),
             }
             self.results.append(facts | self._evaluate(facts["budget"]))
-            self._left.pop(0)  # only now: a budget whose evaluation fails is one that the training did not reach
+            self._left.pop(0)  # only now: a budget whose evaluation fails counts as not reached
             model.train()
             self._cpu_elsewhere += time.process_time() - began
         control.should_training_stop |= not self._left
 
     def fail_rest(self, *, verifies: bool) -> None:
-        """Record the budgets that a training did not reach, since its weights were no numbers."""
+        """Record the budgets that a training did not reach because its weights were not finite."""
         steps, cpu = self._trainer.state.global_step, round(time.process_time() - self._began - self._cpu_elsewhere, 1)
         for budget in self._left:
             num_tokens = self._trainer.num_generated_tokens
@@ -139,60 +148,52 @@ class AtBudgets(TrainerCallback):
 
 
 class MethodContext:
-    """The SFT judge, its hard pairs, the held-out ones; every trial gets its own copy of the weights."""
+    """The SFT judge, its hard pairs and the held-out ones; every trial gets its own copy of the weights."""
 
-    def __init__(self, run: Path, settings: Settings, out: Path, configs: Path) -> None:
-        self.world = World.of(run)
-        self.settings, self.out, self.configs = settings, out, configs
-        require_recipes(configs, {arm.recipe for arm in ARMS.values()})
-        self.template = template_for(self.world.judge, None)
-        self.model, self.processor = load_model(str(self.world.judge), device="cpu")
-        self.pairs = read_pairs(self.world.train)
-        test, validation = read_pairs(self.world.test), read_pairs(self.world.validation)
-        for path, pairs, num in (
-            (self.world.test, test, settings.num_test),
-            (self.world.validation, validation, settings.num_validation),
-        ):
+    def __init__(self, run: Path, settings: Settings, out: Path) -> None:
+        self.quickstart, self.settings, self.out = Quickstart(run), settings, out
+        test_path, train_path = self.quickstart.test, self.quickstart.distilled
+        self.quickstart.require("sft", files=(train_path, test_path))
+        self.judge = self.quickstart.judge("sft")
+        own, unlike = test_path.with_name(VALIDATION), test_path.with_name(UNLIKE)
+        validation_path = own if own.exists() else test_path  # the last test pairs, unless there are others
+        self.files = {"train": train_path, "validation": validation_path, "test": test_path}
+        self.files |= {"unlike": unlike} if unlike.exists() else {}
+        self.template = template_for(self.judge, None)
+        self.model, self.processor = load_model(str(self.judge), device="cpu")
+        self.pairs, test, validation = read_pairs(train_path), read_pairs(test_path), read_pairs(validation_path)
+        for path, pairs, num in ((test_path, test, settings.num_test), (validation_path, validation, settings.num_validation)):
             if len(pairs) < num:
                 raise ConfigError(f"{path}: {len(pairs):,} pairs, fewer than the {num:,} that the study judges")
         self.test, self.validation = test[: settings.num_test], validation[-settings.num_validation :]
         if {pair.pair_id for pair in self.test} & {pair.pair_id for pair in self.validation}:
             raise ConfigError(
-                f"{self.world.test}: {len(test):,} pairs are fewer than {settings.num_test} to test and "
+                f"{test_path}: {len(test):,} pairs are fewer than {settings.num_test} to test and "
                 f"{settings.num_validation} to choose a rate by; write others to {VALIDATION} beside it"
             )
-        self.unlike = read_pairs(self.world.unlike)[: settings.num_unlike] if self.world.unlike else []
+        self.unlike = read_pairs(unlike)[: settings.num_unlike] if unlike.exists() else []
         self.evaluator = Evaluator(self.processor, self.template, settings.max_tokens, settings.num_votes, settings.seed)
-        self.commit = commit()  # of the code in memory, whatever is done to the files meanwhile
+        self.commit = commit()  # of the code in memory, whatever happens to the files meanwhile
 
     def identity(self) -> dict[str, Any]:
-        """What all trials share. A trial's record has its recipe: arms and seeds may be added to a study."""
-        return {"settings": self.settings.to_dict(), **self.world.digests()}
+        files = {name: digest(path) for name, path in self.files.items()}
+        return {"settings": asdict(self.settings), "judge": digest(self.judge), **files}
 
-    def config_of(self, trial: MethodTrial) -> RLConfig:
-        return config_of(
-            trial, self.settings, model=str(self.start_of(trial.arm)), template=self.template.name, configs=self.configs
-        )
-
-    def facts(self, trial: MethodTrial) -> dict[str, Any]:
-        """What a record of ``trial`` must agree in to count as that trial's."""
-        arm = ARMS[trial.arm]
-        oracle = None if arm.oracle is None else asdict(arm.oracle)
-        return {"config": facts_of(self.config_of(trial)), "oracle": oracle, "fit_steps": arm.fit_steps}
+    def config_of(self, trial: Trial) -> RLConfig:
+        return config_of(trial, self.settings, model=str(self.start_of(trial.arm)), template=self.template.name)
 
     def start_of(self, arm: str) -> Path:
-        """Return the checkpoint that an arm starts from; PAG's is made by :meth:`verifying`."""
-        return self.out / VERIFYING / "sft" / FINAL if ARMS[arm].recipe == "pag" else self.world.judge
+        """Return the checkpoint that an arm starts from; :meth:`verifying` makes PAG's."""
+        return self.out / VERIFYING / "sft" / FINAL if ARMS[arm].recipe == "pag" else self.judge
 
     def start(self) -> dict[str, Any]:
-        """The judge that the trials start from, measured on the test pairs."""
         return {"plain": self.measure(self.model, last=True)}
 
     def prepare(self, start: dict[str, Any]) -> None:
-        """Nothing: critics and PAG's start are made where the first trial needs them."""
+        """Nothing: the first trial that needs a critic or PAG's start makes it."""
 
     def measure(self, model: Any, *, last: bool, verify: bool = False) -> dict[str, Any]:
-        """Return a row of the table; ``last``: with the majority of 15, and the unlike pairs where there are any."""
+        """Return a row of the table; ``last``: with the majority of 15, and the unlike pairs if there are any."""
         num_vote_pairs, evaluator = self.settings.num_vote_pairs if last else 0, self.evaluator_of(verify=verify)
         row = evaluator.scores(model, self.test, verify=verify, num_vote_pairs=num_vote_pairs)
         if last and self.unlike:
@@ -200,7 +201,7 @@ class MethodContext:
         return row
 
     def evaluator_of(self, *, verify: bool) -> Evaluator:
-        """Return who measures a judge, one that verifies by turns of their own length."""
+        """Return the evaluator; turns of a judge that verifies have a length of their own."""
         return replace(self.evaluator, max_tokens=self.settings.verify_max_tokens) if verify else self.evaluator
 
     def verifying(self) -> dict[str, Any]:
@@ -224,7 +225,7 @@ class MethodContext:
         orders, num_votes = [(pair.order,) for pair in voted], self.settings.verify_votes
         write_votes(votes, judge.compare_many(voted, orders=orders, num_votes=num_votes, seed=self.settings.seed))
         config = SFTConfig(
-            model=str(self.world.judge),
+            model=str(self.judge),
             template=self.template.name,
             learning_rate=self.settings.verify_learning_rate,
             lr_scheduler="linear",
@@ -235,28 +236,20 @@ class MethodContext:
             save_steps=10_000,
             gradient_checkpointing=False,
         )
-        shutil.rmtree(folder / "sft", ignore_errors=True)  # of a start that was killed
+        shutil.rmtree(folder / "sft", ignore_errors=True)  # of a start that was interrupted
         train_sft(pairs, config, folder / "sft", votes=votes)
 
     def critic(self, arm: str, seed: int) -> dict[str, Any]:
-        """Return a fitted critic's folder and what the fit took, made once a seed for all that are fitted for as long. PAG has
-        one of its own for all seeds: three turns make it dear."""
+        """Return a fitted critic's folder and the facts of its fit, made once per seed and number of steps. All seeds share
+        PAG's: three turns make it expensive."""
         recipe, num_steps = "pag" if ARMS[arm].recipe == "pag" else "vc_ppo", ARMS[arm].fit_steps or self.settings.value_steps
         seed = VALIDATION_SEED if recipe == "pag" else seed
-        config = critic_config(
-            recipe,
-            seed,
-            self.settings,
-            num_steps=num_steps,
-            model=str(self.start_of(arm)),
-            template=self.template.name,
-            configs=self.configs,
-        )
-        # With another recipe it is another critic.
-        folder = self.out / CRITICS / f"{recipe}-{digest_of(facts_of(config))}-{seed}"
+        start = {"model": str(self.start_of(arm)), "template": self.template.name}
+        config = critic_config(recipe, seed, self.settings, num_steps=num_steps, **start)
+        folder = self.out / CRITICS / f"{recipe}-{config_digest(config)[:8]}-{seed}"  # another recipe is another critic
 
         def make() -> dict[str, Any]:
-            shutil.rmtree(folder / VALUE, ignore_errors=True)  # of a fit that was killed
+            shutil.rmtree(folder / VALUE, ignore_errors=True)  # of a fit that was interrupted
             folder.mkdir(parents=True, exist_ok=True)
             began = time.process_time()
             build = partial(build_trainer, self.rows(config), template=self.template)
@@ -269,51 +262,42 @@ class MethodContext:
     def rows(self, config: RLConfig) -> Any:
         return rl_rows(hard_pairs(self.pairs, config), self.template, both_orders=True)
 
-    def run(self, trial: MethodTrial) -> dict[str, Any]:
-        """Train up to the largest budget, and evaluate at every one; a validation trial ends at the smallest."""
-        arm = ARMS[trial.arm]
+    def run(self, trial: Trial) -> dict[str, Any]:
+        """Train up to the largest budget and evaluate at every one; a validation trial ends at the smallest."""
+        arm, is_validation = ARMS[trial.arm], trial.seed >= VALIDATION_SEED
         verifies, config = arm.recipe == "pag", self.config_of(trial)
         own_start = self.verifying() if verifies else None
         fit = self.critic(trial.arm, trial.seed) if arm.is_fitted else None
-        clock, cpu = time.perf_counter(), time.process_time()
         if fit is not None:
             config = config.model_copy(update={"value_init": fit["path"]})
         model = load_model(str(self.start_of(trial.arm)), device="cpu")[0] if verifies else copy.deepcopy(self.model)
+        budgets = self.settings.budgets[:1] if is_validation else self.settings.budgets
 
         def evaluate(budget: int) -> dict[str, Any]:
-            if trial.is_validation:
+            if is_validation:
                 return self.evaluator_of(verify=verifies).scores(model, self.validation, verify=verifies)
             return self.measure(model, last=budget == budgets[-1], verify=verifies)
 
-        budgets = self.settings.budgets[:1] if trial.is_validation else budgets_of(trial.arm, self.settings)
-        trained = self._train(trial, config, model, budgets, evaluate)
         return {
-            "arm": trial.arm,
-            "seed": trial.seed,
-            "learning_rate": trial.learning_rate,
-            **self.facts(trial),
-            **trained,
+            **self._train(trial, config, model, budgets, evaluate),
             "fit": None if fit is None else {name: value for name, value in fit.items() if name != "path"},
             "start": own_start,
-            "wall_s": round(time.perf_counter() - clock, 1),
-            "cpu_s": round(time.process_time() - cpu, 1),
             "commit": self.commit,
         }
 
     def _train(
         self,
-        trial: MethodTrial,
+        trial: Trial,
         config: RLConfig,
         model: Any,
         budgets: Sequence[int],
         evaluate: Callable[[int], dict[str, Any]],
     ) -> dict[str, Any]:
-        """Return what came of every budget, the series of the training, and what the watchdog saw."""
+        """Return the scores at every budget, the series of the training, and the watchdog's events."""
         series = SeriesLog()
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder)
             reward = self._reward(trial, config, model, out)
-            oracle = self._oracle(trial, config, model, out)
             trainer = build_trainer(
                 self.rows(config),
                 config,
@@ -324,7 +308,6 @@ class MethodContext:
                 reward=reward,
                 callbacks=[series, Watchdog(config.health, out, bootstraps=config.bootstraps)],
                 trl={"save_strategy": "no", "logging_nan_inf_filter": False},
-                **({"values": oracle} if oracle else {}),
             )
             trainer.remove_callback(PrinterCallback)
             series.num_tokens = lambda: trainer.num_generated_tokens
@@ -348,40 +331,19 @@ class MethodContext:
             "explained": {"first": explained[0], "last": float(np.mean(explained[-3:]))} if explained else None,
             "events": [{name: event[name] for name in ("step", "signs", "message")} for event in events],
             "series": series.columns(),
-            **({"oracle_tokens": oracle.num_tokens} if oracle else {}),
         }
 
-    def _reward(self, trial: MethodTrial, config: RLConfig, model: Any, out: Path) -> JudgmentReward | None:
-        """Return the reward of an arm that is paid for consistency; None where the config's own does."""
+    def _reward(self, trial: Trial, config: RLConfig, model: Any, out: Path) -> JudgmentReward | None:
+        """Return the reward of an arm with the consistency reward; None for the config's own."""
         if not ARMS[trial.arm].consistency:
             return None
         weights = RewardWeights(format=config.format_weight, consistency=self.settings.consistency_weight)
         scorer = JudgmentScorer(self.template.verdict_format, LocalChecker())
         return JudgmentReward(scorer, None, weights, ends=end_token_ids(model), samples=out / SAMPLES)
 
-    def _oracle(self, trial: MethodTrial, config: RLConfig, model: Any, out: Path) -> OracleValues | None:
-        """Return what takes the place of a critic in an arm without one; None where there is a critic, or no need of values."""
-        if (oracle := ARMS[trial.arm].oracle) is None:
-            return None
-        (samples := out / "oracle").mkdir()  # of completions, apart from those of rollouts
-        return OracleValues(
-            model,
-            self.processor,
-            judgment_reward_of(config, self.template, model, samples),
-            completions=oracle.completions,
-            stride=oracle.stride,
-            max_tokens=config.max_completion_length,
-            ends=end_token_ids(model),
-            seed=trial.seed,
-        )
-
-
-def digest_of(facts: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
-
 
 def fit_facts(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what a critic's fit took and how well it explains fresh rollouts, from the run's metrics."""
+    """Return the steps and tokens of a critic's fit and how well it explains fresh rollouts, from the run's metrics."""
     fresh = [row for row in rows if row.get("value/explained_variance") is not None]
     return {
         "steps": max((row["step"] for row in rows), default=0),
@@ -391,9 +353,35 @@ def fit_facts(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_votes(path: Path, judgments: Sequence[Judgment]) -> None:
-    """Votes in the form `rewardlab bench run` leaves them."""
+    """Write votes in the format of `rewardlab bench run`."""
     lines: list[dict[str, Any]] = [{"identity": {}}]
     for row, judgment in enumerate(judgments):
         votes = [{"order": v.order, "choice": v.verdict.choice, "text": v.completion.text} for v in judgment.votes]
         lines.append({"pass": "votes", "row": row, "votes": votes})
     write_atomic(path, "".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+def run_methods(opener: Callable[[], MethodContext], out: Path, arms: Sequence[str], *, num_seeds: int, workers: int) -> Path:
+    """Run the trials that choose the rates, then those of the table; write the report and return its path.
+
+    Raise ConfigError for an unknown arm; RewardlabError if trials failed, after all others.
+    """
+    check_arms(ARMS, arms)
+    context, failures = opener(), list[str]()
+    settings, start = context.settings, open_study(context, out)
+
+    def attempt(trials: Sequence[Trial]) -> None:
+        try:
+            run_trials(opener, trials, out, workers=workers)
+        except ConfigError:
+            raise
+        except RewardlabError as error:  # a failed trial does not stop the other arms
+            failures.append(str(error))
+
+    attempt(validation_plan(arms, settings))
+    attempt(study_plan(choose_rates(read_records(out), arms, settings.rates), num_seeds))
+    records = read_records(out)
+    report = write_tables(summarize(records, start, workers), out) if records else out
+    if failures:
+        raise RewardlabError("; ".join(failures))
+    return report

@@ -1,37 +1,28 @@
-"""Which method makes a judge better? One judge after SFT, the same pairs, two budgets of generated tokens, several seeds.
+"""Which method makes a judge better? ``python -m eval.studies methods``
 
-Every method is its recipe of ``configs/rl/``, scaled to the demo as said in ``scaled``; all have one optimizer and one reward
-(format and result; consistency is measured, and paid in one arm). Each is run at the learning rate of ``Settings.rates`` that
-is best on the validation pairs, at the smaller budget and with a seed that is not the study's.
+One judge after SFT, the same pairs, two budgets of generated tokens, several seeds. Every method is its recipe of
+``configs/rl/``, scaled to the demonstration by :func:`scaled`; all share an optimizer and a reward (format and result;
+consistency is measured, and rewarded in one arm). Each runs at the learning rate of ``Settings.rates`` that is best on the
+validation pairs, at the smaller budget and with a seed that is not the study's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from rewardlab.config import RLConfig, load_yaml
-from rewardlab.errors import ConfigError
+from eval.studies.study import Trial
+from rewardlab.config import RLConfig, find_config, load_yaml
 
-VALIDATION_SEED = 100  # of the trials that a rate is chosen by; seeds of the study are below it
-
-
-@dataclass(frozen=True)
-class Oracle:
-    """Values in a critic's place: the mean reward of ``completions`` of every ``stride``-th prefix, by the policy as it is."""
-
-    completions: int = 8
-    stride: int = 4
+VALIDATION_SEED = 100  # of the trials that choose a rate; seeds of the study are below it
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A recipe, and what the arm changes of it. ``consistency``: the demo's checker is asked, and its answer paid. ``rate_of``:
-    the arm that it has the rate of, where none is chosen for it: it differs from that in one part. ``fit_steps``: the steps for
-    which its critic is fitted, where they are not :attr:`Settings.value_steps`. ``oracle``: it has no critic. Its values cost
-    some thirty times the tokens of its rollouts, so that it ends at the smallest budget. Not for windows, nor for dialogues."""
+    """A recipe, and the arm's changes to it. ``consistency``: the demonstration's checker is queried and its answer rewarded.
+    ``rate_of``: the arm whose rate this one takes, because it differs from that arm in one part. ``fit_steps``: the steps for
+    which its critic is fitted, if not :attr:`Settings.value_steps`."""
 
     title: str
     recipe: str
@@ -39,14 +30,14 @@ class Arm:
     consistency: bool = False
     rate_of: str = ""
     fit_steps: int | None = None
-    oracle: Oracle | None = None
 
     @property
     def is_fitted(self) -> bool:
-        """Whether it has a critic, which is fitted before."""
-        return self.recipe in FITTED and self.oracle is None
+        """Whether it has a critic, which is fitted first."""
+        return self.recipe in FITTED
 
 
+BASE = "stable_reinforce"  # what all arms are compared with
 FITTED = ("ppo", "vc_ppo", "vapo", "t_ppo", "pag")  # recipes with a critic
 
 # In the order of trials: those that matter most are first.
@@ -59,9 +50,6 @@ ARMS: dict[str, Arm] = {
     "t_ppo": Arm("T-PPO", "t_ppo"),
     "pag": Arm("PAG, last judgment", "pag"),
     "starved_vc_ppo": Arm("VC-PPO, critic of 6 steps", "vc_ppo", rate_of="vc_ppo", fit_steps=6),
-    "oracle_ppo": Arm("PPO, lambda 0.95, no critic but completions", "ppo", rate_of="ppo", oracle=Oracle()),
-    "oracle_vc_ppo": Arm("VC-PPO, no critic but completions", "vc_ppo", rate_of="vc_ppo", oracle=Oracle()),
-    "oracle_vapo": Arm("VAPO, no critic but completions", "vapo", rate_of="vapo", oracle=Oracle()),
     "dapo": Arm("DAPO", "dapo"),
     "rloo": Arm("RLOO", "rloo"),
     "reinforce_pp": Arm("REINFORCE++", "reinforce_pp"),
@@ -81,68 +69,35 @@ ARMS: dict[str, Arm] = {
 class Settings:
     """Settings that all trials share; the optimizer is that of the quickstart's RL."""
 
-    budgets: tuple[int, ...] = (60_000, 300_000)  # generated in training by one trial, of whatever is trained on in the end
+    budgets: tuple[int, ...] = (60_000, 300_000)  # tokens generated in training by one trial
     rates: tuple[float, ...] = (3e-5, 1e-4, 3e-4)
-    warmup_steps: int = 5  # then the rate is constant, so that a trial at the smaller budget is one of that budget
+    warmup_steps: int = 5  # then the rate is constant: at the smaller budget a trial is one of that budget
     rollout_batch_size: int = 256
     batch_size: int = 128
     max_tokens: int = 64
     group: int = 8
     window: int = 16  # a judgment has about 27 tokens
-    value_steps: int = 320  # of the critic alone, at most; no part of the budgets
+    value_steps: int = 320  # of the critic alone, at most; outside the budgets
     value_batch_size: int = 32  # of these steps: small ones fit a critic in fewer rollouts
     value_learning_rate: float = 1e-3
     num_validation: int = 200  # pairs of another split than the test pairs, judged in both orders
     num_test: int = 300
-    num_votes: int = 2  # sampled judgments of each of them in each order; and a greedy one
+    num_votes: int = 2  # sampled judgments of each in each order, besides a greedy one
     num_vote_pairs: int = 100  # pairs of vote@15: 15 judgments of each in each order
-    num_unlike: int = 200  # pairs of the unlike test set, where the world has one
-    verify_pairs: int = 4000  # whose votes PAG's start is taught with
-    verify_votes: int = 4  # of each of them: right and wrong votes on one pair tell more than those on easy and hard pairs
+    num_unlike: int = 200  # pairs of the unlike test set, if there is one
+    verify_pairs: int = 4000  # whose votes teach PAG's start
+    verify_votes: int = 4  # of each: right and wrong votes on one pair teach more than easy and hard pairs
     verify_steps: int = 600  # SFT of PAG's start
     verify_learning_rate: float = 1e-3
-    verify_max_tokens: int = 96  # of a turn of PAG: a verification is a judgment's reasoning and a sentence more
-    verify_value_patience: int = 5  # PAG's critic is at its plateau after some ten batches; three turns make one dear
+    verify_max_tokens: int = 96  # of a turn of PAG: a verification is a sentence longer than a judgment
+    verify_value_patience: int = 5  # PAG's critic reaches its plateau after ten batches, which are expensive
     consistency_weight: float = 0.5
     seed: int = 1000  # of all evaluation
 
-    def to_dict(self) -> dict[str, Any]:
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
 
-
-@dataclass(frozen=True)
-class MethodTrial:
-    """One training run; with :data:`VALIDATION_SEED` or a seed above it, one that a rate is chosen by."""
-
-    arm: str
-    learning_rate: float
-    seed: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.arm}-{self.learning_rate:g}-{self.seed}"
-
-    @property
-    def is_validation(self) -> bool:
-        return self.seed >= VALIDATION_SEED
-
-
-def budgets_of(arm: str, settings: Settings) -> tuple[int, ...]:
-    """Return the budgets that the trials of an arm are evaluated at."""
-    return settings.budgets[:1] if ARMS[arm].oracle else settings.budgets
-
-
-def check_arms(arms: Sequence[str], known: Collection[str] = ARMS) -> None:
-    """Raise ConfigError for an arm that is not ``known``, or for none."""
-    if unknown := [arm for arm in arms if arm not in known]:
-        raise ConfigError(f"unknown arm {', '.join(unknown)}; expected some of {', '.join(known)}")
-    if not arms:
-        raise ConfigError("a study needs at least one arm")
-
-
-def validation_plan(arms: Sequence[str], settings: Settings) -> list[MethodTrial]:
-    """Return the trials by which rates are chosen: arm by arm, so that an arm is decided early."""
-    return [MethodTrial(arm, rate, VALIDATION_SEED) for arm in validated(arms) for rate in settings.rates]
+def validation_plan(arms: Sequence[str], settings: Settings) -> list[Trial]:
+    """Return the trials that choose the rates, arm by arm."""
+    return [Trial(VALIDATION_SEED, arm, rate) for arm in validated(arms) for rate in settings.rates]
 
 
 def validated(arms: Sequence[str]) -> list[str]:
@@ -150,14 +105,14 @@ def validated(arms: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(ARMS[arm].rate_of or arm for arm in arms))
 
 
-def study_plan(rates: Mapping[str, float], num_seeds: int) -> list[MethodTrial]:
-    """Return the trials of the table, seed by seed, each arm at its rate: a study that was stopped has whole seeds."""
-    return [MethodTrial(arm, rate, seed) for seed in range(num_seeds) for arm, rate in rates.items()]
+def study_plan(rates: Mapping[str, float], num_seeds: int) -> list[Trial]:
+    """Return the trials of the table, seed by seed, each arm at its rate."""
+    return [Trial(seed, arm, rate) for seed in range(num_seeds) for arm, rate in rates.items()]
 
 
 def choose_rates(records: Sequence[Mapping[str, Any]], arms: Sequence[str], rates: Sequence[float]) -> dict[str, float]:
-    """Return, of the arms that were validated at all ``rates``, the one with the highest sampled accuracy (of equals the
-    lowest)."""
+    """Return, for each arm that was validated at all ``rates``, the rate with the highest sampled accuracy (the lowest of equal
+    ones)."""
     tried = [record for record in records if record["seed"] >= VALIDATION_SEED]
     best: dict[str, float] = {}
     for arm in arms:
@@ -169,8 +124,8 @@ def choose_rates(records: Sequence[Mapping[str, Any]], arms: Sequence[str], rate
 
 
 def scaled(recipe: dict[str, Any], settings: Settings) -> dict[str, Any]:
-    """Return a recipe's method at the size of the demo: groups, windows, margins. Not its model or endpoint, and nothing of its
-    critic's pre-training, which the study does apart."""
+    """Return a recipe's method at the size of the demonstration: groups, windows, margins; without its model, its endpoint and
+    its critic's pre-training, which is a part of its own here."""
     left_out = ("model", "template", "save_steps", "consistency", "value_pretrain_steps", "value_patience", "evaluation")
     method = {name: value for name, value in recipe.items() if name not in left_out}
     if "group_size" in method:
@@ -185,7 +140,7 @@ def scaled(recipe: dict[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def shared_training(settings: Settings) -> dict[str, Any]:
-    """Return what all trainings of the study have in common. Their steps are bounded by the budget of tokens."""
+    """Return what all trainings of the study share. The budget of tokens bounds their steps."""
     return {
         "both_orders": True,
         "warmup_ratio": 0.0,
@@ -198,17 +153,17 @@ def shared_training(settings: Settings) -> dict[str, Any]:
         "save_steps": 10_000,
         "gradient_checkpointing": False,
         "consistency": {"weight": 0.0},
-        "health": {"policy": "warn"},  # what it saw is in the trial's record
+        "health": {"policy": "warn"},  # its events are in the trial's record
     }
 
 
-def config_of(trial: MethodTrial, settings: Settings, *, model: str, template: str, configs: Path) -> RLConfig:
-    """Return the config of a trial. A critic's rate is as many times the policy's as in the recipe."""
-    arm = ARMS[trial.arm]
-    method = scaled(load_yaml(configs / f"{arm.recipe}.yaml"), settings)
+def config_of(trial: Trial, settings: Settings, *, model: str, template: str) -> RLConfig:
+    """Return the config of a trial. The ratio of critic's and policy's rate is the recipe's."""
+    arm, rate = ARMS[trial.arm], trial.learning_rate or 0.0
+    method = scaled(load_yaml(find_config(f"rl/{arm.recipe}")), settings)
     if (value_rate := method.pop("value_learning_rate", None)) is not None:
         default = RLConfig.model_fields["learning_rate"].default
-        method["value_learning_rate"] = trial.learning_rate * value_rate / method.get("learning_rate", default)
+        method["value_learning_rate"] = rate * value_rate / method.get("learning_rate", default)
     schedule = {"lr_scheduler": "constant_with_warmup", "warmup_steps": settings.warmup_steps}
     values = {
         **method,
@@ -217,7 +172,7 @@ def config_of(trial: MethodTrial, settings: Settings, *, model: str, template: s
         "model": model,
         "template": template,
         "seed": trial.seed,
-        "learning_rate": trial.learning_rate,
+        "learning_rate": rate,
         "max_steps": 100_000,
         **turn_length(arm.recipe, settings),
         **arm.changes,
@@ -226,20 +181,18 @@ def config_of(trial: MethodTrial, settings: Settings, *, model: str, template: s
 
 
 def turn_length(recipe: str, settings: Settings) -> dict[str, Any]:
-    """Return the longest turn where that is not the longest judgment."""
+    """Return the length of a turn, if it is not that of a judgment."""
     return {"max_completion_length": settings.verify_max_tokens} if recipe == "pag" else {}
 
 
-def critic_config(
-    recipe: str, seed: int, settings: Settings, *, num_steps: int, model: str, template: str, configs: Path
-) -> RLConfig:
+def critic_config(recipe: str, seed: int, settings: Settings, *, num_steps: int, model: str, template: str) -> RLConfig:
     """Return the config of a critic's fit to rollouts of the start for at most ``num_steps``; ``recipe`` is VC-PPO's or PAG's.
 
-    The whole return of a rollout is the target of all critics that are fitted to a policy that stays as it is, so that PPO,
-    VC-PPO, VAPO and T-PPO begin with one critic a seed; PAG's rollouts are others.
+    The target of a critic that is fitted to a fixed policy is the whole return of a rollout. So PPO, VC-PPO, VAPO and T-PPO
+    share one critic per seed; PAG has other rollouts.
     """
     values = {
-        **scaled(load_yaml(configs / f"{recipe}.yaml"), settings),
+        **scaled(load_yaml(find_config(f"rl/{recipe}")), settings),
         **shared_training(settings),
         "model": model,
         "template": template,
@@ -253,10 +206,3 @@ def critic_config(
         **({"value_patience": settings.verify_value_patience} if recipe == "pag" else {}),
     }
     return RLConfig(**values)
-
-
-def facts_of(config: RLConfig) -> dict[str, Any]:
-    """Return what of a config two trials of an arm must share: all but rate, seed, the folders of this machine, and the
-    watchdog, which only warns. Defaults too: a record does not count once the code has another one."""
-    left_out = {"model", "value_init", "seed", "learning_rate", "value_learning_rate", "health"}
-    return config.model_dump(mode="json", exclude=left_out)

@@ -1,27 +1,27 @@
-"""What does a judge make of a policy? One that is right about half the time, paid by a judge, a scalar head, or the truth.
+"""What does a judge make of a policy? ``python -m eval.studies policy``
 
-Pairwise-RL (arXiv 2504.04950), the policy's half, in the demo: questions about images whose answer is known. All arms have one
-start, one rate, the same questions; only what pays differs. Two arms ask instead what the method makes of it: Pairwise-RL's own
-PPO, its critic fitted first, beside REINFORCE++-baseline in groups, which all others have.
+The policy's half of Pairwise-RL (arXiv 2504.04950) in the demonstration: questions about images whose answer is known. A policy
+that is right about half the time is rewarded by a judge, a scalar head, or the truth. All arms share the start, the rate and
+the questions. Two arms compare Pairwise-RL's own PPO, with a critic fitted first, with REINFORCE++-baseline of all others.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.studies.plans import Trial
+from eval.studies.study import Trial
 from rewardlab.config import PolicyConfig, RMConfig, SFTConfig, find_config, load_yaml
 
 
 @dataclass(frozen=True)
 class Arm:
-    """``judge`` is pairwise (the quickstart's judge after RL, by verdict probabilities), hardened (one that was trained against
-    hard negatives, the first that --hardened gives), least (of all that it gives, the one that pays least), scalar or truth.
+    """``judge``: pairwise (the quickstart's judge after RL, by verdict probabilities), hardened (the first of --hardened),
+    least (the lowest reward of all of --hardened), scalar or truth.
 
-    ``kl_coef`` weighs the divergence from the start in the loss (k2): what is usually done against hacked rewards. ``ppo``: the
-    method is that of ``configs/policy/pairwise_rl.yaml``.
+    ``kl_coef`` weighs the divergence from the start in the loss (k2), the usual defence of a reward. ``ppo``: the method of
+    ``configs/policy/pairwise_rl.yaml``.
     """
 
     title: str
@@ -60,16 +60,13 @@ class Settings:
     value_steps: int = 100  # of the critic alone, at most
     max_tokens: int = 24  # of an answer
     judge_tokens: int = 64
-    start_steps: int = 400  # of SFT on the answers of pairs: the policy all arms start from
-    start_right: float = 0.8  # share of the right answer among them
-    scalar_steps: int = 400  # of the scalar head, as in ``eval/calibration.py``, which chose its rate
+    start_steps: int = 400  # of SFT on the answers of pairs: the start of all arms
+    start_right: float = 0.8  # fraction of right answers among them
+    scalar_steps: int = 400  # of the scalar head; the calibration study chose its rate
     scalar_rate: float = 2e-4
     num_test: int = 400  # held-out questions
-    test_every: int = 4  # steps, after which sampled answers to them are examined
+    test_every: int = 4  # steps between two evaluations of sampled answers to them
     seed: int = 1000
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 OPTIMIZER: dict[str, Any] = {
@@ -85,20 +82,20 @@ METHOD_KEYS = ("advantage", "outliers", "preclip", "average", "value_pretrain_st
 
 
 def method_of(arm: Arm, settings: Settings) -> dict[str, Any]:
-    """Return what the arm's method changes of the defaults."""
+    """Return the arm's method: its changes to the defaults."""
     if not arm.ppo:
         return {**CRITIC_FREE, "group_size": settings.group}
     recipe = load_yaml(find_config("policy/pairwise_rl"))
     return {
         **{name: recipe[name] for name in METHOD_KEYS},
         "value_pretrain_steps": settings.value_steps,
-        "health": {"policy": "warn"},  # of a judge's pay a policy may become anything; that is what is measured
+        "health": {"policy": "warn"},  # a rewarded policy may become anything; that is measured
         "value_learning_rate": settings.value_learning_rate,
     }
 
 
 def policy_config(trial: Trial, settings: Settings, *, model: Path) -> PolicyConfig:
-    """The config of a trial: of an arm the anchor and the KL term stand in it; what pays is opened once for all trials."""
+    """Return the config of a trial. It holds the arm's anchor and KL term; the rewards are opened once for all trials."""
     return PolicyConfig(
         model=str(model),
         seed=trial.seed,

@@ -1,24 +1,22 @@
-"""One trial of the policy study: a policy trained on what an arm pays; at every step, what it earned beside what was true."""
+"""Trials of the policy study: a policy trained on an arm's reward; at every step, the reward beside the truth."""
 
 from __future__ import annotations
 
 import copy
 import random
 import tempfile
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from transformers import PrinterCallback, TrainerCallback
 
-from eval.studies.plans import Trial
 from eval.studies.policy import ARMS, Settings, policy_config, scalar_config, start_config
-from eval.studies.trials import digest
+from eval.studies.study import Quickstart, Trial, digest
+from rewardlab.config import PolicyConfig
 from rewardlab.data.pairs import read_pairs
-from rewardlab.demo.build import BASE, TEST, TRAIN
 from rewardlab.errors import ConfigError
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.metrics.running import Metrics
@@ -40,7 +38,7 @@ from rewardlab.training.sft import train_sft
 from rewardlab.types import FinishReason, Order, PreferencePair
 
 START, SCALAR = "start", "scalar"
-MANY_WORDED = "What is in the image?"  # has as many right answers as ways to say them; all other questions have one
+MANY_WORDED = "What is in the image?"  # has many right answers; all other questions have one
 
 
 def is_right(answer: str, pair: PreferencePair) -> bool:
@@ -48,8 +46,23 @@ def is_right(answer: str, pair: PreferencePair) -> bool:
     return without_thinking(answer).strip().removesuffix(".") == pair.responses[pair.preferred or 0].strip().removesuffix(".")
 
 
+def questions(path: Path) -> list[PreferencePair]:
+    """Return the pairs whose question has one right answer."""
+    return [pair for pair in read_pairs(path) if pair.question != MANY_WORDED]
+
+
+def right_answers(
+    model: Any, processor: Any, pairs: Sequence[PreferencePair], params: SamplingParams
+) -> tuple[list[list[bool]], list[list[str]]]:
+    """Return, for each question, whether each sampled answer is right (a truncated one is not), and the answers."""
+    prompts = [build_messages(pair, order=Order.GIVEN, template=load_template("answer")) for pair in pairs]
+    sampled = HFSampler(model.eval(), processor, batch_size=512).sample(prompts, params)
+    texts = [[answer.text if answer.finish is FinishReason.STOP else "" for answer in row] for row in sampled]
+    return [[bool(text) and is_right(text, pair) for text in row] for row, pair in zip(texts, pairs, strict=True)], texts
+
+
 class TruthReward:
-    """1 for the right answer, 0 for any other: what no judge can be better than."""
+    """1 for the right answer, 0 for any other: the best that a judge can be."""
 
     least: float | None = 0.0
     parity: float | None = 0.5
@@ -61,7 +74,7 @@ class TruthReward:
 
 
 class Curves:
-    """Reward and truth batch by batch, over all answers; a truncated answer is not right."""
+    """The mean reward and the truth of every batch; a truncated answer is not right."""
 
     def __init__(self) -> None:
         self.paid: list[float | None] = []
@@ -91,7 +104,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 class SignsLog(TrainerCallback):
-    """What the run logged of its signs, and held-out accuracy every so many steps: (step, share of right answers)."""
+    """Keeps the logged signs, and the held-out accuracy every so many steps: (step, accuracy)."""
 
     def __init__(self, every: int, examine: Callable[[Any], float]) -> None:
         self._every, self._examine = every, examine
@@ -114,7 +127,7 @@ class SignsLog(TrainerCallback):
 
 
 class WatchedTruth:
-    """Pays the truth, and lets the judge be asked of the same answers, for its signs."""
+    """Rewards the truth, and has the judge compare the same answers for its signs."""
 
     least: float | None = 0.0
     parity: float | None = 0.5
@@ -130,30 +143,35 @@ class WatchedTruth:
 
 
 class PolicyContext:
-    """The policy that all trials start from, what pays them, the questions to train and to be examined on."""
+    """The policy that all trials start from, the rewards, and the questions of training and evaluation."""
 
     def __init__(self, run: Path, settings: Settings, out: Path, hardened: Sequence[Path] = ()) -> None:
-        self.hardened = tuple(hardened)
-        self.base, self.sft, self.judge = run / "demo" / BASE, run / "sft" / FINAL, run / "rl" / FINAL
-        train, test = run / "demo" / TRAIN, run / "demo" / TEST
-        if not is_finished(run / "rl") or not is_finished(run / "sft") or not train.exists() or not test.exists():
-            raise ConfigError(f"{run}: holds no finished quickstart; make one with `rewardlab quickstart --out {run}`")
-        self.settings, self.out, self.files = settings, out, (train, test)
-        self.pairs = [pair for pair in read_pairs(train) if pair.question != MANY_WORDED]
-        self.test = [pair for pair in read_pairs(test) if pair.question != MANY_WORDED][: settings.num_test]
+        self.hardened, self.quickstart = tuple(hardened), Quickstart(run)
+        self.files = (self.quickstart.train, self.quickstart.test)
+        self.quickstart.require("sft", "rl", files=self.files)
+        self.judge, self.sft = self.quickstart.judge("rl"), self.quickstart.judge("sft")
+        self.settings, self.out = settings, out
+        self.pairs, test = map(questions, self.files)
+        self.test = test[: settings.num_test]
         self.template = load_template("answer")
-        self.commit = commit()  # of the code in memory, whatever is done to the files meanwhile
+        self.commit = commit()  # of the code in memory, whatever happens to the files meanwhile
+
+    @property
+    def first(self) -> Path:
+        """The checkpoint of the policy that all trials start from."""
+        return self.out / START / FINAL
 
     def identity(self) -> dict[str, Any]:
-        """Arms and seeds may be added to a study; judge, questions and settings are the same for all."""
-        weights = digest(self.judge / "model.safetensors")
-        digests = ",".join(digest(folder / "model.safetensors") for folder in self.hardened)
+        digests = ",".join(map(digest, self.hardened))
         hardened = {"hardened": digests} if digests else {}
         files = {path.name: digest(path) for path in self.files}
-        return {"settings": self.settings.to_dict(), "judge": weights, **hardened, **files}
+        return {"settings": asdict(self.settings), "judge": digest(self.judge), **hardened, **files}
+
+    def config_of(self, trial: Trial) -> PolicyConfig:
+        return policy_config(trial, self.settings, model=self.first)
 
     def start(self) -> dict[str, Any]:
-        """Make the first policy, taught on right and wrong answers, and the scalar head; examine the policy."""
+        """Train the first policy on right and wrong answers, and the scalar head; evaluate the policy."""
         if not is_finished(self.out / START):
             dice = random.Random(self.settings.seed)
             right = [dice.random() < self.settings.start_right for _ in self.pairs]
@@ -161,15 +179,15 @@ class PolicyContext:
                 replace(pair, judgment=pair.responses[pair.preferred if ok else 1 - pair.preferred], order=Order.GIVEN)
                 for pair, ok in zip(self.pairs, right, strict=True)
             ]
-            train_sft(pairs, start_config(self.settings, base=self.base), self.out / START)
+            train_sft(pairs, start_config(self.settings, base=self.quickstart.base), self.out / START)
         if not is_finished(self.out / SCALAR):
             train_reward_model(self.pairs, scalar_config(self.settings, base=self.sft), self.out / SCALAR)
-        config = policy_config(Trial(0, "first_policy"), self.settings, model=self.out / START / FINAL)
+        config = self.config_of(Trial(0, "first_policy"))
         anchors_of(self.pairs, config, self.template, self.out)  # once, before any trial looks for them
-        return self.examine(load_model(str(self.out / START / FINAL), device="cpu")[0])
+        return self.evaluate(*load_model(str(self.first), device="cpu"))
 
     def prepare(self, start: dict[str, Any]) -> None:
-        self.model, self.processor = load_model(str(self.out / START / FINAL), device="cpu")
+        self.model, self.processor = load_model(str(self.first), device="cpu")
         judge, second = self._weighing(self.judge), self._weighing(self.sft)
         self.rewards: dict[str, PolicyReward] = {
             "truth": WatchedTruth(self._pairwise(judge, second)),
@@ -189,44 +207,29 @@ class PolicyContext:
     def _pairwise(self, judge: ProbabilityJudge, second: ProbabilityJudge) -> PairwiseReward:
         return PairwiseReward(judge, checks=JudgeChecks(judge, second_judge=second, canaries=self.pairs))
 
-    def right_share(self, model: Any) -> float:
-        """Return the share of held-out questions that one sampled answer each is right to."""
-        sampler = HFSampler(model.eval(), self.processor, batch_size=512)
-        prompts = [build_messages(pair, order=Order.GIVEN, template=self.template) for pair in self.test]
-        drawn = sampler.sample(prompts, SamplingParams(1, max_tokens=self.settings.max_tokens, seed=self.settings.seed))
-        right = [
-            answer.finish is FinishReason.STOP and is_right(answer.text, pair)
-            for (answer,), pair in zip(drawn, self.test, strict=True)
-        ]
-        return sum(right) / len(right)
+    def sampled_accuracy(self, model: Any) -> float:
+        """Return the fraction of held-out questions to which one sampled answer is right."""
+        params = SamplingParams(1, max_tokens=self.settings.max_tokens, seed=self.settings.seed)
+        right, _ = right_answers(model, self.processor, self.test, params)
+        return sum(map(sum, right)) / len(right)
 
-    def examine(self, model: Any) -> dict[str, Any]:
-        """Share of held-out questions answered right, sampled and greedy; what was cut off is wrong."""
-        processor = load_model(str(self.out / START / FINAL), device="cpu")[1]
-        sampler = HFSampler(model.eval(), processor, batch_size=512)
-        prompts = [build_messages(pair, order=Order.GIVEN, template=self.template) for pair in self.test]
+    def evaluate(self, model: Any, processor: Any) -> dict[str, Any]:
+        """Return the accuracy on held-out questions, sampled and greedy, and some answers."""
         scores: dict[str, Any] = {"num_questions": len(self.test)}
-        for name, temperature, draws in (("accuracy", 1.0, 2), ("greedy_accuracy", 0.0, 1)):
-            params = SamplingParams(draws, temperature, max_tokens=self.settings.max_tokens, seed=self.settings.seed)
-            drawn = sampler.sample(prompts, params)
-            right = [
-                answer.finish is FinishReason.STOP and is_right(answer.text, pair)
-                for row, pair in zip(drawn, self.test, strict=True)
-                for answer in row
-            ]
-            scores[name] = sum(right) / len(right)
-        scores["answers"] = [f"{pair.question} {row[0].text}" for pair, row in list(zip(self.test, drawn, strict=True))[:4]]
+        for name, temperature, num in (("accuracy", 1.0, 2), ("greedy_accuracy", 0.0, 1)):
+            params = SamplingParams(num, temperature, max_tokens=self.settings.max_tokens, seed=self.settings.seed)
+            right, texts = right_answers(model, processor, self.test, params)
+            scores[name] = sum(map(sum, right)) / (num * len(right))
+        scores["answers"] = [f"{pair.question} {row[0]}" for pair, row in list(zip(self.test, texts, strict=True))[:4]]
         return scores
 
     def run(self, trial: Trial) -> dict[str, Any]:
-        """Train and examine; the curves have a point per rollout batch."""
-        clock, cpu = time.perf_counter(), time.process_time()
+        """Train and evaluate; the curves have a point for each rollout batch."""
         if ARMS[trial.arm].judge not in self.rewards:
             number = "two judges or more" if ARMS[trial.arm].judge == "least" else "a judge"
             raise ConfigError(f"the arm {trial.arm} needs {number} of --hardened FOLDER")
         model, curves, reward = copy.deepcopy(self.model), Curves(), self.rewards[ARMS[trial.arm].judge]
-        signs = SignsLog(self.settings.test_every, self.right_share)
-        config = policy_config(trial, self.settings, model=self.out / START / FINAL)
+        signs, config = SignsLog(self.settings.test_every, self.sampled_accuracy), self.config_of(trial)
         with tempfile.TemporaryDirectory() as folder:
             # The first policy's own answers are made once for all trials, beside it.
             anchors = anchors_of(self.pairs, config, self.template, self.out)
@@ -240,14 +243,10 @@ class PolicyContext:
             trainer.add_callback(signs)
             trainer.train()
         return {
-            "arm": trial.arm,
-            "seed": trial.seed,
-            **self.examine(model),
+            **self.evaluate(model, self.processor),
             "unreadable": curves.unreadable,
             "curves": {name: getattr(curves, name) for name in ("paid", "true", "paid_for_right", "paid_for_wrong")},
             "signs": signs.signs,
             "held_out": signs.held_out,
-            "wall_s": round(time.perf_counter() - clock, 1),
-            "cpu_s": round(time.process_time() - cpu, 1),
             "commit": self.commit,
         }

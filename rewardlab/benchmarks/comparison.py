@@ -11,6 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
 from rewardlab.benchmarks.base import REPORT, SCORES, VOTES
 from rewardlab.benchmarks.findings import key_phrase
 from rewardlab.benchmarks.report import macro_text
@@ -567,19 +572,20 @@ def fitting_columns(columns: Sequence[str], rows: Sequence[Sequence[str]], width
 
 
 def aligned_table(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return the lines of a table whose columns stand under each other, the first of them wrapped to what the others leave."""
-    sizes = [max(len(cells[n]) for cells in (columns, *rows)) for n in range(len(columns))]
-    rest = width - sum(sizes[1:]) - len(GAP) * (len(columns) - 1)
-    sizes[0] = min(sizes[0], max(LEAST_NAME, min(MOST_NAME, rest)))
-    lines = []
-    for cells in (columns, *rows):
-        name, *more = textwrap.wrap(cells[0], sizes[0]) or [""]
-        others = [cell.rjust(size) for cell, size in zip(cells[1:], sizes[1:], strict=True)]
-        lines.append(GAP.join([name.ljust(sizes[0]), *others]).rstrip())
-        lines += more
-        if cells is columns:
-            lines.append("─" * (sum(sizes) + len(GAP) * (len(sizes) - 1)))
-    return lines
+    """Return the lines of a table whose first column is wrapped to the width that the others leave; lists of cells if these
+    leave too little."""
+    first, *others = [max(len(cells[n]) for cells in (columns, *rows)) for n in range(len(columns))]
+    if min(first, LEAST_NAME) + sum(others) + len(GAP) * len(others) > width:
+        return listed_rows(columns, rows, width)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, len(GAP) - 1, 0, 0))
+    table.add_column(columns[0], min_width=min(first, LEAST_NAME), max_width=MOST_NAME, overflow="fold")
+    for column in columns[1:]:
+        table.add_column(column, no_wrap=True, justify="right")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console = Console(width=width, file=io.StringIO(), color_system=None, emoji=False, highlight=False)
+    console.print(table)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
 
 
 def listed_rows(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
@@ -624,19 +630,14 @@ def leaderboard_text(runs: Sequence[Run], width: int) -> str:
 def _other_figures(runs: Sequence[Run], width: int) -> list[str]:
     """The paired differences of the figures beside accuracy, and an empty line; nothing where no runs are compared."""
     columns, rows = figures_table(runs)
-    table = aligned_table(columns, rows, width)
-    if max(map(len, table)) > width:
-        table = listed_rows(columns, rows, width)
-    return [*textwrap.wrap(f"{OTHER_FIGURES}, {columns[0]}:", width), *table, ""] if rows else []
+    title = textwrap.wrap(f"{OTHER_FIGURES}, {columns[0]}:", width)
+    return [*title, *aligned_table(columns, rows, width), ""] if rows else []
 
 
 def _families(runs: Sequence[Run], width: int) -> list[str]:
     """The paired differences by family of attacks, and an empty line; nothing of runs that are under none."""
     columns, rows = family_table(runs)
-    if not rows:
-        return []
-    table = aligned_table(columns, rows, width)
-    return [f"{BY_FAMILY}:", *(table if max(map(len, table)) <= width else listed_rows(columns, rows, width)), ""]
+    return [f"{BY_FAMILY}:", *aligned_table(columns, rows, width), ""] if rows else []
 
 
 def _named(runs: Sequence[Run]) -> list[tuple[str, Run]]:

@@ -19,28 +19,25 @@ from rewardlab.cli import (  # noqa: F401  (commands)
     configs,
     data,
     data_checks,
-    data_harden,
     data_negatives,
     demo,
     distill,
     doctor,
     harden,
     judge,
-    preference_sets,
     push,
     serve,
     train,
 )
 from rewardlab.cli.applications import interrupts_kept, stop_status, termination_as_interrupt
 from rewardlab.cli.exit_codes import ExitCode, exit_code_of
-from rewardlab.cli.options import app, refuse_renamed, sort_commands
+from rewardlab.cli.options import app, sort_commands
 from rewardlab.errors import RewardlabError, missing_package
 
 # transformers renamed an argument of its own that trl and older releases know by its first name; no user can act on it.
 warnings.filterwarnings("ignore", message=".*gradient_checkpointing` is deprecated", category=FutureWarning)
 
 sort_commands()
-refuse_renamed()
 
 
 def main() -> None:

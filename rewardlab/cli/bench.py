@@ -691,40 +691,6 @@ def _faults(run: RunCheck) -> list[str]:
     return [*([f"failed: {run.failure}"] if run.failure else []), *run.problems]
 
 
-@bench_app.command("audit-field")
-def bench_audit_field(
-    recording: Annotated[
-        Path, typer.Argument(help="Recorded texts on VL-RewardBench: a replay file, or the votes.jsonl of a run.")
-    ],
-    data: Annotated[Path, typer.Option("--data", help="VL-RewardBench's data file, as in `bench run`.")],
-    template: Annotated[
-        Optional[str], typer.Option("--template", help="Verdict format to read the texts by (default: think_answer).")
-    ] = None,
-    out: Annotated[Optional[Path], typer.Option("--out", help="Picture of the table to write, as .svg.")] = None,
-) -> None:
-    """One recording under the rules of every public scorer of VL-RewardBench: how one judge gets seven scores, and why.
-
-    The official scorer, R1-Reward's, Proxy-GRM's, UnifiedReward's, lmms-eval's and VLMEvalKit's, beside ours: which order each
-    shows, what it makes of an answer that it cannot read, and which rows it counts in which group. A scorer that draws orders
-    is shown by the mean over 200 draws, with the lowest and the highest. A language model that a scorer asks to read answers is
-    not asked; what stands for it is said.
-    """
-    from rewardlab.benchmarks.field.audit import audit_field, audit_lines, field_picture
-    from rewardlab.benchmarks.registry import find_benchmark
-    from rewardlab.benchmarks.replay import Replay
-    from rewardlab.data.files import write_atomic
-    from rewardlab.prompts import reading_format
-
-    if out is not None and out.suffix != ".svg":
-        raise ConfigError(f"--out {out}: expected a file that ends in .svg")
-    rows = find_benchmark("vl_rewardbench").load(data, images=None, with_images=False)
-    scores = audit_field(Replay(recording, reading_format(template) if template else None), rows)
-    typer.echo("\n".join(audit_lines(scores)))
-    if out is not None:
-        write_atomic(out, field_picture(scores))
-        typer.echo(f"written: {out}")
-
-
 def _percentage(number: str) -> tuple[str, float]:
     name, _, value = number.partition("=")
     try:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from typing import Any, TypeVar, get_type_hints
 
 import typer
 
+from rewardlab.errors import ConfigError
+
 Options = TypeVar("Options")
+USAGE_ERROR: Any = typer.BadParameter.__base__  # that of the click that typer has
 
 
 def command(app: typer.Typer, name: str, **settings: Any) -> Callable[[Callable[[Options], None]], Callable[[Options], None]]:
@@ -48,3 +51,22 @@ def signature_of(record: type) -> inspect.Signature:
             )
         )
     return inspect.Signature(parameters)
+
+
+def check_line(app: typer.Typer, words: Sequence[str]) -> str:
+    """Parse a command line of `rewardlab` without running it; return the command's name. Raise ConfigError for a command, an
+    option or a value that it does not take; lines of other programs pass."""
+    if words[0] != "rewardlab":
+        return words[0]
+    command: Any = typer.main.get_command(app)
+    rest, names = list(words[1:]), list[str]()
+    try:
+        while hasattr(command, "commands"):
+            names.append(rest.pop(0))
+            command = command.commands[names[-1]]
+        command.make_context(names[-1], rest)
+    except (KeyError, IndexError) as error:
+        raise ConfigError(f"{' '.join(words)}: there is no such command") from error
+    except USAGE_ERROR as error:
+        raise ConfigError(f"{' '.join(words)}: {error}") from error
+    return " ".join(names)

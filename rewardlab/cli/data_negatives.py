@@ -1,86 +1,92 @@
-"""`rewardlab data negatives`: hard negatives from what a policy says."""
+"""`rewardlab data negatives` and `data harden`: hard negatives from a policy's answers, and from attacks."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from collections import Counter
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import AllowColumns, BatchSize, Data, Images, Out, RandomSeed, columns_of, data_app
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.spec import JudgeSpec, spec_help
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from rewardlab.curation.policy_negatives import PaidAnswer
+    from rewardlab.curation.policy_negatives import PaidAnswer, Readers
     from rewardlab.rewards.policy_signs.truth import Rightness
     from rewardlab.types import PreferencePair
 
 
-@data_app.command("negatives")
-def data_negatives(
-    data: Data,
-    out: Out,
+@dataclass(frozen=True)
+class NegativesOptions:
+    """The answers, how they are judged and how a wrong one is known."""
+
+    data: Data
+    out: Out
     truth: Annotated[
         str,
         typer.Option(
             "--truth",
-            help="How a wrong answer is known: exact (the preferred response is the only right one), rules (by the rule of a "
-            "pair's category), judge:SPEC (a teacher, all of its votes in both orders), or file:PATH (filled-in lines of "
+            help="How a wrong answer is known: exact (the preferred response is the only right one), rules (the rule of the "
+            "pair's category), judge:SPEC (a teacher, unanimous over both orders) or file:PATH (filled-in lines of "
             "OUT/to_label.jsonl).",
         ),
-    ],
-    policy: Annotated[
-        Optional[str], typer.Option("--policy", help="Checkpoint of the policy, whose answers are sampled.")
-    ] = None,
-    judge: Annotated[Optional[str], typer.Option("--judge", help=f"The judge that pays them. {spec_help()}.")] = None,
+    ]
+    policy: Annotated[Optional[str], typer.Option("--policy", help="Checkpoint of the policy that answers.")] = None
+    judge: Annotated[Optional[str], typer.Option("--judge", help=f"The judge that pays the answers. {spec_help()}.")] = None
     answers: Annotated[
         Optional[Path],
         typer.Option(
-            "--answers",
-            help="In place of a policy: a log of paid answers, such as samples.jsonl of a run of `rewardlab policy`.",
+            "--answers", help="Instead of a policy: a log of paid answers, such as samples.jsonl of `rewardlab policy`."
         ),
-    ] = None,
-    number: Annotated[int, typer.Option("--number", min=1, help="Questions that are asked, one answer each.")] = 1000,
+    ] = None
+    number: Annotated[int, typer.Option("--number", min=1, help="Questions, one answer each.")] = 1000
     temperature: Annotated[
-        float,
-        typer.Option(
-            "--temperature",
-            min=0.0,
-            help="Of the policy's answers. Above 1 they are what it seldom says, and may learn to say where it is paid.",
-        ),
-    ] = 1.0,
+        float, typer.Option("--temperature", min=0.0, help="Temperature of the answers; above 1 they are unusual ones.")
+    ] = 1.0
     least_reward: Annotated[
-        float, typer.Option("--least-reward", help="Answers that are paid less (of 0 to 1) do no harm, and are left out.")
-    ] = 0.25,
-    template: Annotated[str, typer.Option("--template", help="Prompt template of a question to the policy.")] = "answer",
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of an answer.")] = 1024,
-    judge_max_tokens: Annotated[int, typer.Option("--judge-max-tokens", min=1, help="Most tokens of a judgment.")] = 1024,
+        float, typer.Option("--least-reward", help="Wrong answers with a lower reward (0 to 1) are no negatives.")
+    ] = 0.25
+    template: Annotated[str, typer.Option("--template", help="Prompt template of a question to the policy.")] = "answer"
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of an answer.")] = 1024
+    judge_max_tokens: Annotated[int, typer.Option("--judge-max-tokens", min=1, help="Most tokens of a judgment.")] = 1024
     contract: Annotated[
-        str, typer.Option("--contract", help="Where a checkable answer stands, for --truth rules: boxed, box or answer.")
-    ] = "boxed",
-    attempts: Annotated[str, typer.Option("--attempts", help="Difficulty tag of negatives of tagged pairs.")] = "2",
-    frames: Annotated[int, typer.Option("--frames", min=1, help="Frames of a video, for a policy of another family.")] = 8,
-    batch_size: BatchSize = 64,
-    seed: RandomSeed = 0,
-    images: Images = None,
-    allow_columns: AllowColumns = None,
-) -> None:
+        str, typer.Option("--contract", help="Where --truth rules finds an answer's result: boxed, box or answer.")
+    ] = "boxed"
+    frames: Annotated[int, typer.Option("--frames", min=1, help="Frames of a video, if the policy's family has no own.")] = 8
+    batch_size: BatchSize = 64
+    seed: RandomSeed = 0
+    images: Images = None
+    allow_columns: AllowColumns = None
+
+    def check(self) -> None:
+        """Raise ConfigError for options that contradict each other."""
+        if (self.policy is None) == (self.answers is None) or (self.policy is None) != (self.judge is None):
+            raise ConfigError("answers come from --policy and --judge together, or from a log: --answers FILE")
+        if not 0 <= self.least_reward <= 1:
+            raise ConfigError(f"--least-reward {self.least_reward:g}: expected a number from 0 to 1, as rewards are")
+
+
+@command(data_app, "negatives")
+def data_negatives(options: NegativesOptions) -> None:
     """Find wrong answers of a policy that a judge pays well, and make hard negatives of them.
 
-    Each stands beside the preferred response of its pair, which is the better one. What is sampled is kept in
-    OUT/answers.jsonl, and the same command goes on; OUT/policy.json counts right and wrong answers. Answers whose rightness is
-    not known are written to OUT/to_label.jsonl: fill in `right` and give the file as `--truth file:OUT/to_label.jsonl`. What is
-    filled in stays there, whatever is run again in the same folder.
+    A negative is a pair of the wrong answer and the preferred response. Samples are kept in OUT/answers.jsonl, so the same
+    command resumes; OUT/policy.json counts right and wrong answers. Answers that may be right or wrong are written to
+    OUT/to_label.jsonl: fill in `right`, and give the file as `--truth file:OUT/to_label.jsonl`. Re-running in the same folder
+    never overwrites what you have filled in.
 
     `rewardlab data negatives pairs.parquet --policy runs/policy/final --judge prob:runs/rl/final --truth exact --out
-    runs/negatives` writes OUT/negatives.parquet, for `rewardlab rl`. **Exit status 1** where there is none; that of an
-    earlier run is deleted.
+    runs/negatives` writes OUT/negatives.parquet, for `rewardlab rl`. **Exit status 1** if there is none; that of an earlier run
+    is deleted.
     """
     from rewardlab.curation.answer_files import TO_LABEL, label_row, logged_answers, write_labels
     from rewardlab.curation.policy_negatives import (
@@ -88,71 +94,48 @@ def data_negatives(
         POLICY,
         NegativeCounts,
         policy_result,
-        sample_answers,
+        readers_of,
         wrong_and_paid,
     )
     from rewardlab.data.files import write_atomic
-    from rewardlab.data.pair_table import pair_facts
     from rewardlab.data.pairs import write_parquet
-    from rewardlab.judging.engines import open_generative_judge
     from rewardlab.metrics.intervals import wilson_interval
-    from rewardlab.prompts import load_template
-    from rewardlab.samplers.hf import HFSampler
     from rewardlab.training.run.inputs import pairs_of
 
-    if (policy is None) == (answers is None) or (policy is None) != (judge is None):
-        raise ConfigError("answers come from --policy and --judge together, or from a log: --answers FILE")
-    if not 0 <= least_reward <= 1:
-        raise ConfigError(f"--least-reward {least_reward:g}: expected a number from 0 to 1, as rewards are")
-    known = _rightness(truth, contract)
-    pairs = pairs_of(data, frames, policy or "", images=images, allow_columns=columns_of(allow_columns))
-    facts = list(enumerate(pair_facts(pairs)))
-    places = {each.pair_id: n for n, each in facts}
-    if len(places) < len(facts):
-        raise DataError(f"{data}: some pairs share a pair_id; an answer is known by the id of the pair that it was given to")
-    left_out = None
-    if answers is not None:
-        paid = list(logged_answers(answers))
+    options.check()
+    known, out = _rightness(options), options.out
+    columns = columns_of(options.allow_columns)
+    pairs = pairs_of(options.data, options.frames, options.policy or "", images=options.images, allow_columns=columns)
+    readers = readers_of(pairs)
+    if len(readers) < len(pairs):
+        raise DataError(f"{options.data}: some pairs share a pair_id, by which answers are matched; give each its own")
+    left_out: Counter[str] | None = None
+    if options.answers:
+        paid = list(logged_answers(options.answers))
     else:
-        assert policy is not None
-        assert judge is not None
-        opened = open_generative_judge(judge, max_tokens=judge_max_tokens, batch_size=batch_size)
-        opened.check()
-        sampler, words = HFSampler.load(Path(policy), batch_size=batch_size), load_template(template)
-        how: dict[str, Any] = {"number": number, "temperature": temperature, "max_tokens": max_tokens, "seed": seed}
-        paid, left_out = sample_answers(pairs, sampler, words, opened, out, **how)
-        typer.echo(
-            f"{len(paid) + left_out.total():,} questions: {left_out['unfinished']:,} answers not finished or empty, "
-            f"{left_out['with_images']:,} not asked, for their responses hold images"
-        )
-    readers = {each.pair_id: None if each.preferred is None else (lambda n=n: pairs[n]) for n, each in facts}
-    # Of a policy's answers all count; of those in a log the ones that the judge could compare.
-    of_teacher = [each for each in paid if policy or each.reward is not None]
-    rightness = known or _teacher(truth, judge_max_tokens, batch_size, readers, of_teacher, least_reward, out, seed)
+        paid, left_out = _sample(options, pairs)
+    # All of a policy's answers count; of those in a log the ones that the judge could compare.
+    rightness = known or _teacher(options, readers, [each for each in paid if options.policy or each.reward is not None])
     counts, unknown = NegativeCounts(), list[dict[str, Any]]()
     made = []
-    for answer, negative in wrong_and_paid(readers, paid, rightness, counts, least_reward=least_reward, attempts=attempts):
+    for answer, negative in wrong_and_paid(readers, paid, rightness, counts, least_reward=options.least_reward):
         if negative is None:
-            unknown.append(label_row(answer, pairs[places[answer.pair_id]]))
+            reader = readers[answer.pair_id]
+            assert reader is not None  # an answer to a pair without a label has no rightness to ask for
+            unknown.append(label_row(answer, reader()))
         else:
             made.append(negative)
     out.mkdir(parents=True, exist_ok=True)
     to_label = out / TO_LABEL
     unlabelled = write_labels(unknown, to_label) if unknown else 0
-    typer.echo(
-        f"{counts.answers:,} answers: {counts.unreadable:,} that the judge could not compare, "
-        + (f"{counts.paid_little:,} paid less than {least_reward:g}, " if least_reward > 0 else "")
-        + f"{counts.repeated:,} said before, {counts.right:,} right, {counts.unknown:,} not known, {counts.negatives:,} wrong"
-        + (" and paid" if least_reward > 0 else "")
-        + (f"; {counts.unlabelled:,} to pairs without a label" if counts.unlabelled else "")
-    )
+    typer.echo(counts.sentence(options.least_reward))
     if left_out is not None:
         result = policy_result(readers, paid, left_out["unfinished"], rightness)
         write_atomic(out / POLICY, json.dumps(asdict(result), indent=1) + "\n")
         if (share := result.share_right) is not None:
             low, high = wilson_interval(result.right, result.questions)
+            rest = f"; {result.unknown:,} are not known" if result.unknown else ""
             interval = f"[{100 * low:.1f}, {100 * high:.1f}] (Wilson, 95 %)"
-            rest = f"; of {result.unknown:,} it is not known" if result.unknown else ""
             typer.echo(f"the policy: {100 * share:.1f} % of its answers are known to be right {interval}{rest}")
     if unknown:
         typer.echo(f"written: {to_label}; lines without a label: {unlabelled:,}; fill in `right`, then --truth file:{to_label}")
@@ -164,29 +147,42 @@ def data_negatives(
     typer.echo(f"written: {out / NEGATIVES}, {len(made):,} negatives")
 
 
-def _teacher(
-    truth: str,
-    max_tokens: int,
-    batch_size: int,
-    readers: Mapping[str, Callable[[], PreferencePair] | None],
-    answers: Sequence[PaidAnswer],
-    least_reward: float,
-    out: Path,
-    seed: int,
-) -> Rightness:
-    """Ask the teacher that ``--truth judge:SPEC`` names of the answers that are paid enough."""
+def _sample(options: NegativesOptions, pairs: Sequence[PreferencePair]) -> tuple[list[PaidAnswer], Counter[str]]:
+    """Return the policy's paid answers, and how many were left out, which is printed."""
+    from rewardlab.curation.policy_negatives import AnswerSettings, sample_answers
+    from rewardlab.judging.engines import open_generative_judge
+    from rewardlab.prompts import load_template
+    from rewardlab.samplers.hf import HFSampler
+
+    assert options.policy is not None
+    assert options.judge is not None
+    judge = open_generative_judge(options.judge, max_tokens=options.judge_max_tokens, batch_size=options.batch_size)
+    judge.check()
+    policy = HFSampler.load(Path(options.policy), batch_size=options.batch_size)
+    settings = AnswerSettings(options.number, options.temperature, options.max_tokens, options.seed)
+    paid, left_out = sample_answers(pairs, policy, load_template(options.template), judge, options.out, settings)
+    typer.echo(
+        f"{len(paid) + left_out.total():,} questions: {left_out['unfinished']:,} answers not finished or empty, "
+        f"{left_out['with_images']:,} questions with responses that are images, left out"
+    )
+    return paid, left_out
+
+
+def _teacher(options: NegativesOptions, readers: Readers, answers: Sequence[PaidAnswer]) -> Rightness:
+    """Query the teacher that ``--truth judge:SPEC`` names for the answers that are paid enough."""
     from rewardlab.curation.policy_negatives import ask_teacher
     from rewardlab.judging.engines import open_generative_judge
 
-    teacher = open_generative_judge(truth.removeprefix("judge:"), max_tokens=max_tokens, batch_size=batch_size)
+    spec = options.truth.removeprefix("judge:")
+    teacher = open_generative_judge(spec, max_tokens=options.judge_max_tokens, batch_size=options.batch_size)
     teacher.check()
     labelled = {name: read for name, read in readers.items() if read is not None}
-    enough = [paid for paid in answers if (paid.reward or 0) >= least_reward and paid.answer.strip()]
-    return ask_teacher(labelled, enough, teacher, out, seed=seed)
+    enough = [paid for paid in answers if (paid.reward or 0) >= options.least_reward and paid.answer.strip()]
+    return ask_teacher(labelled, enough, teacher, options.out, seed=options.seed)
 
 
-def _rightness(truth: str, contract: str) -> Rightness | None:
-    """Return what ``--truth`` names; None for a teacher, who is asked later. Raise ConfigError for anything else."""
+def _rightness(options: NegativesOptions) -> Rightness | None:
+    """Return what ``--truth`` names; None for a teacher, which is queried later. Raise ConfigError for anything else."""
     import atexit
 
     from rewardlab.curation.answer_files import by_labels
@@ -194,6 +190,7 @@ def _rightness(truth: str, contract: str) -> Rightness | None:
     from rewardlab.rewards.verifiable.extraction import Contract
     from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
 
+    truth, contract = options.truth, options.contract
     kind, _, rest = truth.partition(":")
     if truth == "exact":
         return exactly
@@ -211,3 +208,81 @@ def _rightness(truth: str, contract: str) -> Rightness | None:
             raise ConfigError(f"--truth {truth}: there is no such file")
         return by_labels(Path(rest))
     raise ConfigError(f"--truth {truth}: expected exact, rules, judge:SPEC or file:PATH")
+
+
+@dataclass(frozen=True)
+class HardenOptions:
+    """A labelled set and the attacks on it."""
+
+    data: Data
+    out: Out
+    ratio: Annotated[float, typer.Option("--ratio", min=0.0, help="Negatives for each pair of the set, on average.")] = 0.5
+    families: Annotated[
+        str,
+        typer.Option(
+            "--families",
+            help="Families or kinds of attacks, comma-separated, such as degenerate,order; default: all that are for training.",
+        ),
+    ] = ""
+    template: Annotated[
+        str,
+        typer.Option(
+            "--template",
+            help="Prompt template of the judge; judgments of degenerate responses name the defect in its format. none: no such "
+            "judgments.",
+        ),
+    ] = "r1_reward"
+    seed: RandomSeed = 0
+    images: Images = None
+    allow_columns: AllowColumns = None
+
+
+@command(data_app, "harden")
+def data_harden(options: HardenOptions) -> None:
+    """Add hard negatives to a labelled set: a judge learns from them to resist degenerate and hostile responses.
+
+    Each pair is followed by its negatives, whose better response is known. An empty, one-word, looped or refusing response
+    loses. A forged verdict, an order or harmless words within either response change nothing, nor does a JPEG of the picture:
+    the pair's own judgment (of `rewardlab distill`) stays true and is kept. For a degenerate response a judgment names the
+    defect. Pairs without a judgment or tag have negatives without. Families that `bench run` holds out are not used.
+
+    `rewardlab data harden runs/distill/distilled.parquet --template plain --out runs/hardened` writes Parquet shards.
+    `rewardlab sft --data runs/hardened` trains on their judgments, `rewardlab rl` on their labels; pairs without judgments are
+    for RL alone. After an interruption the same command starts again. **Exit status 1** if no negative could be made.
+    """
+    from rewardlab.curation.harden import HardenCounts, HardenSettings, harden
+    from rewardlab.data.pairs import stream_pairs, write_shards
+    from rewardlab.prompts import load_template
+    from rewardlab.reporting.progress import bar
+
+    settings = HardenSettings(
+        ratio=options.ratio,
+        seed=options.seed,
+        families=tuple(name for name in options.families.split(",") if name),
+        verdict_format="" if options.template == "none" else load_template(options.template).verdict_format,
+    )
+    counts, columns = HardenCounts(), columns_of(options.allow_columns)
+    with (
+        closing(stream_pairs(options.data, images=options.images, frames=None, allow_columns=columns)) as pairs,
+        bar("harden", None) as advance,
+    ):
+
+        def counted() -> Iterator[PreferencePair]:
+            for pair in pairs:
+                advance()
+                yield pair
+
+        for _ in write_shards(harden(counted(), settings, counts), options.out):
+            pass
+    for group, number in sorted(counts.groups.items()):
+        typer.echo(f"{group}: {number:,}")
+    unlabelled = f"; {counts.unlabelled:,} pairs without a label stay as they are" if counts.unlabelled else ""
+    made = f"{counts.negatives:,} negatives, {counts.judged:,} of them with a judgment"
+    typer.echo(f"{counts.pairs:,} pairs and {made}, in {options.out}{unlabelled}")
+    if counts.negatives and not counts.judged:
+        typer.echo(
+            "no negative has a judgment: for `rewardlab rl`; `rewardlab sft` learns judgments, which `rewardlab distill` makes"
+        )
+    if not counts.negatives:
+        typer.echo("no negative could be made: the pairs have no labels, or these families make nothing of them", err=True)
+        raise typer.Exit(ExitCode.FINDING)

@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     from rewardlab.demo.examples import ExampleJudgment
 
 
+FromScratch = Annotated[
+    bool, typer.Option("--from-scratch", help="Train the base model instead of taking the one that travels with the package.")
+]
+
+
 @demo_app.callback(invoke_without_command=True, no_args_is_help=False)
 def demo_command(
     context: typer.Context,
@@ -78,17 +83,19 @@ def _has_display() -> bool:
 
 @demo_app.command("build")
 def demo_build(
-    out: Out, config: Annotated[Path, typer.Option("--config", help=CONFIG_HELP)] = Path("tiny/demo"), seed: Seed = None
+    out: Out,
+    config: Annotated[Path, typer.Option("--config", help=CONFIG_HELP)] = Path("tiny/demo"),
+    seed: Seed = None,
+    base: Annotated[bool, typer.Option("--base/--no-base", help="Make the base model too, or the pairs alone.")] = True,
+    from_scratch: FromScratch = False,
 ) -> None:
-    """Make the demonstration's pairs and its tiny base model: minutes, once. Pieces that exist are kept.
-
-    `--config tiny_hard/demo` makes the hard one, with validation pairs and pairs unlike all others.
-    """
+    """Make the demonstration's pairs and its tiny base model: seconds; from scratch minutes. Pieces that exist are kept."""
     from rewardlab.demo.build import DemoConfig, build_base, build_pairs
 
     settings = DemoConfig.load(config, seed=seed)
     build_pairs(out, settings)
-    build_base(out, settings)
+    if base:
+        build_base(out, settings, from_scratch=from_scratch)
     typer.echo(f"demonstration in {out}")
 
 
@@ -117,8 +124,7 @@ def demo_train(
 
     Half an hour on one thread; the same command continues an interrupted training. Writes `OUT/judge`.
     """
-    from rewardlab.demo.judge_card import is_shipped
-    from rewardlab.demo.judge_training import train_judge
+    from rewardlab.demo.judge_training import is_shipped, train_judge
 
     judge = train_judge(out, configs, seed)
     same = "the same weights as" if is_shipped(judge) else "other weights than"
@@ -132,13 +138,13 @@ def quickstart_command(
         Path, typer.Option("--configs", help="Folder of the stages' configs: a path, or a name under configs/.")
     ] = Path("tiny"),
     seed: Annotated[int, typer.Option("--seed", help="Seed of the data, the models and every stage.")] = 0,
+    from_scratch: FromScratch = False,
 ) -> None:
     """Run the whole pipeline on the embedded demonstration: pairs, teacher, SFT, StableReinforce, benchmark, endpoint.
 
-    `--configs tiny_hard` runs it on the hard demonstration. Stages that OUT holds already are kept, so an interrupted
-    quickstart continues. The result is `OUT/report.html`.
+    Stages that OUT holds already are kept, so an interrupted quickstart continues. The result is `OUT/report.html`.
     """
     from rewardlab.demo.quickstart import quickstart
 
-    quickstart(out, configs, seed)
-    typer.echo(f"report: {out}/report.html\nserve:  rewardlab serve --judge hf:{out}/rl/final --max-tokens 64")
+    quickstart(out, configs, seed, from_scratch=from_scratch)
+    typer.echo(f"report: {out}/report.html\nserve:  rewardlab serve --judge hf:{out}/rl/final max_tokens=64")

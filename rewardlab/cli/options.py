@@ -65,21 +65,6 @@ def sort_commands() -> None:
     app.registered_commands.sort(key=lambda command: place(command.rich_help_panel))
 
 
-RENAMED = {"world": "rewardlab demo", "study": "python -m eval.studies"}
-
-
-def refuse_renamed() -> None:
-    """Answer commands of old names with an error that states the new ones."""
-
-    def refuse(context: typer.Context) -> None:
-        name = context.info_name or ""
-        raise ConfigError(f"there is no command {name!r}; it is now `{' '.join([RENAMED[name], *context.args[:1]])}`")
-
-    for name in RENAMED:
-        settings = {"ignore_unknown_options": True, "allow_extra_args": True}
-        app.command(name, hidden=True, context_settings=settings, add_help_option=False)(refuse)
-
-
 class LogLevel(StrEnum):
     """What goes to standard error beside errors; at ``error`` no progress bars either."""
 

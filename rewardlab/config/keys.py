@@ -57,6 +57,11 @@ def _lines(config: BaseModel, indent: str) -> Iterator[str]:
             yield f"{indent}{name}:  # {field.description}"
             yield from _lines(value, f"{indent}  ")
             continue
+        if isinstance(value, dict) and value and all(isinstance(item, BaseModel) for item in value.values()):
+            yield f"{indent}{name}:  # {field.description}"
+            for key, item in value.items():
+                yield f"{indent}  {key}: {flow_yaml(item.model_dump(mode='json', exclude_defaults=True))}"
+            continue
         default = None if field.is_required() else field.get_default(call_default_factory=True)
         note = "" if field.is_required() or value == default else f"DIFFERS from the default {flow_yaml(default)}. "
         yield f"{indent}{name}: {flow_yaml(value)}  # {note}{field.description}"
@@ -91,6 +96,6 @@ def _annotation_text(annotation: Any) -> str:
         return f"list of {_annotation_text(arguments[0])}"
     if origin is tuple:
         return f"[{', '.join(map(_annotation_text, arguments))}]"
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if origin is dict or (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
         return "mapping"
     return {"str": "text"}.get(annotation.__name__, str(annotation.__name__))

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
 from rewardlab.config.judge import JudgeConfig
+from rewardlab.config.pipeline import HardenConfig, PipelineConfig
 from rewardlab.config.policy import PolicyConfig
 from rewardlab.config.rl import RLConfig
 from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
@@ -24,6 +25,8 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "steps": StepsConfig,
     "policy": PolicyConfig,
     "recipes": MappingConfig,
+    "harden": HardenConfig,
+    "pipelines": PipelineConfig,
     "judge": JudgeConfig,
 }
 

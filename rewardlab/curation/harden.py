@@ -11,9 +11,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import get_args
 
-from rewardlab.config.rl import Attempts
 from rewardlab.data.attacks.answers import OtherAnswer
 from rewardlab.data.attacks.families import FAMILIES, NUM_OTHERS, AttackedPair, Family, Kind, Opponent, attacks_on, families_of
 from rewardlab.errors import ConfigError, DataError
@@ -28,22 +26,18 @@ READABLE = (VerdictStatus.OK, VerdictStatus.TIE)
 @dataclass(frozen=True)
 class HardenSettings:
     """How negatives are made: ``ratio`` of them for each pair of the set, drawn by ``seed`` from ``families`` (names or kinds;
-    none: all that are for training). ``attempts`` is their difficulty tag, where their pair has one that is not "unsolved".
-    ``verdict_format`` is the form of the judgments that name a defect, which a negative has where its pair has a judgment; ""
-    writes none.
+    none: all that are for training). A negative of a pair with a judgment has one that names the defect, in the form
+    ``verdict_format``; "" writes none.
 
-    Raise ConfigError for a family that is held out, for an unknown one, tag or format, and for a ratio that is not positive.
+    Raise ConfigError for a family that is held out, for an unknown family or format, and for a ratio that is not positive.
     """
 
     ratio: float = 0.5
     seed: int = 0
     families: tuple[str, ...] = ()
-    attempts: str = "2"
     verdict_format: str = "think_answer"
 
     def __post_init__(self) -> None:
-        if self.attempts not in get_args(Attempts):
-            raise ConfigError(f"attempts {self.attempts!r}: expected one of {', '.join(map(repr, get_args(Attempts)))}")
         if not 0 < self.ratio < math.inf:
             raise ConfigError(f"ratio {self.ratio:g}: expected more than 0 negatives for each pair")
         if self.verdict_format and self.verdict_format not in WRITERS:
@@ -61,7 +55,7 @@ class HardenSettings:
 
 @dataclass
 class HardenCounts:
-    """What was made: pairs of the set, and negatives by group; pairs without a label."""
+    """Numbers of pairs of the set, of those without a label, and of negatives by group."""
 
     pairs: int = 0
     unlabelled: int = 0
@@ -76,11 +70,9 @@ class HardenCounts:
 def harden(pairs: Iterable[PreferencePair], settings: HardenSettings, counts: HardenCounts) -> Iterator[PreferencePair]:
     """Yield every pair of a set, each followed by its negatives; ``counts`` is kept up to date.
 
-    A negative stands in the order of its pair. Where its texts or picture are those of the pair but for the attack, the pair's
-    judgment is true of it, and is its own; of a degenerate response a judgment is written that names the defect, where the pair
-    has one. A pair that no teacher was asked about has negatives without a judgment and without a tag, so that what is trained
-    on is chosen among all. Raise DataError for a set that has such negatives already, which would be made again, and
-    ConfigError for a judgment in another form than those that are written.
+    A negative has its pair's order. If the attack leaves the pair's judgment true, the negative keeps it; for a degenerate
+    response a judgment is written that names the defect. Negatives of a pair without a judgment or tag have none either. Raise
+    DataError for a set that has such negatives already, and ConfigError for a judgment in another form than the written ones.
     """
     families, others = settings.chosen, deque[OtherAnswer](maxlen=NUM_OTHERS)  # of the pairs before
     for pair in pairs:
@@ -136,7 +128,7 @@ def finished(negative: AttackedPair, settings: HardenSettings) -> PreferencePair
     return replace(
         pair,
         judgment=judgment,
-        attempts=pair.attempts if pair.attempts in ("", "unsolved") else settings.attempts,
+        attempts=pair.attempts if pair.attempts in ("", "unsolved") else "2",  # a tag that RL takes
         teacher_share=None,
         source=f"{SOURCE}:{negative.family.name}",
         provenance=f"{SOURCE}:{pair.provenance or pair.pair_id}",

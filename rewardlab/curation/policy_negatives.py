@@ -1,7 +1,7 @@
-"""Hard negatives from what a policy says: wrong answers that a judge pays well, each beside the preferred response.
+"""Hard negatives from a policy's answers: wrong answers that a judge pays well, each beside the preferred response.
 
-Answers are sampled from a policy, or read of its log. Whether one is right is known exactly, by a rule, by a teacher, or by
-whoever fills in a file.
+Answers are sampled from a policy, or read from its log. Whether one is right is known exactly, by a rule, by a teacher, or by
+labels in a file.
 """
 
 from __future__ import annotations
@@ -42,24 +42,40 @@ class PaidAnswer:
     reward: float | None
 
 
+@dataclass(frozen=True)
+class AnswerSettings:
+    """How a policy answers: one sample to each of ``number`` questions, drawn by the seed."""
+
+    number: int
+    temperature: float = 1.0
+    max_tokens: int = 1024
+    seed: int = 0
+
+
+Readers = Mapping[str, Callable[[], PreferencePair] | None]
+
+
+def readers_of(pairs: Sequence[PreferencePair]) -> Readers:
+    """Return what reads a pair by its id, None for one without a label; a large set stays on disk."""
+    facts = enumerate(pair_facts(pairs))
+    return {each.pair_id: None if each.preferred is None else (lambda n=n: pairs[n]) for n, each in facts}
+
+
 def sample_answers(
     pairs: Sequence[PreferencePair],
     policy: Sampler,
     template: Template,
     judge: GenerativeJudge,
     out: Path,
-    *,
-    number: int,
-    temperature: float = 1.0,
-    max_tokens: int = 1024,
-    seed: int = 0,
+    settings: AnswerSettings,
 ) -> tuple[list[PaidAnswer], Counter[str]]:
-    """Return one sampled answer to each of ``number`` questions drawn by the seed, what the judge pays for it, and how many
-    were left out: questions whose responses are ``with_images``, and answers that are ``unfinished`` or empty.
+    """Return the policy's answers to labelled questions, what the judge pays for each, and how many were left out: questions
+    whose responses are ``with_images``, and answers that are ``unfinished`` or empty.
 
-    They are kept in ``out/answers.jsonl``: a killed run goes on, and pays again where a request failed. Raise ConfigError where
-    that is another run's, EndpointError where too many requests fail, and what the judge raises.
+    They are kept in ``out/answers.jsonl``: a killed run resumes, and pays again where a request failed. Raise ConfigError if
+    that is another run's, EndpointError if too many requests fail, and what the judge raises.
     """
+    number, seed = settings.number, settings.seed
     labelled = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
     drawn = random.Random(f"answers {seed}").sample(labelled, min(number, len(labelled)))
     identity = {
@@ -67,14 +83,15 @@ def sample_answers(
         "policy": policy.name,
         "policy_weights": judge_weights_id(policy.name),
         "policy_template": template.hash,
-        "answer_tokens": max_tokens,
-        "answer_temperature": temperature,
+        "answer_tokens": settings.max_tokens,
+        "answer_temperature": settings.temperature,
         "seed": seed,
         "number": number,
         "format": FORMAT,
         **judge.identity,
     }
-    reward, params = PairwiseReward(judge, seed=seed), SamplingParams(1, temperature, max_tokens=max_tokens, seed=seed)
+    reward = PairwiseReward(judge, seed=seed)
+    params = SamplingParams(1, settings.temperature, max_tokens=settings.max_tokens, seed=seed)
 
     def pay(chunk: Sequence[int]) -> tuple[dict[str, Any], int]:
         before = reward.num_failed
@@ -109,12 +126,11 @@ def ask_teacher(
     *,
     seed: int = 0,
 ) -> Rightness:
-    """Ask a teacher of answers beside the preferred response, one vote in each order, and return what it says: an answer is
-    wrong where both votes are for the preferred response, right where both are for the answer; anything else is unknown.
+    """Query a teacher about answers beside the preferred response, one vote in each order. An answer is wrong if both votes are
+    for the preferred response, right if both are for the answer; anything else is unknown.
 
-    What it said is kept in ``out/teacher.jsonl``, by a hash of what it was shown: a killed run goes on, and asks only where a
-    request failed, or of answers that have come since. Raise ConfigError where that is of another teacher or seed,
-    EndpointError for a teacher that is gone, or that answers nothing.
+    Verdicts are kept in ``out/teacher.jsonl`` by a hash of the pair: a killed run resumes, and repeats requests that failed.
+    Raise ConfigError if the file is of another teacher or seed, EndpointError for a teacher that does not answer.
     """
     given = dict.fromkeys((paid.pair_id, paid.answer) for paid in answers if paid.pair_id in pairs)
     keys = {
@@ -164,11 +180,8 @@ def _in_chunks(
     work: Callable[[Sequence[int]], tuple[dict[str, Any], int]],
     name: str,
 ) -> list[dict[str, Any]]:
-    """Return a row for each chunk of items: that of the log, or what ``work`` makes of it, which also says how many of its
-    requests to ``name`` failed. A row with failures is made anew the next time.
-
-    Raise EndpointError where so many failed that what is counted would say little.
-    """
+    """Return a row for each chunk of items: that of the log, or the one that ``work`` makes, with the number of its requests to
+    ``name`` that failed. A row with failures is made again the next time. Raise EndpointError if too many failed."""
     whole = {row["chunk"]: row for row in log.rows if not row["failed"]}
     rows, num_failed = list[dict[str, Any]](), 0
     for number, start in enumerate(range(0, len(items), CHUNK)):
@@ -185,10 +198,10 @@ def _in_chunks(
 
 
 def _check_failures(name: str, number: int, num_requests: int) -> None:
-    """Log how many requests failed. Raise EndpointError where these are so many that what is counted would say little."""
+    """Log how many requests failed. Raise EndpointError if these are too many."""
     failures = f"{number:,} of {num_requests:,} requests failed"
     if number > MAX_FAILED * num_requests:
-        raise EndpointError(f"{name}: {failures}; cure it and run the same command again: it asks these anew")
+        raise EndpointError(f"{name}: {failures}; cure it and run the same command again, which repeats these")
     if number:
         log_line(f"{name}: {failures}, and nothing is known of these answers")
 
@@ -211,8 +224,7 @@ def _shown(answer: str) -> str:
 
 @dataclass
 class NegativeCounts:
-    """Answers by what became of them: to a pair without a label, not compared, paid too little to matter, said before, right,
-    unknown, and ``negatives``."""
+    """Numbers of answers: to pairs without a label, not compared, paid too little, given before, right, unknown, negatives."""
 
     answers: int = 0
     unlabelled: int = 0
@@ -223,21 +235,23 @@ class NegativeCounts:
     unknown: int = 0
     negatives: int = 0
 
+    def sentence(self, least_reward: float) -> str:
+        """Return the counts in words."""
+        paid = least_reward > 0
+        return (
+            f"{self.answers:,} answers: {self.unreadable:,} that the judge could not compare, "
+            + (f"{self.paid_little:,} paid less than {least_reward:g}, " if paid else "")
+            + f"{self.repeated:,} said before, {self.right:,} right, {self.unknown:,} not known, {self.negatives:,} wrong"
+            + (" and paid" if paid else "")
+            + (f"; {self.unlabelled:,} to pairs without a label" if self.unlabelled else "")
+        )
+
 
 def wrong_and_paid(
-    pairs: Mapping[str, Callable[[], PreferencePair] | None],
-    answers: Iterable[PaidAnswer],
-    rightness: Rightness,
-    counts: NegativeCounts,
-    *,
-    least_reward: float,
-    attempts: str = "2",
+    pairs: Readers, answers: Iterable[PaidAnswer], rightness: Rightness, counts: NegativeCounts, *, least_reward: float
 ) -> Iterator[tuple[PaidAnswer, PreferencePair | None]]:
-    """Yield each answer that is paid ``least_reward`` or more and is wrong, as a pair with the preferred response; with None in
-    its place where its rightness is unknown. ``pairs`` reads a pair by its id; answers to pairs without a label are left out.
-
-    Raise DataError for an answer to a pair that is not there.
-    """
+    """Yield each answer that is paid ``least_reward`` or more and is wrong, with its negative, or with None if its rightness is
+    unknown. Answers to pairs without a label are left out. Raise DataError for an answer to a pair that is not there."""
     seen: set[tuple[str, str]] = set()
     for paid in answers:
         counts.answers += 1
@@ -266,7 +280,7 @@ def wrong_and_paid(
         if right is None:
             yield paid, None
         elif not right:
-            yield paid, as_negative(pair, paid.answer, attempts)
+            yield paid, as_negative(pair, paid.answer)
 
 
 def is_right(pair: PreferencePair, answer: str, rightness: Rightness) -> bool | None:
@@ -296,12 +310,7 @@ class PolicyResult:
         return self.right / self.questions if self.questions else None
 
 
-def policy_result(
-    pairs: Mapping[str, Callable[[], PreferencePair] | None],
-    answers: Sequence[PaidAnswer],
-    unfinished: int,
-    rightness: Rightness,
-) -> PolicyResult:
+def policy_result(pairs: Readers, answers: Sequence[PaidAnswer], unfinished: int, rightness: Rightness) -> PolicyResult:
     """Count the answers of :func:`sample_answers`, each to a labelled pair of ``pairs``."""
     counts = Counter[bool | None]()
     for paid in answers:
@@ -319,9 +328,9 @@ def policy_result(
     )
 
 
-def as_negative(pair: PreferencePair, answer: str, attempts: str = "2") -> PreferencePair:
-    """Return the pair with a wrong answer in place of its other response, at an index by chance; it has no judgment, and the
-    difficulty tag ``attempts`` where the pair has one."""
+def as_negative(pair: PreferencePair, answer: str) -> PreferencePair:
+    """Return the pair with a wrong answer in place of its other response, at a random index; it has no judgment, and the
+    difficulty tag "2", which RL takes, if the pair has a tag."""
     answer = _shown(answer)
     place = random.Random(f"{pair.pair_id} {answer}").randrange(2)
     good = 1 - place
@@ -333,7 +342,7 @@ def as_negative(pair: PreferencePair, answer: str, attempts: str = "2") -> Prefe
         response_images=((), images) if place == 0 else (images, ()),
         preferred=good,
         judgment="",
-        attempts=attempts if pair.attempts else "",
+        attempts="2" if pair.attempts else "",
         teacher_share=None,
         source=f"{SOURCE}:{pair.source}" if pair.source else SOURCE,
         provenance=f"{SOURCE}:{pair.provenance or pair.pair_id}",

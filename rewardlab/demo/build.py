@@ -1,38 +1,40 @@
-"""Build the demonstration on disk: pairs, truths and the tiny base model. Each piece is made once and reused after that."""
+"""Build the demonstration on disk: pairs, truths and the tiny base model. Each piece is made once and kept after that."""
 
 from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import ClassVar, Self
+
+import numpy as np
 
 from rewardlab.config import load_yaml
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import write_parquet
-from rewardlab.demo.difficulties import DIFFICULTIES, STANDARD
 from rewardlab.demo.facts import facts_of
 from rewardlab.demo.judgments import Truth, grounded_judgment, shallow_judgment
-from rewardlab.demo.pairs import make_pairs, pairs_of_split, write_truths
-from rewardlab.demo.splits import Split
+from rewardlab.demo.pairs import STANDARD, TEST_SPLIT, TRAIN_SPLIT, DemoDifficulty, pairs_of_split, write_truths
 from rewardlab.errors import ConfigError
 from rewardlab.prompts import load_template, render
 from rewardlab.reporting.progress import bar
 from rewardlab.types import PreferencePair
 
-TRAIN, TEST, VALIDATION, UNLIKE = (f"{split}.parquet" for split in Split)
+TRAIN, TEST = f"{TRAIN_SPLIT}.parquet", f"{TEST_SPLIT}.parquet"
 TRUTHS, BASE, SETTINGS = "truths.jsonl", "base", "demo.json"
+WEIGHTS, PACKED_WEIGHTS = "model.safetensors", "model.int8.safetensors"
+PACKAGED_BASE = Path(__file__).parent / "base"  # trained with seed 0
+PACKAGED = {"hidden": 96, "layers": 4, "vocab_size": 900, "base_steps": 1000}
 
 
 @dataclass(frozen=True)
 class DemoConfig:
-    """Sizes of the demonstration and of its base model; ``base_steps`` of perception make the base model see.
+    """Sizes of the demonstration and of its base model; ``base_steps`` of perception make the base model see."""
 
-    ``difficulty`` is "standard" or "hard". Only the hard one has validation pairs, for choosing settings without the test's,
-    and pairs unlike all others, for how far a judge carries.
-    """
-
+    difficulty: ClassVar[DemoDifficulty] = STANDARD
     num_train: int = 6000
     num_test: int = 1000
     hidden: int = 96
@@ -40,35 +42,25 @@ class DemoConfig:
     vocab_size: int = 900
     base_steps: int = 700
     seed: int = 0
-    difficulty: str = STANDARD
-    num_validation: int = 0
-    num_unlike: int = 0
 
     @property
-    def num_of_split(self) -> dict[Split, int]:
-        numbers = (self.num_train, self.num_test, self.num_validation, self.num_unlike)
-        return dict(zip(Split, numbers, strict=True))
+    def num_of_split(self) -> dict[str, int]:
+        return {TRAIN_SPLIT: self.num_train, TEST_SPLIT: self.num_test}
 
-    @staticmethod
-    def load(path: str | Path, **overrides: int | None) -> DemoConfig:
+    @classmethod
+    def load(cls, path: str | Path, **overrides: int | None) -> Self:
         values = load_yaml(path) | {name: value for name, value in overrides.items() if value is not None}
         try:
-            config = DemoConfig(**values)
+            return cls(**values)
         except TypeError as error:
-            raise ConfigError(f"{path}: {error}; its settings are {', '.join(DemoConfig.__dataclass_fields__)}") from error
-        if config.difficulty not in DIFFICULTIES:
-            raise ConfigError(f"{path}: difficulty {config.difficulty!r} is none of {', '.join(DIFFICULTIES)}")
-        for split, num in config.num_of_split.items():
-            if num and split not in DIFFICULTIES[config.difficulty].splits:
-                raise ConfigError(f"{path}: the {config.difficulty} difficulty has no {split} pairs; leave num_{split} out")
-        return config
+            raise ConfigError(f"{path}: {error}; its settings are {', '.join(cls.__dataclass_fields__)}") from error
 
 
 def build_pairs(out: Path, config: DemoConfig) -> None:
-    """Write the train and held-out pairs and their truths, once. Raise ConfigError if ``out`` holds another demonstration."""
+    """Write the pairs of every split and their truths, once. Raise ConfigError if ``out`` holds another demonstration."""
     settings_file = out / SETTINGS
     if settings_file.exists():
-        settings = asdict(DemoConfig()) | json.loads(settings_file.read_text(encoding="utf-8"))
+        settings = json.loads(settings_file.read_text(encoding="utf-8"))
         if settings != asdict(config):
             names = sorted(name for name, value in asdict(config).items() if settings.get(name) != value)
             raise ConfigError(f"{out}: holds another demonstration, which differs in {', '.join(names)}; use another --out")
@@ -83,28 +75,43 @@ def build_pairs(out: Path, config: DemoConfig) -> None:
     write_atomic(settings_file, json.dumps(asdict(config), indent=1) + "\n")
 
 
-def corpus(pairs: list[PreferencePair], truths: list[Truth], rng: random.Random, difficulty: str = STANDARD) -> Iterator[str]:
+def corpus(
+    pairs: list[PreferencePair], truths: list[Truth], rng: random.Random, difficulty: DemoDifficulty = STANDARD
+) -> Iterator[str]:
     """Yield text for the tokenizer: prompts, judgments and facts of training pairs."""
-    template, kind = load_template("plain"), DIFFICULTIES[difficulty]
+    template = load_template("plain")
     for pair, truth in zip(pairs, truths, strict=True):
         yield render(template, pair.question, *pair.responses)
         yield grounded_judgment(truth, pair.responses)[0]
         yield shallow_judgment(rng, contradict=0.0)[0]
-        picture = kind.view(rng, 0.3)
-        kind.render(picture, rng)  # for the random numbers that it takes: without it the same seed gives another tokenizer
-        yield " ".join(prompt + continuation for prompt, continuation in facts_of(rng, picture, 6, kind.facts))
+        picture = difficulty.view(rng, 0.3)
+        difficulty.render(picture, rng)  # for the random numbers that it takes: without it the seed gives another tokenizer
+        yield " ".join(prompt + continuation for prompt, continuation in facts_of(rng, picture, 6, difficulty.facts))
     yield from ("user", "assistant", "system")
 
 
-def build_base(out: Path, config: DemoConfig) -> Path:
-    """Make the tiny base model, once: tokenizer, random weights, perception stage. Return its checkpoint folder."""
-    folder = out / BASE
+def build_base(out: Path, config: DemoConfig, *, from_scratch: bool = False) -> Path:
+    """Make the tiny base model, once, and return its checkpoint folder: the one that travels with the package if its sizes are
+    the config's, unless ``from_scratch``; else tokenizer, random weights and perception stage, by the config's seed."""
+    folder, partial = out / BASE, out / f"{BASE}.partial"
     if (folder / "config.json").exists():
         return folder
-    from rewardlab.demo.base_model import build_model, build_processor, save_model, train_tokenizer
-    from rewardlab.demo.perception import PerceptionConfig, learn_to_see
+    is_packaged = config.difficulty is STANDARD and all(getattr(config, name) == size for name, size in PACKAGED.items())
+    if is_packaged and not from_scratch:
+        shutil.rmtree(partial, ignore_errors=True)
+        unpack_base(PACKAGED_BASE, partial)
+        partial.rename(folder)
+        return folder
+    from rewardlab.demo.base_model import (
+        PerceptionConfig,
+        build_model,
+        build_processor,
+        learn_to_see,
+        save_model,
+        train_tokenizer,
+    )
 
-    pairs, truths = make_pairs(1500, seed=config.seed, held_out=False, difficulty=config.difficulty)
+    pairs, truths = pairs_of_split(1500, TRAIN_SPLIT, seed=config.seed, difficulty=config.difficulty)
     texts = corpus(pairs, truths, random.Random(config.seed), config.difficulty)
     tokenizer = train_tokenizer(texts, config.vocab_size)
     processor = build_processor(tokenizer)
@@ -113,14 +120,41 @@ def build_base(out: Path, config: DemoConfig) -> Path:
     with bar("base model learns to see", config.base_steps) as advance:
 
         def progress(step: int, metrics: dict[str, float]) -> None:
-            nonlocal num_done  # of a training that goes on, the steps before it are done at once
+            nonlocal num_done  # the first call of a resumed training counts the steps before it
             advance(step + 1 - num_done, note=f"loss {metrics['loss']:.2f}" if step % 10 == 0 else None)
             num_done = step + 1
 
         perception = PerceptionConfig(config.base_steps, seed=config.seed, difficulty=config.difficulty)
         learn_to_see(model, processor, perception, progress, kept)
-    partial = out / f"{BASE}.partial"
     save_model(partial, model, processor)
     partial.rename(folder)
     kept.unlink(missing_ok=True)
     return folder
+
+
+def pack_base(checkpoint: Path, out: Path) -> None:
+    """Write a checkpoint with its weight matrices in 8 bits: whole numbers from -127 to 127 and a scale for each row."""
+    from safetensors.numpy import load_file, save_file
+
+    packed = {}
+    for name, weights in load_file(checkpoint / WEIGHTS).items():
+        packed[name] = weights
+        if weights.ndim > 1:
+            scales = np.abs(rows := weights.reshape(len(weights), -1)).max(axis=1, keepdims=True) / np.float32(127)
+            packed[name] = np.round(rows / scales).astype(np.int8).reshape(weights.shape)
+            packed[f"{name}.scales"] = scales[:, 0]
+    shutil.copytree(checkpoint, out, ignore=shutil.ignore_patterns(WEIGHTS))
+    save_file(packed, out / PACKED_WEIGHTS)
+
+
+def unpack_base(packed: Path, out: Path) -> None:
+    """Write the checkpoint that :func:`pack_base` has packed, with weights in float32."""
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(packed / PACKED_WEIGHTS)
+    scales = {name.removesuffix(".scales"): tensors.pop(name) for name in list(tensors) if name.endswith(".scales")}
+    for name, each in scales.items():
+        rows = tensors[name].reshape(len(each), -1) * each[:, None]
+        tensors[name] = rows.reshape(tensors[name].shape)
+    shutil.copytree(packed, out, ignore=shutil.ignore_patterns(PACKED_WEIGHTS))
+    save_file(tensors, out / WEIGHTS, metadata={"format": "pt"})

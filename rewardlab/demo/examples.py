@@ -24,7 +24,7 @@ MAX_TOKENS = 64
 
 
 class ExampleResult(StrEnum):
-    """What the two orders of a pair come to."""
+    """The result of a pair in both orders."""
 
     RIGHT = "right in both orders"
     WRONG = "wrong in both orders"

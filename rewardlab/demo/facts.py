@@ -11,11 +11,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from rewardlab.demo.contrast_pairs import NUMBERS, Picture, choose_other
-from rewardlab.demo.digit_tasks import in_words, word_by_word
-from rewardlab.demo.digits import Card
-from rewardlab.demo.scenes import COLORS, PLACES, SHAPES, Scene, plural
-from rewardlab.demo.tasks import looked_up, relations
+from rewardlab.demo.pictures import COLORS, PLACES, SHAPES, Card, Scene, plural
+from rewardlab.demo.tasks import NUMBERS, Picture, choose_other, in_words, looked_up, relations, word_by_word
 
 Fact = tuple[str, str]
 SHARE_CHECKED = 0.25

@@ -83,9 +83,8 @@ class Gain:
 
 @dataclass(frozen=True)
 class Summary:
-    """Everything the quickstart reports; ``teacher``, ``baselines`` and ``served`` are as their stages wrote them.
-
-    ``unlike`` maps each category of the pairs unlike all others to the accuracy of the last judge; empty where there are none.
+    """Everything the quickstart reports; ``teacher`` and ``baselines`` are as their stages wrote them,
+    ``served`` the answers of the last judge over HTTP.
     """
 
     seed: int
@@ -97,8 +96,7 @@ class Summary:
     stages: dict[str, StageSummary]
     rl_gain_sampled_at_1: Gain
     baselines: dict[str, dict[str, Any]]
-    served: dict[str, Any]
-    unlike: dict[str, Slice]
+    served: Control
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -186,14 +184,6 @@ def read_stage(out: Path, stage: str) -> StageSummary:
     return summarize_stage(_read_report(out, stage), _read_votes(out, stage), preferred)
 
 
-def read_unlike(out: Path) -> dict[str, Slice]:
-    """Return the accuracy of a sampled vote by category on the pairs unlike all others; empty where no judge saw any."""
-    if not (out / "bench" / "unlike").exists():
-        return {}
-    groups = _read_report(out, "unlike").scores.groups
-    return {name: Slice(part.n, part.accuracy, part.interval) for name, part in groups.items()}
-
-
 def summarize(
     out: Path,
     *,
@@ -201,7 +191,6 @@ def summarize(
     commits: str,
     seconds: Mapping[str, float],
     cpu_seconds: Mapping[str, float],
-    served: dict[str, Any],
 ) -> Summary:
     """Return everything the quickstart reports, from the files its stages wrote at ``commits``."""
     preferred = [int(pair.preferred or 0) for pair in read_pairs(out / "demo" / TEST)]
@@ -218,8 +207,7 @@ def summarize(
         stages={stage: summarize_stage(_read_report(out, stage), votes[stage], preferred) for stage in STAGES},
         rl_gain_sampled_at_1=Gain(gain, interval),
         baselines=json_form(_read_report(out, "rl").baselines),
-        served=served,
-        unlike=read_unlike(out),
+        served=_control(_read_report(out, "endpoint").scores),
     )
 
 
@@ -266,14 +254,9 @@ def summary_sentences(summary: Summary) -> list[str]:
         f"teacher: {teacher['num_requests']:,} requests; attempts {tags}; "
         f"Spearman of level and tag {teacher['level_tag_spearman']:.2f}",
         f"baselines: {baselines}",
-        *([f"pairs unlike all others, one sampled vote: {_unlike(summary.unlike)}"] if summary.unlike else []),
         _time(summary.seconds),
         _cpu_time(summary.cpu_seconds),
     ]
-
-
-def _unlike(slices: Mapping[str, Slice]) -> str:
-    return ", ".join(f"{name.removeprefix('unlike_')} {_cell(part)}" for name, part in slices.items())
 
 
 def _cpu_time(cpu_seconds: Mapping[str, float]) -> str:

@@ -1,30 +1,33 @@
-"""A planned run against its machines: does it fit the cards, the disk and the host. What is compared with nothing is "look".
+"""A planned run against its machines: whether it fits the cards, the disk and the host.
 
-Each function returns the finding of one question, with what each number counts below it.
+Each function returns the finding of one question, with what each number counts as its details. Without a machine to compare
+with, the outcome is "look".
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import torch
 
 from rewardlab.config import MethodConfig, PolicyConfig, RLConfig, SFTConfig, TrainConfig
-from rewardlab.health.beside import beside_lines, judge_beside
-from rewardlab.health.cards import TYPICAL, GraphicsCard, local_card
-from rewardlab.health.disk import disk_lines
-from rewardlab.health.evaluation import HeldOutData
-from rewardlab.health.feeding import host_bytes
-from rewardlab.health.finding import Finding
-from rewardlab.health.lengths import Lengths
-from rewardlab.health.memory import GIB, MemoryLine, Phase, Setup, peak, setup_of, trainer_lines
-from rewardlab.health.speed import A_MACHINE, speed_findings
-from rewardlab.health.units import size_text, weights_text
+from rewardlab.health.dataset import DataFacts, HeldOutData
+from rewardlab.health.memory import (
+    GIB,
+    MemoryLine,
+    Phase,
+    Setup,
+    colocated_model,
+    memory_lines,
+    peak,
+    setup_of,
+    weights_text,
+)
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.architectures import ARCHITECTURES, build_on_meta
 from rewardlab.processes import memory_here
@@ -32,8 +35,11 @@ from rewardlab.samplers.base import VLLM
 from rewardlab.training.run.evaluation import sequences_at_once
 from rewardlab.training.run.launcher import Launch
 
-CARD_SHARE = 0.95  # of a card may be planned: CUDA's own, NCCL and what the allocator cannot use take the rest
+CARD_FRACTION = 0.95  # of a card may be planned: CUDA, NCCL and fragmentation take the rest
 CHECKER_GIB = 2.0  # keys and values of a served judge of consistency, whose prompts are short
+PROCESSES_PER_MACHINE = 8  # at most: they share a machine's memory
+PROCESS_BASE, WORKER_BASE = 3 * GIB, GIB // 2  # Python, torch and CUDA in a process; in a data worker
+ROW_GROUP = 64 << 20  # bytes of Parquet, read whole for any pair in it
 PHASES = {
     Phase.ALWAYS: "all the time",
     Phase.SAMPLING: "while sampling",
@@ -42,54 +48,46 @@ PHASES = {
     Phase.UPDATE: "while the optimizer steps",
     Phase.EVALUATION: "while held-out pairs are judged",
 }
+Outcome = Literal["ok", "look", "failed"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check. ``look`` is no failure: the user decides. ``details`` are lines below the message."""
+
+    name: str
+    outcome: Outcome
+    message: str
+    details: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The machines a run is planned for. ``card``: None: this machine's, if it is known; ``memory_gib`` of each device (None:
-    the card's); ``host_gib`` of each machine's own memory (None: this machine's, if it has cards).
+    """The machines of a planned run: GiB of each card (default: this machine's), and of each machine's own memory (default:
+    this machine's if it has cards).
 
-    ``model`` replaces the config's model if that names a folder that does not exist yet; ``out`` is the run's folder, whose
-    disk is looked at; ``price``: US dollars of a card's hour.
+    ``model`` replaces the config's model while that does not exist yet; ``out``: the run's folder, whose disk is checked.
     """
 
     launch: Launch = field(default_factory=Launch)
     memory_gib: float | None = None
     model: str | None = None
     out: Path | None = None
-    card: GraphicsCard | None = None
     host_gib: float | None = None
-    price: float | None = None
 
     @property
     def card_gib(self) -> float | None:
-        """Return the GiB of a card, or None where neither the plan nor this machine says."""
-        if self.memory_gib is None and self.card is not None:
-            return self.card.memory_gib
+        """Return the GiB of a card, None if unknown."""
         if self.memory_gib is None and torch.cuda.is_available():
             return float(torch.cuda.get_device_properties(0).total_memory / GIB)
         return self.memory_gib
 
     @property
-    def known_card(self) -> GraphicsCard | None:
-        """Return the card, or None where neither the plan nor this machine says which it is."""
-        return self.card or local_card()
-
-    @property
     def machine_gib(self) -> float | None:
-        """Return the GiB of a machine's own memory, or None where neither the plan nor this machine says."""
+        """Return the GiB of a machine's own memory, None if unknown."""
         if self.host_gib is None and torch.cuda.is_available():
             return memory_here() / GIB
         return self.host_gib
-
-
-@dataclass(frozen=True)
-class DataFacts:
-    """What is known of a run's data: lengths, the pairs that are held out, optimizer steps. None: it is assumed."""
-
-    lengths: Lengths | None = None
-    held_out: HeldOutData | None = None
-    steps: int | None = None
 
 
 def plan_setup(config: TrainConfig, plan: Plan, facts: DataFacts | None = None) -> Setup | None:
@@ -100,28 +98,21 @@ def plan_setup(config: TrainConfig, plan: Plan, facts: DataFacts | None = None) 
     return setup_of(model, config, plan.launch, card=card, lengths=facts.lengths, held_out=facts.held_out)
 
 
-def memory_lines(setup: Setup) -> list[MemoryLine]:
-    """Return all that lies on each card in a run."""
-    return [*trainer_lines(setup), *beside_lines(setup)]
-
-
 def needs(config: TrainConfig, plan: Plan, facts: DataFacts | None = None) -> Iterator[Finding]:
-    """Yield the findings on memory, disk, host and speed of a plan; one only, of a model that is not known."""
-    setup, facts = plan_setup(config, plan, facts), facts or DataFacts()
-    if setup is None:
+    """Yield the findings on memory, disk and host of a plan; a single one for an unknown model."""
+    if (setup := plan_setup(config, plan, facts)) is None:
         message = (
             f"{plan.model or config.model} is neither a checkpoint here nor known by name: --model says what it will be, a "
+            f"folder or one of {', '.join(ARCHITECTURES)}"
         )
-        yield Finding("memory", "look", f"{message}folder or one of {', '.join(ARCHITECTURES)}")
+        yield Finding("memory", "look", message)
         return
     yield _memory(setup, plan)
-    if facts.lengths is None:
+    if facts is None or facts.lengths is None:
         yield from _unbounded_pictures(config)
-    yield from _beside_consistency(setup, plan)
+    yield from _consistency_card(setup, plan)
     yield _disk(setup, plan.out)
     yield _host(setup, plan)
-    card = plan.known_card
-    yield from speed_findings(setup, card or TYPICAL, is_given=card is not None, steps=facts.steps, price=plan.price)
 
 
 # Memory of a card.
@@ -130,31 +121,31 @@ def needs(config: TrainConfig, plan: Plan, facts: DataFacts | None = None) -> It
 def _memory(setup: Setup, plan: Plan) -> Finding:
     lines, available = memory_lines(setup), plan.card_gib
     phase, needed = peak(lines)
-    message = f"{_weights(setup)}; prompts of {setup.prompt:,} tokens ({setup.lengths.source})"
-    message += f"; at most {needed / GIB:.1f}"
-    details = tuple(_rows(lines))
+    of_card = "" if available is None else f" of {available:.0f}"
+    message = (
+        f"{_weights(setup)}; prompts of {setup.prompt:,} tokens ({setup.lengths.source}); "
+        f"at most {needed / GIB:.1f}{of_card} GiB a card, {PHASES[phase]}"
+    )
+    outcome: Outcome = "failed"
     if available is None:
-        message += f" GiB a card, {PHASES[phase]}; compared with no card: --card or --memory says what there is"
-        return Finding("memory", "look", message, details)
-    message += f" of {available:.0f} GiB a card, {PHASES[phase]}"
-    if (impossible := _vllm_judge(setup.config)) is not None:
-        return Finding("memory", "failed", f"{message}; {impossible}", details)
-    if needed / GIB > CARD_SHARE * available:
-        cure = f"more than the {CARD_SHARE * available:.0f} that may be planned: {_cure(setup, available)}"
-        return Finding("memory", "failed", f"{message}, {cure}", details)
-    if (short := _short_share(setup, available)) is not None:
-        return Finding("memory", "failed", f"{message}; {short}", details)
-    return Finding("memory", "ok", message, details)
+        outcome, why = "look", "; not compared with a card: set --memory GIB"
+    elif impossible := _vllm_judge(setup.config) or _small_engine(setup, available):
+        why = f"; {impossible}"
+    elif needed / GIB > (planned := CARD_FRACTION * available):
+        why = f", more than the {planned:.0f} that may be planned: {_cure(setup, available)}"
+    else:
+        outcome, why = "ok", ""
+    return Finding("memory", outcome, message + why, tuple(_rows(lines)))
 
 
 def _weights(setup: Setup) -> str:
-    """Return how many weights there are, and how many of them learn: the policy's and a critic's."""
+    """Return the numbers of weights and of trained weights, those of a critic included."""
     critic = f" and a critic's {weights_text(setup.critic)}" if setup.critic else ""
-    return f"{weights_text(setup.total)} weights{critic}, {weights_text(setup.learning + setup.critic)} learn"
+    return f"{weights_text(setup.total)} weights{critic}, {weights_text(setup.learning + setup.critic)} are trained"
 
 
 def _rows(lines: list[MemoryLine]) -> Iterator[str]:
-    """Yield the table: what is there all the time, then each part of a step with its sum."""
+    """Yield the table: what is always taken, then each part of a step with its sum."""
     always = sum(line.size for line in lines if line.phase is Phase.ALWAYS)
     for phase in Phase:
         of_phase = [line for line in lines if line.phase is phase]
@@ -177,30 +168,30 @@ def _vllm_judge(config: TrainConfig) -> str | None:
     )
 
 
-def _short_share(setup: Setup, available: float) -> str | None:
+def _small_engine(setup: Setup, available: float) -> str | None:
     engine = setup.method.engine if setup.method else None
     if engine is None or engine.kind != "colocate":
         return None
-    share, shard = engine.gpu_memory_utilization * available, 2.0 * setup.total / engine.tensor_parallel / GIB
-    if share >= shard:
+    memory, weights = engine.gpu_memory_utilization * available, 2.0 * setup.total / engine.tensor_parallel / GIB
+    if memory >= weights:
         return None
     return (
-        f"vLLM's share of a card, gpu_memory_utilization x {available:.0f} = {share:.1f} GiB, is less than the weights it "
-        f"holds there, {shard:.1f}: raise it, or tensor_parallel"
+        f"vLLM's part of a card, gpu_memory_utilization x {available:.0f} = {memory:.1f} GiB, is less than its weights there, "
+        f"{weights:.1f}: raise gpu_memory_utilization or tensor_parallel"
     )
 
 
 def _cure(setup: Setup, available: float) -> str:
-    """Return keys, and a launch if these are not enough, that make the run fit; else what is left to do."""
+    """Return config keys, and a larger launch if these are not enough, that make the run fit; else other remedies."""
     config, changes = setup.config, dict[str, Any]()
     for change in _smaller(config):
         smaller = {**changes, **change}
         if (needed := _peak_gib(setup, smaller)) < _peak_gib(setup, changes):
             changes = smaller
-            if needed <= CARD_SHARE * available:
+            if needed <= CARD_FRACTION * available:
                 return f"{_as_keys(changes)} needs {needed:.1f}"
     for launch in _larger(setup.launch):
-        if (needed := _peak_gib(setup, changes, launch)) <= CARD_SHARE * available:
+        if (needed := _peak_gib(setup, changes, launch)) <= CARD_FRACTION * available:
             return f"{' with '.join(filter(None, (_launch_words(launch), _as_keys(changes))))} needs {needed:.1f}"
     judge = ", a judge on another machine (openai:MODEL@URL)" if isinstance(config, PolicyConfig) else ""
     lora = "" if config.lora or setup.critic else ", lora"
@@ -220,7 +211,7 @@ def _peak_gib(setup: Setup, changes: Mapping[str, Any], launch: Launch | None = 
 
 
 def _with_changes(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfig:
-    """Return a config with other values of some keys; those with a dot are of a part of it."""
+    """Return a config with some keys changed; a key with a dot belongs to a part of the config."""
     update: dict[str, Any] = {}
     for name, value in changes.items():
         part, _, key = name.rpartition(".")
@@ -229,7 +220,7 @@ def _with_changes(config: TrainConfig, changes: Mapping[str, Any]) -> TrainConfi
 
 
 def _smaller(config: TrainConfig) -> Iterator[Mapping[str, Any]]:
-    """Yield changes that need less memory and leave the run what it is."""
+    """Yield changes that save memory and do not change the training."""
     if not config.gradient_checkpointing:
         yield {"gradient_checkpointing": True}
     yield from ({"micro_batch_size": rows} for rows in (2, 1) if rows < config.micro_batch_size)
@@ -243,7 +234,7 @@ def _smaller(config: TrainConfig) -> Iterator[Mapping[str, Any]]:
 
 
 def _larger(launch: Launch) -> Iterator[Launch]:
-    """Yield launches that deal out more: ZeRO-3 on as many processes, its optimizer in the host's memory, more processes."""
+    """Yield launches that shard more: ZeRO-3 on as many processes, its optimizer offloaded to the host, more processes."""
     many = max(2, launch.processes)
     yield Launch(many, 3)
     yield Launch(many, 3, offload=True)
@@ -256,63 +247,143 @@ def _launch_words(launch: Launch) -> str:
 
 
 def _unbounded_pictures(config: TrainConfig) -> Iterator[Finding]:
-    """Yield a finding where neither pixels nor max_tokens bounds what one sample can be."""
+    """Yield a finding if neither pixels nor max_tokens bounds a sample."""
     if config.pixels is None and config.max_tokens is None and not Path(config.model).is_dir():
-        message = "no pixels and no max_tokens: pictures are as large as the checkpoint's processor lets them be (Qwen2.5-VL: "
-        message += "12.8 MP, 16,384 tokens), and memory is estimated for a megapixel; set pixels.max, or max_tokens"
+        message = (
+            "no pixels and no max_tokens: pictures are as large as the checkpoint's processor allows (Qwen2.5-VL: 12.8 MP, "
+            "16,384 tokens), and memory is estimated for a megapixel; set pixels.max, or max_tokens"
+        )
         yield Finding("pictures", "look", message)
 
 
-def _beside_consistency(setup: Setup, plan: Plan) -> Iterator[Finding]:
-    """Yield where a judge of consistency on this machine can lie: it needs weights and a cache of its own."""
+def _consistency_card(setup: Setup, plan: Plan) -> Iterator[Finding]:
+    """Yield whether a judge of consistency on this machine fits beside the run."""
     config, available = setup.config, plan.card_gib
     if not isinstance(config, RLConfig) or not config.consistency.weight or available is None:
         return
     if urlsplit(config.consistency.base_url).hostname not in ("127.0.0.1", "localhost", "::1"):
         return
-    judge = judge_beside(config.consistency.model, setup)
+    judge = colocated_model(config.consistency.model, setup)
     need = judge.weight_bytes * judge.shapes.total / GIB + CHECKER_GIB
-    left = CARD_SHARE * available - peak(memory_lines(setup))[1] / GIB
+    left = CARD_FRACTION * available - peak(memory_lines(setup))[1] / GIB
+    outcome: Outcome = "look" if left < need else "ok"
+    fits = {
+        "look": (
+            f"the run leaves {max(0.0, left):.1f}: give it a card of its own (CUDA_VISIBLE_DEVICES of vllm serve), or "
+            "base_url of another machine"
+        ),
+        "ok": f"the run leaves {left:.1f} (--gpu-memory-utilization {need / available:.2f})",
+    }[outcome]
     message = f"{config.consistency.model} at {config.consistency.base_url} needs {need:.1f} GiB on a card of this machine"
-    if left < need:
-        message += (
-            f", and the run leaves {max(0.0, left):.1f}: give it a card of its own (CUDA_VISIBLE_DEVICES of vllm serve), "
-        )
-        yield Finding("consistency's card", "look", message + "or base_url of another machine")
-    else:
-        share = need / available
-        yield Finding("consistency's card", "ok", f"{message}; beside the run {left:.1f} are left (a share of {share:.2f})")
+    yield Finding("consistency's card", outcome, f"{message}; {fits}")
 
 
-# Disk and host.
+# The disk: checkpoints, of which one more exists than is kept while it is saved.
+
+
+@dataclass(frozen=True)
+class DiskLine:
+    """``size`` bytes in the run's folder, and how they are counted."""
+
+    what: str
+    size: float
+    how: str
+
+
+def checkpoint_bytes(setup: Setup) -> float:
+    """Return the bytes of one checkpoint: weights and the optimizer's state.
+
+    DeepSpeed writes its float32 weights and two moments, its bfloat16 weights, and these once more as ``model.safetensors``.
+    """
+    trained, total = setup.learning + setup.critic, setup.total + setup.critic
+    if setup.config.lora:
+        return 12.0 * trained
+    return 12.0 * trained + 4.0 * total if setup.launch.zero else 4.0 * total + 8.0 * trained
+
+
+def disk_lines(setup: Setup) -> list[DiskLine]:
+    """Return upper bounds of what the run's folder holds: checkpoints and the final weights never exist all at once."""
+    config, one = setup.config, checkpoint_bytes(setup)
+    number = config.save_total_limit + 1
+    how = f"{number} x {size_text(one)}: save_total_limit {config.save_total_limit}, and the one being saved"
+    total = setup.learning if config.lora else setup.total
+    each = 2.0 if setup.launch.zero else 4.0
+    weights, kind = each * total, f"{weights_text(total)} x {each:g} B, before it is rounded to its dtype"
+    lines = [DiskLine("checkpoints", number * one, how), DiskLine("final", weights, kind)]
+    if setup.evaluation and isinstance(config, SFTConfig | RLConfig) and config.evaluation.keep_best:
+        how = f"3 x {size_text(weights)}: the best, the previous best until the next checkpoint, the one being saved"
+        lines.append(DiskLine("best", 3 * weights + each * setup.critic, how + (" with the critic" if setup.critic else "")))
+    if setup.critic:
+        lines.append(DiskLine("critic", each * setup.critic, f"{weights_text(setup.critic)} x {each:g} B, beside final"))
+    if setup.method and setup.method.value_pretrain_steps:
+        fitted = 4.0 * setup.total + 12.0 * setup.critic
+        lines.append(DiskLine("value", config.save_total_limit * fitted, "checkpoints of the critic's pre-training"))
+    if setup.method and setup.method.engine and setup.method.engine.kind == "serve":
+        lines.append(DiskLine("engine", 2 * 4.0 * setup.total, "weights for vllm serve, old and new"))
+    return lines
+
+
+def size_text(size: float) -> str:
+    """Return bytes on disk, in decimal units: "133 GB", "16.6 GB", "0.9 MB"."""
+    if size >= 1e8:
+        return f"{size / 1e9:.0f} GB" if size >= 1e11 else f"{size / 1e9:.1f} GB"
+    return f"{size / 1e6:.1f} MB"
 
 
 def _disk(setup: Setup, out: Path | None) -> Finding:
     lines = disk_lines(setup)
-    needed = sum(line.size for line in lines)
+    needed = _total(lines)
     details = tuple(f"{size_text(line.size):>12}  {line.what}: {line.how}" for line in lines)
     message = f"at most {size_text(needed)} in the run's folder"
     if out is None:
-        return Finding("disk", "look", f"{message}; compared with no disk: --out FOLDER says where", details)
-    there = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
-    free = shutil.disk_usage(there).free
-    message += f", {size_text(free)} free at {there}"
+        return Finding("disk", "look", f"{message}; not compared with a disk: set --out FOLDER", details)
+    existing = next(folder for folder in (out.absolute(), *out.absolute().parents) if folder.exists())
+    free = shutil.disk_usage(existing).free
+    message = f"{message}, {size_text(free)} free at {existing}"
     if free >= needed:
         return Finding("disk", "ok", message, details)
     fewer = replace(setup, config=setup.config.model_copy(update={"save_total_limit": 1}))
-    cure = "save_total_limit=1, or " if sum(line.size for line in disk_lines(fewer)) <= free else ""
+    cure = "save_total_limit=1, or " if _total(disk_lines(fewer)) <= free else ""
     return Finding("disk", "failed", f"{message}: {cure}another --out", details)
+
+
+def _total(lines: Sequence[DiskLine]) -> float:
+    return sum(line.size for line in lines)
+
+
+# Memory of the host.
+
+
+def host_bytes(setup: Setup) -> dict[str, float]:
+    """Return the bytes of host memory that one process needs, by purpose.
+
+    Data stay on disk. A process of RL holds the pictures of one rollout batch, decoded and as float32 pixels; other stages hold
+    one optimizer step's as bfloat16 pixels, and each data worker those of two micro-batches, decoded and in float32. Each
+    reader holds a row group.
+    """
+    lengths, workers = setup.lengths, setup.config.data_workers
+    sample = lengths.pictures * (3.0 * lengths.megapixels * 1e6 + setup.picture.num_bytes)
+    samples = setup.rollouts if setup.method else 2 * setup.config.micro_batch_size * max(1, workers)
+    step = setup.config.batch_size / setup.launch.processes * lengths.pictures * setup.picture.num_bytes / 2
+    of_workers = 0.0 if setup.method else workers * WORKER_BASE + step
+    trained, processes = setup.learning + setup.critic, setup.launch.processes
+    return {
+        "base": PROCESS_BASE,
+        "weights during loading": 0.0 if setup.launch.zero == 3 else 4.0 * setup.total,
+        "optimizer": 16.0 * trained / processes if setup.launch.offload else 0.0,
+        "data": samples * sample + max(1, workers) * ROW_GROUP + of_workers,
+    }
 
 
 def _host(setup: Setup, plan: Plan) -> Finding:
     parts = {name: size for name, size in host_bytes(setup).items() if size}
-    each, processes = sum(parts.values()) / GIB, min(setup.launch.processes, A_MACHINE)
+    each, processes = sum(parts.values()) / GIB, min(setup.launch.processes, PROCESSES_PER_MACHINE)
     counted = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
     number = f"for the {processes} on a machine" if processes > 1 else "in all"
     message = f"at most {each:.0f} GiB a process, {each * processes:.0f} {number}: {counted}"
     if (available := plan.machine_gib) is None:
-        return Finding("host memory", "look", f"{message}; compared with no machine: --host-memory GIB says what it has")
-    message += f"; the machine has {available:.0f}"
+        return Finding("host memory", "look", f"{message}; not compared with a machine: set --host-memory GIB")
+    message = f"{message}; the machine has {available:.0f}"
     if each * processes <= available:
         return Finding("host memory", "ok", message)
     cure = "a machine with more" if setup.config.data_workers < 2 else "a machine with more, or fewer data_workers"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.errors import ConfigError
 from rewardlab.models.checkpoints import weights_id
-from rewardlab.models.video_policy import video_policy_of
+from rewardlab.models.model_config import video_policy_of
 from rewardlab.samplers.base import HF, OPENAI, SAMPLING_KEYS, VLLM
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
-"""What a benchmark reports. Pure functions of votes and labels.
+"""Metrics of benchmarks: pure functions of votes and labels.
 
-The unit is the *trial*: one pair shown in one order, judged by the majority of K votes. A pair shown in both orders gives
-two trials. A trial is decided by more than half of the votes asked; an undecided one stays in the denominator and is not right.
+The unit is the *trial*: one pair in one order, judged by the majority of K votes; a pair in both orders has two trials. More
+than half of all votes decide a trial. An undecided trial stays in the denominator and is not right.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 from rewardlab.types import BOTH_ORDERS, Choice, Judgment, VerdictStatus, Vote
 from rewardlab.verdicts.votes import VALID, in_order, majority, majority_of_valid
 
-MOST_IN_INTEGERS = 48  # votes of a pool: of larger ones probabilities are floats, the integers have too many digits
-OUTCOME = "outcome"  # rule of a verdict of which only right or wrong is known, not where the response was shown
-LEAST_BOTH = 0.95  # share of pairs shown in both orders from which a figure of both orders is one of all pairs
+MOST_IN_INTEGERS = 48  # votes in a pool; larger pools use floats, as the integers get too many digits
+OUTCOME = "outcome"  # rule of a verdict that is known to be right or wrong, without a position
+LEAST_BOTH = 0.95  # fraction of pairs with both orders that a metric of both orders needs
 
 
 @dataclass(frozen=True)
 class Labeled:
-    """A judgment beside the truth: ``preferred`` is the index of the better response, ``group`` the benchmark's category."""
+    """A judgment and its label: ``preferred`` is the index of the better response, ``group`` the benchmark's category."""
 
     judgment: Judgment
     preferred: int
@@ -32,15 +32,15 @@ class Labeled:
 
     @cached_property
     def tallies(self) -> tuple[tuple[int, int, int], ...]:
-        """(right, wrong, all) votes of each trial."""
+        """Return the (right, wrong, all) votes of each trial."""
         return tuple(_tally(votes, self.preferred) for votes in _trials(self))
 
 
 @lru_cache(maxsize=65536)
 def vote_accuracy(num_right: int, num_votes: int, k: int) -> float:
-    """Probability that more than half of ``k`` votes, drawn without replacement from a pool of ``num_votes``, are right.
+    """Return the probability that more than half of ``k`` votes from a pool of ``num_votes``, without replacement, are right.
 
-    Exact (hypergeometric), so accuracy@K has no shuffling noise. Raises ValueError unless 1 <= k <= num_votes.
+    Exact (hypergeometric), so accuracy@K has no shuffling noise. Raise ValueError unless 1 <= k <= num_votes.
     """
     if not 1 <= k <= num_votes:
         raise ValueError(f"k must be between 1 and the {num_votes} votes of the pool, got {k}")
@@ -51,16 +51,14 @@ def vote_accuracy(num_right: int, num_votes: int, k: int) -> float:
 
 @lru_cache(maxsize=65536)
 def right_counts(num_right: int, num_votes: int, k: int) -> tuple[int, ...]:
-    """Return [k + 1] numbers of draws of ``k`` votes, of the C(num_votes, k), that have 0..k right ones."""
+    """Return [k + 1]: how many of the C(num_votes, k) samples of ``k`` votes have 0..k right ones."""
     return tuple(math.comb(num_right, right) * math.comb(num_votes - num_right, k - right) for right in range(k + 1))
 
 
 @lru_cache(maxsize=65536)
 def balanced_accuracy(first: tuple[int, int], second: tuple[int, int], k: int) -> float:
-    """Probability that more than half of 2 ``k`` votes, ``k`` of each order, are right, from the (right, all) of each.
-
-    Exact over all draws of ``k`` from either order's pool. An even one is not right.
-    """
+    """Return the probability that more than half of 2 ``k`` votes, ``k`` of each order, are right, given (right, all) of each
+    order's pool. Exact; an even split is not right."""
     if max(first[1], second[1]) > MOST_IN_INTEGERS:
         more = np.cumsum(right_probabilities(*second, k)[::-1])  # [n]: that at least k - n are right
         return float(right_probabilities(*first, k)[1:] @ more[:-1])
@@ -69,12 +67,11 @@ def balanced_accuracy(first: tuple[int, int], second: tuple[int, int], k: int) -
     return ahead / (math.comb(first[1], k) * math.comb(second[1], k))
 
 
-@lru_cache(maxsize=4096)  # of one K at a time, by either curve
+@lru_cache(maxsize=4096)  # one K at a time, for both curves
 def right_probabilities(num_right: int, num_votes: int, k: int) -> np.ndarray:
-    """Return the probability of 0..k right votes in a draw of ``k``: [k + 1], :func:`right_counts` in floats.
+    """Return [k + 1] probabilities of 0..k right votes in a sample of ``k``: :func:`right_counts` in floats.
 
-    By logarithms of factorials in extended precision: within 1e-12 of the integers for pools of thousands, in a fraction of
-    their time.
+    By logarithms of factorials in extended precision: within 1e-12 of the integers for pools of thousands, and much faster.
     """
     logs, num_other = _log_factorials(num_votes), num_votes - num_right
     right = np.arange(max(0, k - num_other), min(num_right, k) + 1)
@@ -91,12 +88,12 @@ def _factorial_table(size: int) -> np.ndarray:
 
 
 def _log_factorials(most: int) -> np.ndarray:
-    """ln 0!, ln 1!, ... up to ``most`` at least: the sizes of tables are powers of two, so that one serves many pools."""
+    """Return ln 0!, ln 1!, ... up to ``most`` or more: tables have sizes of powers of two, to be shared by pools."""
     return _factorial_table(1 << max(10, most.bit_length()))
 
 
 def any_correct(num_right: int, num_votes: int, k: int) -> float:
-    """Probability that at least one of ``k`` votes from the pool is right. A coin scores 1 - 2**-k: never report it alone."""
+    """Return the probability that any of ``k`` votes is right. A coin scores 1 - 2**-k: never report this metric alone."""
     if num_votes > MOST_IN_INTEGERS:
         logs, wrong = _log_factorials(num_votes), num_votes - num_right
         if wrong < k:
@@ -116,44 +113,42 @@ def _tally(votes: Sequence[Vote], preferred: int) -> tuple[int, int, int]:
 
 
 def score_of(tallies: Sequence[tuple[int, int, int]], k: int | None = None) -> float:
-    """:func:`pair_score` of a pair's tallies."""
+    """Return :func:`pair_score` of a pair's tallies."""
     scores = [vote_accuracy(right, total, total if k is None else k) for right, _, total in tallies]
     return sum(scores) / len(scores) if scores else 0.0
 
 
 def pair_score(item: Labeled, k: int | None = None) -> float:
-    """Accuracy of one pair in 0..1: the mean over its trials of the chance that the majority of ``k`` votes is right.
-
-    ``k=None`` uses all votes of each trial. A pair without any vote scores 0.
-    """
+    """Return the accuracy of one pair in 0..1: the mean over its trials of the probability that the majority of ``k`` votes
+    (None: all of the trial) is right. A pair without votes scores 0."""
     return score_of(item.tallies, k)
 
 
 def undecided_score(item: Labeled) -> float:
-    """Return the share of a pair's trials (0..1) in which neither response has more than half of the votes asked."""
+    """Return the fraction of a pair's trials in which neither response has more than half of all votes."""
     winners = [majority(votes).winner for votes in _trials(item)]
     return winners.count(None) / len(winners) if winners else 1.0
 
 
 def valid_majority_scores(item: Labeled) -> tuple[float, float]:
-    """Return the shares of a pair's trials (0..1) that the majority of the *valid* votes has right, and that it decides."""
+    """Return the fractions of a pair's trials that the majority of the *valid* votes judges right, and that it decides."""
     winners = [majority_of_valid(votes).winner for votes in _trials(item)]
     number = max(1, len(winners))
     return winners.count(item.preferred) / number, 1 - winners.count(None) / number if winners else 0.0
 
 
 def any_correct_score(tallies: Sequence[tuple[int, int, int]], k: int) -> float:
-    """Mean over a pair's trials of :func:`any_correct`."""
+    """Return the mean over a pair's trials of :func:`any_correct`."""
     return sum(any_correct(right, total, k) for right, _, total in tallies) / len(tallies) if tallies else 0.0
 
 
 def smallest_pool(items: Sequence[Labeled]) -> int:
-    """Votes of the trial that has fewest: the largest K every trial can answer."""
+    """Return the votes of the trial with fewest: the largest K of every trial."""
     return min((len(votes) for item in items for votes in _trials(item)), default=0)
 
 
 def micro(items: Sequence[Labeled], k: int | None = None) -> float:
-    """Mean score over all pairs; nan where there are none."""
+    """Return the mean score over all pairs; nan without pairs."""
     return float(np.mean([pair_score(item, k) for item in items])) if items else math.nan
 
 
@@ -165,7 +160,7 @@ def by_group(items: Sequence[Labeled]) -> dict[str, list[Labeled]]:
 
 
 def macro(items: Sequence[Labeled], k: int | None = None) -> float:
-    """Unweighted mean of the groups' micro accuracies; nan where there are none."""
+    """Return the unweighted mean of the groups' micro accuracies; nan without pairs."""
     groups = by_group(items)
     return float(np.mean([micro(group, k) for group in groups.values()])) if groups else math.nan
 
@@ -175,40 +170,38 @@ def _all_votes(items: Sequence[Labeled]) -> list[Vote]:
 
 
 def status_counts(items: Sequence[Labeled]) -> dict[str, int]:
-    """Votes by status, every status named."""
+    """Return the number of votes of every status."""
     counts = Counter(vote.verdict.status for item in items for vote in item.judgment.votes)
     return {status.value: counts[status] for status in VerdictStatus}
 
 
 def invalid_rate(items: Sequence[Labeled]) -> float:
-    """Share of votes without a readable verdict (a tie that a judge states is readable); nan without votes."""
+    """Return the fraction of votes without a valid verdict (a stated tie is valid); nan without votes."""
     votes = _all_votes(items)
     return sum(vote.verdict.status not in VALID for vote in votes) / len(votes) if votes else math.nan
 
 
 def position_bias(items: Sequence[Labeled]) -> float | None:
-    """Share of valid verdicts for the response shown first, minus one half: -0.5..0.5, 0 without bias; None without any.
-
-    Outcomes alone, of which no place is known, do not count.
-    """
+    """Return the fraction of valid verdicts for the response shown first minus one half, -0.5..0.5; None without any. Outcomes
+    without a position do not count."""
     verdicts = [vote.verdict for vote in _all_votes(items) if vote.verdict.rule != OUTCOME]
     choices = [verdict.choice for verdict in verdicts if verdict.choice is not None]
     return choices.count(Choice.FIRST) / len(choices) - 0.5 if choices else None
 
 
 def length_bias(items: Sequence[Labeled], longer: Sequence[int | None]) -> float | None:
-    """How much more often the longer response is named than it is the better one: -1..1, above 0 a judge favours length.
+    """Return how much more often the longer response wins than it is the better one: -1..1, above 0 if a judge favours length.
 
-    Mean over pairs of the share of valid verdicts for the longer response, less the share of these pairs whose longer response
-    is the better one. ``longer`` is its index; pairs of equal lengths (None) and without a valid verdict are left out, and
-    every other counts alike, however many of its verdicts are valid. None where nothing is left.
+    The mean over pairs of the fraction of valid verdicts for the longer response, minus the fraction of pairs whose longer
+    response is better. ``longer`` is its index; pairs of equal lengths (None) or without a valid verdict are left out. None if
+    no pair is left.
     """
     biases = [bias for bias in pair_length_biases(items, longer) if bias is not None]
     return sum(biases) / len(biases) if biases else None
 
 
 def pair_length_biases(items: Sequence[Labeled], longer: Sequence[int | None]) -> list[float | None]:
-    """What each pair adds to :func:`length_bias` (-1..1); None of those left out."""
+    """Return each pair's term of :func:`length_bias` (-1..1); None if it is left out."""
     biases: list[float | None] = []
     for item, index in zip(items, longer, strict=True):
         winners = [vote.winner for vote in item.judgment.votes if vote.winner is not None]
@@ -220,9 +213,8 @@ def pair_length_biases(items: Sequence[Labeled], longer: Sequence[int | None]) -
 
 
 def vote_counts(item: Labeled) -> tuple[float, float, float, float]:
-    """Counts of a pair's votes: valid choices, half the excess of those for the response shown first (-n/2..n/2), votes without
-    a readable verdict, all votes. The second by the first is :func:`position_bias`, the third by the fourth
-    :func:`invalid_rate`."""
+    """Return a pair's counts: valid choices, half the excess of those for the first response (-n/2..n/2), invalid votes, all
+    votes. The second over the first is :func:`position_bias`, the third over the fourth :func:`invalid_rate`."""
     votes = item.judgment.votes
     choices = [vote.verdict.choice for vote in votes if vote.verdict.choice is not None and vote.verdict.rule != OUTCOME]
     unread = sum(vote.verdict.status not in VALID for vote in votes)
@@ -230,8 +222,7 @@ def vote_counts(item: Labeled) -> tuple[float, float, float, float]:
 
 
 def pair_swaps(items: Sequence[Labeled]) -> list[bool | None]:
-    """Whether the two majorities (of the votes asked) of each pair name the same response; None of a pair that was shown in one
-    order alone."""
+    """Return whether the majorities of both orders of each pair name the same response; None for a pair in one order."""
     swaps: list[bool | None] = []
     for item in items:
         outcomes = [majority(votes).winner for votes in _trials(item)]
@@ -240,9 +231,7 @@ def pair_swaps(items: Sequence[Labeled]) -> list[bool | None]:
 
 
 def swap_consistency(items: Sequence[Labeled]) -> float | None:
-    """Share of pairs, of those shown in both orders, whose two majorities name the same response.
-
-    An order without a majority of the votes asked is not consistent. None where less than 95 % of the pairs were shown in both.
-    """
+    """Return the fraction of pairs, of those in both orders, whose majorities name the same response. An order without a
+    majority of all votes is inconsistent. None if less than 95 % of the pairs have both orders."""
     swaps = [alike for alike in pair_swaps(items) if alike is not None]
     return sum(swaps) / len(swaps) if swaps and len(swaps) >= LEAST_BOTH * len(items) else None

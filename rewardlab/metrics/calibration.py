@@ -1,4 +1,4 @@
-"""Can a judge's probabilities be trusted, and what is gained where it may abstain? Pure functions; numpy only."""
+"""Calibration of a judge's probabilities, and the risk of a judge that may abstain. Pure functions; numpy only."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ def _events(probabilities: ArrayLike, happened: ArrayLike) -> tuple[np.ndarray, 
     if p.shape != y.shape or not p.size:
         raise ValueError(f"expected as many probabilities as outcomes, at least one, got {p.size} and {y.size}")
     if not ((p >= 0) & (p <= 1)).all():
-        raise ValueError("a probability is not within 0..1 (or could not be read); leave it out, and count it")
+        raise ValueError("a probability is not within 0..1 (or is nan); leave it out, and count it")
     return p, y
 
 
 def brier(probabilities: ArrayLike, happened: ArrayLike) -> float:
-    """Mean squared error of probabilities of an event (response 0 is the better one) that happened, 1, or did not, 0.
-
-    0 is best; 0.25 is what 1/2 everywhere earns.
-    """
+    """Return the mean squared error of probabilities of an event (response 0 is better) that happened, 1, or not, 0. 0 is best;
+    constant 1/2 scores 0.25."""
     p, y = _events(probabilities, happened)
     return float(np.mean((p - y) ** 2))
 
 
 def nll(probabilities: ArrayLike, happened: ArrayLike) -> float:
-    """Mean -log of the probability given to what happened, in nats; 0.693 for 1/2 everywhere, inf for a sure mistake."""
+    """Return the mean negative log-likelihood in nats; 0.693 for constant 1/2, inf for a certain mistake."""
     p, y = _events(probabilities, happened)
     with np.errstate(divide="ignore"):
         return float(-np.mean(np.log(np.where(y == 1, p, 1 - p))))
@@ -37,7 +35,7 @@ def nll(probabilities: ArrayLike, happened: ArrayLike) -> float:
 
 @dataclass(frozen=True)
 class Bin:
-    """The probabilities of one bin: how many, their mean, and how often the event happened."""
+    """The probabilities of one bin: their count, their mean, and the frequency of the event."""
 
     count: int
     predicted: float
@@ -49,7 +47,7 @@ def _bin_numbers(p: np.ndarray, num_bins: int) -> np.ndarray:
 
 
 def reliability(probabilities: ArrayLike, happened: ArrayLike, num_bins: int = 10) -> list[Bin]:
-    """Bins of equal width over 0..1, each open below and closed above (the first also below); empty ones are left out."""
+    """Return the non-empty bins of equal width over 0..1, each open below and closed above (the first also below)."""
     p, y = _events(probabilities, happened)
     number = _bin_numbers(p, num_bins)
     members = [number == n for n in np.unique(number)]
@@ -57,9 +55,9 @@ def reliability(probabilities: ArrayLike, happened: ArrayLike, num_bins: int = 1
 
 
 def expected_calibration_error(probabilities: ArrayLike, happened: ArrayLike, num_bins: int = 10) -> float:
-    """Mean over the bins of :func:`reliability`, weighted by count, of |mean probability - frequency|.
+    """Return the mean of |mean probability - frequency| over the bins of :func:`reliability`, weighted by count.
 
-    Of the event "response 0 is better", over 0..1, not of confidence in the winner. A finite sample raises it; see
+    For probabilities of the event "response 0 is better", not for confidence in the winner. A finite sample raises it; see
     :func:`least_calibration_error`.
     """
     p, y = _events(probabilities, happened)
@@ -67,9 +65,9 @@ def expected_calibration_error(probabilities: ArrayLike, happened: ArrayLike, nu
 
 
 def least_calibration_error(probabilities: ArrayLike, num_bins: int = 10, *, seed: int = 0, resamples: int = 200) -> float:
-    """The calibration error that these very probabilities would show on average if they were exactly right.
+    """Return the expected calibration error of these probabilities if they were exactly calibrated.
 
-    About 0.045 for 500 of them spread evenly over ten bins: an error of that size is no sign of miscalibration.
+    About 0.045 for 500 of them spread evenly over ten bins: an error of that size does not indicate miscalibration.
     """
     p, _ = _events(probabilities, np.zeros(np.size(probabilities)))
     outcomes = np.random.default_rng(seed).random((resamples, p.size)) < p
@@ -79,12 +77,11 @@ def least_calibration_error(probabilities: ArrayLike, num_bins: int = 10, *, see
 def basic_interval(
     statistic: Callable[[np.ndarray], float], num: int, *, seed: int = 0, resamples: int = 1000, least: float = -math.inf
 ) -> tuple[float, float]:
-    """95 % basic (reversed percentile) bootstrap interval of ``statistic(indices)`` over resampled units 0 .. num - 1.
+    """Return the 95 % basic (reversed percentile) bootstrap interval of ``statistic(indices)`` over resampled units 0..num - 1.
 
-    For what is no plain mean: a resample raises a calibration error above the sample's by about as much as the sample raised it
-    above the truth, and the basic interval takes that out where the percentile one doubles it. At a calibration error of
-    exactly 0 neither covers as it should: compare with :func:`least_calibration_error` there. ``least`` is a bound the
-    statistic cannot pass (0 for an error).
+    For statistics with bias: resampling raises a calibration error by about as much as the sample did, which the basic interval
+    corrects and the percentile interval doubles. At a calibration error of exactly 0 neither has its coverage: compare with
+    :func:`least_calibration_error`. ``least``: a lower bound of the statistic (0 for an error).
     """
     draws = np.random.default_rng(seed).integers(0, num, size=(resamples, num))
     return _basic(statistic(np.arange(num)), [statistic(indices) for indices in draws], least)
@@ -104,9 +101,9 @@ def calibration_error_interval(
     seed: int = 0,
     resamples: int = 1000,
 ) -> tuple[float, float]:
-    """:func:`basic_interval` of the calibration error over clusters of pairs that share a prompt.
+    """Return :func:`basic_interval` of the calibration error over clusters of pairs that share a prompt.
 
-    The error is a sum over bins of what its members add, so that a cluster is the row of what it adds to each bin.
+    The error is a sum over bins, so that a cluster is a row of its terms in each bin.
     """
     p, y = _events(probabilities, happened)
     names = np.unique(np.asarray(clusters), return_inverse=True)[1]
@@ -121,7 +118,7 @@ def calibration_error_interval(
 
 @dataclass(frozen=True)
 class RiskPoint:
-    """A judge that abstains below a confidence: the share of all pairs it decides, and how many of those it gets wrong."""
+    """A judge that abstains below a ``confidence``: the fraction of pairs it decides, and its error rate on those."""
 
     confidence: float
     coverage: float
@@ -129,9 +126,9 @@ class RiskPoint:
 
 
 def risk_coverage(confidences: Sequence[float | None], right: Sequence[bool]) -> list[RiskPoint]:
-    """The curve from the surest decisions to all, one point per distinct confidence (in what the judge named, 0.5..1).
+    """Return the curve from the most confident decisions to all, a point per distinct confidence (in the winner, 0.5..1).
 
-    A pair without a confidence (None: an even vote, or no valid one) is never decided: with any, coverage ends below 1.
+    A pair without a confidence (None: an even vote, or no valid one) is never decided; coverage then ends below 1.
     """
     decided = sorted(((c, r) for c, r in zip(confidences, right, strict=True) if c is not None), reverse=True)
     curve, wrong = [], 0
@@ -143,7 +140,7 @@ def risk_coverage(confidences: Sequence[float | None], right: Sequence[bool]) ->
 
 
 def area_under_risk(curve: Sequence[RiskPoint]) -> float:
-    """Mean risk over the coverages the curve reaches (0..1; AURC, arXiv 1805.08206); nan for none. Ties share their risk."""
+    """Return the mean risk over the curve's coverages (0..1; AURC, arXiv 1805.08206); nan for none. Ties share their risk."""
     if not curve:
         return math.nan
     steps = np.diff([0.0, *(point.coverage for point in curve)])

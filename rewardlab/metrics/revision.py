@@ -1,6 +1,6 @@
-"""What a judge's self-verification does to its judgments: how many it mends, how many it loses, and what remains as a gain.
+"""The effect of a judge's self-verification: judgments corrected, judgments lost, net gain.
 
-Pure. Shares are in 0..1; intervals are 95 %, over clusters of votes that share a prompt.
+Pure. Fractions are in 0..1; intervals are 95 %, over clusters of votes that share a prompt.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Metrics of training, joined over the processes of a run: of unequal shards, a mean of means is not the mean."""
+"""Metrics of training, reduced over the processes of a run: for unequal shards a mean of means is not the mean."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ Metrics = Mapping[str, "float | Metric"]
 
 @dataclass(frozen=True)
 class Metric:
-    """A value, how many things (tokens, rollouts, batches) it is the mean of, and how values are joined.
-
-    ``mean`` weighs by ``weight``; ``max`` and ``sum`` do not look at it.
-    """
+    """A value, the number of tokens, rollouts or batches it is the mean of, and how values are reduced. ``max`` and ``sum``
+    ignore ``weight``."""
 
     value: float
     weight: float = 1.0
@@ -28,7 +26,7 @@ class MetricAccumulator:
         self._metrics: dict[str, Metric] = {}
 
     def add(self, name: str, metric: Metric) -> None:
-        """Join ``metric`` with what was added under ``name``. A mean over nothing, or a nan, is left out."""
+        """Add ``metric`` to ``name``. A mean over nothing, or a nan, is ignored."""
         value, weight = float(metric.value), float(metric.weight)  # a tensor would be sent to the other processes as one
         if value != value or weight <= 0:
             return
@@ -36,7 +34,7 @@ class MetricAccumulator:
         self._metrics[name] = _join(self._metrics.get(name), total)
 
     def flush(self, gather: Callable[[list[object]], list[object]]) -> dict[str, float]:
-        """Return the joined metrics of all processes since the last flush; ``gather`` concatenates their lists."""
+        """Return the reduced metrics of all processes since the last flush; ``gather`` concatenates their lists."""
         shards = gather([self._metrics])
         joined: dict[str, Metric] = {}
         for shard in shards:
@@ -47,7 +45,7 @@ class MetricAccumulator:
 
 
 def _join(total: Metric | None, metric: Metric) -> Metric:
-    """Join sums: of means, ``value`` holds the sum of values times weights; maxima and sums have weight 1."""
+    """Reduce two totals; for means, ``value`` is the sum of values times weights."""
     if total is None:
         return metric
     if metric.reduce == "max":

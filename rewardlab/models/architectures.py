@@ -1,4 +1,4 @@
-"""Sizes of the models that configs name, from their published configurations: no weights are needed to count them."""
+"""Architectures of known models, from their published configurations, without weights."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ARCHITECTURES = {
 
 
 def config_of(model: str) -> Any | None:
-    """Return the configuration of a checkpoint folder (of an adapter, its base), or of a model known by name; else None."""
+    """Return the configuration of a checkpoint folder (for an adapter, its base) or of a known model; else None."""
     if model in ARCHITECTURES:
         return ARCHITECTURES[model]()
     adapter = Path(model) / "adapter_config.json"
@@ -56,7 +56,7 @@ def config_of(model: str) -> Any | None:
 
 @cache
 def build_on_meta(model: str) -> Any | None:
-    """Return the model without a single weight in memory, to count and to name them; None if its configuration is not known."""
+    """Return the model on the meta device; None if its configuration is unknown."""
     config = config_of(model)
     if config is None:
         return None

@@ -1,4 +1,4 @@
-"""Which implementation of attention a model computes by."""
+"""The implementation of attention that a model uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ATTENTIONS = ("auto", *_FLASH, "sdpa", "eager")
 
 
 def check_attention(name: str) -> None:
-    """Raise ConfigError for flash attention that cannot run here: its package or a CUDA card that it runs on is missing."""
+    """Raise ConfigError for flash attention without its package or a suitable CUDA card."""
     if name not in _FLASH or _runs_here(name):
         return
     module, package, capability = _FLASH[name]
@@ -36,11 +36,10 @@ def check_attention(name: str) -> None:
 
 
 def choose_attention(name: str, config: Any, *, in_16_bits: bool) -> str | None:
-    """Return what ``from_pretrained`` takes as ``attn_implementation`` for a model of ``config``.
+    """Return ``attn_implementation`` of ``from_pretrained`` for a model of ``config``.
 
-    ``auto``: flash attention where its package is installed, the card and the family allow it and the model computes
-    ``in_16_bits`` (flash attention has no other); else None, transformers' own choice, which is sdpa for every family that has
-    it. Raise ConfigError for flash attention that cannot be.
+    ``auto``: flash attention if it is installed, card and family support it and the model computes ``in_16_bits``; else None,
+    transformers' choice, which is sdpa if the family has it. Raise ConfigError for unavailable flash attention.
     """
     if name == "auto":
         allowed = in_16_bits and _family_has_flash(config)
@@ -48,14 +47,14 @@ def choose_attention(name: str, config: Any, *, in_16_bits: bool) -> str | None:
     check_attention(name)
     if name in _FLASH and not in_16_bits:
         raise ConfigError(
-            f"attn_implementation: {name} computes in 16 bits, and this model is read in float32: read it in bfloat16 "
+            f"attn_implementation: {name} computes in 16 bits, and this model is loaded in float32: load it in bfloat16 "
             "('engine_args=--dtype bfloat16'), or take attn_implementation: auto"
         )
     return name
 
 
 def attention_of(model: Any) -> str:
-    """Return the implementation that a loaded model computes by, as transformers names it."""
+    """Return transformers' name of the implementation that a loaded model uses."""
     return str(model.config._attn_implementation)
 
 

@@ -1,7 +1,7 @@
-"""What a checkpoint folder records: the prompt template it was trained on, and what made it.
+"""The card of a checkpoint folder, ``rewardlab.json``: the prompt template it was trained on, and how it was made.
 
-``rewardlab.json`` stands beside the weights; words of one's own (a template ``FORMAT:FILE``) are in it, so that they go where
-the checkpoint goes. A folder without it (a hub checkpoint) claims nothing and takes any template.
+The card contains the text of a custom template (``FORMAT:FILE``). A folder without a card (a hub checkpoint) takes any
+template.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PACKAGES = ("rewardlab", "torch", "transformers", "trl", "peft", "accelerate", 
 
 
 def check_folder(path: str) -> None:
-    """Raise CheckpointError for what can only be meant as a folder and is none, before any hub is asked about it."""
+    """Raise CheckpointError for a path of a missing folder, before the hub is queried."""
     first, _, rest = path.partition("/")
     is_local = path.startswith((".", "/", "~")) or "/" in rest or (rest and Path(first).is_dir())
     if is_local and not Path(path).is_dir():
@@ -34,7 +34,7 @@ def check_folder(path: str) -> None:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages a number depends on; those not installed are left out."""
+    """Return the versions of the installed packages that affect results."""
     installed = {}
     for name in _PACKAGES:
         try:
@@ -45,12 +45,12 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str:
-    """Return the commit of this source tree, "+dirty" with uncommitted changes, results aside. Outside a checkout return the
-    commit that pip installed from, where it recorded one, else the version, as "v1.2.3"."""
+    """Return the commit of this source tree, with "+dirty" for uncommitted changes outside of eval/results. Outside a checkout
+    return the commit recorded by pip, else the version, as "v1.2.3"."""
     package = Path(__file__).parents[1]
     git = ["git", "-C", str(package)]
     try:
-        # An environment may lie within a checkout of something else: only one that has this file is ours.
+        # An environment may be inside another project's checkout: ours contains this file.
         for command in (["ls-files", "--error-unmatch", "__init__.py"], ["rev-parse", "HEAD"]):
             head = subprocess.run([*git, *command], capture_output=True, text=True, check=True, timeout=10)
         changed = [*git, "status", "--porcelain", "-uno", "--", ":/", ":(exclude,top)eval/results"]
@@ -61,7 +61,7 @@ def commit() -> str:
 
 
 def _installed_commit(package: Path) -> str:
-    """Return the commit in pip's record (PEP 610) of the installation that ``package`` is of; "" without one."""
+    """Return the commit in pip's record (PEP 610) of the installation of ``package``; "" without one."""
     try:
         installed = distribution("rewardlab")
         if Path(str(installed.locate_file("rewardlab"))).resolve() != package.resolve():
@@ -72,13 +72,13 @@ def _installed_commit(package: Path) -> str:
 
 
 def weights_id(checkpoint: Path) -> str:
-    """Return which weights a checkpoint holds now: names, sizes and times of its files; "" for what is no local folder."""
+    """Return an identifier of a checkpoint's weights: names, sizes and times of its files; "" if it is no local folder."""
     files = sorted(checkpoint.glob("*.safetensors"))
     return " ".join(f"{path.name}:{path.stat().st_size}:{path.stat().st_mtime_ns}" for path in files)
 
 
 def write_card(folder: Path, *, template: Template, stage: str, **facts: Any) -> None:
-    """Record the template and its hash in ``folder``; of a template of one's own also the words."""
+    """Record the template and its hash in ``folder``, for a custom template also its text."""
     card = {"stage": stage, "template": template.name, "template_hash": template.hash}
     if template.name not in TEMPLATE_FORMATS:
         card["template_text"] = template.text
@@ -87,7 +87,7 @@ def write_card(folder: Path, *, template: Template, stage: str, **facts: Any) ->
 
 
 def read_card(folder: Path) -> dict[str, Any] | None:
-    """Return the card of a checkpoint, None if it has none. Raise CheckpointError for a folder that is no checkpoint."""
+    """Return the card of a checkpoint, None without one. Raise CheckpointError for a folder that is no checkpoint."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: no such checkpoint folder")
     if not any((folder / name).exists() for name in ("config.json", "adapter_config.json")):
@@ -104,18 +104,14 @@ def _read_card_file(path: Path) -> dict[str, Any]:
 
 
 def add_to_card(folder: Path, **facts: Any) -> None:
-    """Record further ``facts`` in a checkpoint's card, in place of earlier ones of their names.
-
-    A reader sees the card before or after, never a part. Raise CheckpointError for a folder without a card: nothing would say
-    which words it must be prompted with.
-    """
+    """Add ``facts`` to a checkpoint's card, or replace them, atomically. Raise CheckpointError for a folder without a card."""
     if (card := read_card(folder)) is None:
         raise CheckpointError(f"{folder}: has no {CARD}, which training writes beside the weights; nothing can be added to it")
     write_atomic(folder / CARD, json.dumps({**card, **facts}, indent=1) + "\n")
 
 
 def load_card(model: str | Path, *, from_hub: bool = False) -> dict[str, Any] | None:
-    """Return the card of a folder, or of a hub id ``from_hub``; None without one. Raise CheckpointError where it cannot be
+    """Return the card of a folder, or with ``from_hub`` of a hub id; None without one. Raise CheckpointError if it cannot be
     read."""
     if Path(model).exists():
         return read_card(Path(model))
@@ -123,8 +119,8 @@ def load_card(model: str | Path, *, from_hub: bool = False) -> dict[str, Any] | 
 
 
 def card_temperature(card: Mapping[str, Any] | None, model: str | Path) -> float:
-    """Return the temperature that divides the margins of a checkpoint's verdicts, as its card has it; 1 where it has none.
-    Raise CheckpointError for one that is no positive number."""
+    """Return the temperature in a card that divides the margins of a checkpoint's verdicts; 1 without one. Raise
+    CheckpointError for one that is no positive number."""
     entry = (card or {}).get(VERDICT_TEMPERATURE) or {}
     tau = entry.get("tau", 1.0) if isinstance(entry, Mapping) else entry
     if not isinstance(entry, Mapping) or type(tau) not in (int, float) or not 0 < tau < math.inf:
@@ -133,11 +129,10 @@ def card_temperature(card: Mapping[str, Any] | None, model: str | Path) -> float
 
 
 def template_for(folder: Path, requested: str | None) -> Template:
-    """Return the template to prompt this checkpoint with: the one it was trained on, which ``requested`` must not contradict.
+    """Return the template to prompt this checkpoint with: the one it was trained on. ``requested`` must not contradict it.
 
-    Words of one's own are read from the card. A file that ``requested`` names counts where it is there; where it is not, its
-    name must be the card's. Raise CheckpointError if the hash stored at training differs from the template's hash now, and for
-    words that neither the card nor a file has.
+    The text of a custom template comes from the file that ``requested`` names, if that exists, else from the card. Raise
+    CheckpointError if the template's hash differs from that of training, or its text is missing.
     """
     return template_of_card(read_card(folder), folder, requested)
 
@@ -149,13 +144,13 @@ def check_template(folder: Path, template: Template) -> None:
 
 
 def template_change(model: str | Path, template: Template) -> str:
-    """Return the name of the template that a checkpoint folder was trained on, where it is another; else ""."""
+    """Return the name of the template that a checkpoint folder was trained on if it differs; else ""."""
     card = load_card(model)
     return str(card.get("template")) if card is not None and card.get("template_hash") != template.hash else ""
 
 
 def template_of_card(card: Mapping[str, Any] | None, folder: Path | str, requested: str | None) -> Template:
-    """Return what :func:`template_for` does, of a card that was read; of None the requested or the default template."""
+    """Return the template for a card as :func:`template_for` does; for None the requested or the default one."""
     if card is None:
         return load_template(requested or DEFAULT_TEMPLATE)
     name = str(card.get("template"))
@@ -164,7 +159,7 @@ def template_of_card(card: Mapping[str, Any] | None, folder: Path | str, request
         raise CheckpointError(f"{folder}: trained on template {name!r}, which this version does not have")
     if is_own and requested is None and verdict_format.endswith(".py"):
         raise CheckpointError(
-            f"{folder}: its answers are read by code of your own, {verdict_format}, and no checkpoint brings code along; name "
+            f"{folder}: its answers are parsed by custom code, {verdict_format}, which no checkpoint contains; name "
             f"it: template={name} (in a config `template: {name}`)"
         )
     is_absent = requested in (None, name) and not Path(file).exists()
@@ -198,14 +193,14 @@ def _check_hash(card: Mapping[str, Any], folder: Path | str, template: Template)
 
 
 def load_template_for(model: str | Path, name: str | None, *, from_hub: bool = False) -> Template:
-    """Return the template to prompt ``model`` with: of a folder as :func:`template_for`, of a hub id ``name``; ``from_hub``: by
-    the card in its repository, where there is one."""
+    """Return the template to prompt ``model`` with: for a folder as :func:`template_for`, for a hub id ``name``, or with
+    ``from_hub`` that of the card in its repository."""
     return template_of_card(load_card(model, from_hub=from_hub), model, name)
 
 
 def _hub_card(model: str) -> dict[str, Any] | None:
-    """Return the card in a repository of the Hub; None where it has none, and where no hub can be asked and the cache has none.
-    Raise CheckpointError where the repository cannot be read."""
+    """Return the card in a repository of the Hub; None without one, or if offline without one in the cache. Raise
+    CheckpointError if the repository cannot be read."""
     from huggingface_hub import hf_hub_download, is_offline_mode
     from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
@@ -220,7 +215,7 @@ def _hub_card(model: str) -> dict[str, Any] | None:
         if only_cache or is_offline_mode():
             return None
         raise _unknown_words(model, error) from error
-    except (EntryNotFoundError, HFValidationError):  # no repository can have such a name: the engine says of the folder
+    except (EntryNotFoundError, HFValidationError):  # no repository has such a name: the engine reports the missing folder
         return None
     except (HfHubHTTPError, OSError) as error:
         raise _unknown_words(model, error) from error

@@ -1,4 +1,4 @@
-"""All that differs between families of vision-language models: tokens of images, fields of a forward pass, positions, parts.
+"""The differences between families of vision-language models: image tokens, fields of a forward pass, positions, parts.
 
 Qwen's families pass one stack of patches for all images (``image_grid_thw`` says how many each image has) and rotate
 positions by three coordinates; Gemma 3 passes one entry of pixels per image and marks the tokens of images in
@@ -16,14 +16,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
-# What a forward pass takes beside tokens and their mask: one number per token, something per image, images per row.
+# Inputs of a forward pass besides tokens and their mask: one number per token, fields of images, images per row.
 TOKEN_FIELDS = ("mm_token_type_ids", "token_type_ids")
 IMAGE_FIELDS = ("pixel_values", "image_grid_thw")
 FORWARD_KEYS = (*IMAGE_FIELDS, *TOKEN_FIELDS, "num_images")
 
-# How transformers names what sees and what joins it to the language model; anything else is a regular expression.
+# Names of parts in transformers; any other name of a part is a regular expression.
 PARTS = {
     "vision": r"\b(visual|vision_tower|vision_model)\.(?!.*merger)",
     "merger": r"\b(visual\.(.*\.)?(merger|deepstack_merger_list)|multi_modal_projector)\.",
@@ -37,14 +38,14 @@ Fields = dict[str, Any]  # of a processor, of TRL or of a batch: tensors, arrays
 
 
 def vision_token_ids(config: Any) -> list[int]:
-    """Return the tokens that stand for images and video. A judge writes text: a token of these in it would have no image."""
+    """Return the tokens of images and video, which a judge must not generate."""
     names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
     tokens = [getattr(config, name, None) for name in names]
     return [token for token in tokens if isinstance(token, int)]
 
 
 def image_token_id(config: Any) -> int | None:
-    """Return the token that is repeated for each part of an image, or None for a model without one."""
+    """Return the token that is repeated for each patch of an image, None for a model without one."""
     return getattr(config, "image_token_id", None)
 
 
@@ -55,9 +56,9 @@ def end_token_ids(model: Any) -> frozenset[int]:
 
 
 def count_text_tokens(processor: Any, prompts: Sequence[str], answers: Sequence[str], num_images: Sequence[int]) -> list[int]:
-    """Return how many tokens rendered prompts and their answers have without those of images; the marks around them count."""
+    """Return the numbers of tokens of rendered prompts with their answers, without image tokens but with the tags around."""
     placeholders = 1  # tokens that stand for an image until the processor repeats them
-    if sequence := getattr(processor, "full_image_sequence", None):  # Gemma 3: the mark becomes text of one length
+    if sequence := getattr(processor, "full_image_sequence", None):  # Gemma 3: the placeholder becomes text of one length
         prompts = [prompt.replace(processor.boi_token, sequence) for prompt in prompts]
         placeholders = processor.image_seq_length
     texts = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
@@ -66,22 +67,22 @@ def count_text_tokens(processor: Any, prompts: Sequence[str], answers: Sequence[
 
 
 def _count_tokens(tokenizer: Any, texts: Sequence[str]) -> list[int]:
-    """Return how many tokens each text has, without the lists of ids and places, which take longer than the counting."""
+    """Return the number of tokens of each text, without building lists of ids and offsets, which is slower."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:  # written in Python
         return [len(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
-    backend.no_truncation()  # either is set anew with every call of the tokenizer itself
+    backend.no_truncation()  # the tokenizer sets both again at its next call
     backend.no_padding()
     return [len(tokens) for tokens in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
 def count_image_tokens(processor: Any, sizes: Sequence[tuple[int, int]]) -> list[int]:
-    """Return how many tokens each image of (height, width) px becomes, without decoding any."""
+    """Return the number of tokens of each image of (height, width) px, without decoding it."""
     return list(processor._get_num_multimodal_tokens(image_sizes=list(sizes)).num_image_tokens)
 
 
 def most_image_tokens(processor: Any) -> int | None:
-    """Return how many tokens an image can be at most, however large it is; None where that is not known."""
+    """Return the most tokens of an image of any size; None if unknown."""
     if fixed := getattr(processor, "image_seq_length", None):
         return int(fixed)
     images = processor.image_processor
@@ -107,8 +108,7 @@ def has_grids(inputs: Mapping[str, Any]) -> bool:
 
 
 def select_images(fields: Mapping[str, Any], images: Sequence[int], num_images: int) -> dict[str, Tensor]:
-    """Return the pixels of some of a batch's ``num_images`` images, and their grids where patches are stacked; {} for none,
-    as no family takes pixels of no image.
+    """Return the pixels of some of a batch's ``num_images`` images, and their grids if patches are stacked; {} for none.
 
     Raise NotImplementedError for pixels in a form that no rule covers.
     """
@@ -118,7 +118,7 @@ def select_images(fields: Mapping[str, Any], images: Sequence[int], num_images: 
     adjacent = list(images) == list(range(first, last))  # then without a copy
     if fields.get("image_grid_thw") is None:
         if pixels.size(0) != num_images:
-            raise NotImplementedError(f"{pixels.size(0)} entries of pixels for {num_images} images: no rule to deal them out")
+            raise NotImplementedError(f"{pixels.size(0)} entries of pixels for {num_images} images: no rule assigns them")
         return {"pixel_values": pixels[first:last] if adjacent else pixels[list(images)]}
     grids = _tensor(fields["image_grid_thw"])
     starts = [0, *accumulate(grids.prod(1).tolist())]
@@ -129,7 +129,7 @@ def select_images(fields: Mapping[str, Any], images: Sequence[int], num_images: 
 
 
 def images_of_rows(rows: Sequence[Tensor], grids: Tensor, image_token: int) -> list[range]:
-    """Return which of the images with these ``grids`` stand in each row of tokens: they follow one another."""
+    """Return the consecutive images of each row of tokens, given the ``grids`` of all images."""
     patches = grids.prod(1).tolist()
     counts = [int((row == image_token).sum()) for row in rows]
     merged = sum(patches) // max(1, sum(counts))  # patches behind one token
@@ -144,12 +144,11 @@ def images_of_rows(rows: Sequence[Tensor], grids: Tensor, image_token: int) -> l
 
 
 def images_by_row(fields: Mapping[str, Any], rows: Sequence[Tensor], image_token: int | None) -> list[range]:
-    """Return which of a batch's images stand in each row of tokens; they follow one another. Raise NotImplementedError for
-    images of a model without a token for them."""
+    """Return the consecutive images of each row of tokens. Raise NotImplementedError for a model without an image token."""
     if fields.get("pixel_values") is None:
         return [range(0)] * len(rows)
     if image_token is None:
-        raise NotImplementedError("no rule for dealing out images without a token of theirs")
+        raise NotImplementedError("no rule assigns images without an image token")
     if has_grids(fields):
         return images_of_rows(rows, fields["image_grid_thw"], image_token)
     counts = [int((row == image_token).sum()) for row in rows]
@@ -159,8 +158,8 @@ def images_by_row(fields: Mapping[str, Any], rows: Sequence[Tensor], image_token
 
 
 def image_fields_of_rows(batch: Mapping[str, Any], rows: Sequence[int]) -> Fields:
-    """Return the pixels of some rows of a batch, in the order of ``rows``, with grids and numbers of images; {} where these
-    rows have no image."""
+    """Return the pixels of some rows of a batch, in the order of ``rows``, with grids and numbers of images; {} without
+    images."""
     num_images = batch.get("num_images")
     if batch.get("pixel_values") is None or num_images is None:
         return {}
@@ -173,7 +172,7 @@ def image_fields_of_rows(batch: Mapping[str, Any], rows: Sequence[int]) -> Field
 def select_fields(fields: Mapping[str, Any], images: Any, rows: Sequence[int], lengths: Sequence[int]) -> Fields:
     """Return the multimodal fields of some prompts, whose token ids have grown to ``lengths`` by text.
 
-    ``images`` are those of each prompt, or None where no prompt has any. Raise NotImplementedError for an unknown field.
+    ``images`` are those of each prompt, None if no prompt has any. Raise NotImplementedError for an unknown field.
     """
     if images is None:
         return {}
@@ -195,7 +194,7 @@ def prompt_batch(
 ) -> dict[str, Tensor]:
     """Return some of the prompts as a model reads them, left-padded.
 
-    ``images`` are those of each prompt, or None where no prompt has any. Raise NotImplementedError for an unknown field.
+    ``images`` are those of each prompt, None if no prompt has any. Raise NotImplementedError for an unknown field.
     """
     tokens = [torch.tensor(prompt_ids[row], dtype=torch.long) for row in rows]
     mask = left_pad([torch.ones_like(ids) for ids in tokens], 0)
@@ -207,13 +206,13 @@ def prompt_batch(
 
 
 def images_by_prompt(images: Any) -> list[list[Any]] | None:
-    """Return the images of each prompt, [] for one of text alone; None where no prompt has any."""
+    """Return the images of each prompt; None if no prompt has any."""
     return [of_prompt or [] for of_prompt in images] if images and any(images) else None
 
 
 def _check_names(fields: Mapping[str, Any]) -> None:
     if unknown := set(fields) - {*IMAGE_FIELDS, *TOKEN_FIELDS}:
-        raise NotImplementedError(f"no rule for dealing out {sorted(unknown)}")
+        raise NotImplementedError(f"no rule assigns {sorted(unknown)}")
 
 
 def _tensor(value: Any) -> Tensor:
@@ -224,13 +223,13 @@ def _tensor(value: Any) -> Tensor:
 
 
 def rope_module(model: nn.Module) -> Any | None:
-    """Return the module that keeps ``rope_deltas``, what M-RoPE adds to a text position after images; None where positions
-    are plain. It is somewhere inside where a model is wrapped, and keeps them between calls."""
+    """Return the module with ``rope_deltas``, the offset of M-RoPE for text after images, which it keeps between calls; None
+    without M-RoPE."""
     return next((module for module in model.modules() if hasattr(module, "rope_deltas")), None)
 
 
 def rope_positions(positions_NT: Tensor, offset_N1: Tensor | None) -> Tensor:
-    """Return positions of text as a model takes them: [3, N, T] and moved by the offset of M-RoPE, or as they are without."""
+    """Return the positions of text that a model takes: [3, N, T] with the offset of M-RoPE, or unchanged without it."""
     return positions_NT if offset_N1 is None else (positions_NT + offset_N1)[None].expand(3, -1, -1)
 
 
@@ -238,15 +237,55 @@ def rope_positions(positions_NT: Tensor, offset_N1: Tensor | None) -> Tensor:
 
 
 def part_pattern(part: str) -> re.Pattern[str]:
-    """Return what finds the weights of a part of :data:`PARTS`, or of a regular expression, by their names."""
+    """Return the pattern of parameter names of a part of :data:`PARTS`, or of a regular expression."""
     return re.compile(PARTS.get(part, part))
 
 
 def vision_language_module(model: nn.Module) -> Any:
-    """Return the module that embeds images (``get_image_features``) and hands them to its ``language_model``."""
+    """Return the module that embeds images (``get_image_features``) for its ``language_model``."""
     return next(part for part in model.modules() if hasattr(part, "get_image_features") and hasattr(part, "language_model"))
 
 
 def image_fields(inputs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return those of a processor's outputs that belong to images."""
+    """Return a processor's outputs that belong to images."""
     return {name: inputs[name] for name in IMAGE_FIELDS if name in inputs}
+
+
+# Micro-batches without an image.
+
+
+def always_run_vision_tower(model: nn.Module, processor: Any) -> None:
+    """Make forward passes of ``model`` without pixels run the vision tower on a grey square, with a weight of 0.
+
+    Other processes may have images and wait, in DDP's reduction or ZeRO-3's gathering, for this one's vision tower. Hooks run
+    it within the module that DDP or DeepSpeed wraps, after the words are embedded: all processes use weights in one order.
+    """
+    inner = vision_language_module(model)
+    square = image_fields(processor.image_processor(images=[Image.new("RGB", (56, 56), "grey")], return_tensors="pt"))
+    is_blind = [False]
+
+    def before(module: Any, args: Any, kwargs: Any) -> None:
+        decoding = kwargs.get("past_key_values") is not None
+        is_blind[0] = kwargs.get("pixel_values") is None and not decoding  # without a gradient, too: ZeRO-3 gathers weights
+
+    def before_language(module: Any, args: Any, kwargs: Any) -> Any:
+        if not is_blind[0]:
+            return None
+        is_blind[0] = False
+        embedded = kwargs["inputs_embeds"]
+        inputs = {key: value.to(embedded.device) for key, value in square.items()}
+        inputs["pixel_values"] = inputs["pixel_values"].to(embedded.dtype)
+        zero: Any = 0.0 * sum(part.sum() for part in _tensors(inner.get_image_features(**inputs)))
+        return args, {**kwargs, "inputs_embeds": embedded + zero.to(embedded)}
+
+    inner.register_forward_pre_hook(before, with_kwargs=True, prepend=True)
+    inner.language_model.register_forward_pre_hook(before_language, with_kwargs=True, prepend=True)
+
+
+def _tensors(features: Any) -> list[Tensor]:
+    """Return the image features that the language model reads, without hidden states."""
+    if isinstance(features, Tensor):
+        return [features]
+    if hasattr(features, "items"):
+        features = [part for name, part in features.items() if name not in ("last_hidden_state", "hidden_states", "attentions")]
+    return [tensor for part in features or () for tensor in _tensors(part)]

@@ -1,4 +1,4 @@
-"""The hub, where it can be reached; and a sentence instead of minutes of retries where it cannot."""
+"""Access to the hub, without minutes of retries if it is unreachable."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ CONNECT_S = 5.0
 
 
 def hub_options(path: str) -> dict[str, bool]:
-    """Return what to hand to ``from_pretrained``: where no hub can be reached, that only its cache is looked into.
+    """Return options for ``from_pretrained``: only the cache if the hub is unreachable.
 
-    Else a model that is nowhere would be asked for during minutes: five times for each of its files.
+    Otherwise each file of a missing model would be tried five times, for minutes.
     """
     return {} if Path(path).is_dir() or is_offline_mode() or reaches_hub() else {"local_files_only": True}
 
 
 @cache
 def reaches_hub() -> bool:
-    """Return whether the hub takes connections, as found at the first call; proxies of the environment count."""
+    """Return whether the hub accepted a connection at the first call, through the environment's proxies if any."""
     try:
         httpx.head(os.environ.get("HF_ENDPOINT") or constants.ENDPOINT, timeout=CONNECT_S)
     except httpx.TransportError:
@@ -31,7 +31,7 @@ def reaches_hub() -> bool:
 
 
 def why_absent(path: str, error: Exception) -> str:
-    """Return why a model could not be read: the hub that cannot be reached, or else what the library says."""
+    """Return why a model could not be loaded: an unreachable hub, or the library's message."""
     if not hub_options(path):
         return str(error)
     return f"no such folder, not in the hub's cache, and {constants.ENDPOINT} cannot be reached"

@@ -1,4 +1,4 @@
-"""Checkpoints read: a model and its processor; for training also quantised, which parts learn, and how large images are."""
+"""Loading of checkpoints: model and processor, quantisation, frozen parts, adapters, the size of images."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor, BitsAndBytesConfig
 from transformers.integrations import deepspeed
 from transformers.utils import logging
@@ -21,10 +22,9 @@ from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models import precision
 from rewardlab.models.attention import choose_attention
 from rewardlab.models.checkpoints import CARD, check_folder, weights_id
-from rewardlab.models.families import part_pattern
+from rewardlab.models.families import always_run_vision_tower, part_pattern
 from rewardlab.models.hub import hub_options, why_absent
 from rewardlab.models.model_card import write_model_card
-from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import is_main, num_processes
 
 
@@ -53,8 +53,8 @@ def load_config_of(path: str) -> Any:
 
 
 def output_dtype(model: str, dtype: str) -> torch.dtype:
-    """Return the type that what is made of checkpoint ``model`` is saved in: ``dtype``, or the checkpoint's own for "auto".
-    Raise CheckpointError."""
+    """Return the dtype to save a successor of checkpoint ``model`` in: ``dtype``, or for "auto" the checkpoint's. Raise
+    CheckpointError."""
     return precision.config_dtype(load_config_of(model)) if dtype == "auto" else _dtype(dtype)
 
 
@@ -64,7 +64,7 @@ def _dtype(name: str) -> torch.dtype:
 
 
 def this_device() -> str:
-    """Return the device of this process: its GPU where there is one."""
+    """Return the device of this process: its GPU, or the CPU."""
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else "cpu"
 
 
@@ -74,10 +74,10 @@ def load_model(
     """Return (model in eval mode, processor) of a checkpoint folder or hub id, on ``device`` (default: this process's).
 
     ``dtype``: "auto" is the checkpoint's own on a GPU, float32 on a CPU. ``attention``: see
-    :func:`rewardlab.models.attention.choose_attention`; ``autocast``: it will compute in 16 bits whatever its weights are.
-    Raise CheckpointError if they cannot be loaded, ConfigError for flash attention that cannot be.
+    :func:`rewardlab.models.attention.choose_attention`; ``autocast``: the model will compute in 16 bits whatever its weights.
+    Raise CheckpointError if it cannot be loaded, ConfigError for unavailable flash attention.
     """
-    logging.disable_progress_bar()  # it would be in the way of our own
+    logging.disable_progress_bar()  # we show our own
     target = device or this_device()
     processor, config = load_processor(path), load_config_of(path)
     if dtype == "auto" and target == "cpu":
@@ -95,7 +95,7 @@ def load_model(
 
 @contextmanager
 def without_zero3_init() -> Iterator[None]:
-    """Read weights as they are within it, also where ZeRO-3 would deal them out over the processes while they are read."""
+    """Load whole weights inside this context, even if ZeRO-3 would shard them during loading."""
     config, deepspeed._hf_deepspeed_config_weak_ref = deepspeed._hf_deepspeed_config_weak_ref, None
     try:
         yield
@@ -104,15 +104,15 @@ def without_zero3_init() -> Iterator[None]:
 
 
 def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
-    """Return (model, processor) to train on from ``config.model``: its parts frozen and its pixel budget set as configured.
+    """Return (model, processor) of ``config.model`` for training, with its frozen parts and pixel budget.
 
-    An adapter is merged into the model it was trained on, and the result kept in ``out/base``: a new adapter trained on
-    it names that folder as its base. Raise CheckpointError and ConfigError.
+    An adapter is merged into its base model, which is saved in ``out/base``: a new adapter names that folder as its base. Raise
+    CheckpointError and ConfigError.
     """
     path = config.model
     if (Path(path) / "adapter_config.json").exists():
         path = str(_merged_base(Path(path), (out / "base").resolve(), config.dtype))
-    if config.lora and Path(path).exists():  # an adapter names its base, and is loaded from other folders than this one
+    if config.lora and Path(path).exists():  # an adapter records its base, and is loaded from other folders
         path = str(Path(path).resolve())
     if config.lora and config.lora.quantize:
         model, processor = _quantised(path, config.attn_implementation), load_processor(path)
@@ -120,14 +120,14 @@ def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
         half = precision.trains_in_bfloat16()
         model, processor = load_model(path, device="cpu", attention=config.attn_implementation, autocast=half)
         if config.lora and half:
-            model = model.to(torch.bfloat16)  # below the adapters, whose weights peft keeps in float32
+            model = model.to(torch.bfloat16)  # peft keeps the adapters in float32
     if config.pixels:
         before = dict(processor.image_processor.size)
         set_pixels(processor, config.pixels)
         now = processor.image_processor.size
         if _engine_reads_checkpoint(config) and any(before.get(edge) != now[edge] for edge in now):
             raise ConfigError(
-                f"pixels: vLLM reads images by the processor of {path}, which shows {before}; train the cold start with the "
+                f"pixels: vLLM uses the processor of {path}, whose pixels are {before}; train the cold start with the "
                 "same pixels, or leave them out here"
             )
     freeze(model, config.freeze)
@@ -137,8 +137,7 @@ def load_policy(config: TrainConfig, out: Path) -> tuple[Any, Any]:
 
 
 def _merged_base(adapter: Path, base: Path, dtype: str) -> Path:
-    """Return folder ``base`` once it holds the model with ``adapter`` merged into it. One that an earlier start in the same run
-    folder made of another adapter is replaced."""
+    """Return folder ``base`` once it contains the model merged with ``adapter``; a model of another adapter is replaced."""
     source = f"{adapter.resolve()} {weights_id(adapter)} {dtype}"
     mark = base / "merged_from.txt"
 
@@ -158,12 +157,12 @@ def _merged_base(adapter: Path, base: Path, dtype: str) -> Path:
 
 
 def _engine_reads_checkpoint(config: TrainConfig) -> bool:
-    """Return whether TRL has vLLM open the checkpoint itself, processor and all."""
+    """Return whether vLLM loads the checkpoint and its processor itself."""
     return isinstance(config, MethodConfig) and config.engine is not None and config.engine.kind != "serve"
 
 
 def _quantised(path: str, attention: str) -> Any:
-    """Return the model with the weights of every linear layer as NF4, 4 bits each (QLoRA, arXiv 2305.14314)."""
+    """Return the model with its linear layers in NF4, 4 bits a weight (QLoRA, arXiv 2305.14314)."""
     compute = torch.bfloat16 if precision.trains_in_bfloat16() else torch.float32
     nf4 = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute
@@ -184,8 +183,8 @@ def _quantised(path: str, attention: str) -> Any:
 def merge_adapter(adapter: Path, out: Path, *, dtype: str = "auto") -> Path:
     """Merge a LoRA adapter into the model it was trained on and save both as one checkpoint; return ``out``.
 
-    Weights are added in float32 and rounded once, to ``dtype``: "auto" is that of the model. A card goes along.
-    Raise CheckpointError for what is no adapter, and if ``out`` exists.
+    Weights are summed in float32 and rounded once, to ``dtype``: "auto" is that of the model. The card is copied.
+    Raise CheckpointError if it is no adapter, and if ``out`` exists.
     """
     import peft
 
@@ -199,7 +198,7 @@ def merge_adapter(adapter: Path, out: Path, *, dtype: str = "auto") -> Path:
         with without_zero3_init():
             base, _ = load_model(name, device="cpu")
     except CheckpointError as error:
-        raise CheckpointError(f"{adapter}: the model it was trained on is not there: {error}") from error
+        raise CheckpointError(f"{adapter}: its base model is missing: {error}") from error
     partial = out.with_name(f"{out.name}.partial")
     small = output_dtype(name, dtype)
     peft.PeftModel.from_pretrained(base, str(adapter)).merge_and_unload().to(small).save_pretrained(partial)
@@ -214,8 +213,8 @@ def merge_adapter(adapter: Path, out: Path, *, dtype: str = "auto") -> Path:
 
 
 def set_pixels(processor: Any, pixels: PixelConfig) -> None:
-    """Bound the size of images. The processor is saved with every checkpoint and read by all who use the judge later, vLLM
-    included: there is no other place for this. Raise ConfigError for a family that shows all images at one size."""
+    """Bound the size of images in the processor, which is saved with every checkpoint and used by vLLM, too. Raise ConfigError
+    for a family that shows all images at one size."""
     size = processor.image_processor.size
     if "shortest_edge" not in size or "longest_edge" not in size:
         raise ConfigError(f"pixels: {type(processor).__name__} shows every image at {dict(size)}; leave pixels out")
@@ -223,19 +222,19 @@ def set_pixels(processor: Any, pixels: PixelConfig) -> None:
 
 
 def freeze(model: Any, parts: list[str]) -> int:
-    """Freeze the ``parts`` (of :data:`rewardlab.models.families.PARTS`, or regular expressions of weights' names); return how
-    many weights that is. Raise ConfigError for a part that the model does not have, and if nothing is left to learn."""
+    """Freeze ``parts`` (of :data:`rewardlab.models.families.PARTS`, or regular expressions of parameter names); return the
+    number of frozen weights. Raise ConfigError for a part without parameters, and if nothing is left to train."""
     frozen = 0
     for part in parts:
         weights = [weight for name, weight in model.named_parameters() if part_pattern(part).search(name)]
         if not weights:
             some = [name for name, _ in model.named_parameters()][::50]
-            raise ConfigError(f"freeze: no weight of {type(model).__name__} is called like {part!r}; they are like {some[:4]}")
+            raise ConfigError(f"freeze: no parameter of {type(model).__name__} matches {part!r}; names look like {some[:4]}")
         for weight in weights:
             weight.requires_grad_(False)
             frozen += weight.numel()
     if not any(weight.requires_grad for weight in model.parameters()):
-        raise ConfigError(f"freeze: {parts} leaves nothing of {type(model).__name__} to learn")
+        raise ConfigError(f"freeze: {parts} leaves nothing of {type(model).__name__} to train")
     return frozen
 
 
@@ -254,3 +253,30 @@ def peft_config(lora: LoraConfig | None, model: Any, frozen: list[str]) -> Any:
         exclude_modules=excluded or None,
         task_type="CAUSAL_LM",
     )
+
+
+def merged_weights(
+    model: Any, gather: Callable[[Sequence[nn.Parameter]], AbstractContextManager[None]]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name as in a checkpoint, weight) of a peft model with its adapters merged; the model stays as it is.
+
+    peft merges in place and unmerges, which rounds bfloat16 weights twice: after some hundred times half of them have changed.
+    Here each weight is merged into a copy, equal to peft's bit by bit. ``gather`` is entered around the weights that each
+    needs, on every process.
+    """
+    layers = {f"{name}.base_layer.weight": layer for name, layer in model.named_modules() if hasattr(layer, "get_delta_weight")}
+    for name, weight in model.named_parameters():
+        if model.prefix in name or "original_module" in name:  # adapters, and modules that have a trained copy
+            continue
+        layer = layers.get(name)
+        with gather([weight] if layer is None else list(layer.parameters())):
+            plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
+            yield plain, weight.data if layer is None else _merged(layer, weight)
+
+
+@torch.no_grad()
+def _merged(layer: Any, weight: nn.Parameter) -> Tensor:
+    merged = weight.detach().clone()
+    for adapter in layer.active_adapters:
+        merged += layer.get_delta_weight(adapter)
+    return merged

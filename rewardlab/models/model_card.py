@@ -1,4 +1,4 @@
-"""README.md of a checkpoint folder: which base it was trained from, how it must be prompted, and what made it."""
+"""README.md of a checkpoint folder: its base, how to prompt it, and how it was made."""
 
 from __future__ import annotations
 
@@ -19,17 +19,37 @@ STAGES = {
     "rm": "a scalar reward model",
     "prm": "a process reward model",
 }
+JUDGES = ("sft", "rl")
+BODY = """# {title}
+
+This is {kind}{origin}.
+
+{usage}## Accuracy
+
+{results}
+
+## What made it
+
+{record}"""
+USAGE = """```bash
+rewardlab judge --judge hf:{judge}{template} --image picture.jpg --question "..." --first "..." --second "..."
+```
+
+"""
+TEMPERATURE = (
+    "{tau:.4g}, fitted on {pairs:,} pairs of {benchmark}, {rationales} votes in each order; `prob:` uses it, `prob@1:` does not"
+)
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def is_hub_id(name: str) -> bool:
-    """Return whether ``name`` is OWNER/NAME of the Hub and no folder here."""
+    """Return whether ``name`` is OWNER/NAME of the Hub and no local folder."""
     return bool(_HUB_ID.fullmatch(name)) and not name.startswith(".") and not Path(name).exists()
 
 
 def base_model_of(folder: Path) -> str:
-    """Return the hub id of the model that a checkpoint's training began with, through the checkpoints between; "" if one of
-    them is not here."""
+    """Return the hub id of the model that a checkpoint was trained from, through intermediate checkpoints; "" if one of them is
+    missing."""
     seen: set[Path] = set()
     while folder.is_dir() and folder.resolve() not in seen:
         seen.add(folder.resolve())
@@ -59,7 +79,7 @@ def model_front_matter(folder: Path, **given: Any) -> dict[str, Any]:
         "tags": [
             "rewardlab",
             "reward-model",
-            *(["llm-as-a-judge"] if stage in ("sft", "rl") else []),
+            *(["llm-as-a-judge"] if stage in JUDGES else []),
             *([stage] if stage else []),
         ],
         "datasets": [],
@@ -72,37 +92,34 @@ def model_front_matter(folder: Path, **given: Any) -> dict[str, Any]:
 
 def model_card_body(folder: Path, repo: str | None = None, results: Sequence[str] = ()) -> str:
     """Return the card's text, Markdown; ``repo`` is where it is published, ``results`` are lines on its accuracy."""
-    card = read_card(folder) or {}
-    base = base_model_of(folder)
-    kind = STAGES.get(card.get("stage", ""), "a checkpoint for judging responses")
-    lines = [f"# {repo or 'A checkpoint of rewardlab'}", "", f"This is {kind}{f', trained from {base}' if base else ''}.", ""]
-    if card.get("stage") in ("sft", "rl"):
-        template = "" if "template_text" in card else f" template={card.get('template')}"  # one's own words are in the card
-        judge = f"rewardlab judge --judge hf:{repo or 'FOLDER'}{template}"
-        lines += ["```bash", f'{judge} --image picture.jpg --question "..." --first "..." --second "..."', "```", ""]
-    lines += ["## Accuracy", "", *(results or ["Not measured yet: no benchmark report came with this checkpoint."]), ""]
-    return "\n".join([*lines, "## What made it", "", *markdown_table(("", ""), _origin(card))])
+    card, base = read_card(folder) or {}, base_model_of(folder)
+    stage = card.get("stage", "")
+    template = "" if "template_text" in card else f" template={card.get('template')}"  # custom words are in the card
+    return BODY.format(
+        title=repo or "A checkpoint of rewardlab",
+        kind=STAGES.get(stage, "a checkpoint for judging responses"),
+        origin=f", trained from {base}" if base else "",
+        usage=USAGE.format(judge=repo or "FOLDER", template=template) if stage in JUDGES else "",
+        results="\n".join(results) or "Not measured yet: no benchmark report came with this checkpoint.",
+        record="\n".join(markdown_table(("", ""), _record(card))),
+    )
 
 
-def _origin(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _record(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return (name, value) of what the checkpoint's own card records."""
     if not card:
         return [("record", "none: the folder has no rewardlab.json")]
-    rows = [("stage", str(card.get("stage", "–")))]
-    rows.append(("prompt template", f"`{card.get('template')}`, hash `{card.get('template_hash')}`: ask in these words only"))
-    rows += [(name, f"`{card[name]}`") for name in ("base", "command", "commit") if card.get(name)]
-    if fitted := card.get(VERDICT_TEMPERATURE):
-        rows.append(
-            (
-                "temperature of verdict probabilities",
-                f"{fitted['tau']:.4g}, fitted on {fitted['pairs']:,} pairs of {fitted['benchmark']}, {fitted['rationales']} "
-                "votes in each order; `prob:` uses it, `prob@1:` does not",
-            )
-        )
+    fitted = card.get(VERDICT_TEMPERATURE)
     versions = ", ".join(f"{package} {version}" for package, version in card.get("versions", {}).items())
-    return [*rows, ("versions", versions or "–")]
+    return [
+        ("stage", str(card.get("stage", "–"))),
+        ("prompt template", f"`{card.get('template')}`, hash `{card.get('template_hash')}`: ask in these words only"),
+        *((name, f"`{card[name]}`") for name in ("base", "command", "commit") if card.get(name)),
+        *([("temperature of verdict probabilities", TEMPERATURE.format(**fitted))] if fitted else []),
+        ("versions", versions or "–"),
+    ]
 
 
 def write_model_card(folder: Path) -> None:
-    """Write ``README.md`` of a checkpoint that was just saved, in place of a library's empty one."""
+    """Write ``README.md`` of a saved checkpoint over a library's empty one."""
     write_atomic(folder / README, render_card(model_front_matter(folder), model_card_body(folder)))

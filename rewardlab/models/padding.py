@@ -1,7 +1,6 @@
-"""Forward passes that read little padding: rows cut to their own width, and passes of rows of like width.
+"""Forward passes with little padding: rows trimmed to their width, and passes of rows of similar width.
 
-A row keeps its tokens and their order; only positions that no attention mask counts are left out. What a model returns for a
-token is the same up to the order of sums.
+Rows keep their tokens in order; only masked positions are removed. A model's outputs for a token are equal up to rounding.
 
 Shapes: ``N`` rows, ``L`` columns of the padded rows, ``W`` of the widest row without its padding.
 """
@@ -21,10 +20,10 @@ def _as_they_are(number: int) -> int:
 
 @dataclass(frozen=True)
 class PassLimits:
-    """How much a forward pass reads: ``rows`` at most, ``positions`` (rows times the widest of them) at most; None: any number.
+    """The most ``rows`` and ``positions`` (rows times the widest of them) of a forward pass; None: no limit.
 
-    ``max_processes`` returns the largest of what all processes give: under a budget of positions they have as many passes as
-    the one with most, which ZeRO-3 needs.
+    ``max_processes`` returns the maximum over processes: under a limit of positions all make as many passes as the one with
+    most, as ZeRO-3 requires.
     """
 
     rows: int | None = None
@@ -32,10 +31,8 @@ class PassLimits:
     max_processes: Callable[[int], int] = _as_they_are
 
     def cut(self, widths: Sequence[int]) -> list[list[int]]:
-        """Return which rows each pass reads, the widest first; rows of one width stay in their order.
-
-        A row that is wider than ``positions`` is read alone.
-        """
+        """Return the rows of each pass, the widest first, in stable order. A row wider than ``positions`` has a pass of its
+        own."""
         order = sorted(range(len(widths)), key=lambda row: -widths[row])
         passes: list[list[int]] = []
         for row in order:
@@ -55,7 +52,7 @@ class PassLimits:
 
 
 def _split_to(passes: list[list[int]], number: int, widths: Sequence[int]) -> None:
-    """Halve the largest passes, in place, until there are ``number``. Raise ValueError where there are fewer rows."""
+    """Halve the largest passes, in place, until there are ``number``. Raise ValueError for fewer rows."""
     while len(passes) < number:
         largest = max(range(len(passes)), key=lambda n: (len(passes[n]) > 1, len(passes[n]) * widths[passes[n][0]]))
         rows = passes[largest]
@@ -66,14 +63,14 @@ def _split_to(passes: list[list[int]], number: int, widths: Sequence[int]) -> No
 
 
 def trim(tensors: Mapping[str, Tensor], mask_NL: Tensor) -> dict[str, Tensor]:
-    """Return [N, W] of each [N, L]: what stands where the mask is 1, in its order, and behind it some of the rest."""
+    """Return [N, W] of each [N, L]: the unmasked positions in order, then some masked ones."""
     width = int(mask_NL.sum(1).max())
     order_NW = torch.argsort((mask_NL == 0).long(), dim=1, stable=True)[:, :width]
     return {name: tensor.gather(1, order_NW) for name, tensor in tensors.items()}
 
 
 def untrim(values_NW: Tensor, mask_NL: Tensor, columns: slice) -> Tensor:
-    """Return the values [N, columns] of some columns of the padded rows, given those of the trimmed ones. Where the mask is 0
-    they are those of a token nearby."""
+    """Return the values [N, columns] of some columns of the padded rows, given those of the trimmed rows. Masked positions get
+    the value of a neighbouring token."""
     places_NL = (mask_NL.long().cumsum(1) - 1).clamp(min=0)
     return values_NW.gather(1, places_NL[:, columns])

@@ -1,4 +1,4 @@
-"""Dtypes: what training computes in, and what adapters, checkpoints and read-only models are stored in."""
+"""Dtypes of training, adapters, checkpoints and models for inference."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def trains_in_bfloat16() -> bool:
 
 
 def adapters_to_float32(model: Any) -> None:
-    """Make the weights of a model's adapters that learn float32, in place; a model without adapters stays as it is.
+    """Cast the trained weights of a model's adapters to float32, in place.
 
-    TRL casts those above 4-bit weights to bfloat16, whose 8 bits of precision hold no step of 1e-5 to a weight of 0.01: most of
-    them would never move. Call it before the optimizer is made.
+    TRL casts adapters on 4-bit weights to bfloat16, whose 8 bits of precision lose a step of 1e-5 of a weight of 0.01: most
+    would never move. Call it before the optimizer is made.
     """
     if not hasattr(model, "peft_config"):
         return
@@ -34,15 +34,15 @@ def adapters_to_float32(model: Any) -> None:
 
 
 def config_dtype(config: Any) -> torch.dtype:
-    """Return the type that a configuration says its weights are saved in; float32 where it says nothing."""
+    """Return the dtype of saved weights in a configuration; float32 if it has none."""
     return config.dtype or config.get_text_config().dtype or torch.float32
 
 
 def round_checkpoint(folder: Path, dtype: torch.dtype) -> None:
-    """Round the float32 weights in a checkpoint folder to ``dtype``, file by file, and have its configuration say so.
+    """Round the float32 weights in a checkpoint folder to ``dtype``, file by file, and record it in its configuration.
 
-    What is smaller than float32 already stays as it is; so do adapters, and the head of a value model, which is one row. Raise
-    CheckpointError for a weight that ``dtype`` cannot hold.
+    Smaller dtypes, adapters and the head of a value model stay as they are. Raise CheckpointError for a weight beyond the range
+    of ``dtype``.
     """
     if dtype == torch.float32:
         return
@@ -57,7 +57,7 @@ def round_checkpoint(folder: Path, dtype: torch.dtype) -> None:
 
 
 def write_config_dtype(folder: Path, dtype: torch.dtype) -> None:
-    """Have the configuration in a checkpoint folder, and that of each of its parts, say that the weights are of ``dtype``."""
+    """Record ``dtype`` in the configuration of a checkpoint folder and in each of its parts."""
     path, name = folder / "config.json", str(dtype).removeprefix("torch.")
     config = json.loads(path.read_text(encoding="utf-8"))
     parts = [part for part in config.values() if isinstance(part, dict) and "dtype" in part]
@@ -67,7 +67,7 @@ def write_config_dtype(folder: Path, dtype: torch.dtype) -> None:
 
 
 def _round_file(path: Path, dtype: torch.dtype) -> int:
-    """Round the weights in a file; return how many bytes they then are."""
+    """Round the weights in a file; return their bytes."""
     with safe_open(path, "pt") as file:
         metadata, names = file.metadata(), list(file.keys())
         weights = {name: _round(file.get_tensor(name), name, dtype) for name in names}
@@ -82,5 +82,5 @@ def _round(weight: Tensor, name: str, dtype: torch.dtype) -> Tensor:
         return weight
     small = weight.to(dtype)
     if torch.isinf(small).any() and not torch.isinf(weight).any():
-        raise CheckpointError(f"weight {name} is beyond what {dtype} holds; save it by `dtype: bfloat16` or `dtype: float32`")
+        raise CheckpointError(f"weight {name} is beyond the range of {dtype}; set `dtype: bfloat16` or `dtype: float32`")
     return small

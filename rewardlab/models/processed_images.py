@@ -1,8 +1,7 @@
-"""Each image is processed once, however many prompts of a batch show it.
+"""A cache of processed images: each image of a batch is processed once, however many prompts contain it.
 
-A processor prepares the images of all prompts it is given: of a group of 16 rollouts the same ones 16 times, and it holds all
-of them as tensors, resized, scaled and cut into patches, beside their copy in one piece. Here it is given one image at a time,
-and each image only once.
+A processor would process the images of a group of 16 rollouts 16 times, and keep all of the results beside their copy in one
+tensor. Here it processes one image at a time, and each only once.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ def image_key(image: Image) -> Hashable:
 
 
 class ProcessedImages:
-    """What a processor made of each image, kept in the host's memory until :meth:`clear`: 24 bytes a pixel for Qwen's families,
-    beside the batch that is made of them."""
+    """Processed images, kept in the host's memory until :meth:`clear`: 24 bytes a pixel for Qwen's families."""
 
     def __init__(self) -> None:
         self._fields: dict[Hashable, dict[str, Any]] = {}
@@ -40,10 +38,7 @@ class ProcessedImages:
 
     @contextmanager
     def used_by(self, processor: Any) -> Iterator[None]:
-        """Have ``processor`` process each image once while the block runs; what it returns is the same, bit for bit.
-
-        A processor without images stays as it is.
-        """
+        """Make ``processor`` process each image once inside this context; its outputs stay equal, bit for bit."""
         images_processor = getattr(processor, "image_processor", None)
         if images_processor is None:
             yield
@@ -51,13 +46,13 @@ class ProcessedImages:
         whole, instance_method = images_processor.preprocess, vars(images_processor).get("preprocess")
 
         def preprocess(images: Any, *args: Any, **kwargs: Any) -> Any:
-            kwargs["return_tensors"] = "pt"  # TRL asks for tensors to train on, and for nothing in particular to sample from
+            kwargs["return_tensors"] = "pt"  # TRL asks for tensors in training only
             parts, options = [], repr((args, sorted(kwargs.items())))
             for image in _flat(images):
                 key = image_key(image), options
                 if key not in self._fields:
                     self._fields[key] = dict(whole([image], *args, **kwargs))
-                    if len(self._fields) % TRIM_EVERY == 0:  # or what images leave behind tears the heap into pieces
+                    if len(self._fields) % TRIM_EVERY == 0:  # against fragmentation of the heap
                         return_freed_memory()
                 parts.append(self._fields[key])
             if not parts:
@@ -83,5 +78,5 @@ def _flat(images: Any) -> Iterator[Any]:
 
 
 def _joined(values: list[Any]) -> Any:
-    """Return the parts of a field in one piece."""
+    """Return the concatenated parts of a field."""
     return torch.cat(values) if isinstance(values[0], Tensor) else [row for value in values for row in value]

@@ -1,11 +1,11 @@
 """Make a CUDA build of torchvision importable beside a CPU build of torch.
 
-The package index carries CUDA builds of torchvision only. Beside a CPU torch their compiled operators cannot load, and
-``import torchvision`` (hence transformers' Qwen-VL processors, peft, qwen_vl_utils) dies on the missing schema of
-``torchvision::nms``. Declaring the schemas is enough: no judge calls those operators, and every transform is Python.
+PyPI has CUDA builds of torchvision only. With a CPU torch their compiled operators do not load, and ``import torchvision``
+(hence transformers' Qwen-VL processors, peft, qwen_vl_utils) fails on the missing schema of ``torchvision::nms``. Declaring the
+schemas is enough: no judge calls these operators.
 
-``import rewardlab`` installs a finder that declares them when torchvision is first imported, and does nothing else: neither
-torch nor torchvision is loaded before somebody asks for them, and a torch with CUDA is left alone.
+``import rewardlab`` installs a finder that declares them when torchvision is first imported. It loads neither torch nor
+torchvision, and does nothing for a torch with CUDA.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SCHEMAS = (
 
 
 class DeclareOperators(MetaPathFinder):
-    """Finds nothing itself. Asked for torchvision, it declares the operators and leaves the search to the next finder."""
+    """Finder that declares the operators when torchvision is imported; the next finder does the search."""
 
     library: Any = None  # torch drops the schemas when the Library object is collected
 

@@ -1,7 +1,7 @@
-"""A vision-language model with one number per token instead of a next word.
+"""A vision-language model with one number per token instead of logits.
 
-The same module is the critic of PPO and its kin, the process reward model that scores steps, and the Bradley-Terry scalar head
-that generative judges are compared with: what differs is only what it is fitted to and which positions are read.
+It is the critic of PPO and related methods, the process reward model, and the Bradley-Terry reward model: these differ in their
+targets and in the positions that are used.
 
 Shapes: ``N`` rows, ``L`` tokens of prompt and completion together, ``T`` of the completion.
 """
@@ -33,21 +33,21 @@ WEIGHTS, CONFIG = "value_model.safetensors", "config.json"
 
 
 class ValueModel(nn.Module):
-    """A backbone and a linear head that starts at zero, so that an untrained one predicts 0 everywhere."""
+    """A backbone and a linear head, initialised with zeros."""
 
     def __init__(self, backbone: nn.Module, config: Any) -> None:
         super().__init__()
         self.backbone, self.config = backbone, config
-        self.head = nn.Linear(config.get_text_config().hidden_size, 1)  # in float32: a score of 8 bits would tie too often
+        self.head = nn.Linear(config.get_text_config().hidden_size, 1)  # float32: scores of 8 bits would tie too often
         nn.init.zeros_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
     @classmethod
     def from_pretrained(cls, model: str, *, dtype: torch.dtype = torch.float32, attention: str = "auto") -> ValueModel:
-        """Return the backbone of checkpoint ``model``, under a fresh head; or what :meth:`save` wrote, head and all.
+        """Return the backbone of checkpoint ``model`` with a new head, or a value model that :meth:`save` wrote.
 
         ``dtype`` is that of the backbone, ``attention`` as in :func:`rewardlab.models.loading.load_model`; on a GPU float32
-        weights compute under autocast. Raise CheckpointError for a folder whose weights do not fit its config, ConfigError.
+        weights compute under autocast. Raise CheckpointError if the weights do not fit the config, ConfigError.
         """
         folder, config = Path(model), load_config_of(model)
         in_16_bits = dtype != torch.float32 or precision.trains_in_bfloat16()
@@ -68,13 +68,13 @@ class ValueModel(nn.Module):
 
     @classmethod
     def for_scoring(cls, folder: Path, device: str | torch.device, *, attention: str = "auto") -> ValueModel:
-        """Return what :meth:`save` wrote, on ``device`` and to be read only: on a GPU in bfloat16, in which it was trained to
-        compute, else in float32. Raise what :meth:`from_pretrained` raises."""
+        """Return a saved value model on ``device`` for inference: in bfloat16 on a GPU, else in float32. Raise as
+        :meth:`from_pretrained`."""
         dtype = torch.float32 if torch.device(device).type == "cpu" else torch.bfloat16
         return cls.from_pretrained(str(folder), dtype=dtype, attention=attention).to(device).eval().requires_grad_(False)
 
     def save(self, folder: Path, state: dict[str, Tensor] | None = None) -> None:
-        """Write weights (``state`` where they were gathered elsewhere) and config into ``folder``, the config last."""
+        """Write weights (``state`` if they were gathered already) and then the config into ``folder``."""
         folder.mkdir(parents=True, exist_ok=True)
         weights = self.state_dict() if state is None else state
         save_file({name: value.detach().cpu().contiguous() for name, value in weights.items()}, folder / WEIGHTS)
@@ -96,10 +96,10 @@ class ValueModel(nn.Module):
 def completion_values(
     model: ValueModel, batch: Mapping[str, Any], *, limits: PassLimits, autocast: Callable[[], AbstractContextManager[Any]]
 ) -> Tensor:
-    """Return [N, T + 1] of a rollout batch: the number after each prompt, and after each token of its completion.
+    """Return [N, T + 1] values of a rollout batch: after each prompt, and after each token of its completion.
 
-    So the first T stand before each completion token, the last T after it; what stands at padding is of a token before it.
-    Without gradient, as many rollouts at a time as ``limits`` allow, each without its padding.
+    The first T are the values before each completion token, the last T those after it; padding has the value of an earlier
+    token. Without gradient, in passes within ``limits``.
     """
     mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1)
     tokens = {"input_ids": torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1), "attention_mask": mask}

@@ -1,9 +1,11 @@
-"""The figures of reports: accuracies, votes, length, confidence. Each stands inside a page, light or dark, or in a file."""
+"""The figures of reports and runs, drawn by matplotlib: inside a page, light or dark, or in a file."""
 
 from __future__ import annotations
 
 import base64
 import io
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +13,13 @@ from typing import Any, Protocol
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from rewardlab.metrics.calibration import Bin, RiskPoint
 from rewardlab.metrics.intervals import Interval
 from rewardlab.reporting.tables import percent, with_interval
 
-# Colours on a light page, and what each becomes on a dark one; the reader's setting decides, within the picture.
+# Colours on a light page, and on a dark one; the reader's setting decides, within the picture.
 INK, WARM, LEAF, GOLD = "#2f5cc4", "#b3452c", "#1a7440", "#8f5509"
 TEXT, SOFT, GRID = "#1d2530", "#5a6675", "#dde3ea"
 DARK = {
@@ -54,9 +56,11 @@ STYLE: Any = {
     "lines.solid_capstyle": "round",
 }
 matplotlib.rcParams.update(STYLE)
-WIDE, LOW = 5.0, 3.0  # inches: 480 px, as wide as a figure stands in a page of two columns
-LETTER = 0.085  # inches, of a label; fonts differ, and this is a wide one's
+WIDE, LOW = 5.0, 3.0  # inches: 480 px, the width of a column of a page with two
+SMALL = (3.1, 1.75)  # inches: a metric among others
+LETTER = 0.085  # inches, of a label in a wide font
 MOST_LETTERS = 24  # of a name beside an axis
+MOST_DOTS = 40  # evaluations that have a dot each
 
 
 class Measured(Protocol):
@@ -81,17 +85,27 @@ class Line:
 
 @dataclass(frozen=True)
 class Series:
-    """Numbers over the steps of a run, with what they are in words."""
+    """Numbers over the steps of a run, and their label; ``intervals`` to shade, of each number, if any."""
 
     label: str
     steps: Sequence[float]
     values: Sequence[float]
     color: str
+    intervals: Sequence[Interval] = ()
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A value of a metric, from a ``first`` step to a ``last``, beyond which the watchdog reports a sign."""
+
+    first: int
+    last: int
+    value: float
 
 
 @dataclass(frozen=True)
 class EndLabel:
-    """A name that stands at a line's end instead of in a legend; ``y`` in the axis's unit."""
+    """A name at the end of a line, in place of a legend; ``y`` in the axis's unit."""
 
     text: str
     y: float
@@ -99,10 +113,8 @@ class EndLabel:
 
 
 def figure_uri(figure: Figure) -> str:
-    """Return a figure as an SVG data URL that follows the reader's light or dark setting.
-
-    The background is that of the page. Only the colours of :data:`DARK` may be drawn with: others do not change.
-    """
+    """Return a figure as an SVG data URL that follows the reader's light or dark setting, on the page's background. Colours
+    that are not in :data:`DARK` do not change."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
@@ -110,6 +122,7 @@ def figure_uri(figure: Figure) -> str:
     for number, (light, dark) in enumerate(DARK.items()):
         svg = svg.replace(light, f"var(--c{number})")
         rules = [f"{rule}--c{number}:{color};" for rule, color in zip(rules, (light, dark), strict=True)]
+    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]), svg)  # a smaller file, equal to the eye
     style = f":root{{{rules[0]}}}@media (prefers-color-scheme:dark){{:root{{{rules[1]}}}}}text{{font-family:{FONTS}!important}}"
     svg = svg.replace("<defs>", f"<style>{style}</style><defs>", 1)
     return "data:image/svg+xml;base64," + base64.b64encode(svg.encode()).decode()
@@ -119,11 +132,8 @@ SUFFIXES = (".svg", ".pdf", ".png")  # of the files that a figure can be
 
 
 def save_figure(figure: Figure, path: Path, *, dpi: int = 200) -> None:
-    """Write a figure on white to a file of one of :data:`SUFFIXES`; ``dpi`` is for .png. The same figure is the same file.
-
-    Letters are outlines in .svg and embedded in .pdf: it looks the same wherever it is opened. Raise ValueError for another
-    suffix.
-    """
+    """Write a figure on white to a file of one of :data:`SUFFIXES`, reproducibly; ``dpi`` is for .png. Letters are outlines in
+    .svg and embedded in .pdf. Raise ValueError for another suffix."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}")
     undated: Any = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}, ".png": {}}[path.suffix]
@@ -132,13 +142,13 @@ def save_figure(figure: Figure, path: Path, *, dpi: int = 200) -> None:
 
 
 def _axes(width: float = WIDE, height: float = LOW) -> tuple[Figure, Any]:
-    """A figure of this many inches, which belongs to nobody but its caller, and its axes."""
+    """Return a figure of this many inches, outside of pyplot's registry, and its axes."""
     figure = Figure(figsize=(width, height))
     return figure, figure.subplots()
 
 
 def _short(name: str, most: int = MOST_LETTERS) -> str:
-    """A name cut in its middle, where paths are alike least at the end."""
+    """Return a name cut in its middle: paths differ at the end."""
     return name if len(name) <= most else f"{name[:8]}…{name[-(most - 9) :]}"
 
 
@@ -161,11 +171,11 @@ def _label_ends(axes: Any, labels: Sequence[EndLabel]) -> None:
     order = sorted(range(len(labels)), key=lambda n: labels[n].y)
     places: dict[int, float] = {}
     edge = bottom
-    for n in order:  # upwards, each at least above the one below
+    for n in order:  # upwards, each above the one below
         places[n] = max(labels[n].y, edge + heights[n] / 2)
         edge = places[n] + heights[n] / 2
     edge = max(top, max((labels[n].y for n in order), default=top))
-    for n in reversed(order):  # and down again from the top
+    for n in reversed(order):  # and down from the top
         places[n] = min(places[n], edge - heights[n] / 2)
         edge = places[n] - heights[n] / 2
     for n, label in enumerate(labels):
@@ -183,35 +193,20 @@ def _label_ends(axes: Any, labels: Sequence[EndLabel]) -> None:
 
 
 def _chance(axes: Any, *, horizontal: bool) -> None:
-    """The line of a guesser, with its name."""
+    """Draw the line of a guesser, with its name."""
+    dashed: Any = {"color": SOFT, "ls": (0, (4, 3)), "lw": 1}
+    text: Any = {"textcoords": "offset points", "color": SOFT, "fontsize": 9.5}
     if horizontal:
-        axes.axhline(50, color=SOFT, ls=(0, (4, 3)), lw=1)
-        axes.annotate(
-            "chance",
-            (0, 50),
-            xycoords=("axes fraction", "data"),
-            xytext=(4, 3),
-            textcoords="offset points",
-            color=SOFT,
-            fontsize=9.5,
-        )
+        axes.axhline(50, **dashed)
+        axes.annotate("chance", (0, 50), xycoords=("axes fraction", "data"), xytext=(4, 3), **text)
     else:
-        axes.axvline(50, color=SOFT, ls=(0, (4, 3)), lw=1)
-        axes.annotate(
-            "chance 50",
-            (50, 0),
-            xycoords=("data", "axes fraction"),
-            xytext=(-4, 4),
-            textcoords="offset points",
-            color=SOFT,
-            fontsize=9.5,
-            ha="right",
-        )
+        axes.axvline(50, **dashed)
+        axes.annotate("chance 50", (50, 0), xycoords=("data", "axes fraction"), xytext=(-4, 4), **text, ha="right")
 
 
 def _rows(names: Sequence[str], numbers: Sequence[str], width: float = WIDE, least: float = LOW) -> tuple[Figure, Any]:
-    """Axes with a row per name, the first on top, and its number right of it. A name may have half of what is wider. ``least``
-    is of the height, as of the figures that stand beside it on a page."""
+    """Return a figure with a row per name, the first on top, and its number on the right; names take half of a greater width.
+    ``least``: the least height in inches."""
     figure, axes = _axes(width, max(least, 0.34 * len(names) + 1.15))
     short = [_short(name, MOST_LETTERS + int(max(0.0, width - WIDE) / 2 / LETTER)) for name in names]
     axes.set(yticks=range(len(names)), yticklabels=short, ylim=(len(names) - 0.1, -0.6))
@@ -228,8 +223,8 @@ def _rows(names: Sequence[str], numbers: Sequence[str], width: float = WIDE, lea
 def plot_accuracies(
     cells: Mapping[str, Measured], baseline: tuple[str, float], *, width: float = WIDE, least: float = LOW
 ) -> Figure:
-    """Draw accuracies by name with their intervals and numbers, beside chance and a baseline's (name, accuracy); ``width`` and
-    ``least`` height in inches."""
+    """Draw accuracies by name with their intervals, beside chance and a baseline's (name, accuracy); ``width`` and ``least``
+    height in inches."""
     figure, axes = _rows(list(cells), [with_interval(cell.accuracy, cell.interval) for cell in cells.values()], width, least)
     for place, cell in enumerate(cells.values()):
         low, high = cell.interval
@@ -257,7 +252,7 @@ def plot_accuracies(
 
 
 def plot_curve(lines: Sequence[Line], stopping: Line | None, *, xlabel: str = "samples per pair") -> Figure:
-    """Draw accuracy against samples per pair, a line per way of reducing them; ``stopping`` is dashed, without intervals."""
+    """Draw accuracy against samples per pair, a line per aggregation; ``stopping`` is dashed, without intervals."""
     figure, axes = _axes()
     labels = []
     for line in lines:
@@ -279,7 +274,7 @@ def plot_curve(lines: Sequence[Line], stopping: Line | None, *, xlabel: str = "s
 
 
 def plot_series(series: Sequence[Series], *, xlabel: str, ylabel: str = "") -> Figure:
-    """Draw numbers over the steps of a run, each line with its name at its end."""
+    """Draw numbers over the steps of a run, each line with its name."""
     figure, axes = _axes()
     labels = []
     for one in series:
@@ -291,12 +286,85 @@ def plot_series(series: Sequence[Series], *, xlabel: str, ylabel: str = "") -> F
     return figure
 
 
+@dataclass(frozen=True)
+class MetricPoints:
+    """A metric over steps, thinned: each point has a place, and the mean, lowest and highest value of its steps. ``breaks`` are
+    steps without a number."""
+
+    steps: Sequence[float]
+    mean: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    breaks: Sequence[int] = ()
+
+
+def plot_metric(
+    points: MetricPoints,
+    ends: tuple[int, int],
+    *,
+    is_fraction: bool = False,
+    is_log: bool = False,
+    limits: Sequence[Limit] = (),
+    borders: Sequence[int] = (),
+) -> Figure:
+    """Draw a metric over the steps between ``ends``, shaded from its lowest to its highest values; ``limits`` are dashed,
+    ``borders`` vertical lines, breaks marks on the axis."""
+    figure, axes = _axes(*SMALL)
+    _fit(axes, left=0.72, right=0.12, top=0.12, bottom=0.42)
+    single = len(points.steps) == 1
+    axes.plot(points.steps, points.mean, "o" if single else "-", color=INK, lw=1.6, clip_on=False)
+    if list(points.low) != list(points.high):
+        axes.fill_between(points.steps, points.low, points.high, color=INK, alpha=0.25, lw=0)
+    for limit in limits:
+        axes.plot([limit.first, limit.last], [limit.value] * 2, color=WARM, lw=1.2, ls=(0, (4, 3)))
+    for border in borders:
+        axes.axvline(border, color=SOFT, lw=1.2)
+    marks = [place for step in points.breaks for place in (step, step, math.nan)]
+    axes.plot(marks, [0, 0.08, math.nan] * len(points.breaks), color=WARM, lw=1.2, transform=axes.get_xaxis_transform())
+    if is_log:
+        axes.set_yscale("log")
+        axes.minorticks_off()
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+    if is_fraction and not is_log:
+        axes.set_ylim(0, max(0.02, 1.05 * axes.get_ylim()[1]))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0) if is_fraction else "{x:.5g}")
+    margin = 0.02 * (ends[1] - ends[0]) or 0.5
+    axes.set_xlim(ends[0] - margin, ends[1] + margin)
+    axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.tick_params(labelsize=8.5)
+    axes.set_xlabel("step", fontsize=8.5, labelpad=1)
+    return figure
+
+
+def plot_evaluations(lines: Sequence[Series], best: tuple[int, float]) -> Figure:
+    """Draw fractions (0..1) of held-out pairs over the steps of a run, beside chance; ``best``, the step and value of the best
+    evaluation, has a ring."""
+    figure, axes = _axes()
+    labels = []
+    for line in lines:
+        percents = [100 * value for value in line.values]
+        axes.plot(line.steps, percents, "o-" if len(line.steps) <= MOST_DOTS else "-", color=line.color, ms=4)
+        if line.intervals:
+            low, high = ([100 * interval[side] for interval in line.intervals] for side in (0, 1))
+            axes.fill_between(line.steps, low, high, alpha=0.15, color=line.color, lw=0)
+            if len(line.steps) == 1:
+                axes.vlines(line.steps, low, high, color=line.color, alpha=0.4)
+        labels.append(EndLabel(line.label, percents[-1], line.color))
+    axes.plot(best[0], 100 * best[1], "o", ms=10, mfc="none", mec=INK, mew=1.5)
+    axes.set(xlabel="step", ylabel="held-out pairs, %", ylim=(min(axes.get_ylim()[0], 46), max(axes.get_ylim()[1], 54)))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    _chance(axes, horizontal=True)
+    _label_ends(axes, labels)
+    return figure
+
+
 Lean = tuple[float | None, Interval | None]
 
 
 def plot_position(leans: Mapping[str, Lean]) -> Figure:
-    """Draw the share of valid verdicts for the first place, by name, from its bias (the share less one half) and the interval
-    of that; None of either is not drawn."""
+    """Draw the fraction of valid verdicts for the first response, by name, from its position bias (the fraction minus one half)
+    and the interval of that; None of either is not drawn."""
     figure, axes = _rows(list(leans), [_share_of_first(lean) for lean in leans.values()])
     ends = [end for bias, interval in leans.values() for end in (bias, *(interval or ())) if end is not None]
     widest = max([10.0, *(100 * abs(end) for end in ends)])
@@ -319,7 +387,7 @@ def _share_of_first(lean: Lean) -> str:
 
 
 def plot_length(cells: Sequence[tuple[int, Measured]]) -> Figure:
-    """Draw accuracy by the difference in length, (characters, accuracy) each."""
+    """Draw accuracy by difference in length, (characters, accuracy) each."""
     figure, axes = _axes()
     places = range(len(cells))
     for place, (_, cell) in zip(places, cells, strict=True):
@@ -336,7 +404,7 @@ def plot_length(cells: Sequence[tuple[int, Measured]]) -> Figure:
 
 
 def plot_reliability(confidences: Mapping[str, Sequence[Bin]]) -> Figure:
-    """Draw observed accuracy against confidence, by the confidence's label; the area of a point goes by its pairs."""
+    """Draw accuracy against confidence, by the confidence's label; a point's area is its number of pairs."""
     figure, axes = _axes()
     axes.plot([50, 100], [50, 100], color=SOFT, ls=(0, (4, 3)), lw=1)
     axes.annotate("exact", (60, 60), color=SOFT, fontsize=9.5, xytext=(6, -10), textcoords="offset points")
@@ -355,7 +423,7 @@ def plot_reliability(confidences: Mapping[str, Sequence[Bin]]) -> Figure:
 
 
 def plot_risk(curves: Mapping[str, Sequence[RiskPoint]]) -> Figure:
-    """Draw the share of errors among the pairs decided against how many are, by the confidence's label."""
+    """Draw the error rate among the decided pairs against their fraction, by the confidence's label."""
     figure, axes = _axes()
     labels = []
     for (label, curve), color in zip(curves.items(), (INK, WARM), strict=False):

@@ -16,9 +16,9 @@ import torch
 from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError
 from rewardlab.models.attention import ATTENTIONS
-from rewardlab.models.context import max_positions
 from rewardlab.models.families import end_token_ids, left_pad, vision_token_ids
 from rewardlab.models.loading import load_model
+from rewardlab.models.model_config import max_positions
 from rewardlab.prompts.sanitize import without_tokens
 from rewardlab.samplers.base import HF, UNREADABLE, EngineArgsParser, EngineOptions, Sampler, SamplingParams
 from rewardlab.samplers.decode import HotToken, draw, read_logits

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rewardlab.judging.judge import ModelJudge
 from rewardlab.judging.spec import local_checkpoint
-from rewardlab.models.context import max_positions
+from rewardlab.models.model_config import max_positions
 from rewardlab.serving.errors import ContextLengthError
 from rewardlab.serving.request_context import TENANT
 

@@ -19,9 +19,9 @@ from rewardlab.config import PRMConfig
 from rewardlab.data.pair_table import pair_facts
 from rewardlab.errors import DataError
 from rewardlab.models.checkpoints import load_template_for
+from rewardlab.models.families import always_run_vision_tower
 from rewardlab.models.loading import freeze, load_processor
 from rewardlab.models.value_model import ValueModel
-from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import is_main, num_processes
 from rewardlab.prompts import Template, build_messages
 from rewardlab.prompts.sanitize import completion_to_learn

@@ -25,9 +25,9 @@ from rewardlab.data.pair_table import pair_facts, select_pairs
 from rewardlab.errors import CheckpointError, DataError
 from rewardlab.judging.margins import likelier_verdict
 from rewardlab.models.checkpoints import template_for
+from rewardlab.models.families import always_run_vision_tower
 from rewardlab.models.loading import freeze, load_processor, this_device
 from rewardlab.models.value_model import WEIGHTS, ValueModel
-from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
 from rewardlab.prompts import Template, load_template
 from rewardlab.rewards.scalar import score_responses, single_response_prompt

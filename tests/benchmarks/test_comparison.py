@@ -114,6 +114,7 @@ def test_what_cannot_be_compared(runs: Path, tmp_path: Path) -> None:
         read_run(tmp_path / "nowhere")
 
 
+@pytest.mark.slow
 def test_runs_that_were_asked_otherwise_are_refused(runs: Path, tmp_path: Path) -> None:
     """By orders, votes, sampling; baselines are asked nothing, unknown sampling is no difference. The flag says it."""
     lines = [

@@ -95,6 +95,7 @@ def runs(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_they_are_the_differences_of_the_reports(runs: Path) -> None:
     """Of two runs: the reports' macro average and swap consistency; in JSON, CSV, Markdown, on a page and in a terminal."""
     first, longest = read_run(runs / "first"), read_run(runs / "longest")

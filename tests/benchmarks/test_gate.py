@@ -140,6 +140,7 @@ def test_other_protocols(change: dict[str, Any], message: str, old: Run) -> None
     check_protocols(old, replace(old, report=replace(old.report, judge="another", template="another")))
 
 
+@pytest.mark.slow
 def test_the_command(runs: Callable[..., Path], old: Run, tmp_path: Path) -> None:
     """Exit status 0, 1 for a loss, 1 for a run without evidence, 2 for what cannot be compared; two small files suffice."""
     new = runs("lost46", lambda row: False)

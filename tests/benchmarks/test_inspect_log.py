@@ -43,10 +43,12 @@ def run(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.extra("inspect_ai")
 @pytest.mark.parametrize("suffix", ["eval", "json"])
 def test_read_back(suffix: str, run: Path) -> None:
     """Status, metrics with intervals, the means of the samples' scores, every vote with its order, and the image."""
-    inspect_log = pytest.importorskip("inspect_ai.log")
+    from inspect_ai import log as inspect_log
+
     out = run / f"log.{suffix}"
     done = run_main(main, "bench", "export", run / "out", "--out", out)
     assert done.returncode == 0, done.stderr

@@ -86,6 +86,7 @@ def test_failed_draws_have_no_value() -> None:
             assert (read(Completion(text, finish)).value, read(Completion(text, finish)).status.value) == (None, status)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=300))
 def test_any_text_is_read_or_not(text: str) -> None:
     """No text breaks the readers, and what they read is in range."""
@@ -194,6 +195,7 @@ def test_a_killed_run_continues(tmp_path: Path) -> None:
         listwise(judge_of(handler), ListSettings(tmp_path / "rb2.jsonl", "five"), tmp_path / "x")
 
 
+@pytest.mark.slow
 def test_each_answer_of_an_endpoint_is_kept(data: Path, tmp_path: Path) -> None:
     """What was answered before an endpoint began to refuse, in the middle of a chunk, is not asked again. The seeds are
     those of a run that nothing broke off; an older log's lines of whole prompts are read."""

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from rewardlab.benchmarks.confidence import calibrate
 
 from rewardlab.benchmarks.browser import judgments_to_show, read_kinds, tally
 from rewardlab.benchmarks.comparison import read_run
@@ -30,6 +29,7 @@ from rewardlab.benchmarks.report_model import (
 )
 from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, JudgmentShare, Robustness
 from rewardlab.benchmarks.runner import run_bench
+from rewardlab.benchmarks.scores import calibrate
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError

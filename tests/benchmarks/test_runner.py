@@ -46,6 +46,7 @@ def bench(out: Path, data: Path, judge: str, **changes: Any) -> dict[str, Any]:
     return run_bench(bench_settings(**(values | changes)), out)[0].to_json()
 
 
+@pytest.mark.slow
 @needs_vlrb
 def test_published_groups_and_length_baselines(tmp_path: Path) -> None:
     """VL-RewardBench: 183 / 749 / 318, and the longer answer right in 37.2 / 40.3 / 51.3 %."""
@@ -223,6 +224,7 @@ def judge_by(handler: Any) -> GenerativeJudge:
     return GenerativeJudge(ScriptedSampler(handler), PLAIN)
 
 
+@pytest.mark.slow
 def test_killed_and_continued(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The report equals an undisturbed run's, and what was judged is not asked again."""
     asked: list[int] = []
@@ -252,6 +254,7 @@ def test_killed_and_continued(pairs_file: Path, tmp_path: Path, monkeypatch: pyt
         bench(tmp_path / "whole", pairs_file, "hf:x", seed=1)
 
 
+@pytest.mark.slow
 def test_controls_show_other_images(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A judge that knows each pair by its image is perfect, and at nothing without it; unknown controls are refused first."""
     known = {pair.images: pair for pair in read_pairs(pairs_file)}
@@ -275,6 +278,7 @@ def test_controls_show_other_images(pairs_file: Path, tmp_path: Path, monkeypatc
     assert not (tmp_path / "t").exists()
 
 
+@pytest.mark.slow
 def test_report_files(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One page without anything to fetch; text of answers and judges is text, never markup; plots and images inside."""
     evil = '<script>alert("x")</script>'
@@ -304,6 +308,7 @@ def test_report_files(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.Monk
     assert "Votes one after another" in page
 
 
+@pytest.mark.slow
 def test_a_group_may_be_called_anything(demo_pairs: Any, tmp_path: Path) -> None:
     """Dollars are no formula, bars no column, tags no markup."""
     names = ["cost $\\frac$ x", "a|b", "<b>c</b>"]
@@ -375,6 +380,7 @@ def test_baselines_vote_once_per_order() -> None:
     assert [vote.verdict.status.value for vote in judged.votes] == ["tie", "tie"]
 
 
+@pytest.mark.slow
 def test_what_failed_is_asked_again(pairs_file: Path, demo_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broken hour of the endpoint is counted, said, and made good by the same command; what was answered stays."""
     asked: list[str] = []

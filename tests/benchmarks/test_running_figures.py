@@ -15,6 +15,7 @@ from rewardlab.reporting import progress
 from tests.support.openai_server import ChatServer, chat_server
 
 
+@pytest.mark.slow
 def test_the_figures_of_the_votes_so_far(
     demo_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,7 @@ def test_every_suite_can_be_asked(path: Path) -> None:
     assert {e.benchmark for p in SUITES for e in load_config(SuiteConfig, p).benchmarks} == set(PACKAGED)
 
 
+@pytest.mark.slow
 def test_a_suite(demo_pairs: Any, tmp_path: Path) -> None:
     """Two entries of one benchmark get a folder each; the table has both; what is finished is not asked again."""
     write_parquet(demo_pairs[0][:20], tmp_path / "data" / "a.parquet")

@@ -56,6 +56,7 @@ def answers_after(num_refusals: int) -> Answer:
     return lambda right, vote: REFUSAL if vote < num_refusals else f"<answer>{right}</answer>"
 
 
+@pytest.mark.slow
 def test_a_judge_that_refuses_four_times_of_five(folder: Path, demo_pairs: Any) -> None:
     """It is right in the fifth. Not one trial is decided: in the report, on the page, for --require, at the gate and beside
     others; and every sentence that says "count as wrong" says what is so."""
@@ -101,6 +102,7 @@ def test_a_judge_that_refuses_four_times_of_five(folder: Path, demo_pairs: Any) 
     assert "decided by more than half of the votes asked; failures count as wrong" in NOTES
 
 
+@pytest.mark.slow
 def test_the_gate_sees_a_judge_that_refuses_more(folder: Path, demo_pairs: Any) -> None:
     """Two refusals of five cost no accuracy; they do not pass unless that is asked for, and fewer of them do."""
     pairs = demo_pairs[0][:120]

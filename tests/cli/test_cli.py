@@ -23,6 +23,7 @@ def rewardlab(*arguments: object) -> subprocess.CompletedProcess[str]:
     return run_main(main, *arguments)
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own() -> None:
     """Help, and an error of the user's: one sentence and exit status 2."""
     assert "Usage" in run_module("rewardlab.cli", "--help").stdout
@@ -46,6 +47,7 @@ def test_bench(pairs_file: Path, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "out" / "report.json").read_text())["judge"] == "baseline:longest"
 
 
+@pytest.mark.slow
 def test_required_figures(pairs_file: Path, tmp_path: Path) -> None:
     """Reports are written either way; exit status 1 and the figure that is missed; what is unknown stops before anything."""
     run = ("bench", "run", "pairs", "--data", pairs_file, "--judge", "baseline:first", "--out", tmp_path / "out")
@@ -73,6 +75,7 @@ def test_audit(tmp_path: Path) -> None:
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["report.html", "report.json"]
 
 
+@pytest.mark.slow
 def test_judge_of_an_endpoint_that_is_down(tmp_path: Path, demo_pairs: Any) -> None:
     """An outcome without a verdict, and no exit status 0; the reason stands with each vote."""
     (tmp_path / "a.png").write_bytes(demo_pairs[0][0].images[0])
@@ -153,7 +156,7 @@ CASES: list[tuple[str, list[str], str]] = [
     ),
     (
         "a key twice",
-        ["distill", "--data", "{pairs}", "seed=1", "--seed", "2", "--out", "{out}"],
+        ["sft", "--data", "{pairs}", "seed=1", "--seed", "2", "--out", "{out}"],
         "seed is set twice, by seed=... and by an option",
     ),
     ("no assignment", ["sft", "--data", "{pairs}", "--out", "{out}", "learning_rate"], "expected KEY=VALUE"),
@@ -162,8 +165,6 @@ CASES: list[tuple[str, list[str], str]] = [
         ["rl", "--data", "{pairs}", "--config", "grpo", "--out", "{out}", "consistency.wieght=0"],
         "unknown key 'consistency.wieght'; did you mean 'consistency.weight'?",
     ),
-    ("command of an old name", ["world", "build", "--out", "{out}"], "it is now `rewardlab demo build`"),
-    ("command that moved", ["study", "methods"], "python -m eval.studies"),
     ("config of no name", ["rl", "--data", "{pairs}", "--config", "rl/grop", "--out", "{out}"], "did you mean rl/grpo"),
     (
         "images elsewhere",
@@ -179,6 +180,7 @@ CASES: list[tuple[str, list[str], str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "message"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_errors_are_one_sentence(arguments: list[str], message: str, pairs_file: Path, tmp_path: Path) -> None:
     """Exit status 2, what and the cure on standard error, no traceback, no half-written result."""

@@ -27,6 +27,7 @@ def test_list() -> None:
     assert (done.returncode, "did you mean 'sft'" in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_show(tmp_path: Path) -> None:
     """A whole config with the changes, checked; a stage's defaults; a launcher's file as it is."""
     done = rewardlab("show", "grpo", "learning_rate=3e-6", "lora.r=8")

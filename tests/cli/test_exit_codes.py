@@ -132,6 +132,7 @@ def test_a_stopped_command_says_that_it_goes_on(
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_version_and_log_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """`version` and `--version` agree; the level is the option's, or the environment's, and -q hides progress."""
     import logging
@@ -172,6 +173,7 @@ def test_no_valid_vote_is_no_success(statuses: list[VerdictStatus], status: Exit
     assert end.value.exit_code == status
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("other", "status"), [("down", ExitCode.ENDPOINT), ("mute", ExitCode.FINDING), ("first", ExitCode.OK)])
 def test_one_order_alone_names_no_winner(other: str, status: ExitCode, tmp_path: Path) -> None:
     """Of a judge that names what is shown first where it answers; `judge` and `rank`."""

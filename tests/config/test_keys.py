@@ -49,6 +49,7 @@ def test_keys_in_words() -> None:
 STAGED = [name for name in config_names() if Path(name).stem in SCHEMAS or name.split("/")[0] in SCHEMAS]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STAGED)
 def test_a_resolved_config_is_the_same_config(name: str, tmp_path: Path) -> None:
     """Read back, it equals what it was made of; each key that differs from the default is marked, and no other."""

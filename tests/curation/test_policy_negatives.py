@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rewardlab.cli import main
 from rewardlab.curation.answer_files import by_labels, label_row, logged_answers, write_labels
 from rewardlab.curation.policy_negatives import (
+    AnswerSettings,
     NegativeCounts,
     PaidAnswer,
     PolicyResult,
@@ -139,7 +140,7 @@ def test_a_policy_that_was_trained_on_is_asked_anew(tmp_path: Path) -> None:
 
     def answers_of(answer: str) -> set[str]:
         policy = ScriptedSampler(lambda prompt, draw: answer, f"hf:{weights.parent}")
-        return {paid.answer for paid in sample_answers(PAIRS, policy, PLAIN, judge, tmp_path, number=4)[0]}
+        return {paid.answer for paid in sample_answers(PAIRS, policy, PLAIN, judge, tmp_path, AnswerSettings(4))[0]}
 
     weights.write_bytes(b"one")
     assert answers_of("It is 1.") == {"It is 1."}
@@ -167,7 +168,7 @@ def test_the_same_command_after_a_payment_that_failed(tmp_path: Path) -> None:
     judge = GenerativeJudge(ScriptedSampler(verdict), PLAIN)
     policy = ScriptedSampler(lambda prompt, draw: "It is nine.")
     for paid_before in (99, 100):
-        answers, _ = sample_answers(pairs, policy, load_template("answer"), judge, tmp_path, number=100)
+        answers, _ = sample_answers(pairs, policy, load_template("answer"), judge, tmp_path, AnswerSettings(100))
         paid = [answer for answer in answers if answer.reward is not None]
         assert len(paid) == paid_before
         knows = ask_teacher(readers, paid, GenerativeJudge(ScriptedSampler(teacher), PLAIN), tmp_path)
@@ -188,10 +189,10 @@ def test_a_judge_that_fails(tmp_path: Path) -> None:
     policy = ScriptedSampler(lambda prompt, draw: "It is nine.")
     arguments = (PAIRS, policy, load_template("answer"), judge, tmp_path)
     with pytest.raises(EndpointError, match="8 of 8 requests failed"):
-        sample_answers(*arguments, number=4)
+        sample_answers(*arguments, AnswerSettings(4))
     is_down = False
     for _ in range(2):
-        paid, _ = sample_answers(*arguments, number=4)
+        paid, _ = sample_answers(*arguments, AnswerSettings(4))
         assert [answer.reward for answer in paid] == [pytest.approx(0.5)] * 4
     assert next(calls) == 16
 
@@ -328,18 +329,19 @@ def test_sampling_goes_on(tmp_path: Path) -> None:
     said = iter(["It is 9.", "It is 1.", "It is 5.", "It is 3."])
     policy = ScriptedSampler(lambda prompt, draw: next(said), name="policy")
     judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<think>x</think><answer>1</answer>"), PLAIN)
-    how: dict[str, Any] = {"number": 4, "seed": 1}
-    answers, left_out = sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, **how)
+    settings = AnswerSettings(4, seed=1)
+    answers, left_out = sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, settings)
     assert (len(answers), left_out.total()) == (4, 0)
     assert all(answer.reward == 0.5 for answer in answers)  # the judge names the first in both orders
     result = policy_result(READERS, answers, 0, exactly)
     assert (result.questions, result.wrong, result.unknown, result.reward) == (4, 4 - result.right, 0, 0.5)
     assert result.right == sum(PAIRS[int(paid.pair_id[1:])].responses[0] == paid.answer for paid in answers)
-    assert sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, **how) == (answers, left_out)
+    assert sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, settings) == (answers, left_out)
     with pytest.raises(ConfigError):
-        sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, **{**how, "seed": 2})
+        sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, replace(settings, seed=2))
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path) -> None:
     """From a log, by exact answers; then by a filled-in file; exit status 1 where there is no negative."""
     write_parquet(PAIRS, tmp_path / "pairs.parquet")
@@ -375,6 +377,7 @@ def test_the_command(tmp_path: Path) -> None:
         assert (done.returncode, said in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_the_command_again_in_the_same_folder(tmp_path: Path) -> None:
     """What somebody has filled in stays, and may be used there; negatives of an earlier run do not."""
     write_parquet(PAIRS, tmp_path / "pairs.parquet")

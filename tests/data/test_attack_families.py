@@ -20,13 +20,24 @@ from rewardlab.data.attacks.answers import (
     PUNCTUATION,
     OtherAnswer,
     garbled,
+    random_words,
     states,
     to_another_question,
 )
-from rewardlab.data.attacks.families import FAMILIES, Family, Kind, Opponent, attacked_pairs, attacks_on, families_of
+from rewardlab.data.attacks.families import (
+    FAMILIES,
+    Family,
+    Kind,
+    Opponent,
+    attacked_pairs,
+    attacks_on,
+    bordered,
+    captioned,
+    families_of,
+    jpeg,
+    resized,
+)
 from rewardlab.data.attacks.insertions import HARMLESS, HARMLESS_IN_TRAINING
-from rewardlab.data.attacks.pictures import bordered, captioned, jpeg, resized
-from rewardlab.data.attacks.random_texts import random_words
 from rewardlab.data.images import decode_image, encode_png
 from rewardlab.data.texts import words_of
 from rewardlab.errors import ConfigError
@@ -62,6 +73,7 @@ def made_of(pair: PreferencePair, family: Family, seed: int = 0) -> list[Any]:
     return list(attacks_on(pair, family, random.Random(seed)))
 
 
+@pytest.mark.slow
 @given(PAIRS, st.integers(0, 3))
 def test_labels_hold(pair: PreferencePair, seed: int) -> None:
     """What a family claims to lose never states the right answer, but for those that say both; one response stays as it is."""
@@ -153,6 +165,7 @@ def test_a_short_answer_is_an_answer(text: str, answer: str, is_stated: bool) ->
     assert states(text, answer) is is_stated
 
 
+@pytest.mark.slow
 def test_what_may_be_an_answer_is_not_made() -> None:
     """No word that shortens an answer, no number or letter that one of them names, and nothing where the good one declines."""
     pair = PreferencePair("p", "Is there a dog?", ("No, there is no dog.", "Yes, there is a dog."), 0)
@@ -297,6 +310,7 @@ def test_edits_of_pictures(demo_pairs: Any) -> None:
     assert not list(attacked_pairs([pair], families_of(("edit", "caption", "unseen")), seed=0, with_pictures=False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(2, 2), (10, 2000), (2000, 10), (3000, 2000)])
 def test_pictures_of_any_size(size: tuple[int, int]) -> None:
     """What is made of a picture that can be read can be read, too."""

@@ -23,21 +23,8 @@ from rewardlab.data.qwen_video import QwenFrames
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import CheckpointError, ConfigError, MediaError
 from rewardlab.judging.spec import judge_video_policy
-from rewardlab.models.video_policy import video_policy_of
-
-
-def film(path: Path, num_frames: int, rate: Fraction, size: tuple[int, int]) -> Path:
-    """A film that gets brighter by the same step from frame to frame, from black on; ``size`` is (width, height) in px."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=rate)
-        stream.width, stream.height, stream.pix_fmt = *size, "yuv420p"
-        for n in range(num_frames):
-            grey = np.full((size[1], size[0], 3), round(255 * n / max(1, num_frames - 1)), dtype=np.uint8)
-            for packet in stream.encode(av.VideoFrame.from_ndarray(grey, format="rgb24")):
-                container.mux(packet)
-        for packet in stream.encode():
-            container.mux(packet)
-    return path
+from rewardlab.models.model_config import video_policy_of
+from tests.support.videos import film
 
 
 def read_with_av(ele: dict[str, Any]) -> tuple[torch.Tensor, dict[str, Any], float]:
@@ -136,7 +123,7 @@ def test_a_benchmark_says_how_videos_are_shown(tiny_checkpoint: Path, tmp_path: 
     rows, notes = load_rows(settings, open_any_judge(settings))
     assert len(rows[0].pair.images) == 6  # three seconds, two a second
     assert "videos (1): each shown as qwen-vl-utils" in notes[-1]
-    again = read_pairs(data, policy=judge_video_policy(settings.judge))
+    again = read_pairs(data, policy=judge_video_policy(settings.judge.judge))
     assert again[0].images == rows[0].pair.images
     baseline = bench_settings("pairs", data, "baseline:first")
     assert "evenly spread" in load_rows(baseline, open_any_judge(baseline))[1][-1]

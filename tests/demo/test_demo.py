@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,15 +17,16 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.neighbors import KNeighborsClassifier
 
-from rewardlab.demo import digits, scenes, tasks
+from rewardlab.demo import pictures, tasks
 from rewardlab.demo.judgments import Truth, grounded_judgment, shallow_judgment
 from rewardlab.demo.pairs import make_pairs
-from rewardlab.demo.scenes import COLORS, SHAPES, Scene, Thing
+from rewardlab.demo.pictures import COLORS, SHAPES, Scene, Thing
 from rewardlab.demo.server import TeacherConfig, check_consistency, teach
 from rewardlab.rewards.consistency import consistency_prompt
 from rewardlab.types import Choice, Order, PreferencePair
 from rewardlab.verdicts.parse import follows_format, parse_verdict, reasoning_of
 
+ROOT = Path(__file__).parents[2]
 Drawn = tuple[list[PreferencePair], list[Truth]]
 
 
@@ -51,15 +55,15 @@ def holds(question: str, answer: str, scene: Scene) -> bool:
     if question == "What is in the image?":
         return {" ".join(a[1:3]), " ".join(a[5:7])} <= names
     if question.startswith("How many"):
-        shape = {scenes.plural(s): s for s in SHAPES}[q[2]]
+        shape = {pictures.plural(s): s for s in SHAPES}[q[2]]
         return sum(t.shape == shape for t in things) == tasks.NUMBERS.index(a[-1])
     if question.startswith("Is the"):
         return _relation_holds(q, a, scene)
     counts = Counter(t.shape for t in things)
-    left, right = (next(s for s in SHAPES if scenes.plural(s) == word) for word in (q[-3], q[-1]))
+    left, right = (next(s for s in SHAPES if pictures.plural(s) == word) for word in (q[-3], q[-1]))
     most = left if counts[left] > counts[right] else right
     assert question.startswith("Are there more"), question
-    return scenes.plural(most) in answer.split() or scenes.plural(most) in answer
+    return pictures.plural(most) in answer.split() or pictures.plural(most) in answer
 
 
 def _relation_holds(q: list[str], a: list[str], scene: Scene) -> bool:
@@ -91,7 +95,7 @@ def test_digit_answers(task: str) -> None:
     for _ in range(200):
         contrast = tasks.draw_digit_contrast(rng, task, held_out=True)
         for n, card in enumerate(contrast.pictures):
-            assert isinstance(card, digits.Card)
+            assert isinstance(card, pictures.Card)
             left, right = (int(labels[scan]) for scan in card.scans)
             words = tasks.NUMBERS
             answer_of_task = {"read": f"It is {words[left]} {words[right]}.", "sum": f"It is {words[left + right]}."}
@@ -104,8 +108,8 @@ def test_pictures_show_the_scene() -> None:
     """Each cell's dominant paint is the thing's colour, and nothing is painted where nothing is."""
     rng = random.Random(0)
     for _ in range(100):
-        scene = scenes.random_scene(rng, rng.choice((2, 3, 4)))
-        pixels = np.asarray(scenes.render_scene(scene, rng)).astype(int)
+        scene = pictures.random_scene(rng, rng.choice((2, 3, 4)))
+        pixels = np.asarray(pictures.render_scene(scene, rng)).astype(int)
         by_cell = {thing.cell: thing for thing in scene.things}
         for cell in range(4):
             row, column = divmod(cell, 2)
@@ -125,8 +129,8 @@ def test_scans_are_legible_on_cards() -> None:
     def cells(held_out: bool, num: int) -> tuple[np.ndarray, list[int]]:
         rng, rows, labels = random.Random(1), [], []
         for _ in range(num):
-            card = digits.random_card(rng, held_out=held_out)
-            grey = np.asarray(digits.render_card(card, rng).convert("L").resize((28, 28)))
+            card = pictures.random_card(rng, held_out=held_out)
+            grey = np.asarray(pictures.render_card(card, rng).convert("L").resize((28, 28)))
             for column in range(2):
                 rows.append(grey[card.row * 14 : card.row * 14 + 14, column * 14 : column * 14 + 14].ravel())
                 labels.append(card.digits[column])
@@ -146,7 +150,7 @@ def test_splits_share_no_scene_and_no_scan(train: Drawn, held_out: Drawn) -> Non
                 contrast = tasks.draw_scene_contrast(rng, task, rng.choice(levels), held_out=split)
                 keys[split] |= {p.key for p in contrast.pictures if isinstance(p, Scene)}
     assert not keys[False] & keys[True]
-    a, b = (set(sum(digits.scans_by_digit(split), ())) for split in (False, True))
+    a, b = (set(sum(pictures.scans_by_digit(split), ())) for split in (False, True))
     assert not a & b
     assert len(a | b) == 1797
     assert not {p.images for p in train[0]} & {p.images for p in held_out[0]}
@@ -250,3 +254,18 @@ def test_relations_are_by_row_and_column() -> None:
     """Diagonal neighbours relate on both axes."""
     a, b = Thing(0, "red", "star"), Thing(3, "blue", "circle")
     assert tasks.relations(a, b) == [("left of", "right of"), ("above", "below")]
+
+
+def test_the_scans_are_those_of_scikit_learn() -> None:
+    """Bit for bit, pictures and labels."""
+    bunch = pytest.importorskip("sklearn.datasets").load_digits()
+    images, labels = pictures.collection()
+    assert images.shape == (1797, 8, 8)
+    np.testing.assert_array_equal(images, bunch.images)
+    np.testing.assert_array_equal(labels, bunch.target)
+
+
+def test_the_demonstration_needs_no_scikit_learn() -> None:
+    code = "import sys; sys.modules['sklearn'] = None; from rewardlab.demo.pictures import collection; collection()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr

@@ -123,6 +123,7 @@ distill(PairSet(Path(sys.argv[2])), config, Path(sys.argv[3]))
 """
 
 
+@pytest.mark.nightly
 def test_killed_while_batches_are_away(demo_pairs: Any, batch_server: BatchServer, tmp_path: Path) -> None:
     """kill -9 at three moments: every request is answered and paid once."""
     batch_server.delay_s = 0.5

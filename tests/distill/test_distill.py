@@ -15,10 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from rewardlab.config.data import Budget
 from rewardlab.data.pairs import read_pairs, write_parquet
@@ -33,7 +29,6 @@ from rewardlab.types import Completion, FinishReason, Order, choice_of
 from rewardlab.verdicts.parse import parse_verdict
 from tests.support.distillation import calls_of, config_for
 from tests.support.openai_server import ChatServer, chat_server
-from tests.support.servers import running
 
 Start = Callable[..., str]
 
@@ -274,16 +269,8 @@ def test_votes_in_both_orders(demo_pairs: Any, demo_server: Start, tmp_path: Pat
 
 def test_a_teacher_that_leans_is_found_out(demo_pairs: Any, tmp_path: Path) -> None:
     """One that always names the first: half a lean, right where the preferred one is first and wrong where it is second."""
-
-    async def chat(request: Request) -> JSONResponse:
-        await request.body()
-        text = "<think>The first looks right.</think><answer>1</answer>"
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-        usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-        return JSONResponse({"id": "x", "created": 0, "model": "m", "choices": [choice], "usage": usage})
-
-    with running(Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])) as url:
-        lean = distill(demo_pairs[0][:60], config_for(f"{url}/v1", votes=2), tmp_path)["teacher_position_bias"]
+    with chat_server(ChatServer()) as url:
+        lean = distill(demo_pairs[0][:60], config_for(url, votes=2), tmp_path)["teacher_position_bias"]
     assert lean["named_first"] == 0.5
     assert (lean["right_when_first"][0], lean["right_when_second"][0], lean["same_place"][0]) == (1.0, 0.0, 1.0)
 
@@ -307,21 +294,13 @@ def test_an_attempt_that_has_an_answer_keeps_it(tmp_path: Path) -> None:
 
 def test_what_is_refused_for_its_content_is_left_out(demo_pairs: Any, tmp_path: Path) -> None:
     """Thirty of sixty pairs, in a row, that the provider will not judge (400): they are counted, the rest is kept."""
-    refused = {pair.question + pair.responses[0] for pair in demo_pairs[0][:30]}
+    refused = [(pair.question + pair.responses[0]).split("?")[:2] for pair in demo_pairs[0][:30]]
 
-    async def chat(request: Request) -> JSONResponse:
-        text = str(await request.json())
-        if any(question.split("?")[0] in text and question.split("?")[1] in text for question in refused):
-            return JSONResponse({"error": {"message": "content policy"}}, 400)
-        choice = {
-            "index": 0,
-            "finish_reason": "stop",
-            "message": {"role": "assistant", "content": "<think>x</think><answer>1</answer>"},
-        }
-        return JSONResponse({"id": "x", "created": 0, "model": "m", "choices": [choice]})
+    def refuse(body: dict[str, Any], number: int) -> tuple[int, str] | None:
+        return (400, "content policy") if any(one in str(body) and two in str(body) for one, two in refused) else None
 
-    with running(Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])) as url:
-        statistics = distill(demo_pairs[0][:60], config_for(f"{url}/v1", retries=0), tmp_path)
+    with chat_server(ChatServer(refuse)) as url:
+        statistics = distill(demo_pairs[0][:60], config_for(url, retries=0), tmp_path)
     assert statistics["num_failed_pairs"] >= 30
     assert statistics["num_pairs"] + statistics["num_failed_pairs"] == 60
     assert statistics["num_pairs"] > 0

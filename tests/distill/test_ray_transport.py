@@ -35,6 +35,7 @@ def run(config: Any, data: Path, out: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(300)
 def test_two_workers_give_the_set_of_one(demo_pairs: Any, demo_server: Any, tmp_path: Path) -> None:
     """Killed once in mid-flight and run again; then the journal says that every call was answered once, and the plain stage,

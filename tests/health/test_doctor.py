@@ -63,7 +63,7 @@ def test_known_sizes(name: str, millions: float) -> None:
         (
             "{engine: {kind: colocate, gpu_memory_utilization: 0.1}, importance_cap: 2}",
             ("--memory", "100", "--processes", "2", "--launcher", str(CONFIGS / "accelerate" / "zero3.yaml")),
-            "= 10.0 GiB, is less than the weights it holds there, 15.4",
+            "= 10.0 GiB, is less than its weights there, 15.4",
         ),
         (
             "batch_size: 128",
@@ -90,7 +90,7 @@ def test_a_scalar_model_is_tried_by_its_own_step(tiny_checkpoint: Path, tmp_path
     config.write_text(json.dumps(settings))
     done = ask(str(config), "--stage", "rm", "--data", str(data))
     assert done.exit_code == 0, done.output
-    assert "one step: taken and saved in" in done.output
+    assert "one step: trained and saved in" in done.output
     assert "judgment" not in done.output
 
 
@@ -104,7 +104,7 @@ def test_a_trial_fits_no_critic_and_holds_nothing_out(tiny_checkpoint: Path, tmp
     config.write_text(json.dumps(settings))
     done = ask(str(config), "--data", str(data))
     assert done.exit_code == 0, done.output
-    assert "one step: taken and saved in" in done.output
+    assert "one step: trained and saved in" in done.output
 
 
 def test_tried_with_weights_and_data(tiny_checkpoint: Path, tmp_path: Path) -> None:
@@ -116,7 +116,12 @@ def test_tried_with_weights_and_data(tiny_checkpoint: Path, tmp_path: Path) -> N
     config.write_text(json.dumps(settings))  # JSON is YAML
     done = ask(str(config), "--data", str(data))
     assert done.exit_code == 0, done.output
-    for line in ("32 pairs", "of 32 samples: median", "0 of 4 have a verdict", "one step: taken and saved in"):
+    for line in (
+        "32 pairs",
+        "32 samples with room for an answer",
+        "0 of 4 have a verdict",
+        "one step: trained and saved in",
+    ):
         assert line in done.output
     config.write_text(json.dumps(settings | {"consistency": {"base_url": "http://127.0.0.1:9/v1"}}))
     done = ask(str(config), "--data", str(data))
@@ -145,7 +150,7 @@ def test_a_policy_is_tried_with_data(tiny_checkpoint: Path, tmp_path: Path) -> N
     config.write_text(json.dumps({**settings, "rollout_batch_size": 8, "batch_size": 8, "micro_batch_size": 8}))
     done = ask(str(config), "--stage", "policy", "--data", str(data))
     assert done.exit_code == 0, done.output
-    assert "of 4 answers ended in" in done.output
+    assert "of 4 answers ended; " in done.output
 
 
 def test_a_dry_run_counts_steps_and_names_what_it_leaves_out(tmp_path: Path) -> None:
@@ -156,8 +161,8 @@ def test_a_dry_run_counts_steps_and_names_what_it_leaves_out(tmp_path: Path) -> 
     done = ask(str(config), "--dry-run", "--data", str(data), "engine.kind=serve", "importance_cap=2")
     assert done.exit_code == 0, done.output
     assert "ok     data: 32 pairs; an epoch has 64 sequences: 40 optimizer steps of 8 (epochs 5)" in done.output
-    assert "look   engine: serve: not looked for" in done.output
-    assert "look   consistency: Qwen/Qwen2.5-VL-7B-Instruct at http://127.0.0.1:8000/v1: not asked" in done.output
+    assert "look   engine: serve: not checked" in done.output
+    assert "look   consistency: Qwen/Qwen2.5-VL-7B-Instruct at http://127.0.0.1:8000/v1: not checked" in done.output
     done = ask(str(config), "--dry-run", "--data", str(data), "max_steps=7", "both_orders=false")
     assert "an epoch has 32 sequences: 7 optimizer steps of 8 (max_steps)" in done.output
     assert ask(str(config), "--dry-run", "batch_size=7").exit_code == 1
@@ -205,9 +210,9 @@ def test_of_many_processes_and_long_samples(tiny_checkpoint: Path, tmp_path: Pat
     for limit, outcome in ((50, "look  "), (9, "FAILED")):
         config.write_text(json.dumps(settings | {"max_tokens": limit}))
         done = ask(str(config), *words)
-        assert f"{outcome} tokens: of 32 samples" in done.output, done.output
+        assert f"{outcome} tokens: 32 samples" in done.output, done.output
         assert f"longer than max_tokens {limit} and would be left out" in done.output
-        assert "look   one step: not taken: it is one of 2 processes" in done.output
+        assert "look   one step: skipped: it needs 2 processes" in done.output
         assert "0 of 4 have a verdict" in done.output
 
 

@@ -20,9 +20,8 @@ from rewardlab.data.images import decode_image, thumbnail
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError
-from rewardlab.health.rollout_pairs import MOST_PICTURES, PICTURE_PX
-from rewardlab.health.run_page import write_run_page
-from rewardlab.reporting.rollouts import MOST_CHARACTERS, MOST_PER_STEP, MOST_STEPS, rollouts_by_step, shorten
+from rewardlab.health.run_page import MOST_PICTURES, PICTURE_PX, write_run_page
+from rewardlab.reporting.run_page import MOST_CHARACTERS, MOST_PER_STEP, MOST_STEPS, rollouts_by_step, shorten
 from rewardlab.types import PreferencePair
 
 
@@ -106,7 +105,7 @@ def test_data_may_have_moved(tmp_path: Path) -> None:
 
 def test_a_run_of_pairs_in_memory_says_that_there_is_no_file(tmp_path: Path) -> None:
     run = make_run(tmp_path, [pair(0)], [rollout(1, 0)], data_files=None)
-    assert "does not say which file it was trained on" in write_run_page(run).read_text()
+    assert "does not record the file that it was trained on" in write_run_page(run).read_text()
     (run / "samples.jsonl").unlink()
     assert "not shown" not in write_run_page(run).read_text()
 
@@ -125,6 +124,7 @@ def test_a_picture_that_cannot_be_read_hides_its_own_pair_alone(tmp_path: Path) 
     assert "Question &lt;b&gt;1&lt;/b&gt;?" in page
 
 
+@pytest.mark.slow
 def test_pictures_are_bounded(tmp_path: Path) -> None:
     """Forty steps of eight pairs of six images, all noise: pairs of the newest steps have pictures, at most four each, and each
     picture is there once. What is left out is counted, and the page is no larger than so many pictures of noise."""

@@ -126,6 +126,7 @@ def test_an_outage_of_hours_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> No
     assert num_tries == 1_101
 
 
+@pytest.mark.slow
 def test_a_full_server_takes_none_of_the_draws() -> None:
     """A group without a verdict is drawn three times; tries that no judge answered are none."""
     with scripted(FULL, FULL, FULL, UNJUDGED, FULL, UNJUDGED, GOOD) as (url, bodies):
@@ -143,6 +144,7 @@ def test_half_a_character_is_sent_as_a_question_mark() -> None:
         assert bodies[0]["responses"] == ["a?é", "b"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [{"x": 1}, [1.0, -1.0], {"rewards": [1.0]}, {"rewards": None}])
 def test_another_server_ends_the_run(body: Any) -> None:
     """Who answers 200 and gives no rewards will never give one."""

@@ -132,6 +132,7 @@ def test_openrlhf_file(url: str, impatient: None, monkeypatch: pytest.MonkeyPatc
         openrlhf.reward_func(["down?" + a for a in ANSWERS[:2]], ["down?"] * 2, [None] * 2)
 
 
+@pytest.mark.slow
 def test_verl(url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Sample by sample, with an image from disk; without a question nothing can be judged."""
     monkeypatch.setenv("REWARDLAB_URL", url)

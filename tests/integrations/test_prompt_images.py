@@ -189,6 +189,7 @@ def through_pickle(image: Image.Image) -> Image.Image:
     return again
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [through_pickle, Image.Image.copy, lambda image: image.convert("RGBA")])
 def test_a_large_image_without_tables_is_a_fine_jpeg(change: Callable[[Image.Image], Image.Image]) -> None:
     """A photo that came through a process, a copy, a converted one: still close to what it was, at a third of a PNG's bytes. By

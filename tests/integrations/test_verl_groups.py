@@ -111,6 +111,7 @@ def test_judging_may_outlast_the_wait_for_the_group(module: Any, monkeypatch: py
     assert groups == [["1", "2"]]
 
 
+@pytest.mark.slow
 def test_a_group_that_is_not_whole_is_dissolved(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it, with how many came; one that comes later is not compared with those that have gone."""
 
@@ -127,6 +128,7 @@ def test_a_group_that_is_not_whole_is_dissolved(module: Any, monkeypatch: pytest
     assert groups == [["3", "4"]]
 
 
+@pytest.mark.slow
 def test_the_place_of_one_that_is_cancelled_is_taken_by_its_next_try(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a rollout would be compared with itself."""
 

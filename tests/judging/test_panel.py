@@ -204,13 +204,13 @@ def test_commands_take_panels(urls: dict[str, str], tmp_path: Path) -> None:
     spec = f"pool:openai:judge@{urls['greater']}/v1,{urls['greater']},{urls['mute']}"
     out = tmp_path / "run"
     done = run_main(
-        main, "bench", "run", "pairs", "--data", tmp_path / "pairs.parquet", "--judge", spec, "--out", out, *PLAIN_WORDS
+        main, "bench", "run", "pairs", "--data", tmp_path / "pairs.parquet", "--judge", spec, "--out", out, PLAIN_WORDS
     )
     assert done.returncode == 0, done.stderr
     assert "panel by log-odds, over both orders | 100.0 [" in done.stdout
     assert f"| {urls['mute']} | 0.0 [" in done.stdout
     assert "<h2>Panel</h2>" in (out / "report.html").read_text()
-    done = run_main(main, "judge", "--judge", spec, "--question", QUESTION, "--first", "1", "--second", "2", *PLAIN_WORDS)
+    done = run_main(main, "judge", "--judge", spec, "--question", QUESTION, "--first", "1", "--second", "2", PLAIN_WORDS)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"{urls['greater']}: <think>") == 2
     assert "the second response is better" in done.stdout

@@ -108,6 +108,7 @@ def test_a_budget_is_kept(plan: str, least: int) -> None:
         next(PLANS[plan](1, None))
 
 
+@pytest.mark.slow
 def test_a_budget_buys_more_than_a_knockout() -> None:
     """Strengths with a spread of one logit, eight responses, 400 trials: with matches to spare the fit names the best one more
     often than a knockout, which cannot use them."""
@@ -212,6 +213,7 @@ def test_nobody_has_two_byes_in_a_row(num: int, decide: Callable[[int, int], int
         assert len(left) == 1
 
 
+@pytest.mark.slow
 def test_answers_that_another_format_reads_are_told(tmp_path: Path) -> None:
     """`rank` names the format, and the command by it finds the verdicts."""
     (tmp_path / "p.jsonl").write_text(json.dumps({"question": "q", "responses": ["a", "b", "c"], "best": 0}) + "\n")

@@ -135,6 +135,7 @@ def votes(*, winner: Any = 0, status: str = "ok", orders: tuple[str, ...] = ("gi
     return {"votes": [{"order": order, **row} for order in orders]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body",
     [

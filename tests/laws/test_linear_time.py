@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rewardlab.benchmarks.field.rules import proxy_grm_credit, r1_reward_credit
+from eval.field_study.rules import proxy_grm_credit, r1_reward_credit
 from rewardlab.curation.decontaminate import is_refusal_text
 from rewardlab.curation.quality import leaks_label
 from rewardlab.data.images import from_data_url

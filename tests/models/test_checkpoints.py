@@ -147,7 +147,7 @@ def test_a_checkpoint_brings_no_code_along(tmp_path: Path) -> None:
     checkpoint, words, template = own_checkpoint(tmp_path, str(reader))
     words.unlink()
     load_template.cache_clear()
-    with pytest.raises(CheckpointError, match=r"no checkpoint brings code along; name it: template=.*mine\.py"):
+    with pytest.raises(CheckpointError, match=r"no checkpoint contains; name it: template=.*mine\.py"):
         template_for(checkpoint, None)
     assert template_for(checkpoint, template.name) == template
 
@@ -182,7 +182,7 @@ def test_no_card_without_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     reaches_hub.cache_clear()
     began = time.monotonic()
     assert load_template_for("me/base", None, from_hub=True).name == "r1_reward"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20  # retries take half a minute
     reaches_hub.cache_clear()
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rewardlab.models.context import max_positions
+from rewardlab.models.model_config import max_positions
 
 
 @pytest.mark.parametrize(

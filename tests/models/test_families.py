@@ -166,15 +166,15 @@ def test_frozen_parts_stay(name: str, checkpoint_of: Callable[[str], Path], tmp_
 
 def test_a_part_that_is_not_there(tiny_checkpoint: Path) -> None:
     model = load_model(str(tiny_checkpoint), device="cpu")[0]
-    with pytest.raises(ConfigError, match="no weight of Qwen2_5_VLForConditionalGeneration is called like 'audio'"):
+    with pytest.raises(ConfigError, match="no parameter of Qwen2_5_VLForConditionalGeneration matches 'audio'"):
         freeze(model, ["audio"])
     with pytest.raises(ConfigError, match="leaves nothing"):
         freeze(model, ["."])
 
 
+@pytest.mark.extra("bitsandbytes")
 def test_qlora_and_merging(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Four-bit weights below an adapter that learns; merged into the whole ones it is a checkpoint like any other."""
-    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
     lora = {"r": 4, "quantize": "nf4"}
     scaled_runs.run("sft", tiny_checkpoint, tmp_path / "run", data=scaled_runs.mixed(), lora=lora)
     final = tmp_path / "run" / "final"

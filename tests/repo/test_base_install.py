@@ -36,6 +36,7 @@ def test_the_base_is_small() -> None:
     assert not {"httpx", "PIL", "pydantic", "yaml", "numpy", "typer", "rich", "openai", "rewardlab"} & hidden
 
 
+@pytest.mark.slow
 def test_adapters_import_without_any_framework(base: dict[str, str]) -> None:
     """They run within trainers, which bring torch and transformers of their own versions."""
     modules = [f"rewardlab.integrations.{name}" for name in ADAPTERS]
@@ -44,6 +45,7 @@ def test_adapters_import_without_any_framework(base: dict[str, str]) -> None:
     assert (done.stdout.strip(), done.returncode) == ("False", 0), done.stderr
 
 
+@pytest.mark.slow
 def test_every_command_explains_itself(base: dict[str, str]) -> None:
     """``--help`` of all of them, in one process."""
     code = (
@@ -60,6 +62,7 @@ def test_every_command_explains_itself(base: dict[str, str]) -> None:
     assert int(done.stdout or 0) > 40, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "extra"),
     [
@@ -67,7 +70,7 @@ def test_every_command_explains_itself(base: dict[str, str]) -> None:
         ("rl --data x --out y", "train"),
         ("bench run pairs --data x.jsonl --judge baseline:longest --out o", "bench"),
         ("serve --judge openai:m@http://127.0.0.1:9/v1", "serve"),
-        ("data build rlaif_v --from x --out y --no-decontaminate", "curate"),
+        ("data build rlaif_v --from x --out y --against none", "curate"),
         ("distill --data x.jsonl --out o", "curate"),
         ("judge --judge hf:{checkpoint} --question q --first a --second b", "hf"),
     ],
@@ -98,6 +101,7 @@ def test_another_package_that_is_missing_is_not_explained() -> None:
     assert str(found).endswith("pip install 'rewardlab[hf]'")
 
 
+@pytest.mark.slow
 def test_an_endpoint_judges_without_any_extra(
     base: dict[str, str], demo_server: Callable[..., str], demo_pairs: Any, tmp_path: Path
 ) -> None:

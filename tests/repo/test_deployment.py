@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import shlex
@@ -22,7 +21,6 @@ import yaml
 from fastapi import FastAPI
 
 import rewardlab
-from rewardlab.cli import app
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.prompts import load_template
@@ -30,6 +28,8 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import PUBLIC_PATHS, Keys, read_keys
 from tests.support import dockerfile
+from tests.support.command_line import make_targets, parse_command
+from tests.support.repository import LAYERS
 from tests.support.servers import running
 
 ROOT = Path(__file__).parents[2]
@@ -137,24 +137,11 @@ def test_command_lines_are_found() -> None:
     assert {name: names.count(name) for name in at_least if names.count(name) < at_least[name]} == {}
 
 
-def parse(line: list[str]) -> dict[str, Any]:
-    """Read a command line as typer does, and run nothing. Raises typer's own errors."""
-    command: Any = typer.main.get_command(app)
-    name, arguments = "rewardlab", list(line)
-    while arguments and arguments[0] in getattr(command, "commands", {}):
-        name = arguments.pop(0)
-        command = command.commands[name]
-    if arguments in (["--help"], ["--version"]):
-        return {}
-    assert not hasattr(command, "commands"), f"{line}: {arguments[:1]} is no command of rewardlab"
-    parameters: dict[str, Any] = command.make_context(name, arguments).params
-    return parameters
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("line", command_lines())
 def test_command_lines_parse(line: list[str]) -> None:
     """Command, options and values are those of the program; a judge that names an engine has one we know."""
-    judges = parse(line).get("judge") or ()
+    judges = parse_command(line).get("judge") or ()
     for judge in (judges,) if isinstance(judges, str) else judges:
         if ":" in judge:
             JudgeSpec.parse(judge)
@@ -165,7 +152,7 @@ def test_wrong_command_lines_do_not_parse(wrong: str) -> None:
     """Neither a command, nor an option, nor a value, nor a gap."""
     usage_error: Any = typer.BadParameter.__base__
     with pytest.raises((AssertionError, usage_error)):
-        parse(wrong.split())
+        parse_command(wrong.split())
 
 
 @pytest.mark.parametrize("path", [*MANIFESTS, LAUNCH / "slurm.sh", COMPOSE, *GUIDES, ROOT / "AGENTS.md"], ids=lambda p: p.name)
@@ -261,7 +248,7 @@ def test_probes_ask_routes_that_need_no_key() -> None:
 
 def test_ports_agree() -> None:
     """The endpoint's default port is the one that images, services and manifests name."""
-    default = parse(["serve", "--judge", "hf:x"])["port"]
+    default = parse_command(["serve", "--judge", "hf:x"])["port"]
     ports = [int(dockerfile.last(target, "EXPOSE").text) for target in TARGETS]
     ports += [port for path in MANIFESTS for port in values(documents(path), "containerPort")]
     for service in documents(COMPOSE)[0]["services"].values():
@@ -287,7 +274,7 @@ def test_service_of_systemd_runs_the_program(tmp_path: Path) -> None:
     command = re.search(r"^ExecStart=\S+/rewardlab (.*)$", unit, re.MULTILINE)
     assert command
     line = shlex.split(command[1].replace("/etc/rewardlab/serve.yaml", str(tmp_path / "serve.yaml")))
-    given = parse(line)
+    given = parse_command(line)
     assert (given["judge"], given["allowed_host"], given["log_format"]) == ("vllm:runs/rl/final", ["judge.example.org"], "json")
     stop = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
     assert stop
@@ -335,10 +322,8 @@ def test_workflow_runs_what_ci_runs() -> None:
 
 
 def test_workflow_calls_targets_of_the_makefile() -> None:
-    rules = re.findall(r"^([a-z -]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    targets = {target for rule in rules for target in rule.split()}
     wanted = {word for run in values(documents(WORKFLOW), "run") for word in re.findall(r"^make ([a-z-]+)$", run)}
-    assert wanted <= targets
+    assert wanted <= make_targets()
 
 
 # --- forms and files for the community
@@ -364,31 +349,17 @@ def test_files_follow_the_published_schemas(schema: str) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def layers() -> list[set[str]]:
-    """``LAYERS`` of the house rules, read from its source: no test file imports another."""
-    tree = ast.parse((ROOT / "tests" / "repo" / "test_house_rules.py").read_text(encoding="utf-8"))
-    value = next(
-        node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id == "LAYERS"
-    )
-    found: list[set[str]] = ast.literal_eval(value)
-    return found
-
-
 def test_layers_of_agents_md_are_those_of_the_house_rules() -> None:
     text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \| ([^|]+) \|", text, re.MULTILINE)
     assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
-    assert [set(re.findall(r"`(\w+)`", names)) for _, names in rows] == layers()
+    assert [set(re.findall(r"`(\w+)`", names)) for _, names in rows] == LAYERS
 
 
 def test_agents_md_is_short_and_names_real_targets() -> None:
     text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
-    rules = re.findall(r"^([a-z -]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-    targets = {target for rule in rules for target in rule.split()}
     assert len(text.splitlines()) <= 75
-    assert set(re.findall(r"`make ([a-z-]+)`", text)) <= targets
+    assert set(re.findall(r"`make ([a-z-]+)`", text)) <= make_targets()
 
 
 def test_citation_names_the_paper() -> None:

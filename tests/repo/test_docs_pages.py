@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from PIL import Image
 
 from docs.generator.command_line import commands, root_command
 from docs.generator.http_api import openapi
@@ -24,6 +25,8 @@ from docs.generator.llms import first_sentence, llms_text
 from docs.generator.notebooks import notebook_files, notebook_page
 from docs.generator.pages import generated_pages
 from docs.generator.results import TABLES, fill_results
+from eval.field import FIELD_PICTURES
+from eval.pictures import FOLDER, MOST_BYTES, PICTURES
 from rewardlab.config import SCHEMAS, config_names
 from rewardlab.serving.limits import Limits
 from tests.support.markdown import FENCE, anchors_of, links_of, slug
@@ -32,6 +35,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 RESULTS = ROOT / "eval" / "results"
 WRITTEN = {path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))}
+PROSE = [ROOT / "README.md", *WRITTEN.values()]
 FOREIGN = ("arxiv.org", "huggingface.co", "github.com", "llmstxt.org", "inspect.aisi.org.uk", "localhost", "127.0.0.1")
 
 
@@ -264,7 +268,40 @@ def test_a_page_begins_with_a_sentence() -> None:
         assert len(re.findall(r"^# ", FENCE.sub("", pages()[name]), re.M)) == 1, f"{name}: one title"
 
 
-@pytest.mark.slow
+# --- pictures, intervals
+
+
+def test_the_scripts_take_all_pictures() -> None:
+    """No picture that nobody can take again, none missing; together small enough for a clone, each wide enough to read."""
+    assert sorted(path.name for path in FOLDER.iterdir()) == sorted(f"{name}.png" for name in (*PICTURES, *FIELD_PICTURES))
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) <= MOST_BYTES
+    widths = {}
+    for path in FOLDER.glob("*.png"):
+        with Image.open(path) as image:
+            widths[path.stem] = image.width
+    assert widths["judgment"] == widths["judgment-dark"] == 1600
+    assert min(widths.values()) >= 600
+
+
+def test_every_picture_that_a_page_names_exists() -> None:
+    """By Markdown or by HTML, from README and from every page of the docs."""
+    named = {name for page in PROSE for name in re.findall(r"pictures/([\w.-]+)", page.read_text(encoding="utf-8"))}
+    assert named
+    assert not {name for name in named if not (FOLDER / name).exists()}
+
+
+def test_a_page_with_intervals_names_their_method() -> None:
+    """In its own text; tables that the documentation fills in count as intervals."""
+    interval = re.compile(r"\d (?:% |points )?\[[-+]?\d+(?:\.\d+)?, [-+]?\d+(?:\.\d+)?\]")
+    table = re.compile(r"^<!-- results: (?:closed_loop|injections|leaks|demo_judges) -->$", re.MULTILINE)
+    pages = [ROOT / "README.md", DOCS / "index.md", *(DOCS / "studies").glob("*.md"), *RESULTS.glob("*.md")]
+    texts = {page: page.read_text(encoding="utf-8") for page in pages}
+    with_intervals = {page for page, text in texts.items() if interval.search(text) or table.search(text)}
+    assert with_intervals
+    assert not {page for page in with_intervals if not re.search("bootstrap|Student's|Wilson|jackknife", texts[page], re.I)}
+
+
+@pytest.mark.nightly
 def test_the_site_builds(tmp_path: Path) -> None:
     """A warning fails the build. No page loads anything from another server."""
     pytest.importorskip("mkdocs")

@@ -25,6 +25,8 @@ from packaging.version import Version
 
 from tests.support import dockerfile
 
+pytestmark = pytest.mark.nightly
+
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("/opt/rewardlab", "/workspace", "/dist", "/src")  # of the image; here they lie below one folder
 OF_THE_SYSTEM = ("apt-get ", "useradd ")

@@ -70,6 +70,7 @@ def test_the_first_command_is_there_to_be_typed() -> None:
         assert "pip install 'rewardlab" not in block.code
 
 
+@pytest.mark.slow
 def test_every_target_of_make_is_there(repository: Path, tmp_path: Path) -> None:
     """As ``make -n`` says what it would do: the demonstration in its own environment, without a developer's tools."""
     folder = clone(repository, tmp_path)

@@ -16,7 +16,7 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from tests.repo.test_house_rules import tracked_files
+from tests.support.repository import tracked_files
 
 ROOT = Path(__file__).parents[2]
 GPU_WHEELS = ROOT / "eval" / "gpu_requirements.txt"

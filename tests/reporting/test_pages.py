@@ -34,18 +34,20 @@ from rewardlab.reporting.plots import (
     LEAF,
     WARM,
     Line,
+    MetricPoints,
     Series,
     figure_uri,
     plot_accuracies,
     plot_curve,
+    plot_evaluations,
     plot_length,
+    plot_metric,
     plot_position,
     plot_reliability,
     plot_risk,
     plot_series,
 )
-from rewardlab.reporting.rollouts import PairsOfRun, ShownPair
-from rewardlab.reporting.run_page import TrainingRun, run_page
+from rewardlab.reporting.run_page import PairsOfRun, RolloutPair, TrainingRun, run_page
 from tests.support.browser import PALE
 from tests.support.shell import run_main
 
@@ -101,7 +103,7 @@ def pages(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     sample = {"step": 3, "pair_id": "p", "text": "x" * 300, "status": "ok", "correct": True, "reward": 1.5, "num_tokens": 3}
     picture = "data:image/png;base64," + base64.b64encode(pairs[0].images[0]).decode()
-    shown = PairsOfRun({"p": ShownPair("What?", ("a", "b"), 1, (0, 0), ((), (0,)), 2)}, (picture,), "A pair is missing.")
+    shown = PairsOfRun({"p": RolloutPair("What?", ("a", "b"), 1, (0, 0), ((), (0,)), 2)}, (picture,), "A pair is missing.")
     event = {"step": 3, "message": "no verdicts", "done": "warn"}
     run = TrainingRun("rl", {"model": LONG}, "c" * 40, {"torch": "2"}, True, metrics, [event], [sample, sample], None, shown)
     (folder / "run.html").write_text(run_page(run))
@@ -157,7 +159,7 @@ def test_a_page(name: str, scheme: str, chromium: Any, pages: Path) -> None:
     assert text.index('name="color-scheme" content="light dark"') < text.index("<style>")
 
 
-BROKEN = """[...document.querySelectorAll('figcaption span')].flatMap(span => {
+BROKEN = """[...document.querySelectorAll('figcaption')].flatMap(span => {
   const walk = document.createTreeWalker(span, NodeFilter.SHOW_TEXT), broken = [];
   while (walk.nextNode()) for (const word of walk.currentNode.data.matchAll(/[^ ]+/g)) {
     const range = document.createRange();
@@ -172,19 +174,14 @@ BROKEN = """[...document.querySelectorAll('figcaption span')].flatMap(span => {
 @in_chromium
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 390])
-def test_curves_of_a_run(width: int, chromium: Any, pages: Path) -> None:
-    """No name is broken within a word, and every box shows something: a line, or the dot of a single point."""
+def test_figures_of_a_run(width: int, chromium: Any, pages: Path) -> None:
+    """No name is broken within a word, and every figure is as wide as its box allows."""
     page = chromium.new_page(viewport={"width": width, "height": 900})
     page.goto(f"file://{pages}/run.html")
     assert page.evaluate(BROKEN) == []
-    boxes = page.evaluate(
-        """[...document.querySelectorAll('.curves svg')].filter(svg => svg.checkVisibility()).map(svg => {
-          const box = svg.parentElement.querySelector('polyline, .dot').getBoundingClientRect();
-          return Math.max(box.width, box.height);
-        })"""
-    )
-    assert len(boxes) > 4
-    assert min(boxes) >= 4
+    widths = page.evaluate("[...document.querySelectorAll('.metrics img')].map(one => one.complete && one.width)")
+    assert len(widths) > 4
+    assert min(widths) > 200
     page.close()
 
 
@@ -208,6 +205,13 @@ FIGURES = {
     "length": plot_length([(-2000, estimate(1.0)), (10, estimate(0.2))]),
     "lengths alike": plot_length([(n, estimate(0.5)) for n in (-1, 1, 1, 1, 14)]),
     "reliability": plot_reliability({"share\nof votes": [Bin(3, 0.6, 1.0), Bin(9, 0.9, 0.8)], "none": []}),
+    "metric": plot_metric(MetricPoints([0, 900_000], [-1e-12, 1.23456e9], [-1e-12, 0], [0, 2e9], [5]), (0, 900_000)),
+    "fraction": plot_metric(MetricPoints([0, 1], [1e-5, 1e-5], [0, 0], [1, 1]), (0, 1), is_fraction=True),
+    "logarithm": plot_metric(MetricPoints([0, 1, 2], *[[1e-9, 1.0, 1e9]] * 3), (0, 2), is_log=True),
+    "evaluations": plot_evaluations(
+        [Series(name, (0, 5), (0.5, 0.9), INK, [(0.4, 0.6), (0.8, 1.0)]) for name in ("accuracy", "right in both\norders")],
+        (5, 0.9),
+    ),
     "risk": plot_risk({"share\nof votes": [RiskPoint(0.5, 0.6, 0.0), RiskPoint(0.1, 1.0, 0.4)], "none": []}),
 }
 
@@ -244,6 +248,7 @@ def test_contrast_of_figures() -> None:
                 assert (high + 0.05) / (low + 0.05) >= 4.5, color
 
 
+@pytest.mark.slow
 @in_chromium
 def test_no_letter_is_cut_off(chromium: Any) -> None:
     """Every text of every figure lies within it, and no two labels at the ends of lines overlap."""

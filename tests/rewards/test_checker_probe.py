@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import count
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import Route
 
 from rewardlab.config import ConsistencyConfig
 from rewardlab.curation.quality import ConsistencyEndpoint
@@ -27,26 +22,18 @@ from rewardlab.rewards.scorer import GIVE_UP_AFTER, EndpointConsistencyJudge, Ju
 from rewardlab.types import Choice
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.judge_servers import judge_servers
-from tests.support.servers import running
+from tests.support.openai_server import ChatServer, chat_server
 
 END = 7
 
 
-@contextmanager
-def answering(text_of: Callable[[int], str | None]) -> Iterator[str]:
-    """The address of a server that answers its n-th question by ``text_of(n)``, None: by status 404."""
-    numbers = count()
+def answering(text_of: Callable[[int], str | None]) -> AbstractContextManager[str]:
+    """Serve what answers its n-th question by ``text_of(n)``, None: by status 404; yields its address."""
 
-    async def answer(request: Request) -> JSONResponse:
-        await request.body()
-        text = text_of(next(numbers))
-        if text is None:
-            return JSONResponse({"error": {"message": "no model 'm'", "type": "x", "code": 404}}, 404)
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
-        return JSONResponse({"id": "0", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]})
+    def refuse(body: dict[str, Any], number: int) -> tuple[int, str] | None:
+        return (404, "no model 'm'") if text_of(number - 1) is None else None
 
-    with running(Starlette(routes=[Route("/v1/chat/completions", answer, methods=["POST"])])) as url:
-        yield f"{url}/v1"
+    return chat_server(ChatServer(refuse, text=lambda number: text_of(number - 1) or ""))
 
 
 def checks(url: str) -> list[Any]:
@@ -64,6 +51,7 @@ def check(judge: Any) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "message"),
     [("Response 1 is better", "m answered 'Response 1 is better' where 0 or 1"), (None, "m failed .*404.*where 0 or 1")],
@@ -78,6 +66,7 @@ def test_an_answer_that_cannot_be_read_is_found_before_the_run(answer: str | Non
             check(judge)
 
 
+@pytest.mark.slow
 def test_a_judge_of_pairs_is_no_judge_of_consistency() -> None:
     """`rewardlab serve` answers to any name of a model, at the default address of the consistency judge."""
     with judge_servers("first") as (url,):
@@ -110,6 +99,7 @@ def test_questions_of_several_batches_are_added_up(tmp_path: Path) -> None:
         reward.close()
 
 
+@pytest.mark.slow
 def test_many_unreadable_answers_in_a_row_end_the_run(tmp_path: Path) -> None:
     """Each pays 0 as before, until there were too many; an answer in between, and the count begins anew."""
     judge_of = lambda url: EndpointConsistencyJudge(ConsistencyConfig(base_url=url, model="m", concurrency=1))  # noqa: E731

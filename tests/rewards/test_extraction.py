@@ -98,9 +98,9 @@ def test_the_thinking_is_left_aside(response: str, thinking: bool, solution: str
 def test_a_million_characters_take_no_time(part: str) -> None:
     """No text makes the search quadratic."""
     text = part * (1_000_000 // len(part))
-    start = time.perf_counter()
+    start = time.process_time()
     solution_of(f"<think>a</think>{text}", thinking=True)
     for contract in Contract:
         extract(text, contract)
         extract(r"\boxed{" + text, contract)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5

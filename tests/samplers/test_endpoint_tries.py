@@ -111,6 +111,7 @@ def test_a_wait_beyond_the_deadline_is_not_begun() -> None:
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_failed_is_left_alone() -> None:
     """The other one is asked until its rest is over; where both fail each is asked once."""
     bad, good, worse = Server(refusal(500)), Server(answer(choice("yes"))), Server(refusal(502))

@@ -246,6 +246,7 @@ def test_a_judge_that_has_diverged(checkpoint_of: Callable[[str], Path]) -> None
         sampler.sample([prompt], SamplingParams(2, max_tokens=4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 596, 152_064])
 def test_picks_are_those_of_one_cumulation(size: int) -> None:
     """Against the plain inversion in float64, with tokens of no probability among the others."""

@@ -92,6 +92,7 @@ def test_what_one_request_holds_together() -> None:
     assert admission.num_bytes == 0
 
 
+@pytest.mark.slow
 def test_parts_of_a_request_wait_for_each_other() -> None:
     """A batch and groups with more images than there is room for are judged all the same, as the parts before them end; one
     that does not fit by itself is refused for good."""

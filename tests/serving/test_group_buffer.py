@@ -40,6 +40,7 @@ async def outcomes(*tasks: asyncio.Task[float]) -> list[Any]:
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@pytest.mark.slow
 def test_groups_that_wait() -> None:
     """Members of a key wait for each other and get their own reward; one that stays short is dissolved, in time."""
 

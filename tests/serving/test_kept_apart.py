@@ -26,10 +26,10 @@ from rewardlab.serving.conversations import Sample
 from rewardlab.serving.jobs import ChatJob, JudgeJob
 from rewardlab.serving.service import GroupRules
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message, Order, Part, PreferencePair
-from tests.data.test_video import film
 from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, handler
 from tests.support.servers import running
+from tests.support.videos import film
 
 PAIR = PreferencePair("p", "q", ("a", "b"), None, (b"image",))
 JUDGE = JudgeJob(PAIR, BOTH_ORDERS, 2, 0)

@@ -192,6 +192,7 @@ def test_any_bytes(client: httpx.Client) -> None:
         assert answer.status_code < 500 or answer.status_code == 503, (path, bytes(body), answer.text)
 
 
+@pytest.mark.slow
 def test_reading_json_grows_with_its_length() -> None:
     """The event loop stands still for it. An eighth of the dearest bodies within the limits takes a thirty-second of their time
     at the least; where time grew with the square it would be a sixty-fourth."""
@@ -325,6 +326,7 @@ def test_a_body_that_waits_holds_room() -> None:
         assert client.post("/v1/judge", content=padded, headers=JSON).status_code == 200
 
 
+@pytest.mark.slow
 def test_comparisons_of_a_key_in_progress() -> None:
     """A key that has as many in progress as it may waits; another does not."""
     gate = threading.Event()

@@ -187,6 +187,7 @@ def test_uploads_are_checked(tmp_path: Path) -> None:
     assert refusal(lambda: media.frames(video, 1, "here", is_stopped=lambda: True)) == f"here{gone}"
 
 
+@pytest.mark.slow
 def test_keys_have_limits() -> None:
     """413 beyond a key's size, another key's is its own; a key may stand in the URL; the page asks for one itself."""
     judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<answer>1</answer>"), load_template("plain"))

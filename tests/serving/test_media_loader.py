@@ -33,9 +33,9 @@ from rewardlab.serving.media_loader import MediaLoader, processor_pixels
 from rewardlab.serving.service import GroupRules
 from rewardlab.serving.work_budget import WorkBudget, run_in_thread
 from rewardlab.types import Message
-from tests.data.test_video import film
 from tests.support.images import png
 from tests.support.servers import running
+from tests.support.videos import film
 
 
 class CountedMedia(Media):

@@ -196,6 +196,7 @@ def test_names_the_server_answers_to(url: str, host: str, code: int) -> None:
     assert HTTP.get(f"{url}/health", headers={"Host": host}).status_code == 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("headers", "code"),
     [
@@ -237,6 +238,7 @@ def test_docs_need_no_other_machine(url: str) -> None:
     assert schema["components"]["securitySchemes"] == {"key": {"type": "http", "scheme": "bearer"}}
 
 
+@pytest.mark.slow
 def test_docs_under_a_prefix() -> None:
     """Behind a proxy that serves it below a path, the page finds its parts there."""
     app = create_app(JUDGE)

@@ -139,6 +139,7 @@ class SlowAndBroken:
         raise RuntimeError("out of memory")
 
 
+@pytest.mark.slow
 def test_a_batch_that_nobody_waits_for_is_tried_no_further() -> None:
     """After the engine's time is up the call that runs is the last one of its batch."""
     engine = SlowAndBroken()

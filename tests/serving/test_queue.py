@@ -254,6 +254,7 @@ def test_an_engine_that_hangs_is_left_behind() -> None:
     run(body, engine_timeout_s=0.2)
 
 
+@pytest.mark.slow
 def test_a_judge_that_hangs_leaves_its_successor_free() -> None:
     """However much waits for the old one: more than a tenant's jobs are looked at for one batch."""
 

@@ -34,6 +34,7 @@ def refused(call: BaseException | Judgment, kind: type[Exception], sentence: str
     assert str(call) == sentence
 
 
+@pytest.mark.slow
 def test_every_tenant_has_its_counts() -> None:
     """Asked, cached, judged, failed, late, gone and refused are of who asked; totals are of all."""
 
@@ -159,6 +160,7 @@ def test_a_call_that_hangs_fails_its_batch() -> None:
     run(body, engine_timeout_s=0.1, recheck_s=0.4)
 
 
+@pytest.mark.slow
 def test_deadlines_in_words() -> None:
     """In the queue, in the engine's hands, and before either where it is known to take too long."""
 

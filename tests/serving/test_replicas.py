@@ -22,6 +22,8 @@ from tests.support.openai_server import ChatServer, chat_server
 from tests.support.scripted_judge import ANSWERS, CHATML
 from tests.support.servers import running
 
+pytestmark = pytest.mark.nightly
+
 Ask = Callable[[httpx.Client, str, str], Any]
 
 

@@ -65,6 +65,7 @@ def server_process(command: list[str], variables: dict[str, str]) -> Iterator[tu
             process.kill()
 
 
+@pytest.mark.slow
 def test_a_handshake_has_its_time(certificate: tuple[Path, Path]) -> None:
     """Who connects and does not begin to speak TLS is closed; who does is answered."""
     cert, key = certificate

@@ -103,7 +103,7 @@ def test_a_client_outlives_a_restart(tmp_path: Path) -> None:
         assert client.num_failed == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_real_judge_lives_through_it_all(tiny_checkpoint: Path, tmp_path: Path, demo_pairs: Any) -> None:
     """`rewardlab serve` of a tiny Qwen2.5-VL: its engine killed, then stopped, then the server; nobody hears but in time."""
     import sys

@@ -1,25 +1,21 @@
-"""The method study: its plan, the scaled recipes, the budgets, records that survive, and the report's arithmetic."""
+"""The method study: its plan, the scaled recipes, the budgets, and the report's arithmetic."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from eval.studies.checker import LocalChecker
-from eval.studies.method_evaluation import revision_of, scores_of
-from eval.studies.method_plan import plan_text, seconds_of
-from eval.studies.method_report import markdown, write_report
-from eval.studies.method_summary import curve, summarize
+from eval.studies.method_evaluation import LocalChecker, revision_of, scores_of
+from eval.studies.method_report import curve, markdown, summarize, write_tables
 from eval.studies.method_trials import AtBudgets, SeriesLog, fit_facts
 from eval.studies.methods import (
     ARMS,
     FITTED,
-    MethodTrial,
     Settings,
     choose_rates,
     config_of,
@@ -28,6 +24,7 @@ from eval.studies.methods import (
     study_plan,
     validation_plan,
 )
+from eval.studies.study import Trial
 from rewardlab.config import load_yaml
 from rewardlab.prompts.verification import CORRECT, WRONG
 from rewardlab.types import (
@@ -50,9 +47,7 @@ def test_every_recipe_is_in_the_table() -> None:
     """Every arm's config is valid, with nothing but its method of its own; a critic's rate is twice the policy's."""
     methods = {path.stem for path in RECIPES.glob("*.yaml") if not path.stem.startswith("stable_reinforce_")}  # of hardware
     assert methods - {"rlcs"} == {arm.recipe for arm in ARMS.values()}
-    configs = {
-        arm: config_of(MethodTrial(arm, 1e-4, 0), Settings(), model="x", template="plain", configs=RECIPES) for arm in ARMS
-    }
+    configs = {arm: config_of(Trial(0, arm, 1e-4), Settings(), model="x", template="plain") for arm in ARMS}
     assert {config.learning_rate for config in configs.values()} == {1e-4}
     assert {config.consistency.weight for config in configs.values()} == {0.0}
     assert {config.value_pretrain_steps for config in configs.values()} == {0}
@@ -71,7 +66,7 @@ def test_scaling_changes_sizes_only() -> None:
 
 
 def test_critics_are_fitted_to_whole_returns() -> None:
-    config = critic_config("pag", 3, Settings(), num_steps=100, model="x", template="plain", configs=RECIPES)
+    config = critic_config("pag", 3, Settings(), num_steps=100, model="x", template="plain")
     assert (config.gae_lambda_critic, config.self_verify, config.value_pretrain_steps) == (1.0, True, 100)
     assert (config.value_learning_rate, config.seed) == (1e-3, 3)
 
@@ -220,7 +215,7 @@ def record(arm: str, seed: int, accuracy: float, **more: Any) -> dict[str, Any]:
 
 
 def the_start() -> dict[str, Any]:
-    settings = Settings(rates=(1e-4,)).to_dict()
+    settings = asdict(Settings(rates=(1e-4,)))
     return {
         "identity": {"settings": settings, "judge": "j"},
         "plain": {**row_of(0, 0.7), "num_votes": 8, "answers": []},
@@ -251,16 +246,15 @@ def test_the_report_pairs_by_seed(tmp_path: Path) -> None:
     assert cell["against_base"]["accuracy"]["interval"] == pytest.approx([0.02, 0.02])
     assert cell["gain"]["accuracy"]["mean"] == pytest.approx(0.03)
     assert summary["table"]["300000"]["pag"]["gain"]["accuracy"]["mean"] == pytest.approx(0.15)  # of its own start
-    assert summary["cpu_s"] == {"trials": 564.0, "fits": 9.0, "starts": 13.0}  # one fit for all of PAG's seeds
     assert summary["revision"]["300000"]["pag"]["net"]["mean"] == pytest.approx(0.05)
     assert summary["chosen"] == {"stable_reinforce": 1e-4, "grpo": 1e-4}
-    path = write_report(summary, tmp_path / "study.md")
+    path = write_tables(summary, tmp_path)
     text = path.read_text()
     assert "| GRPO | +2.0 [+2.0, +2.0] |" in text
     assert "| GRPO | 2 | 4 | half of it is invalid |" in text
     assert "| PAG, last judgment | 300,000 | 70.0 [70.0, 70.0] | 75.0" in text
-    assert all((tmp_path / name).stat().st_size > 5000 for name in ("study.png", "study_curves.png"))
-    assert markdown(json.loads(path.with_suffix(".json").read_text()), "study") == text
+    assert all((tmp_path / name).stat().st_size > 5000 for name in ("methods.png", "methods_curves.png"))
+    assert markdown(json.loads(path.with_suffix(".json").read_text())) == text
 
 
 def test_a_learning_curve_is_of_all_seeds() -> None:
@@ -269,14 +263,3 @@ def test_a_learning_curve_is_of_all_seeds() -> None:
     rows[1]["series"] = {"tokens": [500, 40_000], "right": [0.4, 0.8]}
     points = curve(rows)
     assert (points["tokens"], points["mean"], points["low"], points["high"]) == ([7500.0], [pytest.approx(0.5)], [0.4], [0.6])
-
-
-def test_the_plan_says_what_is_left() -> None:
-    """Two of four trials are done; a trial of the table costs five times one that chooses a rate, by its tokens."""
-    settings = Settings(rates=(1e-4, 1e-3))
-    rows = [record("grpo", 100, 0.8), record("stable_reinforce", 100, 0.8)]
-    assert seconds_of("grpo", rows, settings) == (12.0, 60.0)
-    assert seconds_of("vapo", rows, settings) == (12.0, 60.0)  # of the others, until it has one of its own
-    text = plan_text(("grpo",), rows, the_start(), settings, num_seeds=1, workers=2)
-    assert "1 of 3 trials are done, in 30 CPU seconds; about 72 CPU seconds are left: 1 minutes with 2 workers" in text
-    assert "is known once" in plan_text(("grpo",), [], the_start(), settings, num_seeds=1, workers=2)

@@ -1,10 +1,10 @@
-"""The stability study: its plan, the faults it measures, its sums by hand, and the whole of it in small."""
+"""The stability study: its arms, the faults it measures, its sums by hand, and the whole of it in small."""
 
 from __future__ import annotations
 
 import copy
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from eval.studies.faults import delete_around_raw_mean, hide_images
-from eval.studies.report import markdown, write_report
-from eval.studies.runner import read_records, run_trials
-from eval.studies.stability import ARMS, Settings, Trial, config_of, has_collapsed, plan
-from eval.studies.summary import cell, paired, summarize, t_interval
-from eval.studies.trials import StabilityContext
+from eval.studies.stability import (
+    ARMS,
+    Settings,
+    StabilityContext,
+    config_of,
+    delete_around_raw_mean,
+    has_collapsed,
+    hide_images,
+)
+from eval.studies.stability_report import draw, markdown, paired, summarize, summary_of
+from eval.studies.study import Trial, plan, read_records, run_trials
+from eval.studies.tables import write_report
 from rewardlab.config import Method
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.metrics.intervals import wilson_interval
@@ -50,24 +56,12 @@ SMALL = Settings(
 )
 
 
-# ---- the plan
-
-
-def test_plan() -> None:
-    """Ten arms at three rates with five seeds, whole seeds first; names are files; nonsense is refused."""
-    trials = plan(tuple(ARMS), (1e-4, 3e-4, 6e-4), tuple(range(5)))
-    assert (len(trials), len(set(trials)), len({t.name for t in trials})) == (150, 150, 150)
-    assert [t.seed for t in trials] == [seed for seed in range(5) for _ in range(30)]
-    assert Trial(2, 3e-4, "grpo").name == "grpo-0.0003-2"
-    with pytest.raises(ConfigError, match="unknown arm gpro; expected some of reinforce_pp"):
-        plan(("gpro",), (1e-4,), (0,))
-    with pytest.raises(ConfigError, match="at least one"):
-        plan((), (1e-4,), (0,))
+# ---- the arms
 
 
 def test_arms_differ_in_what_they_name_and_in_nothing_else() -> None:
     """Against StableReinforce, which is the defaults of the config."""
-    configs = {arm: config_of(Trial(0, 1e-4, arm), Settings(), model="m", template="plain").model_dump() for arm in ARMS}
+    configs = {arm: config_of(Trial(0, arm, 1e-4), Settings(), model="m", template="plain").model_dump() for arm in ARMS}
     base = configs["stable_reinforce"]
     assert (base["outliers"], base["preclip"], base["dual_clip"]) == ("delete", (1e-3, 1e3), None)
     differences = {arm: {k: v for k, v in config.items() if v != base[k]} for arm, config in configs.items()}
@@ -89,7 +83,7 @@ def test_arms_differ_in_what_they_name_and_in_nothing_else() -> None:
         "blind_reinforce_pp": {"image_fields": hide_images},
     }
     assert configs["grpo"]["max_steps"] == 5 * 8
-    assert config_of(Trial(3, 1e-3, "filter"), Settings(), model="m", template="plain").seed == 3
+    assert config_of(Trial(3, "filter", 1e-3), Settings(), model="m", template="plain").seed == 3
 
 
 # ---- the faults
@@ -123,7 +117,7 @@ def test_what_the_raw_mean_filter_cannot_follow() -> None:
 
 def trainer_of(arm: str, checkpoint: Path, pairs: Any, out: Path, *, reward: Any = None, **changes: Any) -> Any:
     settings = replace(SMALL, **changes)
-    config = config_of(Trial(0, 1e-3, arm), settings, model=str(checkpoint), template="plain")
+    config = config_of(Trial(0, arm, 1e-3), settings, model=str(checkpoint), template="plain")
     model, processor = load_model(str(checkpoint), device="cpu")
     rows = rl_rows(pairs[:20], PLAIN, both_orders=True)
     return build_trainer(rows, config, model, processor, PLAIN, out, reward=reward, **ARMS[arm].parts)
@@ -232,7 +226,7 @@ START: dict[str, Any] = {
     "right": {"a": 8},
     "wall_s": 30.0,
     "cpu_s": 20.0,
-    "identity": {"judge": "j", "settings": Settings().to_dict()},
+    "identity": {"judge": "j", "settings": asdict(Settings())},
 }
 
 
@@ -246,11 +240,10 @@ def test_the_rule_of_collapse() -> None:
 def test_a_cell_by_hand() -> None:
     """Accuracies 0.8, 0.6 and 0 of which the last is no number: mean 7/15, deviation 0.4163, t(2) 4.3027."""
     records = [record("preclip", 0, 0.8), record("preclip", 1, 0.6), record("preclip", 2, 0.0, status="non_finite")]
-    summary = cell(records, 0.85)
+    summary = summary_of(records, 0.85)
     assert (summary["num_seeds"], summary["collapsed"], summary["non_finite"]) == (3, 2, 1)
     assert summary["accuracy"] == pytest.approx(0.4667, abs=1e-4)
     assert summary["accuracy_interval"] == [0.0, 1.0]  # 0.4667 -+ 1.034, bounded
-    assert t_interval([0.8, 0.6, 0.0]) == pytest.approx((-0.5675, 1.5009), abs=1e-3)
     assert summary["collapse_interval"] == pytest.approx([0.2077, 0.9385], abs=1e-3)  # Wilson, 2 of 3
     assert summary["right_of_rollouts"] == [pytest.approx(0.9), pytest.approx(0.5)]
     assert summary["grad_norm"]["median"] == 1.5
@@ -260,7 +253,6 @@ def test_a_cell_by_hand() -> None:
     assert summary["outlier_frac_negative"] == pytest.approx(0.04)
     assert summary["first_outlier_frac_negative"] == pytest.approx(0.08)
     assert summary["last_entropy"] == pytest.approx(0.2)
-    assert t_interval([0.5]) is None
     assert wilson_interval(0, 5) == pytest.approx((0.0, 0.4345), abs=1e-3)
 
 
@@ -301,9 +293,9 @@ def test_summary_and_report() -> None:
 
 
 def test_a_study_in_small(finished_run: Path, tmp_path: Path) -> None:
-    """Two trials on two processes; a record of each, a report; run again it does nothing, with a seed more only that."""
-    trials = plan(("reinforce_pp", "stable_reinforce"), (1e-2,), (0,))
-    start = run_trials(partial(StabilityContext, finished_run, SMALL), trials, tmp_path, workers=2)
+    """Two trials: a record of each, and a report."""
+    trials = plan(ARMS, ("reinforce_pp", "stable_reinforce"), (0,), (1e-2,))
+    start = run_trials(partial(StabilityContext, finished_run, SMALL), trials, tmp_path, workers=1)
     records = read_records(tmp_path)
     assert [r["arm"] for r in records] == ["reinforce_pp", "stable_reinforce"]
     for record in records:
@@ -314,18 +306,10 @@ def test_a_study_in_small(finished_run: Path, tmp_path: Path) -> None:
         assert record["cpu_s"] > 0
     assert records[0]["series"]["right"][0] == records[1]["series"]["right"][0]  # the same pairs, the same draws
     assert records[0]["series"]["preclip_frac"] == []
-    path = write_report(summarize(records, start, 2), tmp_path)
+    path = write_report("stability", summarize(records, start, 2), tmp_path, markdown=markdown, draw=draw)
     assert path.read_text().startswith("# Does StableReinforce")
     assert json.loads(path.with_suffix(".json").read_text())["num_trials"] == 2
     assert path.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
-
-    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "trials").iterdir()}
-    more = [*trials, Trial(1, 1e-2, "reinforce_pp")]
-    run_trials(partial(StabilityContext, finished_run, SMALL), more, tmp_path, workers=2)
-    assert {p: p.stat().st_mtime_ns for p in before} == before
-    assert len(read_records(tmp_path)) == 3
-    with pytest.raises(ConfigError, match="holds a study that differs in settings"):
-        run_trials(partial(StabilityContext, finished_run, replace(SMALL, batch_size=8)), trials, tmp_path, workers=1)
 
 
 def test_a_trial_is_the_same_whatever_ran_before(finished_run: Path) -> None:
@@ -335,7 +319,7 @@ def test_a_trial_is_the_same_whatever_ran_before(finished_run: Path) -> None:
     keys = ("accuracy", "invalid", "answers", "series")
 
     def run(arm: str, seed: int) -> dict[str, Any]:
-        record = context.run(Trial(seed, 1e-2, arm))
+        record = context.run(Trial(seed, arm, 1e-2))
         return {key: record[key] for key in keys}
 
     first = run("stable_reinforce", 0)
@@ -344,36 +328,11 @@ def test_a_trial_is_the_same_whatever_ran_before(finished_run: Path) -> None:
     assert all(other != first for other in others)
 
 
-def test_a_stopped_study_continues(finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped within the second trial: the first is kept, the start is not measured again, the rest is run."""
-    trials = plan(("reinforce_pp", "preclip"), (1e-2,), (0,))
-    original = StabilityContext.run
-
-    class KilledError(BaseException):
-        pass
-
-    def killed(self: StabilityContext, trial: Trial) -> dict[str, Any]:
-        if trial.arm == "preclip":
-            raise KilledError
-        return original(self, trial)
-
-    monkeypatch.setattr(StabilityContext, "run", killed)
-    with pytest.raises(KilledError):
-        run_trials(partial(StabilityContext, finished_run, SMALL), trials, tmp_path, workers=1)
-    monkeypatch.setattr(StabilityContext, "run", original)
-    kept = {p.name: p.read_bytes() for p in tmp_path.rglob("*.json")}
-    assert set(kept) == {"start.json", "reinforce_pp-0.01-0.json"}
-    monkeypatch.setattr(StabilityContext, "start", None)
-    run_trials(partial(StabilityContext, finished_run, SMALL), trials, tmp_path, workers=1)
-    assert {name: (next(tmp_path.rglob(name))).read_bytes() for name in kept} == kept
-    assert [r["arm"] for r in read_records(tmp_path)] == ["preclip", "reinforce_pp"]
-
-
 def test_weights_that_are_no_numbers_are_a_collapse(finished_run: Path) -> None:
     """Training stops at once; nothing could be read of such a judge, so that it is right on nothing."""
     context = StabilityContext(finished_run, SMALL)
     context.keep_late({pair.pair_id: 2 for pair in context.candidates})
-    record = context.run(Trial(0, 1e38, "reinforce_pp"))
+    record = context.run(Trial(0, "reinforce_pp", 1e38))
     assert (record["status"], record["accuracy"], record["invalid"]) == ("non_finite", 0.0, 1.0)
     assert record["steps"] < 8
     json.dumps(record, allow_nan=False)
@@ -382,9 +341,7 @@ def test_weights_that_are_no_numbers_are_a_collapse(finished_run: Path) -> None:
 def test_what_cannot_be_studied(finished_run: Path, tmp_path: Path) -> None:
     """No quickstart, and a judge that is right too seldom."""
     with pytest.raises(ConfigError, match="rewardlab quickstart --out"):
-        run_trials(
-            partial(StabilityContext, tmp_path / "none", SMALL), plan(("grpo",), (1e-3,), (0,)), tmp_path / "out", workers=1
-        )
+        StabilityContext(tmp_path / "none", SMALL)
     context = StabilityContext(finished_run, replace(SMALL, keep_from=0.75))
     with pytest.raises(DataError, match=r"0 of 40 pairs.*train the judge for longer"):
         context.keep_late({pair.pair_id: 1 for pair in context.candidates})

@@ -1,11 +1,13 @@
-"""Configs of short runs of reinforcement learning on a tiny checkpoint."""
+"""Configs of short runs on a tiny checkpoint."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from rewardlab.config import ConsistencyConfig, RLConfig
+from rewardlab.config import ConsistencyConfig, PRMConfig, RLConfig, RMConfig, SFTConfig
+
+Stage = TypeVar("Stage", SFTConfig, RMConfig, PRMConfig)
 
 WITH_CRITIC: dict[str, Any] = {
     "advantage": "gae",
@@ -33,3 +35,18 @@ def short_rl_config(checkpoint: Path | str = "x", **changes: Any) -> RLConfig:
         "consistency": ConsistencyConfig(weight=0.0),
     }
     return RLConfig(**(values | changes))
+
+
+def short_config(stage: type[Stage], checkpoint: Path | str, **changes: Any) -> Stage:
+    """Return the config of four steps of SFT, a reward model or a process reward model, with a checkpoint at the second."""
+    values: dict[str, Any] = {
+        "model": str(checkpoint),
+        "learning_rate": 1e-2,
+        "lr_scheduler": "constant",
+        "max_steps": 4,
+        "batch_size": 8,
+        "micro_batch_size": 8,
+        "save_steps": 2,
+        "gradient_checkpointing": False,
+    }
+    return stage(**(values | changes))

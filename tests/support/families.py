@@ -37,139 +37,76 @@ GEMMA_TEMPLATE = (
 )
 
 
-def qwen2_vl(tokenizer: Any, folder: Path) -> Path:
-    """Every patch sees its whole image, in every layer."""
-    torch.manual_seed(0)
+TEXT: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 4096,
+}
+VISION_3: dict[str, Any] = {
+    "depth": 2,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_heads": 4,
+    "out_hidden_size": 32,
+    "patch_size": 16,
+    "num_position_embeddings": 64,
+}
+ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+
+
+def _qwen(config: Any, tokenizer: Any, text: dict[str, Any], vision: dict[str, Any]) -> Any:
+    """Return the config of a family of Qwen's: ``text`` is what differs from :data:`TEXT`."""
     token = tokenizer.convert_tokens_to_ids
-    config = Qwen2VLConfig(
-        text_config={
-            "vocab_size": len(tokenizer),
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "max_position_embeddings": 4096,
-            "pad_token_id": token("<|endoftext|>"),
-            "eos_token_id": token("<|im_end|>"),
-            "bos_token_id": None,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]},
-        },
-        vision_config={"depth": 2, "embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2, "num_heads": 2, "patch_size": 14},
+    ends = {"pad_token_id": token("<|endoftext|>"), "eos_token_id": token("<|im_end|>"), "bos_token_id": None}
+    return config(
+        text_config={**TEXT, **ends, "vocab_size": len(tokenizer), "rope_parameters": ROPE, **text},
+        vision_config=vision,
         tie_word_embeddings=True,
         image_token_id=token("<|image_pad|>"),
         video_token_id=token("<|video_pad|>"),
         vision_start_token_id=token("<|vision_start|>"),
         vision_end_token_id=token("<|vision_end|>"),
     )
-    processor = Qwen2VLProcessor(
-        image_processor=Qwen2VLImageProcessor(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112}),
-        tokenizer=tokenizer,
-        video_processor=Qwen2VLVideoProcessor(),
-        chat_template=CHAT_TEMPLATE,
-    )
-    return _saved(Qwen2VLForConditionalGeneration(config), processor, folder, [token("<|im_end|>"), token("<|endoftext|>")])
+
+
+def _saved_qwen(model: Any, tokenizer: Any, folder: Path, processor: Any, images: Any, videos: Any) -> Path:
+    made = processor(image_processor=images, tokenizer=tokenizer, video_processor=videos, chat_template=CHAT_TEMPLATE)
+    return _saved(model, made, folder, tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"]))
+
+
+def _saved_qwen3(model: Any, tokenizer: Any, folder: Path) -> Path:
+    size = {"shortest_edge": 32 * 32, "longest_edge": 128 * 128}
+    images = Qwen2VLImageProcessor(patch_size=16, size=size, image_mean=[0.5] * 3, image_std=[0.5] * 3)
+    return _saved_qwen(model, tokenizer, folder, Qwen3VLProcessor, images, Qwen3VLVideoProcessor())
+
+
+def qwen2_vl(tokenizer: Any, folder: Path) -> Path:
+    """Every patch sees its whole image, in every layer."""
+    torch.manual_seed(0)
+    vision = {"depth": 2, "embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2, "num_heads": 2, "patch_size": 14}
+    model = Qwen2VLForConditionalGeneration(_qwen(Qwen2VLConfig, tokenizer, {"num_hidden_layers": 2}, vision))
+    images = Qwen2VLImageProcessor(size={"shortest_edge": 56 * 56, "longest_edge": 112 * 112})
+    return _saved_qwen(model, tokenizer, folder, Qwen2VLProcessor, images, Qwen2VLVideoProcessor())
 
 
 def qwen3_vl(tokenizer: Any, folder: Path) -> Path:
     """Deepstack: what the vision tower sees is added to several layers."""
     torch.manual_seed(0)
-    token = tokenizer.convert_tokens_to_ids
-    config = Qwen3VLConfig(
-        text_config={
-            "vocab_size": len(tokenizer),
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "head_dim": 8,
-            "max_position_embeddings": 4096,
-            "pad_token_id": token("<|endoftext|>"),
-            "eos_token_id": token("<|im_end|>"),
-            "bos_token_id": None,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]},
-        },
-        vision_config={
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_heads": 4,
-            "out_hidden_size": 32,
-            "patch_size": 16,
-            "num_position_embeddings": 64,
-            "deepstack_visual_indexes": [0, 1],
-        },
-        tie_word_embeddings=True,
-        image_token_id=token("<|image_pad|>"),
-        video_token_id=token("<|video_pad|>"),
-        vision_start_token_id=token("<|vision_start|>"),
-        vision_end_token_id=token("<|vision_end|>"),
-    )
-    processor = Qwen3VLProcessor(
-        image_processor=Qwen2VLImageProcessor(
-            patch_size=16, size={"shortest_edge": 32 * 32, "longest_edge": 128 * 128}, image_mean=[0.5] * 3, image_std=[0.5] * 3
-        ),
-        tokenizer=tokenizer,
-        video_processor=Qwen3VLVideoProcessor(),
-        chat_template=CHAT_TEMPLATE,
-    )
-    return _saved(Qwen3VLForConditionalGeneration(config), processor, folder, [token("<|im_end|>"), token("<|endoftext|>")])
+    config = _qwen(Qwen3VLConfig, tokenizer, {"head_dim": 8}, {**VISION_3, "deepstack_visual_indexes": [0, 1]})
+    return _saved_qwen3(Qwen3VLForConditionalGeneration(config), tokenizer, folder)
 
 
 def qwen3_5(tokenizer: Any, folder: Path) -> Path:
     """Linear attention, which keeps a state of fixed size, in two of three layers."""
     torch.manual_seed(0)
-    token = tokenizer.convert_tokens_to_ids
-    config = Qwen3_5Config(
-        text_config={
-            "vocab_size": len(tokenizer),
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 3,
-            "layer_types": ["linear_attention", "linear_attention", "full_attention"],
-            "linear_key_head_dim": 8,
-            "linear_value_head_dim": 8,
-            "linear_num_key_heads": 2,
-            "linear_num_value_heads": 4,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
-            "head_dim": 16,
-            "max_position_embeddings": 4096,
-            "pad_token_id": token("<|endoftext|>"),
-            "eos_token_id": token("<|im_end|>"),
-            "bos_token_id": None,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 10000.0,
-                "mrope_section": [2, 1, 1],
-                "partial_rotary_factor": 0.5,
-            },
-        },
-        vision_config={
-            "depth": 2,
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_heads": 4,
-            "out_hidden_size": 32,
-            "patch_size": 16,
-            "num_position_embeddings": 64,
-        },
-        tie_word_embeddings=True,
-        image_token_id=token("<|image_pad|>"),
-        video_token_id=token("<|video_pad|>"),
-        vision_start_token_id=token("<|vision_start|>"),
-        vision_end_token_id=token("<|vision_end|>"),
-    )
-    processor = Qwen3VLProcessor(
-        image_processor=Qwen2VLImageProcessor(
-            patch_size=16, size={"shortest_edge": 32 * 32, "longest_edge": 128 * 128}, image_mean=[0.5] * 3, image_std=[0.5] * 3
-        ),
-        tokenizer=tokenizer,
-        video_processor=Qwen3VLVideoProcessor(),
-        chat_template=CHAT_TEMPLATE,
-    )
-    return _saved(Qwen3_5ForConditionalGeneration(config), processor, folder, [token("<|im_end|>"), token("<|endoftext|>")])
+    text = {"layer_types": ["linear_attention", "linear_attention", "full_attention"], "head_dim": 16}
+    text |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
+    text |= {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}
+    model = Qwen3_5ForConditionalGeneration(_qwen(Qwen3_5Config, tokenizer, text, VISION_3))
+    return _saved_qwen3(model, tokenizer, folder)
 
 
 def gemma3(tokenizer: Any, folder: Path) -> Path:
@@ -188,14 +125,9 @@ def gemma3(tokenizer: Any, folder: Path) -> Path:
     token = tokenizer.convert_tokens_to_ids
     config = Gemma3Config(
         text_config={
+            **TEXT,
             "vocab_size": len(tokenizer),
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 2,
             "head_dim": 8,
-            "max_position_embeddings": 4096,
             "sliding_window": 16,
             "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
             "query_pre_attn_scalar": 8,

@@ -1,4 +1,4 @@
-"""Runs of ``scaled_runs`` on several processes, under torchrun or a launcher's configuration."""
+"""Runs of ``scaled_runs`` on several processes, under torchrun or a launcher's configuration, and whether two are alike."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import torch
+
+from rewardlab.models.loading import load_model
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,3 +49,22 @@ def train_on(checkpoint: Path, folder: Path, *wanted: str, processes: int = 2, z
     command += [str(ROOT / "tests" / "support" / "scaled_runs.py"), str(checkpoint), str(folder), *wanted]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-6000:]
+
+
+CURVE = ("loss", "grad_norm", "reward", "entropy", "completions/mean_length", "advantage/outlier_frac", "reward_std")
+
+
+def same(one: Path, other: Path) -> None:
+    """Both curves within a ten-thousandth, and weights within 1e-5 of each other and away from where they began."""
+
+    def curve(run: Path) -> list[list[float]]:
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        ours = CURVE if any("reward" in line for line in lines) else CURVE[:2]  # entropy in SFT is TRL's, of one process
+        return [[line.get(name, 0.0) for name in ours] for line in lines if "loss" in line]
+
+    torch.testing.assert_close(torch.tensor(curve(one)), torch.tensor(curve(other)), atol=1e-5, rtol=1e-4)
+    assert len(curve(one)) == 4
+    assert len({line[1] for line in curve(one)}) == 4
+    a, b = (load_model(str(run / "final"), device="cpu")[0].state_dict() for run in (one, other))
+    for name, weight in a.items():
+        torch.testing.assert_close(weight, b[name], atol=1e-5, rtol=1e-4)

@@ -28,7 +28,7 @@ class ChatServer:
 
     refuse: Refusal = lambda body, number: None
     delay_s: float = 0.0
-    text: str = VERDICT
+    text: str | Callable[[int], str] = VERDICT  # or by the number of the request, from 1 on
     by_seed: bool = False  # one of the two verdicts, by the seed of the request
     hold: tuple[int, int] | None = None  # (number of a request, how many there must be before it is answered)
     finish: str = "stop"
@@ -39,7 +39,9 @@ class ChatServer:
     inside: int = 0
 
     def verdict(self, body: dict[str, Any]) -> str:
-        return f"<think>{body['seed']}</think><answer>{1 + body['seed'] % 2}</answer>" if self.by_seed else self.text
+        if self.by_seed:
+            return f"<think>{body['seed']}</think><answer>{1 + body['seed'] % 2}</answer>"
+        return self.text if isinstance(self.text, str) else self.text(len(self.bodies))
 
     async def chat(self, request: Request) -> Response:
         self.inside += 1

@@ -33,3 +33,9 @@ def tagged(demo_pairs: Any) -> list[PreferencePair]:
         replace(pair, attempts=tags[n % 4], order=Order.SWAPPED if n % 8 > 3 else Order.GIVEN)
         for n, pair in enumerate(demo_pairs[0][:40])
     ]
+
+
+@pytest.fixture
+def hard(demo_pairs: Any) -> list[PreferencePair]:
+    """16 pairs whose tag is 2."""
+    return [replace(pair, attempts="2") for pair in demo_pairs[0][:16]]

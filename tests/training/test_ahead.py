@@ -38,7 +38,7 @@ def changes(ahead: int) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("server")
-@pytest.mark.parametrize("ahead", [1, 2])
+@pytest.mark.parametrize("ahead", [1, pytest.param(2, marks=pytest.mark.nightly)])
 def test_a_batch_is_drawn_by_weights_that_are_older_by_no_more_than_is_allowed(
     ahead: int, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +57,7 @@ def test_a_batch_is_drawn_by_weights_that_are_older_by_no_more_than_is_allowed(
     assert any(row["importance/gap"] > 0.05 for row in rows if row["rollouts/staleness"])
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server")
 def test_two_processes_share_what_is_drawn_ahead(tiny_checkpoint: Path, tmp_path: Path) -> None:
     train_on(tiny_checkpoint, tmp_path, "rl+ahead:run")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +35,6 @@ def config_for(checkpoint: Path, **changes: Any) -> RLConfig:
 def parity_reward() -> TokenReward:
     """Pays by the first token, so that groups are mixed."""
     return TokenReward(lambda ids, n: float(sum(ids) % 5), correct=lambda ids, n: float(ids[0] % 2))
-
-
-@pytest.fixture
-def hard(demo_pairs: Any) -> list[Any]:
-    return [replace(pair, attempts="2") for pair in demo_pairs[0][:16]]
 
 
 @pytest.fixture

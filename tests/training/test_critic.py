@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +36,6 @@ def config_for(checkpoint: Path, **changes: Any) -> RLConfig:
 
 def varied_reward() -> TokenReward:
     return TokenReward(lambda ids, n: float(sum(ids) % 5))
-
-
-@pytest.fixture
-def hard(demo_pairs: Any) -> list[Any]:
-    return [replace(pair, attempts="2") for pair in demo_pairs[0][:16]]
 
 
 def test_a_fresh_critic_says_nothing_and_sees(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
@@ -180,11 +173,10 @@ def test_each_token_is_trained_on_once(hard: list[Any], tiny_checkpoint: Path, t
     assert max(rounds.values()) == 3
 
 
-@pytest.mark.parametrize("zero", [0, 2, 3])
+@pytest.mark.nightly
+@pytest.mark.parametrize("zero", [0, *(pytest.param(zero, marks=pytest.mark.extra("deepspeed")) for zero in (2, 3))])
 def test_two_processes_agree(tiny_checkpoint: Path, tmp_path: Path, zero: int) -> None:
     """DDP, and ZeRO where DeepSpeed is installed: both processes end with one policy and one critic, both of which moved."""
-    if zero and importlib.util.find_spec("deepspeed") is None:
-        pytest.skip("deepspeed is not installed")
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu"}
     if zero:
         settings = {"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": zero}}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,6 @@ from tests.support.rewards import TokenReward
 from tests.support.weights import weights_of
 
 RULE = StopRule(minimum=0.05, patience=5)
-
-
-@pytest.fixture
-def hard(demo_pairs: Any) -> list[Any]:
-    return [replace(pair, attempts="2") for pair in demo_pairs[0][:16]]
 
 
 def fit_config(checkpoint: Path | str = "x", **changes: Any) -> RLConfig:

@@ -27,9 +27,8 @@ from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import build_trainer, rl_rows
 from tests.support import scaled_runs
 from tests.support.configs import short_rl_config
-from tests.support.launching import train_on
+from tests.support.launching import same, train_on
 from tests.support.rewards import TokenReward
-from tests.training.test_processes import same
 
 LENGTH, SEED = 8, 3
 
@@ -233,7 +232,7 @@ def test_slices_hold_every_row_once(drawn_of: list[tuple[int, int]], size: int) 
     assert reads <= len(set(prompts)) + len(slices) - 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_groups_and_dialogues_split_over_processes(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Groups of four, one and a half of them a process; dialogues of which one process continues three, the other one. Each
     run is that of one process, tokens and all."""

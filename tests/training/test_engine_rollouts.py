@@ -73,6 +73,7 @@ def gaps(run: Path) -> list[float]:
     return [line["importance/gap"] for line in lines if "importance/gap" in line]
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server")
 def test_the_engine_draws_by_the_newest_weights(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its log-probs stay the trainer's, but for the mass of tokens that stand for images.
@@ -116,6 +117,7 @@ def test_an_engine_that_dies_comes_back_with_the_weights_of_now(
     assert max(gaps(tmp_path / "run")) < MASS
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize("fsdp", [False, True])
 def test_one_engine_for_two_processes(fsdp: bool, checkpoint: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from collections.abc import Sequence
@@ -210,6 +209,7 @@ def test_training_is_untouched(stage: str, finished_run: Path, test_set: Path, t
     assert with_.read_bytes() == without.read_bytes()
 
 
+@pytest.mark.nightly
 def test_two_processes_evaluate_as_one(finished_run: Path, tmp_path: Path) -> None:
     """Under torchrun: every pair once, whichever process judges it, and one line an evaluation."""
     model = finished_run / "rl" / "final"
@@ -223,7 +223,7 @@ def test_two_processes_evaluate_as_one(finished_run: Path, tmp_path: Path) -> No
         assert all(row["eval/pairs"] == 6 for row in logged)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
+@pytest.mark.extra("deepspeed")
 def test_weights_that_are_dealt_out(finished_run: Path, tmp_path: Path) -> None:
     """ZeRO-3: whole for the evaluation, also where a process has less to judge than another, and dealt out again after it."""
     model = finished_run / "rl" / "final"

@@ -17,12 +17,12 @@ from torch.distributed.tensor import DTensor
 from rewardlab.errors import ConfigError
 from rewardlab.training.run.whole_weights import whole_parts, whole_weights
 from tests.support import scaled_runs
-from tests.support.launching import train_on
-from tests.training.test_processes import same
+from tests.support.launching import same, train_on
 
 KINDS = ("sft", "rl", "rl+lora", "rl+critic", "rl+evaluated")
 
 
+@pytest.mark.nightly
 def test_weights_in_parts(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """SFT, RL with the trainer's own decoder, with adapters, with a critic and a reference, evaluated meanwhile; and a run that
     was killed goes on."""

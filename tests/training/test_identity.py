@@ -108,7 +108,9 @@ def test_another_attention_of_auto_is_said(tmp_path: Path, capsys: pytest.Captur
         "model: attn_implementation eager, weights float32; before: model: attn_implementation sdpa, weights float32, so "
         "numbers differ by rounding"
     )
-    assert run_json(tmp_path)["attention"] == {"model": "eager"}
+    engine = SimpleNamespace(module=model, config={"zero_optimization": {"stage": 2}})  # as DeepSpeed wraps a reference
+    record_models(tmp_path, SimpleNamespace(model=model, ref_model=engine))
+    assert run_json(tmp_path)["attention"] == {"model": "eager", "reference": "eager"}
 
 
 def test_the_file_of_another_program(tmp_path: Path) -> None:

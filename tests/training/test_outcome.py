@@ -54,7 +54,7 @@ def test_supervised_runs_have_no_rewards() -> None:
 
 
 def test_the_file_and_the_page(tmp_path: Path) -> None:
-    """The page has it in place of "the watchdog saw no sign"; a run that learnt has no event."""
+    """The page has it in place of "the watchdog reported no sign"; a run that learnt has no event."""
     for out, row in ((tmp_path / "bad", FINE | {"reward": 0.0, "reward_std": 0.0}), (tmp_path / "fine", FINE)):
         out.mkdir()
         (out / "metrics.jsonl").write_text((json.dumps({"step": 3, **row}) + "\n") * 3)
@@ -66,4 +66,4 @@ def test_the_file_and_the_page(tmp_path: Path) -> None:
     assert (event["step"], event["signs"], event["done"]) == (3, ["no_reward"], "finished")
     page = run_page(TrainingRun("rl", {"model": "m"}, "c" * 40, {}, True, [], [event], []))
     assert "nothing was learnt: every reward was 0" in page
-    assert "The watchdog saw no sign" not in page
+    assert "The watchdog reported no sign" not in page

@@ -259,7 +259,7 @@ def test_the_best_of_several_is_the_anchor() -> None:
     assert best_of(pairs, candidates, Scalar()) == ["good", "bad", None, "odd"]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
 def test_a_policy_learns_what_its_judge_likes(
     demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

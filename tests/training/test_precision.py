@@ -68,14 +68,15 @@ def trained_in(monkeypatch: pytest.MonkeyPatch) -> set[torch.dtype]:
     return types
 
 
-@pytest.mark.parametrize(("stage", "quantize"), [("sft", None), ("sft", "nf4"), ("rl", "nf4")])
+@pytest.mark.parametrize(
+    ("stage", "quantize"),
+    [("sft", None), *(pytest.param(stage, "nf4", marks=pytest.mark.extra("bitsandbytes")) for stage in ("sft", "rl"))],
+)
 def test_adapters_learn_in_float32(
     stage: str, quantize: str | None, tiny_checkpoint: Path, tmp_path: Path, trained_in: set[torch.dtype]
 ) -> None:
     """At a rate of 1e-5, where bfloat16 would hold most weights of lora_A still; and a killed run goes on as if it had not
     been."""
-    if quantize:
-        pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed")
     changes: dict[str, Any] = {"lora": {"r": 4, "quantize": quantize}, "learning_rate": 1e-5}
     scaled_runs.run(stage, tiny_checkpoint, tmp_path / "whole", **changes)
     scaled_runs.run(stage, tiny_checkpoint, tmp_path / "parts", kill=True, **changes)

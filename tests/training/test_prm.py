@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -32,25 +33,12 @@ from rewardlab.training.prm import NO_LABEL, PRMTrainer, StepCollator, prm_rows,
 from rewardlab.training.reward_model import BradleyTerryTrainer
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.types import Order
-from tests.support.configs import short_rl_config
+from tests.support.configs import short_config, short_rl_config
 from tests.support.rewards import TokenReward
 
+config_for = partial(short_config, PRMConfig, template="plain", learning_rate=3e-3, micro_batch_size=4)
+
 PLAIN = load_template("plain")
-
-
-def config_for(checkpoint: Path, **changes: Any) -> PRMConfig:
-    values: dict[str, Any] = {
-        "model": str(checkpoint),
-        "template": "plain",
-        "learning_rate": 3e-3,
-        "lr_scheduler": "constant",
-        "max_steps": 4,
-        "batch_size": 8,
-        "micro_batch_size": 4,
-        "save_steps": 2,
-        "gradient_checkpointing": False,
-    }
-    return PRMConfig(**(values | changes))
 
 
 @pytest.fixture(scope="module")

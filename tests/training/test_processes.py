@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -18,25 +17,7 @@ from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.run.folder import common_arguments, micro_batches
 from rewardlab.training.run.watchdog import rollbacks
 from tests.support import scaled_runs
-from tests.support.launching import train_on
-
-CURVE = ("loss", "grad_norm", "reward", "entropy", "completions/mean_length", "advantage/outlier_frac", "reward_std")
-
-
-def same(one: Path, other: Path) -> None:
-    """Both curves within a ten-thousandth, and weights within 1e-5 of each other and away from where they began."""
-
-    def curve(run: Path) -> list[list[float]]:
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        ours = CURVE if any("reward" in line for line in lines) else CURVE[:2]  # entropy in SFT is TRL's, of one process
-        return [[line.get(name, 0.0) for name in ours] for line in lines if "loss" in line]
-
-    torch.testing.assert_close(torch.tensor(curve(one)), torch.tensor(curve(other)), atol=1e-5, rtol=1e-4)
-    assert len(curve(one)) == 4
-    assert len({line[1] for line in curve(one)}) == 4
-    a, b = (load_model(str(run / "final"), device="cpu")[0].state_dict() for run in (one, other))
-    for name, weight in a.items():
-        torch.testing.assert_close(weight, b[name], atol=1e-5, rtol=1e-4)
+from tests.support.launching import same, train_on
 
 
 @pytest.fixture(scope="module")
@@ -50,16 +31,31 @@ def alone(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def test_two_processes_are_as_one(tiny_checkpoint: Path, alone: Path, tmp_path: Path) -> None:
-    """DDP: cold start and reinforcement learning; runs begun by one go on with two, and the other way round."""
+    """DDP: SFT and RL; a run begun by one process is resumed by two, and the other way round."""
     for stage in ("sft", "rl"):
         shutil.copytree(alone / f"{stage}_begun", tmp_path / f"{stage}_grown")  # without the lock that this process holds
+    train_on(
+        tiny_checkpoint,
+        tmp_path,
+        *(f"{stage}:{stage}{end}" for stage in ("sft", "rl") for end in ("", "_grown", "_begun:kill")),
+    )
+    for stage in ("sft", "rl"):
+        same(alone / stage, tmp_path / stage)
+        same(alone / stage, tmp_path / f"{stage}_grown")
+        scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}_begun")
+        same(alone / stage, tmp_path / f"{stage}_begun")
+
+
+@pytest.mark.nightly
+def test_two_processes_share_uneven_batches(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """Adapters, text alone on one process and images on the other, rollouts of unequal length, a rollback: as one process."""
+    for stage in ("sft", "rl"):
         scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}_alone", data=scaled_runs.mixed(), micro_batch_size=1)
         scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}+lora_alone", **scaled_runs.CHANGES[f"{stage}+lora"])
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "unequal_alone", unequal=True)
     halves = scaled_runs.CHANGES["rl+halves+mixed"]
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "halves_alone", data=scaled_runs.mixed(), **halves)
-    kinds = [f"{stage}:{stage}{end}" for stage in ("sft", "rl") for end in ("", "_grown", "_begun:kill")]
-    kinds += ["sft+lora:sft+lora", "rl+lora:rl+lora", "sft+mixed:sft_mixed", "rl+mixed:rl_mixed", "rl+halves+mixed:halves"]
+    kinds = ["sft+lora:sft+lora", "rl+lora:rl+lora", "sft+mixed:sft_mixed", "rl+mixed:rl_mixed", "rl+halves+mixed:halves"]
     kinds += ["rl+unequal:unequal", "rl+taken_back:back"]
     train_on(tiny_checkpoint, tmp_path, *kinds)
     of_halves = [
@@ -77,12 +73,9 @@ def test_two_processes_are_as_one(tiny_checkpoint: Path, alone: Path, tmp_path: 
     for stage in ("sft", "rl"):
         same(tmp_path / f"{stage}_alone", tmp_path / f"{stage}_mixed")  # text alone on one process, images on the other
         same(tmp_path / f"{stage}+lora_alone", tmp_path / f"{stage}+lora")
-        same(alone / stage, tmp_path / stage)
-        same(alone / stage, tmp_path / f"{stage}_grown")
-        scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}_begun")
-        same(alone / stage, tmp_path / f"{stage}_begun")
 
 
+@pytest.mark.nightly
 def test_rewards_that_compare_rollouts(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """The two orders of a pair, a group that is compared with itself, and what a batch pays at least and on average are on two
     processes: everyone earns what they do on one."""
@@ -98,6 +91,7 @@ def test_rewards_that_compare_rollouts(tiny_checkpoint: Path, tmp_path: Path) ->
     assert any(0 < line.get("policy/truncated_frac", 0) < 1 for line in lines)
 
 
+@pytest.mark.nightly
 def test_two_processes_draw_the_same_prompts(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """RLCS: the same groups chosen out of the same prompts, and a run that one process began goes on with two."""
     changes = scaled_runs.CHANGES["rl+rlcs"]
@@ -120,8 +114,8 @@ def test_two_processes_draw_the_same_prompts(tiny_checkpoint: Path, tmp_path: Pa
             torch.testing.assert_close(weight, whole[key], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.extra("deepspeed")
 @pytest.mark.parametrize("zero", ["2", "3", "3 dealt out"])
-@pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
 def test_zero_is_as_one_process(tiny_checkpoint: Path, alone: Path, tmp_path: Path, zero: str) -> None:
     """Under the configurations that ship; shards that two have left are joined for one."""
     kinds = [f"{stage}:{stage}{end}" for stage in ("sft", "rl") for end in ("", "_begun:kill")]

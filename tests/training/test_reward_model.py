@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +26,11 @@ from rewardlab.samplers.hf import HFSampler
 from rewardlab.training import reward_model as reward_model_module
 from rewardlab.training.reward_model import BradleyTerryTrainer, build_reward_trainer, train_reward_model, write_scores
 from rewardlab.types import PreferencePair
+from tests.support.configs import short_config
+
+config_for = partial(short_config, RMConfig)
 
 SINGLE = load_template("single")
-
-
-def config_for(checkpoint: Path, **changes: Any) -> RMConfig:
-    values: dict[str, Any] = {
-        "model": str(checkpoint),
-        "learning_rate": 1e-2,
-        "lr_scheduler": "constant",
-        "max_steps": 4,
-        "batch_size": 8,
-        "micro_batch_size": 8,
-        "save_steps": 2,
-        "gradient_checkpointing": False,
-    }
-    return RMConfig(**(values | changes))
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ from rewardlab.training.sft import (
     train_sft,
 )
 from rewardlab.types import Order, PreferencePair
+from tests.support.configs import short_config
+
+config_for = partial(short_config, SFTConfig, template="plain")
 
 PLAIN, VERDICT = load_template("plain"), load_template("verdict")
 
@@ -42,21 +46,6 @@ def taught(demo_pairs: Any) -> list[PreferencePair]:
         order = Order.SWAPPED if n % 2 else Order.GIVEN
         rows.append(replace(pair, order=order, judgment=grounded_judgment(truth, pair.shown(order))[0], attempts="1"))
     return rows
-
-
-def config_for(checkpoint: Path, **changes: Any) -> SFTConfig:
-    values: dict[str, Any] = {
-        "model": str(checkpoint),
-        "template": "plain",
-        "learning_rate": 1e-2,
-        "lr_scheduler": "constant",
-        "max_steps": 4,
-        "batch_size": 8,
-        "micro_batch_size": 8,
-        "save_steps": 2,
-        "gradient_checkpointing": False,
-    }
-    return SFTConfig(**(values | changes))
 
 
 def test_loss_covers_the_judgment_and_nothing_else(tiny_checkpoint: Path, taught: list[PreferencePair], tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ from rewardlab.verdicts.parse import format_verdict
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.extra("trackio")
 def test_trackio(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: Path) -> None:
     """Project and run bear the names a reader looks for; its losses are those of metrics.jsonl; nothing leaves the machine."""
-    pytest.importorskip("trackio")
     pairs = [
         replace(pair, attempts="1", judgment=format_verdict(choice_of(pair.preferred or 0, pair.order), "x"))
         for pair in demo_pairs[0][:40]

@@ -67,10 +67,10 @@ def train(checkpoint: Path, out: Path, env: dict[str, str], **changes: Any) -> N
 @pytest.mark.parametrize(
     ("kind", "family", "lora"),
     [
-        ("colocate", "qwen2_5_vl", None),
         ("colocate", "qwen3_vl", {"r": 4}),
-        ("server", "qwen2_5_vl", {"r": 4}),
         ("server", "qwen3_vl", None),
+        pytest.param("colocate", "qwen2_5_vl", None, marks=pytest.mark.nightly),
+        pytest.param("server", "qwen2_5_vl", {"r": 4}, marks=pytest.mark.nightly),
     ],
 )
 def test_each_batch_is_drawn_by_the_newest_weights(

@@ -12,10 +12,9 @@ from transformers import PreTrainedModel
 
 from rewardlab.config import MethodConfig
 from rewardlab.errors import ConfigError
-from rewardlab.models.families import vision_token_ids
+from rewardlab.models.families import always_run_vision_tower, vision_token_ids
 from rewardlab.models.loading import load_policy, peft_config
 from rewardlab.models.value_model import ValueModel
-from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes
 from rewardlab.prompts import Template
 from rewardlab.rewards.rollout import RewardFunction

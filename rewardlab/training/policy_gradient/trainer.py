@@ -24,12 +24,11 @@ from trl import GRPOTrainer
 
 from rewardlab.config import Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
-from rewardlab.models.families import Fields, images_by_prompt
+from rewardlab.models.families import Fields, always_run_vision_tower, images_by_prompt
 from rewardlab.models.padding import PassLimits
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.processed_images import ProcessedImages
 from rewardlab.models.value_model import ValueModel, completion_values
-from rewardlab.models.vision_hooks import always_run_vision_tower
 from rewardlab.processes import num_processes, return_freed_memory
 from rewardlab.rewards.process_reward import ProcessReward
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Row, Trajectory

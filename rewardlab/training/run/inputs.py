@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from rewardlab.config import load_config
 from rewardlab.data.pair_table import PairTable, pair_facts
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.models.video_policy import video_policy_of
+from rewardlab.models.model_config import video_policy_of
 from rewardlab.types import PreferencePair
 
 Config = TypeVar("Config", bound=BaseModel)

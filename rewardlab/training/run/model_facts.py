@@ -14,14 +14,14 @@ from rewardlab.training.run.folder import CONFIG, CRITIC
 
 
 def models_of(trainer: Any) -> dict[str, Any]:
-    """Return the models that a trainer has loaded, by what they are to it."""
+    """Return the models that a trainer has loaded, by what they are to it: of a DeepSpeed engine, its module."""
     models = {
         "model": trainer.model,
         "reference": getattr(trainer, "ref_model", None),
         CRITIC: getattr(trainer.model, CRITIC, None),
         "process reward": getattr(getattr(trainer, "_process_reward", None), "model", None),
     }
-    return {name: model for name, model in models.items() if model is not None}
+    return {name: getattr(model, "module", model) for name, model in models.items() if model is not None}
 
 
 def record_models(out: Path, trainer: Any) -> None:

@@ -19,8 +19,8 @@ from rewardlab.data.pair_table import fingerprint_of, light_pairs, pair_facts, s
 from rewardlab.data.rows import media_of
 from rewardlab.errors import DataError
 from rewardlab.models.attention import check_attention
-from rewardlab.models.context import max_positions
 from rewardlab.models.loading import load_config_of, load_processor, set_pixels
+from rewardlab.models.model_config import max_positions
 from rewardlab.processes import is_main, num_processes, process_index
 from rewardlab.prompts import Template, build_messages
 from rewardlab.reporting.progress import Advance, bar, log_line

@@ -9,7 +9,7 @@ from peft import PeftModel
 from torch import Tensor
 
 from rewardlab.errors import ConfigError
-from rewardlab.models.adapters import merged_weights
+from rewardlab.models.loading import merged_weights
 
 
 def send_merged_copies(generation: Any) -> None:

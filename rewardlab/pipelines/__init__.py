@@ -1,0 +1,1 @@
+"""Pipelines: command lines that build on each other, above the command line."""
