@@ -58,7 +58,6 @@ SLOW_FILES = (
     "tests/curation/test_decontaminate.py",
     "tests/data/test_qwen_video.py",
     "tests/demo/test_demo.py",
-    "tests/demo/test_hard.py",
     "tests/distill/test_batch_transport.py",
     "tests/distill/test_distill.py",
     "tests/distill/test_ray_transport.py",
