@@ -33,10 +33,7 @@ def media_and_category(row: Mapping[str, Any], source: SourceFolder) -> tuple[tu
     return (
         (source.frame_folder(path, "video"), category or "video")
         if row.get("video")
-        else (
-            source.images(path, "image"),
-            category,
-        )
+        else (source.images(path, "image"), category)
     )
 
 

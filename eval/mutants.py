@@ -77,7 +77,7 @@ MODULES = {
     "benchmarks/multimodal_rewardbench/export": SCORERS,
     "distill/budget": ("tests/distill/test_budget.py",),
     "distill/journal": ("tests/distill/test_journal.py",),
-    "distill/tagging": ("tests/distill/test_tagging.py",),
+    "distill/teacher": ("tests/distill/test_tagging.py",),
     "serving/auth": ("tests/serving/test_auth.py", "tests/serving/test_tenants.py"),
     "serving/queue": (
         "tests/serving/test_queue.py",

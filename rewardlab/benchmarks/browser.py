@@ -13,7 +13,7 @@ from rewardlab.benchmarks.base import SCORES, VOTES, Row
 from rewardlab.benchmarks.scores import KINDS
 from rewardlab.data.files import read_lines
 from rewardlab.data.images import thumbnail, to_data_url
-from rewardlab.data.judged import reduce_logged_votes
+from rewardlab.data.judgments import reduce_logged_votes
 from rewardlab.data.votes import vote_of
 from rewardlab.reporting.tables import RESPONSE_LETTERS
 from rewardlab.types import IMAGE_MARK, Choice, Order, Outcome, Vote, response_at

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.data.files import json_fault
-from rewardlab.data.pairs import parse_line
+from rewardlab.data.row_files import parse_line
 from rewardlab.errors import DataError
 
 _MOST = 200  # characters of a reason

@@ -14,7 +14,7 @@ from rewardlab.benchmarks.browser import tally, votes_of_rows
 from rewardlab.benchmarks.comparison import Run
 from rewardlab.benchmarks.report_model import Report, RowScore, Scores
 from rewardlab.data.images import thumbnail, to_data_url
-from rewardlab.data.judged import reduce_logged_votes
+from rewardlab.data.judgments import reduce_logged_votes
 from rewardlab.errors import ConfigError, DataError, MissingPackageError
 from rewardlab.metrics.intervals import Interval
 from rewardlab.reporting.tables import RESPONSE_LETTERS

@@ -11,8 +11,9 @@ from typing import Any
 
 from rewardlab.data.files import leads_out
 from rewardlab.data.images import plain_image, read_image
-from rewardlab.data.pairs import files_of, unreadable_parquet
+from rewardlab.data.parquet import unreadable_parquet
 from rewardlab.data.qwen_video import VideoPolicy
+from rewardlab.data.row_files import files_of
 from rewardlab.data.video import evenly, frame_files, frames_of_video, is_video
 from rewardlab.errors import DataError, MediaError
 

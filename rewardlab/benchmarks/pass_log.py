@@ -11,7 +11,7 @@ from typing import Self
 from rewardlab.benchmarks.base import PARTIAL_VOTES, VOTES
 from rewardlab.benchmarks.report_model import Cost
 from rewardlab.config.data import NO_PRICES, Prices
-from rewardlab.data.vote_log import VoteEntry, VoteLog
+from rewardlab.data.votes import VoteEntry, VoteLog
 from rewardlab.types import Completion, Vote
 
 
@@ -64,7 +64,7 @@ def sum_costs(costs: Sequence[Cost]) -> Cost:
 
 
 class PassLog:
-    """The log of a run in a folder, opened or continued (:class:`rewardlab.data.vote_log.VoteLog`): a line per row and pass.
+    """The log of a run in a folder, opened or continued (:class:`rewardlab.data.votes.VoteLog`): a line per row and pass.
 
     ``spending`` is what all votes of the run came to so far. Raise what the log raises.
     """

@@ -15,8 +15,8 @@ from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings
 from rewardlab.data.media_mentions import MediaCount
-from rewardlab.data.pairs import lines_of
 from rewardlab.data.recipes import check_images_folder
+from rewardlab.data.row_files import lines_of
 from rewardlab.data.video import describe_frames
 from rewardlab.errors import ConfigError, DataError, InputError, RewardlabError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, judge_video_policy

@@ -35,7 +35,7 @@ from rewardlab.benchmarks.scores import (
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings, check_names
 from rewardlab.config.data import NO_BUDGET, NO_PRICES
 from rewardlab.data.files import data_hash, write_atomic
-from rewardlab.data.other_images import with_blank_images, with_other_images
+from rewardlab.data.rows import with_blank_images, with_other_images
 from rewardlab.data.votes import num_failed
 from rewardlab.distill.budget import BudgetGuard, BudgetSpentError
 from rewardlab.distill.journal import Usage

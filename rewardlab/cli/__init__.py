@@ -25,7 +25,6 @@ from rewardlab.cli import (  # noqa: F401  (commands)
     doctor,
     harden,
     judge,
-    preference_sets,
     push,
     serve,
     train,

@@ -7,12 +7,14 @@ import importlib.util
 import json
 import shlex
 import sys
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional, cast
 
 import typer
 
+from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import AllowColumns, Data, Images, Out, RandomSeed, columns_of, data_app
 from rewardlab.errors import ConfigError, DataError, OutputError
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 RECIPES = "rewardlab.recipes"  # group of entry points: recipes of other packages
 FILE_SUFFIXES = (".jsonl", ".parquet", ".csv", ".tsv", ".json", ".ndjson", ".arrow", ".txt", ".gz", ".zip")  # of no folder
 AGAINST = (
-    "NAME=DATA or NAME=DATA,IMAGES, as in `bench run NAME --data DATA --images IMAGES`; again for another. "
-    "IMAGES may be - where none are at hand: texts alone are compared then."
+    "A benchmark: NAME=DATA or NAME=DATA,IMAGES, as in `bench run NAME --data DATA --images IMAGES`; repeat for several. "
+    "With - for IMAGES only texts are compared."
 )
 
 
@@ -37,8 +39,7 @@ def find_recipe(name: str) -> Recipe:
     ``RECIPE``, or by a .yaml mapping. Raises ConfigError.
     """
     from rewardlab.config import MappingConfig, load_config
-    from rewardlab.data.mapping import recipe_of
-    from rewardlab.data.recipes import Recipe
+    from rewardlab.data.recipes import Recipe, recipe_of
     from rewardlab.extensions import load_extension
 
     if name.endswith((".yaml", ".yml")):
@@ -76,51 +77,48 @@ def data_recipes_list() -> None:
         typer.echo(f"  {doc.partition(chr(10))[0]}")
 
 
-def _contamination(against: list[str]) -> tuple[Contamination | None, list[str]]:
-    from rewardlab.curation.contamination import load_benchmark_pairs, parse_against
-    from rewardlab.curation.decontaminate import Contamination, MatchLimits, num_images
-    from rewardlab.reporting.progress import bar
+@dataclass(frozen=True, kw_only=True)
+class DataBuild:
+    """Options of `rewardlab data build`."""
 
-    if not against:
-        return None, ["compared with no benchmark (--no-decontaminate)"]
-    known, notes = load_benchmark_pairs([parse_against(spec) for spec in against])
-    with bar("benchmarks", num_images(known)) as advance:
-        return Contamination(known, MatchLimits(), advance), notes
-
-
-@data_app.command("build")
-def data_build(
-    recipe: Annotated[str, typer.Argument(help="A name of `rewardlab data recipes`, a .py with a RECIPE, or a .yaml mapping.")],
+    recipe: Annotated[str, typer.Argument(help="A name of `rewardlab data recipes`, a .py with a RECIPE, or a .yaml mapping.")]
     source: Annotated[
         str,
         typer.Option(
             "--from",
-            help="The source: its folder (a dataset saved by `datasets`, too), one file of it, or "
-            "hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]], which is streamed from the Hub and not stored.",
+            help="The source: its folder (or a dataset saved by `datasets`), one file of it, or "
+            "hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]], which is streamed from the Hub.",
         ),
-    ],
-    out: Out,
+    ]
+    out: Out
+    against: Annotated[
+        list[str], typer.Option("--against", help=f"{AGAINST} Its rows are left out; none: compare with no benchmark.")
+    ] = field(default_factory=list)
     images: Annotated[
         Optional[Path], typer.Option("--images", help="Folder that paths of media start at (default: that of the source).")
-    ] = None,
-    against: Annotated[list[str], typer.Option("--against", help=AGAINST)] = [],  # noqa: B006
-    decontaminate: Annotated[
-        bool, typer.Option("--decontaminate/--no-decontaminate", help="Leave out what the benchmarks of --against contain.")
-    ] = True,
+    ] = None
     similarity: Annotated[
-        float, typer.Option("--similarity", min=0.5, max=1.0, help="From which on pairs of one picture repeat each other.")
-    ] = 0.9,
-    keep_repeated: Annotated[bool, typer.Option("--keep-repeated", help="Leave near-duplicates in.")] = False,
+        float,
+        typer.Option(
+            "--similarity",
+            min=0.0,
+            max=1.0,
+            help="Least text similarity at which pairs of one picture are repeats; 0: keep all.",
+        ),
+    ] = 0.9
     media_folder: Annotated[
-        bool, typer.Option("--media-folder", help="Media by content in OUT/media, not in the Parquet.")
-    ] = False,
+        bool, typer.Option("--media-folder", help="Write media to OUT/media, named by content, instead of into the Parquet.")
+    ] = False
     download: Annotated[
-        bool, typer.Option("--download", help="Fetch the files of an hf: source first: for media that rows name by path.")
-    ] = False,
-    frames: Annotated[int, typer.Option("--frames", min=1, help="Of a video that comes as a folder of frames.")] = 8,
-    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Stop after so many pairs.")] = None,
-    seed: RandomSeed = 0,
-) -> None:
+        bool, typer.Option("--download", help="Download the files of an hf: source first: if its rows name media by path.")
+    ] = False
+    frames: Annotated[int, typer.Option("--frames", min=1, help="Most frames of a video that is a folder of frames.")] = 8
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Stop after so many pairs.")] = None
+    seed: RandomSeed = 0
+
+
+@command(data_app, "build")
+def data_build(options: DataBuild) -> None:
     """Make a set of pairs from a public source: converted, checked, balanced, without repetitions and benchmark rows.
 
     Writes Parquet shards, `rejected.jsonl` (everything left out, and why), `stats.json`, `stats.html` and `report.json`.
@@ -130,30 +128,49 @@ def data_build(
     from rewardlab.data.sources import open_source
     from rewardlab.reporting.progress import bar
 
-    if decontaminate and not against:
+    if not options.against:
         raise ConfigError(
             "name the benchmarks that a set to train on must not contain (--against vl_rewardbench=FILE; `bench prepare` "
-            "fetches them), or give --no-decontaminate, for a set of your own to benchmark on"
+            "fetches them), or give --against none, for a set of your own to benchmark on"
         )
-    source_recipe = find_recipe(recipe)
-    opened = open_source(source, source_recipe.files, download=download)
-    contamination, notes = _contamination(against if decontaminate else [])
-    options = BuildOptions(None if keep_repeated else similarity, not media_folder, frames, images, limit=limit, seed=seed)
-    facts = {"against": against if decontaminate else [], "notes": notes, "command": shlex.join(["rewardlab", *sys.argv[1:]])}
-    with bar(recipe, source_recipe.published) as advance:
-        report = build(source_recipe, opened, out, contamination=contamination, options=options, advance=advance, facts=facts)
+    recipe = find_recipe(options.recipe)
+    source = open_source(options.source, recipe.files, download=options.download)
+    against = [] if options.against == ["none"] else options.against
+    contamination, notes = _contamination(against)
+    settings = BuildOptions(
+        options.similarity or None,
+        not options.media_folder,
+        options.frames,
+        options.images,
+        limit=options.limit,
+        seed=options.seed,
+    )
+    facts = {"against": against, "notes": notes, "command": shlex.join(["rewardlab", *sys.argv[1:]])}
+    with bar(options.recipe, recipe.published) as advance:
+        report = build(recipe, source, options.out, contamination=contamination, options=settings, advance=advance, facts=facts)
     counts = ("converted", "kept", "dropped", "bad", "duplicate", "contaminated")
     typer.echo(", ".join(f"{name} {report[name]:,}" for name in counts))
     for kind, reasons in report["reasons"].items():
         for reason, number in list(reasons.items())[:5]:
             typer.echo(f"  {kind}: {number:,} × {reason}")
-    typer.echo(f"written: {out}/part-*.parquet, rejected.jsonl, stats.json, stats.html, report.json")
+    typer.echo(f"written: {options.out}/part-*.parquet, rejected.jsonl, stats.json, stats.html, report.json")
+
+
+def _contamination(against: list[str]) -> tuple[Contamination | None, list[str]]:
+    from rewardlab.curation.decontaminate import Contamination, MatchLimits, load_benchmark_pairs, num_images, parse_against
+    from rewardlab.reporting.progress import bar
+
+    if not against:
+        return None, ["compared with no benchmark (--against none)"]
+    known, notes = load_benchmark_pairs([parse_against(spec) for spec in against])
+    with bar("benchmarks", num_images(known)) as advance:
+        return Contamination(known, MatchLimits(), advance), notes
 
 
 @data_app.command("balance")
 def data_balance(data: Data, out: Out, images: Images = None, allow_columns: AllowColumns = None, seed: RandomSeed = 0) -> None:
-    """Exchange responses so that of each source and category as many pairs prefer either response, shown first as often."""
-    from rewardlab.curation.balance import Balance
+    """Swap responses so that within each source and category both are preferred, and shown first, equally often."""
+    from rewardlab.curation.build import Balance
     from rewardlab.data.pairs import stream_pairs, write_shards
 
     balance = Balance(seed)
@@ -166,15 +183,15 @@ def data_balance(data: Data, out: Out, images: Images = None, allow_columns: All
 def data_split(
     data: Data,
     out: Annotated[Path, typer.Option("--out", help="Folder for train/ and test/.")],
-    share: Annotated[float, typer.Option("--share", min=0.0, max=0.5, help="Of the pairs, to hold out.")] = 0.05,
+    share: Annotated[float, typer.Option("--share", min=0.0, max=0.5, help="Fraction of the pairs to hold out.")] = 0.05,
     images: Images = None,
     allow_columns: AllowColumns = None,
     seed: RandomSeed = 0,
 ) -> None:
-    """Two parts that share no picture, not even a re-encoded copy: `train/` and `test/`."""
-    from rewardlab.curation.split import hold_out_groups, picture_groups
+    """Split a set into `train/` and `test/`, which share no picture, not even a re-encoded copy."""
+    from rewardlab.curation.duplicates import hold_out_groups, picture_groups
+    from rewardlab.data.files import mark_unfinished
     from rewardlab.data.pairs import PairSet, write_parts
-    from rewardlab.data.unfinished import mark_unfinished
     from rewardlab.reporting.progress import bar
 
     names = columns_of(allow_columns)
@@ -199,7 +216,7 @@ def data_convert(
     images: Images = None,
     allow_columns: AllowColumns = None,
 ) -> None:
-    """The same pairs in another form: JSON lines with a media folder beside them, one Parquet file, or a folder of shards."""
+    """Convert pairs to JSON lines with a media folder beside them, one Parquet file, or a folder of shards."""
     from rewardlab.data.pairs import stream_pairs, write_jsonl, write_parquet, write_shards
 
     columns = columns_of(allow_columns)
@@ -218,7 +235,7 @@ def data_convert(
 
 
 def _some_pairs(pairs: Iterator[PreferencePair], data: Path) -> Iterator[PreferencePair]:
-    """Return the pairs; where there are none, say so and end with the status of a finding, before anything is written."""
+    """Return the pairs; if there are none, exit with the status of a finding before anything is written."""
     first = next(pairs, None)
     if first is None:
         typer.echo(f"{data}: holds no pairs, so nothing is written", err=True)
@@ -232,74 +249,77 @@ def data_filter(
     out: Out,
     most_alike: Annotated[
         float,
-        typer.Option("--most-alike", min=0.0, max=1.0, help="Share of judgments that may begin with the same eight words."),
+        typer.Option("--most-alike", min=0.0, max=1.0, help="Largest fraction of judgments with the same first eight words."),
     ] = 0.02,
     length_fence: Annotated[
         float,
         typer.Option("--length-fence", min=0.0, help="Interquartile ranges of log length beyond which one is an outlier."),
     ] = 3.0,
-    consistency_url: Annotated[
-        Optional[str], typer.Option("--consistency-url", help="Endpoint that is asked whether verdict and reasoning agree.")
+    consistency: Annotated[
+        Optional[str],
+        typer.Option("--consistency", metavar="MODEL@URL", help="Endpoint that judges whether verdict and reasoning agree."),
     ] = None,
-    consistency_model: Annotated[
-        str, typer.Option("--consistency-model", help="Model that --consistency-url serves.")
-    ] = "Qwen/Qwen2.5-VL-7B-Instruct",
     images: Images = None,
     allow_columns: AllowColumns = None,
 ) -> None:
-    """Take judgments out of a cold-start set that are not fit to teach from: contradictions, leaked labels, templates,
-    outliers.
+    """Remove judgments that are not fit to teach from: contradictions, leaked labels, templates, outliers.
 
     Writes `kept.parquet`, `filtered.jsonl` (each with its reason) and `report.json`. Pairs without a judgment stay, and
-    count as pairs alone: SFT learns from `num_judgments_kept`.
+    count as pairs only: SFT learns from `num_judgments_kept`.
     """
     from rewardlab.curation.quality import Rules, filter_set
 
-    rules = Rules(most_alike, length_fence)
-    endpoint = (consistency_url, consistency_model)
+    model, at, url = (consistency or "").partition("@")
+    if consistency is not None and not (model and at and url):
+        raise ConfigError(
+            f"--consistency {consistency}: expected MODEL@URL, for example Qwen/Qwen2.5-VL-7B-Instruct@http://HOST/v1"
+        )
+    rules, endpoint = Rules(most_alike, length_fence), (url or None, model)
     report = filter_set(data, rules, out, images=images, endpoint=endpoint, allow_columns=columns_of(allow_columns))
     names = ("num_pairs", "num_pairs_kept", "num_judgments", "num_judgments_kept", "reasons", "unclear")
     typer.echo(json.dumps({name: report[name] for name in names}))
     typer.echo(f"written: {out}/kept.parquet, filtered.jsonl, report.json")
 
 
-@data_app.command("decontaminate")
-def data_decontaminate(
-    train: Annotated[Path, typer.Argument(help="Training pairs, .parquet or .jsonl.")],
-    against: Annotated[
-        list[str],
-        typer.Option(
-            "--against",
-            help=AGAINST,
-        ),
-    ],
-    out: Out,
-    images: Images = None,
-    allow_columns: AllowColumns = None,
+@dataclass(frozen=True, kw_only=True)
+class DataDecontaminate:
+    """Options of `rewardlab data decontaminate`."""
+
+    train: Annotated[Path, typer.Argument(help="Training pairs, .parquet or .jsonl.")]
+    against: Annotated[list[str], typer.Option("--against", help=AGAINST)]
+    out: Out
+    images: Images = None
+    allow_columns: AllowColumns = None
     image_bits: Annotated[
         int, typer.Option("--image-bits", min=0, max=32, help="Bits of 64 that perceptual hashes of one picture may differ in.")
-    ] = 8,
+    ] = 8
     similarity: Annotated[
         float, typer.Option("--similarity", min=0.1, max=1.0, help="Least Jaccard similarity of two texts' word triples.")
-    ] = 0.7,
-    least_words: Annotated[int, typer.Option("--least-words", min=1, help="Shorter texts are not compared.")] = 8,
-) -> None:
-    """Take out of a training set what benchmarks contain: same or near-same images, prompts, answers.
+    ] = 0.7
+    least_words: Annotated[int, typer.Option("--least-words", min=1, help="Shorter texts are not compared.")] = 8
 
-    Writes `clean.parquet`, `contaminated.jsonl` (each pair taken out, and why), `report.json`, and `report.html`, which shows
-    the least certain finds side by side. `rewardlab data decontaminate pairs.parquet --against
+
+@command(data_app, "decontaminate")
+def data_decontaminate(options: DataDecontaminate) -> None:
+    """Remove from a training set what benchmarks contain: same or near-same images, prompts, answers.
+
+    Writes `clean.parquet`, `contaminated.jsonl` (each removed pair, and why), `report.json`, and `report.html`, which shows
+    the least certain matches side by side. `rewardlab data decontaminate pairs.parquet --against
     vl_rewardbench=vl_rewardbench.jsonl,images/ --out runs/clean`
     """
-    from rewardlab.curation.contamination import contamination_markdown, decontaminate, parse_against
-    from rewardlab.curation.decontaminate import MatchLimits
+    from rewardlab.curation.decontaminate import MatchLimits, contamination_markdown, decontaminate, parse_against
 
-    limits = MatchLimits(image_bits=image_bits, similarity=similarity, least_words=least_words)
-    command = shlex.join(["rewardlab", *sys.argv[1:]])
-    specs = [parse_against(spec) for spec in against]
-    names = columns_of(allow_columns)
-    report = decontaminate(train, specs, out, images=images, limits=limits, command=command, allow_columns=names)
+    report = decontaminate(
+        options.train,
+        [parse_against(spec) for spec in options.against],
+        options.out,
+        images=options.images,
+        limits=MatchLimits(options.image_bits, options.similarity, options.least_words),
+        command=shlex.join(["rewardlab", *sys.argv[1:]]),
+        allow_columns=columns_of(options.allow_columns),
+    )
     typer.echo(contamination_markdown(report))
-    typer.echo(f"written: {out}/clean.parquet, contaminated.jsonl, report.json, report.html")
+    typer.echo(f"written: {options.out}/clean.parquet, contaminated.jsonl, report.json, report.html")
 
 
 @data_app.command("verl")
@@ -336,3 +356,54 @@ def data_verl(
     written = write_verl_rows(pairs, out, judge_template, both_orders=both_orders)
     typer.echo(f"{written.num_rows:,} rows in {out}; {written.num_unlabelled:,} pairs without a label left out")
     typer.echo(f"template {judge_template.name} {judge_template.hash}; verdicts are read as {judge_template.verdict_format}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceSet:
+    """Options of `rewardlab data dpo` and `rewardlab data kto`."""
+
+    run: Annotated[Path, typer.Argument(help="A finished `bench run pairs`, or `rank`: its folder or its log of votes.")]
+    data: Annotated[Path, typer.Option("--data", help="The pairs (or candidates) that were judged: the run's own --data.")]
+    out: Annotated[Path, typer.Option("--out", help="A .parquet file.")]
+    min_margin: Annotated[
+        float,
+        typer.Option("--min-margin", min=0.0, max=1.0, help="Least fraction of votes for the winner minus that for the other."),
+    ] = 0.0
+    keep_inconsistent: Annotated[
+        bool, typer.Option("--keep-inconsistent", help="Keep pairs whose winner depends on the order they are shown in.")
+    ] = False
+    images: Images = None
+    allow_columns: AllowColumns = None
+
+
+@command(data_app, "dpo")
+def data_dpo(options: PreferenceSet) -> None:
+    """Write pairs as a judge decided them, for DPO: prompt, chosen, rejected, images, in TRL's conversational form.
+
+    Further columns: `margin`, `share`, `swap_consistent` and `pair_id`. The judge's winner is the chosen response, whatever the
+    label. Dropped pairs are counted by reason.
+    `rewardlab data dpo runs/bench --data pairs.parquet --min-margin 0.5 --out dpo.parquet`
+    """
+    _write("dpo", options)
+
+
+@command(data_app, "kto")
+def data_kto(options: PreferenceSet) -> None:
+    """Write responses as a judge decided them, for KTO: prompt, completion, label, images; two rows for each pair kept.
+
+    `rewardlab data kto runs/rank --data candidates.jsonl --out kto.parquet`
+    """
+    _write("kto", options)
+
+
+def _write(kind: str, options: PreferenceSet) -> None:
+    from rewardlab.data.judgments import read_judged
+    from rewardlab.data.preferences import PreferenceRules, write_preferences
+
+    judged = read_judged(options.run, options.data, images=options.images, allow_columns=columns_of(options.allow_columns))
+    rules = PreferenceRules(options.min_margin, options.keep_inconsistent)
+    counts = write_preferences(judged, options.out, kind, rules)
+    dropped = sum(counts.dropped.values())
+    typer.echo(f"{counts.num_rows:,} rows of {counts.kept:,} pairs in {options.out}; {dropped:,} pairs left out")
+    for reason, number in counts.dropped.items():
+        typer.echo(f"  {number:,} × {reason}")

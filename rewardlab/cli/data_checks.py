@@ -1,8 +1,10 @@
-"""`rewardlab data validate` and `stats`: what a set of pairs holds, and what is wrong with it."""
+"""`rewardlab data validate` and `stats`: check a set of pairs, and show its statistics."""
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Optional
@@ -19,6 +21,31 @@ if TYPE_CHECKING:
     from rewardlab.types import PreferencePair
 
 
+SHOWN = 5  # bad rows of a kind
+_NUMBER = re.compile(r"\d+")
+
+
+class ReasonCount:
+    """Counts reasons by kind: reasons of one kind differ only in numbers."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, str] = {}
+
+    def is_shown(self, reason: str) -> bool:
+        """Count a reason and return whether it is among the first of its kind."""
+        kind = _NUMBER.sub("0", reason)
+        self._first.setdefault(kind, reason)
+        self._counts[kind] += 1
+        return self._counts[kind] <= SHOWN
+
+    def rest(self) -> list[str]:
+        """Return a line for each kind with more reasons than are shown."""
+        return [
+            f"and {number - SHOWN:,} more like: {self._first[kind]}" for kind, number in self._counts.items() if number > SHOWN
+        ]
+
+
 @data_app.command("validate")
 def data_validate(
     data: Data,
@@ -26,24 +53,23 @@ def data_validate(
     images: Images = None,
     allow_columns: AllowColumns = None,
     suggest: Annotated[
-        bool, typer.Option("--suggest", help="Check nothing; print a mapping of the file's columns, for `data build`.")
+        bool, typer.Option("--suggest", help="Print a mapping of the file's columns for `data build`, and check nothing.")
     ] = False,
 ) -> None:
     """Check every row: list the bad ones with their reasons, and with --out keep the good ones.
 
-    Exit status 1 if any is bad, or none is there.
-
-    Of rows that are bad for the same reason five are listed, and the others counted. Columns that are not read are listed once,
-    at the end; rows that are good but for them are not kept.
+    Exit status 1 if any row is bad, or there is none. Five rows are listed for each reason, and the others counted. Columns
+    that are not read are listed once, at the end; rows that have them are not kept.
     """
     if suggest:
         if out or images or allow_columns:
             raise ConfigError("--suggest prints a mapping and checks nothing; give it without other options")
-        return _suggest(data)
+        from rewardlab.data.column_mapping import suggested_mapping
+
+        return typer.echo(suggested_mapping(data), nl=False)
     from rewardlab.data.columns import UnreadColumnsError, unread_words
     from rewardlab.data.media_mentions import MediaCount
     from rewardlab.data.pairs import BadRow, validate_rows, write_shards
-    from rewardlab.data.reasons import ReasonCount
 
     reasons = ReasonCount()
     bad, unlabelled, names, media = 0, 0, set[str](), MediaCount()
@@ -90,12 +116,6 @@ def data_validate(
         raise typer.Exit(ExitCode.FINDING)
 
 
-def _suggest(data: Path) -> None:
-    from rewardlab.data.suggested_mapping import suggested_mapping
-
-    typer.echo(suggested_mapping(data), nl=False)
-
-
 @data_app.command("stats")
 def data_stats(
     data: Data,
@@ -105,8 +125,8 @@ def data_stats(
     seed: RandomSeed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Numbers of a set as a table, as `stats.json`, and with example pairs to look at as `stats.html`: balance, lengths, length
-    bias."""
+    """Show statistics of a set: balance, lengths, length bias; write them as `stats.json`, and with example pairs as
+    `stats.html`."""
     from rewardlab.curation.overview import Overview, summary_lines
     from rewardlab.data.pairs import stream_pairs
     from rewardlab.reporting.progress import bar

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 from rich.console import Console
 
+from rewardlab.cli.commands import command
 from rewardlab.cli.options import (
     DATA,
     PAIR_FILES,
@@ -29,68 +31,62 @@ from rewardlab.cli.options import (
 from rewardlab.errors import ConfigError
 
 
-@app.command("distill", rich_help_panel=DATA)
-def distill_command(
-    data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs: {PAIR_FILES}.")],
-    out: Out,
-    overrides: Overrides = None,
-    config: ConfigFile = None,
-    images: Images = None,
-    allow_columns: AllowColumns = None,
-    allow_without_images: AllowWithoutImages = False,
-    base_url: Annotated[
-        Optional[str], typer.Option("--base-url", help="URL of the teacher's endpoint, or URL,URL of several.")
-    ] = None,
-    budget_usd: Annotated[
-        Optional[float],
-        typer.Option("--budget-usd", min=0.0, help="Most US dollars to spend, including earlier runs in OUT."),
-    ] = None,
-    votes: Annotated[
-        Optional[int],
-        typer.Option("--votes", min=0, help="Request exactly this many judgments of each pair (even: half in each order)."),
-    ] = None,
+@dataclass(frozen=True, kw_only=True)
+class Distill:
+    """Options of `rewardlab distill`."""
+
+    data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs: {PAIR_FILES}.")]
+    out: Out
+    overrides: Overrides = None
+    config: ConfigFile = None
+    images: Images = None
+    allow_columns: AllowColumns = None
+    allow_without_images: AllowWithoutImages = False
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None
     ray_workers: Annotated[
         Optional[int],
         typer.Option(
             "--ray-workers", min=1, help="Send requests from this many Ray actors; --data is then a folder of Parquet shards."
         ),
-    ] = None,
+    ] = None
     ray_address: Annotated[
         Optional[str], typer.Option("--ray-address", help="Address of a Ray cluster, or auto (default: start a local one).")
-    ] = None,
-    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
-    seed: Seed = None,
-) -> None:
+    ] = None
+
+
+@command(app, "distill", rich_help_panel=DATA)
+def distill_command(options: Distill) -> None:
     """Distill a teacher: request reasoned judgments, keep those that agree with the label, tag each pair's difficulty.
 
-    `journal.sqlite` records every request: after an interruption, run the same command again. `transport: batch` in the
-    config uses the provider's batch API. Prices and budget stand in the config; see `configs/distill/`.
+    `journal.sqlite` records every request: after an interruption, run the same command again. Keys of the config:
+    `base_url=URL` or `[URL,URL]` of the teacher, `budget.usd=500`, `votes=4` judgments of each pair (half in each order),
+    `transport=batch` for the provider's batch API; prices: see `configs/distill/`.
     """
     from rewardlab.config import DistillConfig, load_config, parse_overrides
     from rewardlab.data.pairs import PairSet
     from rewardlab.distill.pipeline import distill
 
-    urls = None if base_url is None else base_url.split(",") if "," in base_url else base_url
-    options = {"base_url": urls, "budget.usd": budget_usd, "votes": votes, "seed": seed}
-    settings = load_config(DistillConfig, config, parse_overrides(overrides or ()), **options)
-    if ray_workers is not None:
+    data, out, allow_without_images = options.data, options.out, options.allow_without_images
+    settings = load_config(DistillConfig, options.config, parse_overrides(options.overrides or ()))
+    if options.ray_workers is not None:
         from rewardlab.distill.ray_transport import distill_on_ray
 
-        if limit is not None or images is not None:
+        if options.limit is not None or options.images is not None:
             raise ConfigError("--ray-workers takes shards with media inside, and all of them; leave --limit and --images out")
+        workers, address = options.ray_workers, options.ray_address
         statistics = distill_on_ray(
-            data, settings, out, workers=ray_workers, address=ray_address, allow_without_images=allow_without_images
+            data, settings, out, workers=workers, address=address, allow_without_images=allow_without_images
         )
     else:
-        names = columns_of(allow_columns)
-        pairs = PairSet(data, images=images, frames=None, limit=limit, allow_columns=names)
+        names = columns_of(options.allow_columns)
+        pairs = PairSet(data, images=options.images, frames=None, limit=options.limit, allow_columns=names)
         statistics = distill(pairs, settings, out, allow_without_images=allow_without_images)
     Console().print_json(data=statistics)
     typer.echo(f"written: {out}/distilled.parquet, attempts.parquet, statistics.json", err=True)
     if hint := statistics["other_format"]:
         typer.echo(hint, err=True)
     if failed := statistics["num_failed_pairs"]:
-        typer.echo(f"the requests of {failed:,} pairs failed: left out; the same command asks for them again", err=True)
+        typer.echo(f"the requests of {failed:,} pairs failed: left out; the same command requests them again", err=True)
     if statistics["stopped_by_budget"]:
         typer.echo(
             f"The budget is spent: {statistics['num_pairs']:,} of {statistics['num_pairs_asked_about']:,} pairs have their "

@@ -2,87 +2,112 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from rewardlab.cli.commands import command
 from rewardlab.cli.options import TRAINING, Images, app
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.reporting.cards import README
 
 if TYPE_CHECKING:
-    from rewardlab.cli.push_parts import Parcel
-    from rewardlab.data.hub import HubRepo
+    from rewardlab.benchmarks.report_model import Report
+    from rewardlab.data.hub import HubRepo, HubUpload
 
 
-@app.command("push", rich_help_panel=TRAINING)
-def push_command(
-    folder: Annotated[Path, typer.Argument(help="A checkpoint (OUT/final, a merged one), or pairs: .parquet, .jsonl, folder.")],
-    repo: Annotated[str, typer.Argument(help="OWNER/NAME on the Hub (HF_ENDPOINT names another hub).")],
+CARD_KEYS = ("license", "datasets", "base_model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """Options of `rewardlab push`."""
+
+    folder: Annotated[Path, typer.Argument(help="A checkpoint (OUT/final, a merged one), or pairs: .parquet, .jsonl, folder.")]
+    repo: Annotated[str, typer.Argument(help="OWNER/NAME on the Hub (HF_ENDPOINT names another hub).")]
+    card: Annotated[
+        Optional[list[str]],
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help="Values on the card: license=apache-2.0, datasets=OWNER/NAME or datasets=[A/B,C/D] that it was trained on, "
+            "base_model=OWNER/NAME if the checkpoint names a folder.",
+        ),
+    ] = None
     report: Annotated[
         Optional[list[Path]], typer.Option("--report", help="Folder of a `bench run` of this checkpoint; repeat for several.")
-    ] = None,
-    base_model: Annotated[
-        Optional[str], typer.Option("--base-model", help="OWNER/NAME of the base, where the checkpoint names a folder.")
-    ] = None,
-    licence: Annotated[Optional[str], typer.Option("--license", help="As the Hub names it: apache-2.0, cc-by-4.0, ...")] = None,
-    dataset: Annotated[
-        Optional[list[str]], typer.Option("--dataset", help="OWNER/NAME it was trained on; repeat for several.")
-    ] = None,
-    images: Images = None,
-    private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one.")] = False,
+    ] = None
+    images: Images = None
+    private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one.")] = False
     replace_card: Annotated[
         bool, typer.Option("--replace-card", help="Write README.md anew, over what others wrote in it.")
-    ] = False,
+    ] = False
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the card, list the files sent and deleted; send nothing.")
-    ] = False,
-) -> None:
+    ] = False
+
+
+@command(app, "push", rich_help_panel=TRAINING)
+def push_command(options: Push) -> None:
     """Push a checkpoint or a set of pairs to the Hub, with a card: accuracy in both orders, template hash, command, versions.
 
     Files, card and deletions are one commit: a push that was cut off changes nothing, and the same command goes on. A README
     that somebody wrote stays: only the section between rewardlab's marks is replaced.
-    `HF_TOKEN=... rewardlab push runs/rl/final me/my-judge --report runs/bench --license apache-2.0`
+    `HF_TOKEN=... rewardlab push runs/rl/final me/my-judge license=apache-2.0 --report runs/bench`
     """
-    from rewardlab.cli.push_parts import checkpoint_parcel, is_checkpoint, pairs_parcel
-    from rewardlab.data.hub import HubRepo
-    from rewardlab.reporting.cards import README, author_text, merge_card
+    from rewardlab.data.hub import HubRepo, pairs_upload
+    from rewardlab.reporting.cards import author_text, merge_card
 
-    given: dict[str, Any] = {"license": licence, "datasets": dataset}
+    folder, values = options.folder, card_values(options.card or ())
     with ExitStack() as stack:
         if is_checkpoint(folder):
-            target = HubRepo(repo, "model")
-            parcel = checkpoint_parcel(folder, repo, report or [], base_model=base_model, **given)
-        elif report or base_model:
-            raise ConfigError(f"{folder}: is no checkpoint; --report and --base-model belong to one")
+            target = HubRepo(options.repo, "model")
+            upload = checkpoint_upload(folder, options.repo, options.report or [], values)
+        elif options.report or "base_model" in values:
+            raise ConfigError(f"{folder}: is no checkpoint; --report and base_model= belong to one")
         else:
-            target = HubRepo(repo, "dataset")
-            parcel = stack.enter_context(pairs_parcel(folder, repo, images=images, **given))
-        local = parcel.readme
-        remote = None if dry_run else target.read_readme()
-        human = None if replace_card else _own_readme(folder, local, remote)
-        options = [name for name, value in {**given, "base_model": base_model}.items() if value]
-        card = merge_card(human or "", parcel.front, parcel.body, given=options)
-        if dry_run:
-            _show(parcel, card, target)
+            target = HubRepo(options.repo, "dataset")
+            upload = stack.enter_context(pairs_upload(folder, options.repo, images=options.images, **values))
+        remote = None if options.dry_run else target.read_readme()
+        human = None if options.replace_card else _author_readme(folder, upload.readme, remote)
+        card = merge_card(human or "", upload.front, upload.body, given=values)
+        if options.dry_run:
+            _show(upload, card, target)
             return
-        url = target.create(private=private)
-        deleted = parcel.leftovers(target.list_files())
-        changed = {**parcel.changed, README: card.encode()}
-        commit = target.upload(parcel.folder, parcel.files, deleted=deleted, changed=changed, message="rewardlab push")
-    typer.echo(f"{len(parcel.files):,} files and the card: {url} ({commit})")
+        url = target.create(private=options.private)
+        deleted = upload.leftovers(target.list_files())
+        commit = target.send(upload, card, deleted=deleted)
+    typer.echo(f"{len(upload.files):,} files and the card: {url} ({commit})")
     _say_deleted(deleted)
     if human is not None and author_text(human):
         typer.echo(
             f"{README}: what others wrote in it stays; rewardlab's section is new (--replace-card writes all of it anew)"
         )
-    _say(parcel)
+    _say(upload)
 
 
-def _own_readme(folder: Path, local: str | None, remote: str | None) -> str | None:
-    """Return the README to keep the text of: the repository's, or else the folder's. Raise DataError where both hold texts that
-    differ."""
+def card_values(assignments: Sequence[str]) -> dict[str, Any]:
+    """Return the values that KEY=VALUE put on the card. Raise ConfigError for another key."""
+    from rewardlab.config import parse_overrides
+
+    values = parse_overrides(assignments)
+    if unknown := [key for key in values if key not in CARD_KEYS]:
+        near = get_close_matches(unknown[0], CARD_KEYS, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"{unknown[0]}: expected one of {', '.join(CARD_KEYS)}{meant}")
+    if isinstance(values.get("datasets"), str):
+        values["datasets"] = [values["datasets"]]
+    return values
+
+
+def _author_readme(folder: Path, local: str | None, remote: str | None) -> str | None:
+    """Return the README whose text is kept: the repository's, or else the folder's. Raise DataError if both have different
+    texts."""
     from rewardlab.reporting.cards import author_text
 
     written = [text for text in (local, remote) if text is not None and author_text(text)]
@@ -94,30 +119,158 @@ def _own_readme(folder: Path, local: str | None, remote: str | None) -> str | No
     return written[0] if written else remote or local
 
 
-def _show(parcel: Parcel, card: str, target: HubRepo) -> None:
+def _show(upload: HubUpload, card: str, target: HubRepo) -> None:
     from rewardlab.models.hub import reaches_hub
-    from rewardlab.reporting.cards import README
 
     typer.echo(card)
-    for name in parcel.files:
-        typer.echo(f"{(parcel.folder / name).stat().st_size:>14,}  {name}")
-    for name in (*parcel.changed, README):
+    for name in upload.files:
+        typer.echo(f"{(upload.folder / name).stat().st_size:>14,}  {name}")
+    for name in (*upload.changed, README):
         typer.echo(f"{'written':>14}  {name}")
     if reaches_hub():
-        _say_deleted(parcel.leftovers(target.list_files()))
+        _say_deleted(upload.leftovers(target.list_files()))
     else:
         typer.echo("no hub can be reached, so that what a push would delete there is not known")
-    _say(parcel)
+    _say(upload)
 
 
 def _say_deleted(names: list[str]) -> None:
-    """Name the files of an earlier push that are not among the new ones."""
+    """List the deleted files of an earlier push."""
     for name in names:
         typer.echo(f"{'deleted':>14}  {name}")
 
 
-def _say(parcel: Parcel) -> None:
-    if parcel.left_out:
-        typer.echo(f"left out: {', '.join(parcel.left_out)}")
-    for note in parcel.notes:
+def _say(upload: HubUpload) -> None:
+    if upload.left_out:
+        typer.echo(f"left out: {', '.join(upload.left_out)}")
+    for note in upload.notes:
         typer.echo(note)
+
+
+# Files of a trainer, not of the model.
+TRAINER_FILES = (
+    "training_args.bin",
+    "optimizer*",
+    "scheduler*",
+    "rng_state*",
+    "trainer_state.json",
+    "global_step*",
+    "*.partial",
+)
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Return whether a folder holds a model or an adapter."""
+    return any((folder / name).is_file() for name in ("config.json", "adapter_config.json"))
+
+
+def checkpoint_upload(folder: Path, repo: str, reports: Sequence[Path], values: Mapping[str, Any]) -> HubUpload:
+    """Return a checkpoint and its card. Raise CheckpointError if it lacks weights, or is an adapter of a local base;
+    ConfigError for a report of another judge, or of a failed run."""
+    from rewardlab.data.hub import HubUpload, readme_of
+    from rewardlab.models.model_card import adapter_base, is_hub_id, model_card_body, model_front_matter
+
+    files, left_out = _files_of(folder)
+    _check_weights(folder)
+    base, base_model, changed = adapter_base(folder), values.get("base_model"), {}
+    if base is not None and base_model is not None:
+        config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        changed["adapter_config.json"] = (
+            json.dumps(config | {"base_model_name_or_path": base_model}, indent=2) + "\n"
+        ).encode()
+        files = [name for name in files if name not in changed]
+    elif base is not None and not is_hub_id(base):
+        raise CheckpointError(
+            f"{folder}: an adapter of {base}, a folder that others do not have; name its base on the Hub "
+            "(base_model=OWNER/NAME), or push what `rewardlab merge` makes of it"
+        )
+    read = [_read_report(path, folder) for path in reports]
+    front = model_front_matter(folder, **values)
+    whole = [report for report in read if not report.robustness]  # accuracy on attacked pairs is not the judge's accuracy
+    if whole:
+        front["model-index"] = _model_index(repo, whole)
+    body = model_card_body(folder, repo, [line for report in read for line in _result_lines(report)])
+    notes = [] if front["license"] else ["no license stated: license=apache-2.0 (or another) puts it on the card"]
+    notes += (
+        [] if front["base_model"] else ["no base model stated: the checkpoint names none of the Hub; base_model=OWNER/NAME"]
+    )
+    missing = "no model-index: accuracies are of attacked pairs alone" if read else "no accuracy on the card"
+    notes += [] if whole else [f"{missing}; --report RUN of `rewardlab bench run` puts it there"]
+    stale = ["*.safetensors", "*.safetensors.index.json"]
+    return HubUpload(folder, files, front, body, stale, readme_of(folder), changed, left_out, notes)
+
+
+def _files_of(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the names of the files to send and of those left out, README.md in neither."""
+    sent, left_out = list[str](), list[str]()
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_dir() or any(part.startswith(".") for part in name.parts) or str(name) == README:
+            continue
+        trainers = any(Path(part).match(pattern) for part in name.parts for pattern in TRAINER_FILES)
+        (left_out if trainers else sent).append(name.as_posix())
+    return sent, left_out
+
+
+def _check_weights(folder: Path) -> None:
+    """Raise CheckpointError if weights are missing."""
+    if not any(folder.glob("*.safetensors")):
+        raise CheckpointError(f"{folder}: holds no *.safetensors; expected the folder of a finished run (OUT/final)")
+    for index in folder.glob("*.safetensors.index.json"):
+        wanted = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        if missing := sorted(name for name in wanted if not (folder / name).is_file()):
+            raise CheckpointError(f"{folder}: lacks {', '.join(missing)}, which {index.name} names; copy the whole checkpoint")
+
+
+def _read_report(run: Path, folder: Path) -> Report:
+    """Return the report of a run. Raise ConfigError if the run failed, or its judge had other weights or another template."""
+    from rewardlab.benchmarks.base import VOTES
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.models.checkpoints import read_card, weights_id
+
+    report = read_run(run).report
+    if report.failure:
+        raise ConfigError(
+            f"{run}: no card may have its figures, for the run failed: {report.failure}; run the same benchmark command again, "
+            "which asks for what failed, or leave out this --report"
+        )
+    with (run / VOTES).open(encoding="utf-8") as log:
+        identity = json.loads(log.readline()).get("identity", {})
+    if (weights := identity.get("weights")) and weights != weights_id(folder):
+        raise ConfigError(
+            f"{run}: judged by {report.judge}, whose weights are not those of {folder} (a copy with new times counts as "
+            "another file, too: cp -a keeps them); run the benchmark on this checkpoint"
+        )
+    trained = (read_card(folder) or {}).get("template_hash")
+    if trained and identity.get("template") not in (None, trained):
+        raise ConfigError(f"{run}: asked in words of hash {identity['template']}; {folder} was trained on {trained}")
+    return report
+
+
+def _result_lines(report: Report) -> list[str]:
+    from rewardlab.benchmarks.report import accuracy_rows, facts
+    from rewardlab.benchmarks.robustness.text import FIGURES, figure_rows, robustness_sentence
+    from rewardlab.reporting.tables import markdown_table
+
+    accuracy = f"accuracy{' on attacked pairs' if report.robustness else ''}, 95 % interval"
+    lines = [f"### {report.benchmark}", "", *markdown_table(("", accuracy, "pairs"), accuracy_rows(report))]
+    if report.robustness:
+        lines += ["", robustness_sentence(report.robustness), "", *markdown_table(FIGURES, figure_rows(report.robustness))]
+    lines += ["", *(f"- {name}: {value}" for name, value in facts(report))]
+    versions = ", ".join(f"{name} {number}" for name, number in report.versions.items() if number)
+    return [*lines, f"- versions: {versions}", *(f"- note: {note}" for note in report.notes), ""]
+
+
+def _model_index(repo: str, reports: Sequence[Report]) -> Any:
+    from huggingface_hub.repocard_data import EvalResult, eval_results_to_model_index
+
+    results = []
+    for report in reports:
+        values = {"accuracy": report.scores.accuracy.micro, "invalid_rate": report.scores.invalid_rate}
+        if report.scores.swap_consistency is not None:
+            values["swap_consistency"] = report.scores.swap_consistency
+        results += [
+            EvalResult("image-text-to-text", report.benchmark, report.benchmark, name, round(value, 4))
+            for name, value in values.items()
+        ]
+    return eval_results_to_model_index(repo.rpartition("/")[2], results)

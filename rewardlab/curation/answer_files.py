@@ -1,4 +1,4 @@
-"""Files of a policy's answers: logs of what they were paid, and lines in which somebody fills in whether they are right."""
+"""Files of a policy's answers: logs with their rewards, and lines to be filled in with whether they are right."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from rewardlab.curation.policy_negatives import PaidAnswer
 from rewardlab.data.files import write_atomic
-from rewardlab.data.pairs import lines_of
+from rewardlab.data.row_files import lines_of
 from rewardlab.errors import DataError
 from rewardlab.rewards.pairwise import without_thinking
 from rewardlab.rewards.policy_signs.truth import Rightness
@@ -21,11 +21,9 @@ REWARD, RIGHT = "reward (0 to 1, or null)", "right (true, false or null)"
 
 
 def logged_answers(path: Path) -> Iterator[PaidAnswer]:
-    """Yield the answers of a log: lines with ``pair_id``, ``answer`` (or ``text``) and ``reward``, as ``samples.jsonl`` of
-    `rewardlab policy` has them; a reward that is null is one of an answer that the judge could not compare.
-
-    Raise DataError for a line that is none, and for a reward that is no number from 0 to 1.
-    """
+    """Yield the answers of a log: lines with ``pair_id``, ``answer`` (or ``text``) and ``reward``, as in ``samples.jsonl`` of
+    `rewardlab policy`; null is the reward of an answer that the judge could not compare. Raise DataError for another line, and
+    for a reward outside 0 to 1."""
     for number, row in _rows_of(path, "reward", REWARD):
         reward = row["reward"]
         if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float) or not 0 <= reward <= 1):
@@ -39,23 +37,20 @@ def logged_answers(path: Path) -> Iterator[PaidAnswer]:
 
 
 def by_labels(path: Path) -> Rightness:
-    """Return what a filled-in file says: lines with ``pair_id``, ``answer`` and ``right``. An answer that it does not have, or
-    whose ``right`` is null, is unknown. Raise DataError for a line that is none, and for one that contradicts another."""
+    """Return the labels of a filled-in file: lines with ``pair_id``, ``answer`` and ``right``. Other answers, and those whose
+    ``right`` is null, are unknown. Raise DataError for another line, and for one that contradicts another."""
     known = {name: row["right"] for name, row in _labels_of(path).items()}
     return lambda pair, answer: known.get((pair.pair_id, answer))
 
 
 def label_row(paid: PaidAnswer, pair: PreferencePair) -> dict[str, Any]:
-    """Return the line of an answer for who knows whether it is right."""
+    """Return the line of an answer, to be filled in."""
     return {**asdict(paid), "question": pair.question, "preferred": pair.responses[pair.preferred or 0], "right": None}
 
 
 def write_labels(rows: Sequence[Mapping[str, Any]], path: Path) -> int:
-    """Write the lines of :func:`label_row`, and return how many lack a label. What somebody has filled in at ``path`` stays:
-    in the line of the same answer, or in a line of its own where that answer is not among ``rows``.
-
-    Raise DataError, and leave the file as it is, where a line of it cannot be read.
-    """
+    """Write the lines of :func:`label_row`; return how many lack a label. Labels that are filled in at ``path`` stay, also
+    those of answers that are not among ``rows``. Raise DataError, and keep the file, if one of its lines cannot be read."""
     new = {(row["pair_id"], row["answer"]): row for row in rows}
     lines = dict[tuple[str, str], Mapping[str, Any]]()
     for name, row in (_labels_of(path) if path.is_file() else {}).items():
@@ -67,7 +62,7 @@ def write_labels(rows: Sequence[Mapping[str, Any]], path: Path) -> int:
 
 
 def _labels_of(path: Path) -> dict[tuple[str, str], Mapping[str, Any]]:
-    """Return the lines of a filled-in file by pair and answer; of several about one answer, the last with a label."""
+    """Return the lines of a filled-in file by pair and answer; the last one with a label if there are several."""
     rows = dict[tuple[str, str], tuple[int, Mapping[str, Any]]]()
     for number, row in _rows_of(path, "right", RIGHT):
         right, name = row["right"], (row["pair_id"], row.get("answer", row.get("text")))
@@ -85,8 +80,8 @@ def _labels_of(path: Path) -> dict[tuple[str, str], Mapping[str, Any]]:
 
 
 def _rows_of(path: Path, field: str, expected: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """Yield line and object of what has a ``pair_id``, an ``answer`` (or ``text``) and a ``field``, which is ``expected``.
-    Raise DataError for anything else."""
+    """Yield (line number, object) of lines with a ``pair_id``, an ``answer`` (or ``text``) and a ``field``, described by
+    ``expected``. Raise DataError for another line."""
     for number, row in lines_of(path):
         if isinstance(row, DataError):
             raise row
@@ -108,6 +103,6 @@ def _rows_of(path: Path, field: str, expected: str) -> Iterator[tuple[int, Mappi
 
 
 def _in_short(value: Any) -> str:
-    """Return a value as the file has it, in 40 characters at most."""
+    """Return a value as JSON, in 40 characters at most."""
     text = json.dumps(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

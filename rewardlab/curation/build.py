@@ -1,32 +1,62 @@
-"""From a public source to a clean set of pairs: converted, checked, freed of repetitions and of what benchmarks contain.
+"""From a public source to a clean set of pairs: converted, checked, balanced, deduplicated, without benchmark rows.
 
-One pass, pair by pair. Everything that is not in the set is in ``rejected.jsonl`` with its reason; ``report.json`` is written
-last, so that a folder without it is not a finished set. A build that was killed starts anew.
+One pass, pair by pair. Everything that is left out is in ``rejected.jsonl`` with its reason; ``report.json`` is written last,
+so that a folder without it is not a finished set. An interrupted build starts anew.
 """
 
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rewardlab.curation.balance import Balance
 from rewardlab.curation.decontaminate import Contamination, pair_images
 from rewardlab.curation.duplicates import Duplicates
 from rewardlab.curation.image_hashes import picture_of
 from rewardlab.curation.overview import Overview
-from rewardlab.data.files import write_atomic
+from rewardlab.data.files import mark_unfinished, write_atomic
 from rewardlab.data.pairs import SHARD_ROWS, write_parts
 from rewardlab.data.recipes import Recipe, Rejected, check_images_folder, convert_source
 from rewardlab.data.rows import FRAMES
 from rewardlab.data.sources import HubStream, source_files
-from rewardlab.data.unfinished import mark_unfinished
 from rewardlab.errors import DataError, OutputError
 from rewardlab.reporting.progress import Advance
-from rewardlab.types import PreferencePair
+from rewardlab.types import BOTH_ORDERS, Order, PreferencePair
+
+CELLS = tuple((preferred, order) for preferred in (0, 1) for order in BOTH_ORDERS)
+
+
+class Balance:
+    """Balances pairs within each source and category: counts of the four cells (which response is preferred, which is shown
+    first) differ by one at most, unless pairs have judgments.
+
+    Swapping the responses of a pair with a judgment swaps its order, too, so that the judgment still fits; such a pair has two
+    of the four cells to go to. The seed and the pair break ties.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+        self._cells: Counter[tuple[str, str, int, Order]] = Counter()
+
+    def place(self, pair: PreferencePair) -> PreferencePair:
+        """Return the pair, its responses swapped or not; a pair without label is unchanged."""
+        if pair.preferred is None:
+            return pair
+        dice = random.Random(f"place {self._seed} {pair.pair_id}")
+        open_cells = [cell for cell in CELLS if not pair.judgment or self._at(pair, cell[0]).order == cell[1]]
+        dice.shuffle(open_cells)
+        preferred, order = min(open_cells, key=lambda cell: self._cells[pair.source, pair.category, *cell])
+        self._cells[pair.source, pair.category, preferred, order] += 1
+        return replace(self._at(pair, preferred), order=order)
+
+    @staticmethod
+    def _at(pair: PreferencePair, preferred: int) -> PreferencePair:
+        return pair if pair.preferred == preferred else pair.swap()
+
 
 REPORT, REJECTED = "report.json", "rejected.jsonl"
 MOST_LETTERS = 300  # of a reason, where reasons are counted
@@ -34,10 +64,9 @@ MOST_LETTERS = 300  # of a reason, where reasons are counted
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """``similarity``: of texts from which on pairs of the same pictures repeat each other, None: repetitions stay. ``embed``:
-    media in the Parquet files, else in a folder beside them. ``frames``: of a folder of frames. ``images``: where paths of
-    media start, None: at the source's folder.
-    """
+    """``similarity``: least similarity of texts at which pairs of the same pictures are repeats, None: keep repeats. ``embed``:
+    write media into the Parquet files, else into a folder beside them. ``frames``: most images of a folder of frames.
+    ``images``: the folder that paths of media start at, None: the source's."""
 
     similarity: float | None = 0.9
     embed: bool = True
@@ -54,13 +83,8 @@ class _Build:
         self.duplicates = None if options.similarity is None else Duplicates(options.similarity)
         self.balance = Balance(options.seed)
         self.counts: Counter[str] = Counter()
-        self.ids: dict[int, int] = {}  # hash of an id -> how often it came: of a large set, ids themselves are too much
-        self.reasons: dict[str, Counter[str]] = {
-            "dropped": Counter(),
-            "bad": Counter(),
-            "duplicate": Counter(),
-            "contaminated": Counter(),
-        }
+        self.ids: dict[int, int] = {}  # hash of an id -> its count; ids themselves would take too much memory
+        self.reasons: dict[str, Counter[str]] = {kind: Counter() for kind in ("dropped", "bad", "duplicate", "contaminated")}
         self.overview = Overview(options.seed)
 
     def pairs(self, recipe: Recipe, source: Path | HubStream) -> Iterator[PreferencePair]:
@@ -73,22 +97,21 @@ class _Build:
             self.counts["converted"] += 1
             if (pair := self._screen(item)) is not None:
                 self.counts["kept"] += 1
-                pair = self._with_own_id(pair)
+                pair = self._with_unique_id(pair)
                 self.overview.add(pair)
                 yield pair
                 if self.counts["kept"] == self.options.limit:
                     return
 
-    def _with_own_id(self, pair: PreferencePair) -> PreferencePair:
-        """Return the pair under an id that no other of the set has: repeated pairs, and a user's own ids, may have one
-        twice."""
+    def _with_unique_id(self, pair: PreferencePair) -> PreferencePair:
+        """Return the pair under an id that is unique in the set: repeated pairs, and a user's ids, may share one."""
         key = hash(pair.pair_id)
         if key not in self.ids:
             self.ids[key] = 1
             return pair
         self.counts["repeated_ids"] += 1
         self.ids[key] += 1
-        while hash(name := f"{pair.pair_id}#{self.ids[key]}") in self.ids:  # somebody's own id
+        while hash(name := f"{pair.pair_id}#{self.ids[key]}") in self.ids:  # an id of the source
             self.ids[key] += 1
         self.ids[hash(name)] = 1
         return replace(pair, pair_id=name)
@@ -119,7 +142,7 @@ class _Build:
 
 
 def _short(reason: str) -> str:
-    """Return a reason without what is only this row's: its number and its texts."""
+    """Return a reason without the row's number and texts."""
     short = reason.partition(", row ")[2].partition(": ")[2] or reason if ", row " in reason else reason
     return short[:MOST_LETTERS]
 
@@ -134,17 +157,14 @@ def build(
     advance: Advance,
     facts: dict[str, Any],
 ) -> dict[str, Any]:
-    """Write ``part-*.parquet``, ``rejected.jsonl``, ``stats.json``, ``stats.html`` and ``report.json`` into ``out``; returns
-    the report. ``facts`` go into it as they are.
-
-    Raises OutputError where ``out`` holds a finished set or shards of somebody else, DataError where nothing is left and where
-    ``options.images`` is no folder.
-    """
+    """Write ``part-*.parquet``, ``rejected.jsonl``, ``stats.json``, ``stats.html`` and ``report.json`` into ``out``; return the
+    report, with ``facts``. Raises OutputError if ``out`` holds a finished set or other shards, DataError if no pair is left, or
+    ``options.images`` is no folder."""
     if (out / REPORT).exists():
         raise OutputError(f"{out / REPORT}: a finished set; choose another --out")
     check_images_folder(options.images)
     if isinstance(source, Path):
-        source_files(source, recipe.files, recipe.url)  # nothing is begun where there is nothing to build from
+        source_files(source, recipe.files, recipe.url)  # write nothing if there is nothing to read
     with mark_unfinished(out):
         with (out / REJECTED).open("w", encoding="utf-8", errors="backslashreplace") as rejected:
             run = _Build(options, contamination, rejected, advance)
@@ -164,10 +184,7 @@ def build(
             "licence": recipe.licence or "not stated",
             "published_rows": recipe.published,
             "source": str(source),
-            **{
-                name: run.counts[name]
-                for name in ("converted", "kept", "dropped", "bad", "duplicate", "contaminated", "repeated_ids")
-            },
+            **{name: run.counts[name] for name in ("converted", "kept", *run.reasons, "repeated_ids")},
             "reasons": {kind: dict(counts.most_common()) for kind, counts in run.reasons.items() if counts},
             "options": asdict(options) | {"images": None if options.images is None else str(options.images)},
             "shards": len(shards),

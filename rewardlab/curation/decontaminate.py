@@ -1,29 +1,42 @@
-"""Which training pairs a benchmark already contains: the same or nearly the same image, prompt, or answer.
+"""Remove training pairs that a benchmark contains: the same or nearly the same image, prompt, or answer.
 
 Images: :mod:`rewardlab.curation.image_hashes`. Texts: the Jaccard similarity of their word shingles, and whether a longer text
-of a benchmark stands whole within another. Short texts ("What is in the image?") are everybody's and compared with nothing,
-unless question and both responses are equal; a longer prompt about another image is told, and is no match; nor is an answer
-that is anybody's, such as a refusal. What is said in other words, and a part of a text, are not found.
+of a benchmark is contained in another. Short texts ("What is in the image?") are not compared, unless question and both
+responses are equal. A longer prompt about another image, and an answer that anybody may give, such as a refusal, are reported
+but are no match. Paraphrases and parts of a text are not found.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypedDict
 
+from rewardlab.benchmarks.registry import find_benchmark
+from rewardlab.benchmarks.rows import OWN_PAIRS, load_rows_as_stored
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.curation import image_hashes
 from rewardlab.curation.image_hashes import Picture, PictureIndex, picture_of
+from rewardlab.data.files import write_atomic
+from rewardlab.data.images import thumbnail, to_data_url
+from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.data.texts import words_of
+from rewardlab.errors import ConfigError, OutputError
+from rewardlab.reporting.pages import page_environment
+from rewardlab.reporting.progress import bar
+from rewardlab.reporting.tables import markdown_table
 from rewardlab.types import PreferencePair
 
-OTHER_IMAGE = "prompt about another image"  # many ask the same of different pictures: told, but nothing the benchmark contains
-BOILERPLATE = "boilerplate answer"  # a refusal, or what a benchmark has for several prompts: told, but no copy
+OTHER_IMAGE = "prompt about another image"  # reported, but no match: many ask the same about different pictures
+BOILERPLATE = "boilerplate answer"  # reported, but no match: a refusal, or an answer to several prompts
 SHARED = ("image", "prompt", "answer", "whole pair", OTHER_IMAGE, BOILERPLATE)
 SHINGLE = 3  # words
-WHOLE_SHINGLES, WHOLE_SHARE = 18, 0.9  # a text of 20 words and more stands in another that has so much of its shingles
-REFUSAL_WORDS = 40  # a longer text that begins like a refusal says something of its own
+WHOLE_SHINGLES, WHOLE_SHARE = 18, 0.9  # a text of 20 words or more is contained in one with this fraction of its shingles
+REFUSAL_WORDS = 40  # a longer text that begins like a refusal has content
 SHORT_WORDS = 25  # an answer that two prompts share is boilerplate up to this length, one that three share at any
 
 _REFUSAL = re.compile(
@@ -34,17 +47,14 @@ _REFUSAL = re.compile(
 
 
 def is_refusal_text(text: str) -> bool:
-    """Return whether a text is a short refusal or apology, such as anybody may write to anything."""
+    """Return whether a text is a short refusal or apology."""
     return bool(_REFUSAL.search(text)) and len(words_of(text)) <= REFUSAL_WORDS
 
 
 @dataclass(frozen=True)
 class MatchLimits:
-    """When two things are the same: ``image_bits`` of 64 by which the hashes of one picture may differ, and the other
-    ``image`` limits of :class:`rewardlab.curation.image_hashes.ImageLimits`; the least
-    Jaccard ``similarity`` of texts (0..1), which must
-    have ``least_words``.
-    """
+    """When two things are the same: most ``image_bits`` of 64 in which the hashes of one picture differ (further limits:
+    :class:`rewardlab.curation.image_hashes.ImageLimits`); least Jaccard ``similarity`` of texts (0..1) of ``least_words``."""
 
     image_bits: int = 8
     similarity: float = 0.7
@@ -68,8 +78,8 @@ class BenchmarkPair:
 class Match:
     """Training pair ``index`` shares its ``what`` (one of :data:`SHARED`) with a benchmark's row.
 
-    ``similarity`` is 1 for equal ones; of near images 1 - differing bits / 64, of near texts the Jaccard similarity, of a text
-    within a longer one the share of it that is there, below 1.
+    ``similarity`` is 1 for equal ones, 1 - differing bits / 64 for near images, the Jaccard similarity for near texts, and for
+    a text within a longer one the fraction of it that is there, below 1.
     """
 
     index: int
@@ -80,12 +90,12 @@ class Match:
 
     @property
     def contains(self) -> bool:
-        """Whether it makes the training pair one that the benchmark contains."""
+        """Return whether the benchmark contains the training pair because of this match."""
         return self.what not in (OTHER_IMAGE, BOILERPLATE)
 
 
 def shingles(text: str) -> frozenset[str]:
-    """Runs of three words, lower case, punctuation left out; a shorter text is one shingle."""
+    """Return runs of three words, in lower case and without punctuation; a shorter text is one shingle."""
     words = words_of(text)
     return frozenset(" ".join(words[n : n + SHINGLE]) for n in range(max(1, len(words) - SHINGLE + 1)))
 
@@ -95,7 +105,7 @@ def jaccard(first: frozenset[str], second: frozenset[str]) -> float:
 
 
 class TextIndex:
-    """The prompts, or the answers, of benchmarks, to look texts up in."""
+    """An index of the prompts, or the answers, of benchmarks."""
 
     def __init__(self, texts: Sequence[tuple[str, int, str]], limits: MatchLimits) -> None:
         """``texts``: (benchmark, row, text)."""
@@ -127,7 +137,7 @@ class TextIndex:
 
 
 class Contamination:
-    """Benchmarks, to look training pairs up in; ``advance`` hears of each of their images."""
+    """An index of benchmarks' pairs; ``advance`` is called for each of their images."""
 
     def __init__(self, benchmark_pairs: Sequence[BenchmarkPair], limits: MatchLimits, advance: Callable[[int], None]) -> None:
         self._pictures: PictureIndex[tuple[str, int]] = PictureIndex(limits.image, crops=True)
@@ -146,7 +156,7 @@ class Contamination:
         self._with_images = {(entry.name, entry.row) for entry in benchmark_pairs if entry.pair.images}
 
     def matches(self, index: int, pair: PreferencePair, pictures: Sequence[Picture] | None = None) -> list[Match]:
-        """Return every match of training pair ``index``, best first; ``pictures``: of its images, None to compute them."""
+        """Return all matches of training pair ``index``, best first; ``pictures`` of its images, None: compute them."""
         similarities: dict[tuple[str, str, int], float] = {}
         if pictures is None:
             pictures = [picture_of(image, views=True) for image in pair_images(pair)]
@@ -165,7 +175,7 @@ class Contamination:
 
 
 def _common_answers(benchmark_pairs: Sequence[BenchmarkPair]) -> set[str]:
-    """Return the answers of benchmarks that are anybody's: refusals, and what stands under several different prompts."""
+    """Return the boilerplate answers of benchmarks: refusals, and answers to several prompts."""
     prompts: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
     texts = {text: tuple(words_of(text)) for entry in benchmark_pairs for text in entry.pair.responses}
     for entry in benchmark_pairs:
@@ -184,9 +194,8 @@ def find_matches(
     limits: MatchLimits,
     advance: Callable[[int], None],
 ) -> list[Match]:
-    """Return every match of a training pair with a benchmark's row, best first within a pair; ``advance`` is called at each
-    step.
-    """
+    """Return all matches of training pairs with rows of benchmarks, best first within a pair; ``advance`` is called for each
+    of :func:`num_steps`."""
     index, matches = Contamination(benchmark_pairs, limits, advance), []
     for number, pair in enumerate(pairs):
         matches += index.matches(number, pair)
@@ -195,22 +204,17 @@ def find_matches(
 
 
 def _whole(pair: PreferencePair) -> tuple[object, ...]:
-    """Return question and responses, however they are ordered, spaced and capitalised; of any length."""
+    """Return question and responses without their order, spacing and case."""
     return tuple(words_of(pair.question)), frozenset(tuple(words_of(text)) for text in pair.responses)
 
 
-def num_short(pairs: Sequence[PreferencePair], limits: MatchLimits) -> int:
-    """Return the number of questions and responses that are too short to be compared."""
-    return sum(len(words_of(text)) < limits.least_words for pair in pairs for text in (pair.question, *pair.responses))
-
-
 def num_images(benchmark_pairs: Sequence[BenchmarkPair]) -> int:
-    """Return how often a :class:`Contamination` will call ``advance``."""
+    """Return how often :class:`Contamination` calls ``advance``."""
     return sum(len(pair_images(entry.pair)) for entry in benchmark_pairs)
 
 
 def num_steps(pairs: Sequence[PreferencePair], benchmark_pairs: Sequence[BenchmarkPair]) -> int:
-    """Return how often :func:`find_matches` will call ``advance``."""
+    """Return how often :func:`find_matches` calls ``advance``."""
     return len(pairs) + num_images(benchmark_pairs)
 
 
@@ -218,15 +222,201 @@ def pair_images(pair: PreferencePair) -> tuple[bytes, ...]:
     return (*pair.images, *pair.response_images[0], *pair.response_images[1])
 
 
-def summary(matches: Sequence[Match]) -> dict[str, dict[str, int]]:
-    """Count by benchmark the training pairs that share each of :data:`SHARED`, those it contains, and the rows of it that hold
-    these.
+def summary(matches: Sequence[Match]) -> dict[str, int]:
+    """Count the training pairs that share each of :data:`SHARED` with a benchmark, those it contains, and its rows that
+    match."""
+    counts = {what: len({match.index for match in matches if match.what == what}) for what in SHARED}
+    contained = [match for match in matches if match.contains]
+    return {
+        **counts,
+        "contained": len({match.index for match in contained}),
+        "benchmark_rows": len({match.row for match in contained}),
+    }
+
+
+CLEAN, TAKEN = "clean.parquet", "contaminated.jsonl"
+SHOWN = 60
+
+
+class ContaminationReport(TypedDict):
+    """The content of ``report.json``; ``by_benchmark`` counts the pairs that share something, by :data:`SHARED`."""
+
+    train: str
+    against: dict[str, str]
+    limits: dict[str, float]
+    num_pairs: int
+    num_removed: int
+    num_kept: int
+    by_benchmark: dict[str, dict[str, int]]
+    removed_by_source: dict[str, int]
+    notes: list[str]
+    command: str
+
+
+@dataclass(frozen=True)
+class BenchmarkFile:
+    """A benchmark to compare with; ``images``: their folder, None: beside the data, or inside it."""
+
+    name: str
+    data: Path
+    images: Path | None
+    texts_only: bool = False
+
+
+def parse_against(spec: str) -> BenchmarkFile:
+    """Parse ``NAME=DATA``, ``NAME=DATA,IMAGES``, or ``NAME=DATA,-`` without images. Raises ConfigError."""
+    name, equals, rest = spec.partition("=")
+    data, comma, images = rest.partition(",")
+    if not equals or not data or (comma and not images):
+        raise ConfigError(f"--against {spec}: expected NAME=DATA or NAME=DATA,IMAGES (IMAGES a folder, or - for none)")
+    try:
+        find_benchmark(name)
+    except ConfigError as error:
+        raise ConfigError(f"--against {spec}: {error}") from error
+    folder = Path(images) if images and images != "-" else None
+    return BenchmarkFile(name, Path(data), folder, texts_only=images == "-")
+
+
+def decontaminate(
+    train: Path,
+    against: Sequence[BenchmarkFile],
+    out: Path,
+    *,
+    images: Path | None,
+    limits: MatchLimits,
+    command: str,
+    allow_columns: Collection[str] = (),
+) -> ContaminationReport:
+    """Write ``clean.parquet``, ``contaminated.jsonl``, ``report.json`` and ``report.html`` to ``out``; return the report.
+
+    A training pair is removed if it shares an image, a prompt (unless about another image) or an answer with any row. Raises
+    what the loaders raise, and OutputError if ``out`` holds a result.
     """
-    counts_by_benchmark: dict[str, dict[str, int]] = {}
-    for name in sorted({match.name for match in matches}):
-        hits = [match for match in matches if match.name == name]
-        counts = {what: len({m.index for m in hits if m.what == what}) for what in SHARED}
-        counts["contained"] = len({m.index for m in hits if m.contains})
-        counts["benchmark_rows"] = len({m.row for m in hits if m.contains})
-        counts_by_benchmark[name] = counts
-    return counts_by_benchmark
+    if (out / CLEAN).exists():
+        raise OutputError(f"{out / CLEAN}: exists already; choose another --out")
+    labels = labels_of(against)
+    benchmark_pairs, notes = load_benchmark_pairs(against, allow_columns=allow_columns)
+    pairs = read_pairs(train, images=images, allow_columns=allow_columns)
+    texts = (text for pair in pairs for text in (pair.question, *pair.responses))
+    if short := sum(len(words_of(text)) < limits.least_words for text in texts):
+        few = f"{short:,} of {3 * len(pairs):,} training texts have fewer than {limits.least_words} words"
+        notes.append(f"{few} and were not compared alone")
+    with bar("comparing", num_steps(pairs, benchmark_pairs)) as advance:
+        matches = find_matches(pairs, benchmark_pairs, limits, advance)
+    removed = {match.index for match in matches if match.contains}
+    report: ContaminationReport = {
+        "train": str(train),
+        "against": {label: str(benchmark.data) for label, benchmark in zip(labels, against, strict=True)},
+        "limits": asdict(limits),
+        "num_pairs": len(pairs),
+        "num_removed": len(removed),
+        "num_kept": len(pairs) - len(removed),
+        "by_benchmark": {label: summary([match for match in matches if match.name == label]) for label in labels},
+        "removed_by_source": dict(Counter(pairs[index].source or "unknown" for index in removed).most_common()),
+        "notes": notes,
+        "command": command,
+    }
+    _write(report, pairs, benchmark_pairs, matches, removed, out)
+    return report
+
+
+def labels_of(against: Sequence[BenchmarkFile]) -> list[str]:
+    """Return the label of each: its name, with its file if the name occurs twice. Raises ConfigError."""
+    names = [benchmark.name for benchmark in against]
+    labels = [
+        name if names.count(name) == 1 else f"{name} ({benchmark.data})" for name, benchmark in zip(names, against, strict=True)
+    ]
+    if len(set(labels)) < len(labels):
+        raise ConfigError("--against names the same file twice")
+    return labels
+
+
+def load_benchmark_pairs(
+    against: Sequence[BenchmarkFile], *, allow_columns: Collection[str] = ()
+) -> tuple[list[BenchmarkPair], list[str]]:
+    """Return the pairs of benchmarks, and notes about comparing with them; ``allow_columns`` applies to plain sets of pairs.
+    Raises what the loaders raise, and DataError for the file of another benchmark."""
+    pairs: list[BenchmarkPair] = []
+    notes: list[str] = []
+    labels = labels_of(against)
+    for label, file in zip(labels, against, strict=True):
+        benchmark = find_benchmark(file.name)
+        allowed = tuple(allow_columns) if file.name == OWN_PAIRS else ()
+        settings = bench_settings(file.name, file.data, "baseline:first", images=file.images, allow_columns=allowed)
+        rows = load_rows_as_stored(benchmark, settings, with_images=not file.texts_only)
+        pairs += [BenchmarkPair(label, row.row, row.pair) for row in rows]
+        if not any(row.pair.images or any(row.pair.response_images) for row in rows):
+            notes.append(f"{label}: its images were not compared, there are none")
+        if origins := ", ".join(benchmark.origins):
+            notes.append(f"{label} is made of {origins}: pairs of other splits of these are near it in kind")
+    return pairs, notes
+
+
+def _write(
+    report: ContaminationReport,
+    pairs: Sequence[PreferencePair],
+    benchmark_pairs: Sequence[BenchmarkPair],
+    matches: Sequence[Match],
+    removed: set[int],
+    out: Path,
+) -> None:
+    by_pair: dict[int, list[Match]] = {}
+    for match in (match for match in matches if match.contains):
+        by_pair.setdefault(match.index, []).append(match)
+    lines = []
+    for index, hits in sorted(by_pair.items()):
+        entries = [{"what": m.what, "benchmark": m.name, "row": m.row, "similarity": round(m.similarity, 3)} for m in hits]
+        lines.append(json.dumps({"row": index, "pair_id": pairs[index].pair_id, "matches": entries}))
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(out / TAKEN, "".join(line + "\n" for line in lines))
+    write_atomic(out / "report.json", json.dumps(report, indent=1) + "\n")
+    rows = {(entry.name, entry.row): entry.pair for entry in benchmark_pairs}
+    # The least similar first: they show whether a limit is too loose.
+    best_matches = sorted((hits[0] for hits in by_pair.values()), key=lambda match: match.similarity)
+    examples = [_side_by_side(match, pairs, rows) for match in best_matches[:SHOWN]]
+    page = (
+        page_environment("rewardlab.curation")
+        .get_template("contamination.html")
+        .render(report=report, columns=COLUMNS, limits=LIMITS, table=contamination_rows(report), shown=examples)
+    )
+    write_atomic(out / "report.html", page)
+    write_parquet((pair for index, pair in enumerate(pairs) if index not in removed), out / CLEAN)
+
+
+def _side_by_side(
+    match: Match, pairs: Sequence[PreferencePair], rows: dict[tuple[str, int], PreferencePair]
+) -> dict[str, object]:
+    sides = []
+    for title, pair in (
+        (f"training row {match.index}", pairs[match.index]),
+        (f"{match.name} row {match.row}", rows[match.name, match.row]),
+    ):
+        urls = [to_data_url(thumbnail(image)) for image in pair.images[:2]]
+        sides.append({"title": title, "question": pair.question, "responses": pair.responses, "images": urls})
+    return {"what": match.what, "similarity": match.similarity, "sides": sides}
+
+
+COLUMNS = (
+    *("benchmark", "same image", "same prompt", "same answer", "all the same", "pairs removed", "of its rows"),
+    "same prompt, another image",
+)
+LIMITS = {
+    "image_bits": "bits of 64 in which hashes of one picture may differ",
+    "image_change": "change of a thumbnail, of its contrast",
+    "image_shift": "change of its mean colour, levels of 255",
+    "similarity": "least similarity of texts (Jaccard, word triples)",
+    "least_words": "fewest words of a text that is compared",
+}
+KEYS = ("image", "prompt", "answer", "whole pair", "contained", "benchmark_rows", OTHER_IMAGE, BOILERPLATE)
+
+
+def contamination_rows(report: ContaminationReport) -> list[tuple[str, ...]]:
+    return [(name, *(f"{counts[key]:,}" for key in KEYS)) for name, counts in report["by_benchmark"].items()]
+
+
+def contamination_markdown(report: ContaminationReport) -> str:
+    """Return the report for a terminal."""
+    lines = markdown_table(COLUMNS, contamination_rows(report))
+    totals = f"{report['num_removed']:,} of {report['num_pairs']:,} training pairs removed, {report['num_kept']:,} kept."
+    sources = ", ".join(f"{name} {count:,}" for name, count in report["removed_by_source"].items())
+    return "\n".join([*lines, "", totals, *([f"Removed by source: {sources}."] if sources else []), *report["notes"]])

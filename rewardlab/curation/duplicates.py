@@ -1,21 +1,23 @@
-"""Pairs that a set holds twice: of the same pictures, and nearly the same words.
+"""Pairs of one set that repeat each other, or share a picture.
 
-Candidates by MinHash (locality-sensitive: eight bands of eight), confirmed by the exact Jaccard similarity of question and
-responses each for itself, and by the pictures. What is kept of a pair is some 2 kB.
+Repeated pairs: candidates by MinHash (locality-sensitive: eight bands of eight), confirmed by the exact Jaccard similarity of
+the question and of each response, and by the pictures; about 2 kB are kept of a pair. Groups that share a picture, or a copy of
+it, stay together when a set is split.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
 import numpy as np
 from datasketch import MinHash
 
-from rewardlab.curation.decontaminate import SHINGLE
-from rewardlab.curation.image_hashes import ImageLimits, Picture
+from rewardlab.curation.decontaminate import SHINGLE, pair_images
+from rewardlab.curation.image_hashes import ImageLimits, Picture, PictureIndex, picture_of
 from rewardlab.data.texts import words_of
 from rewardlab.types import PreferencePair
 
@@ -24,7 +26,7 @@ BANDS, ROWS = 8, 8  # finds 99 % of what is alike by 0.9, and looks at 38 % of w
 
 @dataclass(frozen=True)
 class PictureSketch:
-    """What is kept of a picture: hashes, mean colour, and 8 by 8 thumbnail less that, as whole levels."""
+    """The hashes of a picture, its mean colour, and its 8 by 8 thumbnail minus that colour, as whole levels."""
 
     pixels: bytes
     bits: int
@@ -50,7 +52,7 @@ class PictureSketch:
 
 @dataclass(frozen=True)
 class EarlierPair:
-    """The pair that was there first."""
+    """A pair that later ones may repeat."""
 
     pair_id: str
     texts: tuple[np.ndarray, np.ndarray, np.ndarray]  # of question and responses
@@ -67,9 +69,7 @@ class Duplicate:
 
 
 def grams_of(text: str) -> np.ndarray:
-    """Return hashes of its runs of three words, [N] uint32; of a shorter text, of all of it. As many hashes as different runs,
-    but for one collision in four thousand million.
-    """
+    """Return hashes of a text's runs of three words, [N] uint32, or the hash of a shorter text."""
     words = np.array([crc32(word.encode(errors="replace")) for word in words_of(text)], dtype=np.uint64)
     if len(words) < SHINGLE:
         return np.array([crc32(words.tobytes())], dtype=np.uint32)
@@ -111,7 +111,7 @@ class Duplicates:
         return [row.tobytes() for row in values]
 
     def _repeats(self, earlier: EarlierPair, candidate: EarlierPair) -> Duplicate | None:
-        """Compare question by question, picture by picture, and each response with both of the other's."""
+        """Compare questions, pictures, and each response with both of the other pair's."""
         limits = ImageLimits()
         if len(earlier.pictures) != len(candidate.pictures) or not self._alike(earlier.texts[0], candidate.texts[0]):
             return None
@@ -121,7 +121,7 @@ class Duplicates:
             return None
         if not all(old.is_near(new, limits) for old, new in zip(earlier.pictures, candidate.pictures, strict=True)):
             return None
-        if straight and crossed:  # all four are alike: nobody can say which is which
+        if straight and crossed:  # all four are alike, so labels cannot be compared
             return Duplicate(earlier.pair_id, contradicts=False)
         labelled = None not in (earlier.preferred, candidate.preferred)
         return Duplicate(earlier.pair_id, contradicts=labelled and (earlier.preferred == candidate.preferred) != straight)
@@ -133,3 +133,56 @@ class Duplicates:
 
 def _itself(value: int) -> int:
     return value
+
+
+class Groups:
+    """Union-find over numbers."""
+
+    def __init__(self) -> None:
+        self._parent: list[int] = []
+
+    def new(self) -> int:
+        self._parent.append(len(self._parent))
+        return len(self._parent) - 1
+
+    def root(self, item: int) -> int:
+        while self._parent[item] != item:
+            self._parent[item] = self._parent[self._parent[item]]
+            item = self._parent[item]
+        return item
+
+    def join(self, first: int, second: int) -> None:
+        low, high = sorted((self.root(first), self.root(second)))
+        self._parent[high] = low
+
+
+def picture_groups(
+    pairs: Iterable[PreferencePair], advance: Callable[[int], None], limits: ImageLimits | None = None
+) -> list[int]:
+    """Return the group of each pair, by its number: pairs of one picture (copied, re-encoded, resized) are in one group."""
+    groups, index = Groups(), PictureIndex[int](limits or ImageLimits())
+    questions, numbers = dict[tuple[str, ...], int](), list[int]()
+    for pair in pairs:
+        number = groups.new()
+        numbers.append(number)
+        for image in pair_images(pair):
+            picture = picture_of(image)
+            for other in index.find(picture):
+                groups.join(number, other)
+            index.put(picture, groups.root(number), image)
+        if not pair_images(pair):
+            groups.join(number, questions.setdefault(tuple(words_of(pair.question)), number))
+        advance(1)
+    return [groups.root(number) for number in numbers]
+
+
+def hold_out_groups(groups: Sequence[int], share: float, seed: int) -> set[int]:
+    """Return the groups to hold out: in a random order by ``seed``, each that still fits into the fraction ``share`` of the
+    pairs. The held-out part may be smaller than ``share``, never larger."""
+    sizes = Counter(groups)
+    room, held_back = int(share * len(groups)), set()
+    for group in sorted(sizes, key=lambda group: hashlib.sha256(f"{seed} {group}".encode()).digest()):
+        if sizes[group] <= room:
+            held_back.add(group)
+            room -= sizes[group]
+    return held_back

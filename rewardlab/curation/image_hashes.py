@@ -1,11 +1,11 @@
-"""Is this that picture? Re-encoded, resized, a little brighter, cropped by up to a tenth of a side: yes. With its views also
-mirrored, in grey, and with a plain border around it; of pictures of many shades, such as photographs, with another contrast or
-brightness. Repainted, rotated, side by side with another: no.
+"""Find copies of a picture: re-encoded, resized, a little brighter, cropped by up to a tenth of a side; with its views also
+mirrored, in grey, and with a plain border; for pictures of many shades, such as photographs, with another contrast or
+brightness. Repainted, rotated or combined pictures are not found.
 
-Equal pixels, or a perceptual hash (DCT, 64 bits) that is near, confirmed on thumbnails: pages, charts and drawings have near
-hashes and differ by what is drawn on them, so that a difference is measured against the picture's own contrast. A crop is
-looked for among the hashes of the known picture's own crops, and confirmed by the crop that fits best. Some copies of pictures
-with nothing on them, such as a piece of sky, are not found.
+Copies have equal pixels, or near perceptual hashes (DCT, 64 bits) and near thumbnails: pages, charts and drawings have near
+hashes and differ in what is drawn on them, so that a difference is measured against the picture's own contrast. Crops are
+found by the hashes of the known picture's crops, and confirmed by the crop that fits best. Some copies of almost empty
+pictures, such as a piece of sky, are not found.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class ImageLimits:
 
 @dataclass(frozen=True)
 class Picture:
-    """What images are compared by: hash of the pixels, perceptual hash as 8 bytes, mean colour, a small RGB copy less that.
+    """The hash of an image's pixels, its perceptual hash as 8 bytes, its mean colour, and a small RGB copy minus that colour.
 
-    ``views`` are what else it may be a copy of: its mirror image, what stands within its border, and that mirrored.
+    ``views``: its mirror image, its content within a border, and that mirrored.
     """
 
     pixels: bytes
@@ -78,19 +78,17 @@ class Picture:
 
     @property
     def has_shades(self) -> bool:
-        """Whether it has enough of them to be known by their order alone; a drawing of a few colours is not."""
+        """Return whether it has many shades, unlike a drawing of a few colours."""
         shades = np.sort(np.bincount((self.luminance.ravel() / 8).astype(int).clip(0, 31), minlength=32))
         return float(shades[:-MAIN_SHADES].sum() / shades.sum()) >= LEAST_OTHERS
 
     def change_to(self, other: Picture) -> float:
-        """Return the mean difference of the two by the greater of their contrasts, of which the least is one level; 0 for equal
-        ones.
-        """
+        """Return the mean difference of the two, divided by the greater of their contrasts (at least one level)."""
         return _change(self.small, other.small)
 
     def is_near(self, other: Picture, limits: ImageLimits) -> bool:
-        """Return whether the two are one picture, but for how it was stored; the hashes are not looked at. Where one of them is
-        grey, the other's colours do not count."""
+        """Return whether the two are copies of one picture, without their hashes. If one of them is grey, the other's colours
+        do not count."""
         if self.is_grey != other.is_grey:
             mine, theirs = self.luminance, other.luminance
             shift = abs(float(mine.mean() - theirs.mean()))
@@ -123,7 +121,7 @@ def _thumbnail(image: Image.Image) -> tuple[np.ndarray, np.ndarray]:
 
 
 def picture_of(image: bytes, *, views: bool = False) -> Picture:
-    """Return what an image is compared by, with its views where they are wanted. Raises MediaError."""
+    """Return the picture of an image, with its views if ``views``. Raises MediaError."""
     decoded = decode_image(image)
     digest = hashlib.sha256(repr(decoded.size).encode() + decoded.tobytes()).digest()
     return Picture(digest, _bits(decoded), *_thumbnail(decoded), _views(decoded) if views else ())
@@ -139,7 +137,7 @@ def _views(image: Image.Image) -> tuple[Picture, ...]:
 
 
 def without_border(image: Image.Image) -> Image.Image | None:
-    """Return what stands within a plain border of one colour, None where there is no border, or too little within it."""
+    """Return the content within a plain border of one colour, None without a border, or with too little content."""
     corner = Image.new("RGB", image.size, image.getpixel((0, 0)))
     differs = (
         ImageChops.difference(image.convert("RGB"), corner).convert("L").point(lambda level: 255 * (level > BORDER_LEVELS))
@@ -164,7 +162,7 @@ CROPS: tuple[Box, ...] = tuple(
 
 
 class PictureIndex(Generic[Owner]):
-    """Pictures and whose they are, to look others up in. With ``crops`` those cropped from one of them are found, too."""
+    """An index of pictures and their owners. With ``crops`` crops of them are found, too."""
 
     def __init__(self, limits: ImageLimits, *, crops: bool = False) -> None:
         self._limits, self._crops = limits, crops
@@ -199,9 +197,8 @@ class PictureIndex(Generic[Owner]):
         self._owners[picture.pixels].add(owner)
 
     def find(self, query: Picture) -> dict[Owner, float]:
-        """Return owners of this picture, of one nearly it, or of one of its views, and their similarity: 1 for equal pixels,
-        else 1 - differing bits / 64, below 1.
-        """
+        """Return the owners of copies of this picture or of its views, and their similarity: 1 for equal pixels, else 1 -
+        differing bits / 64, below 1."""
         if not self._pictures:
             return {}
         similarities = self._find(query)
@@ -222,7 +219,7 @@ class PictureIndex(Generic[Owner]):
         return similarities
 
     def _is_crop(self, query: Picture, number: int, place: int) -> bool:
-        """Return whether it is what some crop of a known picture shows, begun at the crop of the nearest hash."""
+        """Return whether a crop of a known picture shows the same; the search starts at the crop with the nearest hash."""
         source = self._kept[number]
 
         def change(box: Box) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What a set of pairs holds, in numbers and to look at: counts, balance, lengths, how far "longer wins" gets, example pairs."""
+"""Statistics of a set of pairs, and a page of examples: counts, balance, lengths, how often the longer response wins."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bin_of(value: int, edges: Sequence[int]) -> int:
 
 
 class Overview:
-    """Grows pair by pair; of the pairs themselves it keeps :data:`SHOWN`, drawn by the seed."""
+    """Statistics that grow pair by pair, with :data:`SHOWN` example pairs sampled by the seed."""
 
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
@@ -80,9 +80,8 @@ class Overview:
             heapq.heapreplace(self._examples, item)
 
     def numbers(self) -> dict[str, Any]:
-        """Return the counts. ``longer_wins``: of labelled pairs whose responses differ in length, how often the longer is
-        preferred.
-        """
+        """Return the counts. ``longer_wins``: the fraction of labelled pairs of different lengths in which the longer response
+        is preferred."""
         ordered = {
             name: dict(sorted(counts.items(), key=lambda item: (isinstance(item[0], str), item[0])))
             if not all(isinstance(value, str) for value in counts)
@@ -129,7 +128,7 @@ MOST_BARS = 12
 
 
 def charts_of(numbers: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return bars to draw: of each count with more than one value, the first twelve and the rest together."""
+    """Return bar charts of the counts with more than one value: the first twelve values and the rest together."""
     charts = []
     for name, title in CHARTS.items():
         counts = numbers.get(name, {})
@@ -148,7 +147,7 @@ MOST_VALUES = 6
 
 
 def summary_lines(numbers: dict[str, Any]) -> list[str]:
-    """Return the numbers of a set as a table to read: a line for each count, its values by their number."""
+    """Return the numbers of a set as lines of a table: one for each count, its most frequent values first."""
     total, rows = numbers["num_pairs"], [("pairs", f"{numbers['num_pairs']:,}")]
     rows.append(("different images", f"{numbers['num_distinct_images']:,}"))
     for name in ("preferred", "order", "source", "category", "licence", "level", "attempts", "images"):

@@ -1,9 +1,8 @@
-"""Is a judgment fit to teach from? What is taken out of a cold-start set, each rule with its reason and its count.
+"""Remove judgments of a cold-start set that are not fit to teach from, each with its reason.
 
-*contradiction*: the reasoning favours the other response, by a consistency judge (or asked of nobody). *leaked label*: it
-speaks of a label it was told, which no judge will have. *collapse*: its opening is everybody's: of judgments that begin with
-the same words only so many are kept, or the student learns a template. *length*: far from the others of its set. Pure but for
-the judge that is asked.
+*contradiction*: the reasoning favours the other response, by a consistency judge (optional). *leaked label*: it refers to a
+label, which no judge will have. *collapse*: too many judgments begin with the same words, which would teach a template.
+*length*: an outlier in its set.
 """
 
 from __future__ import annotations
@@ -50,24 +49,25 @@ _LEAKS = re.compile(
 
 
 def leaks_label(judgment: str) -> bool:
-    """Return whether it appeals to a label. A scene's own label ("the bottle's label says") is none."""
+    """Return whether a judgment refers to its label. A label in the scene ("the bottle's label says") does not count."""
     return _LEAKS.search(judgment) is not None and not re.search(
         r"\b(?:bottle|box|can|jar|product|price)'?s? label\b", judgment
     )
 
 
 def length_fences(lengths: Sequence[int], most: float = FENCE) -> tuple[float, float]:
-    """Return (shortest, longest) that is no outlier: so many interquartile ranges of the logarithms beyond the quartiles."""
+    """Return the (shortest, longest) length that is no outlier: ``most`` interquartile ranges of log lengths beyond the
+    quartiles."""
     low, high = np.quantile(np.log([max(1, length) for length in lengths]), [0.25, 0.75])
     spread = max(high - low, 0.05)
     return math.exp(low - most * spread), math.exp(high + most * spread)
 
 
 class JudgmentChecker(Protocol):
-    """-1 where a reasoning favours the other verdict, 0 where nobody can tell, +1 where it agrees."""
+    """Scores a reasoning: -1 if it favours the other verdict, 0 if unclear, +1 if it agrees."""
 
     async def check(self) -> None:
-        """Raise EndpointError where nobody would answer."""
+        """Raise EndpointError if the endpoint does not answer."""
         ...
 
     async def score(self, question: str, reasoning: str, verdict: Choice) -> int: ...
@@ -77,7 +77,7 @@ class JudgmentChecker(Protocol):
 
 @dataclass(frozen=True)
 class Rules:
-    """``most_alike``: judgments kept of those with one opening, as a share of all (0..1; 1: any number)."""
+    """``most_alike``: most judgments with the same opening, as a fraction of all (1: any number)."""
 
     most_alike: float = 0.02
     length_fence: float = FENCE
@@ -86,7 +86,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class FilterFindings:
-    """Why each pair (by its place) is taken out; the others stay. ``unclear`` contradiction checks keep theirs."""
+    """The reason for each removed pair, by its index; ``unclear`` contradiction checks keep their pairs."""
 
     reasons: dict[int, str]
     openings: list[tuple[str, int]]
@@ -113,11 +113,8 @@ async def _contradictions(pairs: Sequence[tuple[int, PreferencePair]], judge: Ju
 
 
 def examine_judgments(pairs: Iterable[PreferencePair], rules: Rules, judge: JudgmentChecker | None = None) -> FilterFindings:
-    """Return what is wrong with the judgments of ``pairs``; pairs without one are skipped.
-
-    A pair has the first reason that applies: leaked label, length, contradiction, collapse. Collapse keeps the first ones of an
-    opening.
-    """
+    """Return why judgments of ``pairs`` are removed; pairs without one are skipped. The first reason that applies counts:
+    leaked label, length, contradiction, collapse (which keeps the first judgments of an opening)."""
     with_judgment = [(place, pair) for place, pair in enumerate(pairs) if pair.judgment]
     if not with_judgment:
         return FilterFindings({}, [], (0.0, 0.0))
@@ -155,9 +152,8 @@ def filter_set(
     endpoint: tuple[str | None, str] = (None, ""),
     allow_columns: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Write ``kept.parquet``, ``filtered.jsonl`` and ``report.json`` into ``out``; returns the report. ``endpoint``: base URL
-    and model of the consistency judge, None: nobody is asked. Raises OutputError where ``out`` holds a result.
-    """
+    """Write ``kept.parquet``, ``filtered.jsonl`` and ``report.json`` into ``out``; return the report. ``endpoint``: base URL
+    (None: no check) and model of the consistency judge. Raises OutputError if ``out`` holds a result."""
     if (out / REPORT).exists():
         raise OutputError(f"{out / REPORT}: exists already; choose another --out")
     pairs = PairSet(data, images=images, frames=None, allow_columns=allow_columns)
@@ -195,7 +191,7 @@ def filter_set(
 
 
 class ConsistencyEndpoint:
-    """A consistency judge behind an endpoint; a failure or an unclear answer is 0, and keeps its pair."""
+    """A consistency judge behind an endpoint; a failure or an unclear answer scores 0."""
 
     def __init__(self, url: str, model: str) -> None:
         self._url, self._model, self._api_key = url, model, os.environ.get("OPENAI_API_KEY", "none")

@@ -20,23 +20,23 @@ from rewardlab.errors import ConfigError, DataError, OutputError
 
 @contextmanager
 def undamaged(path: Path, number: int) -> Iterator[None]:
-    """Raise DataError, with the cure, where what is read of line ``number`` of a log lacks a key or is of another kind."""
+    """Raise DataError if reading line ``number`` of a log finds a missing key or a value of another kind."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(
             f"{path}, line {number}: damaged ({what}); restore it, or delete the line and run the same command again: what it "
-            "held is asked for anew"
+            "held is requested anew"
         ) from error
 
 
 class AppendLog:
     """The log at ``path`` of the run that ``identity`` describes, opened or continued; ``rows`` are the rows already in it.
 
-    ``is_worth`` says of a row whether it holds anything that would be lost: the log of another run is taken over where no row
-    does. Raises ConfigError if the file belongs to another run, DataError if a line is damaged, OutputError if the path cannot
-    be written or another process has locked it.
+    ``is_worth`` tells whether a row holds anything that would be lost: the log of another run is overwritten if no row does.
+    Raises ConfigError if the file belongs to another run, DataError if a line is damaged, OutputError if the path cannot be
+    written or another process has locked it.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class AppendLog:
         rows = list(self._stored())
         stored = rows[0].get("identity") if rows else None
         empty = not rows or (rows[0].keys() == {"identity"} and not any(map(self._is_worth, rows[1:])))
-        if empty and stored != identity:  # nothing is in it yet that could be lost
+        if empty and stored != identity:  # nothing in it could be lost
             os.ftruncate(self._file, 0)
             self.append({"identity": identity})
             return []
@@ -74,7 +74,7 @@ class AppendLog:
         return rows[1:]
 
     def _stored(self) -> Iterator[dict[str, Any]]:
-        """Yield the rows of the file, the first one included; a last line that is cut off is taken away."""
+        """Yield the rows of the file, including the first; truncate an incomplete last line."""
         place = 0
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):

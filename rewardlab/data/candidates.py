@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.data.columns import CANDIDATE_COLUMNS, AllowedColumns
-from rewardlab.data.pairs import rows_of
+from rewardlab.data.row_files import rows_of
 from rewardlab.data.rows import Files
 from rewardlab.errors import DataError
 from rewardlab.types import Candidates
@@ -20,8 +20,8 @@ def read_candidates(path: Path, *, images: Path | None = None, allow_columns: Co
     """Return all rows of a file: ``question, responses``, and optionally ``images, best`` (index of the best one, or a list of
     equally good ones), ``group, id``; or as RewardBench 2 has them, ``prompt, chosen, rejected, subset``, the right ones first.
 
-    ``allow_columns``: that are not read and may be there, by name, or "all" without media. Raises DataError or MediaError for
-    the first bad row, and for a file without any.
+    ``allow_columns`` as :func:`rewardlab.data.pairs.validate_rows` takes them. Raises DataError or MediaError for the first bad
+    row, and for a file without rows.
     """
     folder, columns = images or path.parent, AllowedColumns.of(allow_columns)
     with closing(rows_of(path)) as rows:

@@ -1,60 +1,24 @@
-"""Which columns of a row are read. One of another name is an error: a pair without its picture reads like any other."""
+"""Columns that are read. One of another name is an error: a pair without its picture would pass for any other."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any
 
 from rewardlab.errors import DataError
 from rewardlab.reporting.progress import log_line
+from rewardlab.types import PreferencePair
 
-PAIR_COLUMNS = frozenset(
-    [
-        "pair_id",
-        "question",
-        "images",
-        "videos",
-        "responses",
-        "response_images",
-        "preferred",
-        "category",
-        "source",
-        "licence",
-        "level",
-        "attempts",
-        "teacher_share",
-        "order",
-        "judgment",
-        "provenance",
-    ]
-)
-CANDIDATE_COLUMNS = frozenset(
-    [
-        "id",
-        "question",
-        "prompt",
-        "responses",
-        "chosen",
-        "rejected",
-        "images",
-        "best",
-        "group",
-        "subset",
-        # RewardBench 2 has these, and nothing is decided by them:
-        "num_correct",
-        "num_incorrect",
-        "total_completions",
-        "models",
-        "additional_metadata",
-    ]
-)
+PAIR_COLUMNS = frozenset(column.name for column in fields(PreferencePair))
+_REWARDBENCH2 = "num_correct num_incorrect total_completions models additional_metadata"  # columns that decide nothing
+CANDIDATE_COLUMNS = frozenset(f"id question prompt responses chosen rejected images best group subset {_REWARDBENCH2}".split())
 ALL = "all"
 FLAG = "--allow-columns"
 
-# What other formats call a column, in lower case without `_` and a plural's s, behind the column that is read.
+# Names of a column in other formats, in lower case, without `_` and a plural's s.
 _ALIASES = {
     "images": "image img pic picture photo photograph screenshot figure imagepath imagefile imageurl imagebyte picturepath "
     "pictureurl pictureid photopath photourl imageid",
@@ -71,7 +35,7 @@ _VIDEO = re.compile(r"\.(mp4|mov|webm|mkv|avi)$", re.I)
 
 
 def nearest_column(name: str, known: Collection[str]) -> str | None:
-    """Return the column of ``known`` that a name most likely stands for, None where it is like none."""
+    """Return the column of ``known`` that a name most likely means, None if it is like none."""
     plain = name.lower().replace("_", "").replace("-", "").replace(" ", "")
     singular = plain if plain in _OTHER_NAMES else plain.removesuffix("s")
     if (other := _OTHER_NAMES.get(singular)) in known:
@@ -82,8 +46,8 @@ def nearest_column(name: str, known: Collection[str]) -> str | None:
 
 
 def looks_like_media(value: Any) -> bool:
-    """Return whether a value is an image or a video, as far as its kind or its name tells: bytes, a data URL, a path that ends
-    as such files do, ``{"bytes", "path"}``, or a list with one of these."""
+    """Return whether a value looks like an image or a video: bytes, a data URL, a path with the suffix of one, ``{"bytes",
+    "path"}``, or a list with one of these."""
     if isinstance(value, Mapping):
         return bool(value.keys() & {"bytes", "path"})
     if isinstance(value, list | tuple):
@@ -94,7 +58,7 @@ def looks_like_media(value: Any) -> bool:
 
 
 def _medium(value: Any, known: Collection[str]) -> str | None:
-    """Return the column of ``known`` for a value that :func:`looks_like_media`; the ending of its name tells a video."""
+    """Return the column of ``known`` for a value that :func:`looks_like_media`; its suffix indicates a video."""
     if not looks_like_media(value):
         return None
     if isinstance(value, list | tuple):
@@ -106,8 +70,7 @@ def _medium(value: Any, known: Collection[str]) -> str | None:
 
 
 class UnreadColumnsError(DataError):
-    """A row has columns that are not read, each with words on what may be meant. ``rest`` is the row without them: a pair, or
-    the error that it has besides."""
+    """A row has columns that are not read, each with a suggestion. ``rest``: the pair of the row without them, or its error."""
 
     def __init__(self, where: str, columns: Mapping[str, str]) -> None:
         super().__init__(f"{where}: {unread_words(columns)}")
@@ -116,7 +79,7 @@ class UnreadColumnsError(DataError):
 
 
 def unread_words(columns: Mapping[str, str]) -> str:
-    """Return the sentence on columns that are not read: all of them, what each may mean, and the cure."""
+    """Return the sentence on columns that are not read, with suggestions and the cure."""
     flag = f"{FLAG} {','.join(columns)}"
     if len(columns) == 1:
         [(name, meant)] = columns.items()
@@ -127,19 +90,19 @@ def unread_words(columns: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True)
 class AllowedColumns:
-    """Columns that may stand in a row and are not read: by name, or all but those that hold media. Each is logged once."""
+    """Columns that may be in a row and are not read: by name, or all but those that hold media. Each is logged once."""
 
     names: frozenset[str] = frozenset()
     logged: set[str] = field(default_factory=set, compare=False)
 
     @staticmethod
     def of(names: Iterable[str] = ()) -> AllowedColumns:
-        """Return what ``names`` allow; "all" stands for every column without media."""
+        """Return the allowed ``names``; "all" allows every column without media."""
         return AllowedColumns(frozenset(name.strip() for name in names if name.strip()))
 
     def unread(self, row: Mapping[str, Any], where: str, known: frozenset[str] = PAIR_COLUMNS) -> UnreadColumnsError | None:
-        """Return the error of all columns that are neither known nor allowed and hold something, None where there is none. An
-        index that pandas wrote is passed over: a name that begins with ``__``, none, or "Unnamed: 0"."""
+        """Return the error of all non-empty columns that are neither known nor allowed, or None. An index that pandas wrote is
+        ignored: a name that begins with ``__``, an empty name, or "Unnamed: 0"."""
         if row.keys() <= known:
             return None
         unread: dict[str, str] = {}

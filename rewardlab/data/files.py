@@ -1,4 +1,4 @@
-"""Text files that are whole or absent, whenever the process is killed."""
+"""Files that are whole or absent, and folders that are marked until they are whole, whenever the process is killed."""
 
 from __future__ import annotations
 
@@ -9,27 +9,25 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from rewardlab.errors import DataError, OutputError
 
+UNFINISHED = ".unfinished"  # marks a folder of shards that is not whole, and ours to remove
+SHARD_FILES = "part-*.parquet"
 _LOCKS: list[int] = []
 
 
 def read_lines(path: Path) -> list[str]:
-    """Return the lines of a text file. ``str.splitlines`` would also break at U+2028 and its kin, which JSON leaves as they
-    are.
-    """
+    """Return the lines of a text file; ``str.splitlines`` would also break at U+2028, which JSON leaves as it is."""
     lines = path.read_text(encoding="utf-8").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
 def read_complete_lines(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a JSON lines file that may still be written to, without a last line that is cut off; [] if there is no
-    file.
-    """
+    """Return the rows of a JSON lines file that may still grow, without an incomplete last line; [] if there is no file."""
     return list(complete_lines(path))
 
 
@@ -44,8 +42,8 @@ def complete_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def json_fault(error: ValueError, text: str = "") -> str:
-    """Return why JSON cannot be read; ``text``: that of a file, whose line is named. Python's own words of a number that is too
-    long for it are advice for who writes programs."""
+    """Return why JSON cannot be read. For a number that is too long for Python, whose own message is advice for programmers,
+    name its line in the file's ``text``."""
     if isinstance(error, json.JSONDecodeError) or "int_max_str_digits" not in str(error):
         return str(error)
     most = sys.get_int_max_str_digits()
@@ -55,13 +53,12 @@ def json_fault(error: ValueError, text: str = "") -> str:
 
 
 def leads_out(path: str) -> bool:
-    """Return whether a relative path leaves, by ``..``, the folder that it starts at; links count as what they are named."""
+    """Return whether a relative path leaves, by ``..``, the folder that it starts at; links are not followed."""
     return not os.path.isabs(path) and os.path.normpath(path).split(os.sep)[0] == os.pardir
 
 
 def place_in_file(path: Path, file: Path, line: int | None) -> str:
-    """Return the words behind a row's number in the set ``path``: " (b.jsonl, line 4)", as far as they are known and no
-    matter of course."""
+    """Return the words behind a row's number in the set ``path``: " (b.jsonl, line 4)"; the file only if it is not the set."""
     parts = [*([file.name] if file != path else []), *([f"line {line:,}"] if line is not None else [])]
     return f" ({', '.join(parts)})" if parts else ""
 
@@ -73,8 +70,8 @@ def sha256_of(path: Path) -> str:
 
 
 def data_hash(path: Path) -> str:
-    """Return 16 hex digits of what a data file, or all data files within a folder, hold; their names count. Raise DataError
-    where there is none."""
+    """Return 16 hex digits of the content of a data file, or of the names and contents of a folder's data files. Raise
+    DataError if there is none."""
     if not path.exists():
         raise DataError(f"{path}: no such file or folder; expected a data file")
     if not path.is_dir():
@@ -85,12 +82,8 @@ def data_hash(path: Path) -> str:
 
 
 def lock_folder(folder: Path) -> None:
-    """Keep other processes out of ``folder`` until this one ends, however it ends. Raises OutputError where one is in it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be written ({error.strerror}); choose a writable --out") from error
+    """Keep other processes out of ``folder`` until this one ends. Raises OutputError if another process is in it."""
+    lock = _open_lock(folder / ".lock")
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -114,3 +107,49 @@ def write_atomic(path: Path, text: str) -> None:
             partial.unlink(missing_ok=True)
         reason = getattr(error, "strerror", None) or error
         raise OutputError(f"{path}: cannot be written ({reason}); choose a writable --out") from error
+
+
+@contextmanager
+def mark_unfinished(folder: Path) -> Iterator[None]:
+    """Keep ``folder`` marked as unfinished until the block ends. After a kill or an error the mark stays, and the next call
+    removes the shards. A second writer is kept out.
+
+    Raise OutputError if the folder holds shards without a mark (old pairs would stay among new ones), if another process writes
+    in it, or if it cannot be written.
+    """
+    mark = folder / UNFINISHED
+    lock = _lock_mark(mark)
+    try:
+        for old in [*folder.glob(SHARD_FILES), *folder.glob("part-*.partial")]:
+            old.unlink()
+        yield
+        mark.unlink()
+    finally:
+        os.close(lock)
+
+
+def _lock_mark(mark: Path) -> int:
+    """Return the file descriptor of the mark, whose lock ends with it. Raise OutputError as :func:`mark_unfinished` does."""
+    folder = mark.parent
+    if not mark.exists() and (shards := sorted(folder.glob(SHARD_FILES))):
+        raise OutputError(
+            f"{folder}: holds shards already ({shards[0].name}) that no command left unfinished; choose another --out, or "
+            "remove them"
+        )
+    lock = _open_lock(mark)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.fstat(lock).st_nlink:  # its owner has just finished, and removed it
+            raise BlockingIOError
+    except OSError as error:
+        os.close(lock)
+        raise OutputError(f"{folder}: another process is writing in it; wait for it or stop it") from error
+    return lock
+
+
+def _open_lock(path: Path) -> int:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return os.open(path, os.O_RDWR | os.O_CREAT)
+    except OSError as error:
+        raise OutputError(f"{path.parent}: cannot be written ({error.strerror}); choose a writable --out") from error

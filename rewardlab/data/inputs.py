@@ -1,4 +1,4 @@
-"""Pairs as a program has them: rows of texts beside images that are paths, bytes, PIL images, data URLs or allowed URLs."""
+"""Pairs from Python objects: texts with images that are paths, bytes, PIL images, data URLs or allowed URLs."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def pair_of(
 ) -> PreferencePair:
     """Return a checked pair of a pair, or of a row with the columns of :mod:`rewardlab.data.rows`.
 
-    Only question and responses are required; images may be whatever :func:`load_image` takes, videos paths or bytes, shown as
-    ``frames`` by ``policy``. Raise DataError or MediaError, naming the pair by ``number``.
+    Only question and responses are required. Images may be anything that :func:`load_image` takes; videos are paths or bytes,
+    sampled to ``frames`` by ``policy``. Raise DataError or MediaError, naming the pair by ``number``.
     """
     where = f"pair {number}"
     if isinstance(value, PreferencePair):
@@ -110,8 +110,7 @@ def _embedded(value: Any, urls: AllowedUrls, where: str) -> Any:
 
 
 def _parts(value: Any, urls: AllowedUrls, where: str) -> Any:
-    """Return a text, or parts with the images among them as ``{"bytes"}``; what is neither is returned for ``from_row`` to
-    refuse."""
+    """Return a text, or parts with their images as ``{"bytes"}``; ``from_row`` refuses anything else."""
     if isinstance(value, list | tuple):
         return [_parts(item, urls, where) for item in value]
     if isinstance(value, Mapping) and value.get("type") == "image":

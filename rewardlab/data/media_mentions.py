@@ -1,4 +1,4 @@
-"""How many pairs have media, and how many questions speak of an image that is not there."""
+"""Count pairs with media, and questions that mention an image that the pair does not have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 
-LEAST_SHARE = 0.1  # of the questions of a set without any media: a few speak of images in passing
+LEAST_SHARE = 0.1  # of the questions of a set without media: a few mention images in passing
 
 _MEDIUM = r"(?:image|picture|photo|photograph|screenshot|video)s?\b"
 _MENTION = re.compile(
@@ -22,14 +22,14 @@ _MENTION = re.compile(
 
 
 def mentions_media(question: str) -> bool:
-    """Return whether a question speaks of an image or video that it is shown with, as far as its words tell."""
+    """Return whether the words of a question refer to an image or video that comes with it."""
     return bool(_MENTION.search(question))
 
 
 @dataclass
 class MediaCount:
-    """A count over the pairs of a set; ``num_mentions`` are questions without any media that speak of an image or video,
-    ``first_mention`` the number of the first."""
+    """A count over the pairs of a set; ``num_mentions``: questions without media that refer to an image or video,
+    ``first_mention``: the number of the first."""
 
     num_pairs: int = 0
     num_with_media: int = 0
@@ -52,7 +52,7 @@ class MediaCount:
             yield pair
 
     def notes(self) -> list[str]:
-        """Return what is odd: pairs without media beside others that have some, questions about an image that is not there."""
+        """Return warnings: some pairs have media and others none, questions refer to missing images."""
         without, notes = self.num_pairs - self.num_with_media, []
         if without and self.num_with_media:
             notes.append(f"{without:,} of {self.num_pairs:,} pairs have no image")
@@ -64,8 +64,8 @@ class MediaCount:
         return notes
 
     def refuse_missing(self, data: str) -> None:
-        """Raise DataError where a question without media speaks of an image and other pairs have some, or in a set without any
-        a share of :data:`LEAST_SHARE` of the questions or more."""
+        """Raise DataError if a question without media refers to an image while other pairs have media, or if a fraction of
+        :data:`LEAST_SHARE` of the questions does in a set without media."""
         if self.num_mentions and (self.num_with_media or self.num_mentions >= LEAST_SHARE * self.num_pairs):
             raise DataError(
                 f"{data}, row {self.first_mention}: the question speaks of an image and the pair has none, as of "
@@ -73,8 +73,7 @@ class MediaCount:
             )
 
     def refuse_blind_set(self, data: str) -> None:
-        """Raise DataError for a set in which nothing has media and a share of :data:`LEAST_SHARE` of the questions or more
-        speak of an image."""
+        """Raise DataError for a set without media of whose questions a fraction of :data:`LEAST_SHARE` refers to images."""
         if not self.num_with_media and self.num_mentions and self.num_mentions >= LEAST_SHARE * self.num_pairs:
             raise DataError(
                 f"{data}: {self.num_mentions:,} of {self.num_pairs:,} questions speak of an image (row {self.first_mention} "

@@ -1,37 +1,230 @@
 """Pairs on disk that are read one at a time, in any order: what training reads, so that memory does not grow with the data.
 
 A :class:`PairTable` goes through its files once, reading texts and leaving embedded media where they are, and keeps a few facts
-of each pair (about 0.3 kB). A pair is read, media and all, when it is taken. Of Parquet that means its row group, which
-:class:`rewardlab.data.pairs.Shard` keeps small; of JSON lines and CSV its lines and the files it names. The rows of a JSON
-list or of a saved dataset are in memory (:mod:`rewardlab.data.row_files`).
+of each pair (about 0.3 kB). A pair is read, media and all, when it is taken: from Parquet with its row group, which
+:class:`rewardlab.data.pairs.Shard` keeps small; from JSON lines by its line. The rows of a CSV, a JSON list or a saved dataset
+are in memory.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import numpy as np
 
-from rewardlab.data.columns import AllowedColumns
+from rewardlab.data.column_mapping import PairForm, rows_in_pair_form
+from rewardlab.data.columns import PAIR_COLUMNS, AllowedColumns
 from rewardlab.data.files import place_in_file
-from rewardlab.data.guessed_mapping import data_files_of
 from rewardlab.data.images import check_image
 from rewardlab.data.media_mentions import MediaCount
-from rewardlab.data.pairs import BadRow, read_row
+from rewardlab.data.pairs import MEDIA_HASH, BadRow, read_row
+from rewardlab.data.parquet import parquet_batches, unreadable_parquet
 from rewardlab.data.qwen_video import VideoPolicy
-from rewardlab.data.row_files import open_rows
+from rewardlab.data.row_files import FileRow, data_files_of, is_checked, parse_line
 from rewardlab.data.rows import FRAMES, Files, media_of, path_of_medium, place_of, with_frames
-from rewardlab.errors import DataError, MediaError
+from rewardlab.errors import DataError, InputError, MediaError
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.types import Order, PreferencePair
+
+MEDIA = ("images", "response_images", "videos")
+MOST_GROUP_BYTES, LARGE_GROUP_BYTES = 512 << 20, 24 << 20  # of a row group, which is read whole for any pair in it
+MOST_HELD_BYTES = 1 << 30  # of a file whose rows are all in memory
+REWRITE = "`rewardlab data convert FILE --out FOLDER` writes it anew, in small ones"
+
+
+class RowFile(Protocol):
+    """A file of rows in pair form, read by number. ``checked``: embedded images were checked when it was written. Except for
+    Parquet, the number of rows and each row are known only after :meth:`light_rows` has ended."""
+
+    path: Path
+    checked: bool
+
+    def __len__(self) -> int: ...
+
+    def row(self, number: int) -> FileRow:
+        """Return row ``number``, from 0. Raise DataError for a file that has changed."""
+        ...
+
+    def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
+        """Yield all rows. Bytes of media may be left out; with ``by_content`` only those that :meth:`identity` covers."""
+        ...
+
+    def identity(self) -> bytes:
+        """Return what changes with embedded media that :meth:`light_rows` leaves out."""
+        ...
+
+
+def open_rows(path: Path) -> RowFile:
+    """Return the rows of a file by its suffix. Raise DataError for one that cannot be read."""
+    kinds: dict[str, Callable[[Path], RowFile]] = {".parquet": ParquetRows, ".jsonl": LineRows}
+    return kinds.get(path.suffix, HeldRows)(path)
+
+
+class ParquetRows:
+    """Rows of a Parquet file; the row group last read stays in memory, one for each thread."""
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self.path, self.checked = path, is_checked(path)
+        with self._readable():
+            self._metadata = pq.read_metadata(path)
+        groups = [self._metadata.row_group(n) for n in range(self._metadata.num_row_groups)]
+        self._form = PairForm.of(path, self._metadata.schema.to_arrow_schema().names)
+        self._media = {*MEDIA, *self._form.media_columns}
+        self._mixes_paths = {name for name in self._media if _holds(groups, name, "bytes") and _holds(groups, name, "path")}
+        self._starts = np.cumsum([0, *(group.num_rows for group in groups)])
+        self._columns = [self._metadata.schema.column(n).path for n in range(len(self._metadata.schema))]
+        largest = max((group.total_byte_size for group in groups), default=0)
+        if largest > MOST_GROUP_BYTES:
+            raise DataError(f"{path}: a row group of {largest >> 20:,} MiB is read whole for each of its pairs; {REWRITE}")
+        if largest > LARGE_GROUP_BYTES:
+            log_line(f"{path}: row groups of up to {largest >> 20} MiB make reading slow; {REWRITE}")
+        self._local = threading.local()
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_local"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._local = threading.local()
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        try:
+            yield
+        except InputError:
+            raise
+        except (OSError, ValueError) as error:  # damaged, or changed while it is read
+            raise unreadable_parquet(self.path, error) from error
+
+    @contextmanager
+    def _file(self) -> Iterator[Any]:
+        import pyarrow.parquet as pq
+
+        with self._readable(), pq.ParquetFile(self.path, metadata=self._metadata) as file:  # mapped pages would count as memory
+            yield file
+
+    def row(self, number: int) -> FileRow:
+        group = bisect_right(self._starts, number) - 1
+        if getattr(self._local, "group", None) != group:
+            with self._file() as file:
+                self._local.table, self._local.group = file.read_row_group(group, use_threads=False), group
+        rows: list[dict[str, Any]] = self._local.table.slice(number - self._starts[group], 1).to_pylist()
+        return self._form.of_row(FileRow(rows[0]), self.path, number)
+
+    def _is_read(self, column: str, by_content: bool) -> bool:
+        """Return whether light rows need a leaf column: all texts; of media their paths, and their bytes if no hash in the file
+        covers them, or if only the bytes tell which of its paths count."""
+        name, _, leaf = column.partition(".")
+        if name in PAIR_COLUMNS and name not in self._media:
+            return True
+        is_needed = name in self._media and by_content and (not self.checked or name in self._mixes_paths)
+        return is_needed or leaf.rpartition(".")[2] != "bytes"
+
+    def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
+        columns = [column for column in self._columns if self._is_read(column, by_content)]
+        with self._file() as file:
+            rows = (row for batch in parquet_batches(file, columns) for row in batch.to_pylist())
+            for number, row in enumerate(rows):
+                yield self._form.of_row(FileRow(row), self.path, number)
+
+    def identity(self) -> bytes:
+        """Return the hash of all media in a file that we wrote."""
+        return bytes((self._metadata.metadata or {}).get(MEDIA_HASH, b""))
+
+
+def _holds(groups: Sequence[Any], name: str, leaf: str) -> bool:
+    """Return whether a leaf ("bytes" or "path") of the media column ``name`` has any value, or the file has no statistics."""
+    chunks = [group.column(n) for group in groups for n in range(group.num_columns)]
+    of_leaf = [c for c in chunks if c.path_in_schema.startswith(f"{name}.") and c.path_in_schema.endswith(f".{leaf}")]
+    return any(
+        chunk.statistics is None or not chunk.statistics.has_null_count or chunk.statistics.null_count < chunk.num_values
+        for chunk in of_leaf
+    )
+
+
+class LineRows:
+    """Rows of JSON lines: their places in the file are in memory, 16 bytes each."""
+
+    checked = False
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._form: PairForm | None = None  # by the first row
+        self._offsets = self._lines = np.empty(0, dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def row(self, number: int) -> FileRow:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._offsets[number])
+                line = int(self._lines[number])
+                stored = FileRow(parse_line(_text_of(file.readline()), self.path, line), line)
+        except OSError as error:
+            raise DataError(f"{self.path}: cannot be read any more ({error.strerror})") from error
+        return (self._form or PairForm()).of_row(stored, self.path, number)
+
+    def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
+        offsets, lines, place = list[int](), list[int](), 0
+        with self.path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                text = _text_of(line)
+                if text.strip():
+                    row = parse_line(text, self.path, number)
+                    if self._form is None and isinstance(row, Mapping):
+                        self._form = PairForm.of(self.path, list(row))
+                    yield (self._form or PairForm()).of_row(FileRow(row, number), self.path, len(lines))
+                    offsets.append(place)
+                    lines.append(number)
+                place += len(line)
+        self._offsets, self._lines = np.array(offsets, dtype=np.int64), np.array(lines, dtype=np.int64)
+
+    def identity(self) -> bytes:
+        return b""
+
+
+def _text_of(line: bytes) -> str:
+    return line.decode("utf-8-sig", "surrogateescape")
+
+
+class HeldRows:
+    """Rows of a CSV, a JSON list or an Arrow file, all of them in memory; a larger set is to be converted first."""
+
+    checked = False
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if (size := path.stat().st_size) > MOST_HELD_BYTES:
+            raise DataError(f"{path}: its {size >> 20:,} MiB would all be held in memory; {REWRITE}")
+        self._rows = list(rows_in_pair_form(path))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def row(self, number: int) -> FileRow:
+        return self._rows[number]
+
+    def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
+        yield from self._rows
+
+    def identity(self) -> bytes:
+        return b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +244,8 @@ class PairFacts:
 
 @dataclass(frozen=True)
 class MediaMarks(Files):
-    """Stands a short mark in for each medium of a row: enough to count them, and with ``by_content`` to notice that others have
-    taken their place. With ``look`` images are looked at, too, as :func:`check_image` does.
-    """
+    """Short marks in place of a row's media: enough to count them, and with ``by_content`` to notice other media in their
+    place. With ``look`` images are checked by :func:`check_image`."""
 
     by_content: bool = False
     look: bool = False
@@ -87,7 +279,7 @@ class MediaMarks(Files):
         return _encoded(f"{path} {_size_of(file)}")
 
     def _was_not_read(self, value: Any) -> bool:
-        """Whether a medium is embedded, and its bytes were left where they are."""
+        """Return whether a medium is embedded and its bytes were not read."""
         return self.checked and isinstance(value, Mapping) and "bytes" not in value and value.get("path") is None
 
     def _number(self) -> bytes:
@@ -100,7 +292,7 @@ def _encoded(text: str) -> bytes:
 
 
 def _size_of(file: Path) -> int:
-    """Return the bytes of a file; 0 where there is none."""
+    """Return the size of a file in bytes; 0 if there is none."""
     try:
         return file.stat().st_size if file.is_file() else 0
     except (OSError, ValueError):
@@ -108,13 +300,13 @@ def _size_of(file: Path) -> int:
 
 
 class PairTable(Sequence[PreferencePair]):
-    """The pairs of a set on disk, read as they are taken; of videos ``frames``, by ``policy`` as a judge's family samples them;
-    ``allow_columns`` as :func:`rewardlab.data.pairs.validate_rows` takes them.
+    """The pairs of a set on disk, read when they are taken; videos become ``frames``, sampled by ``policy``; ``allow_columns``
+    as :func:`rewardlab.data.pairs.validate_rows` takes them.
 
-    ``fingerprint`` names what was read: all texts, and of media their paths and sizes, or the hash of their bytes where these
-    had to be read. Threads and worker processes may share one. Raise DataError at the first row that is no pair, for a set
-    without any, and, unless ``allow_without_images``, for one without media whose questions speak of images. Media are not
-    checked: a pair with an unreadable one raises MediaError when it is taken, or by :meth:`look_at`.
+    ``fingerprint`` is a hash of all texts and, for media, of their paths and sizes, or of their bytes if these had to be read.
+    Threads and worker processes may share a table. Raise DataError at the first bad row, for a set without pairs, and, unless
+    ``allow_without_images``, for a set without media whose questions refer to images. Media are not checked: an unreadable one
+    raises MediaError when its pair is taken, or by :meth:`look_at`.
     """
 
     def __init__(
@@ -147,7 +339,7 @@ class PairTable(Sequence[PreferencePair]):
         self.fingerprint = digest.hexdigest()[:16]
 
     def _light_pairs(self, digest: Any = None, advance: Any = None) -> Iterator[PreferencePair]:
-        """Yield every pair of the set with marks in place of media; with ``digest``, the first time, marks by their content."""
+        """Yield all pairs with marks in place of media; with ``digest`` (the first time), marks by content."""
         index, by_content = 0, digest is not None
         for file in self._files:
             files = MediaMarks(self.images or file.path.parent, checked=file.checked, by_content=by_content)
@@ -155,7 +347,7 @@ class PairTable(Sequence[PreferencePair]):
                 place = place_in_file(self.path, file.path, stored.line)
                 read = partial(read_row, stored.row, index=index, path=self.path, columns=self._columns, place=place)
                 pair = read(files=files)
-                if isinstance(pair, BadRow) and isinstance(pair.error, MediaError):  # its texts count; reading it says why
+                if isinstance(pair, BadRow) and isinstance(pair.error, MediaError):  # its texts count
                     pair = read(files=replace(files, by_content=False))
                 if isinstance(pair, BadRow):
                     raise pair.error
@@ -182,12 +374,12 @@ class PairTable(Sequence[PreferencePair]):
         return with_frames(pair, self._frames, where=f"{self.path}, row {index}", policy=self._policy)
 
     def look_at(self, number: int, *, decode: bool = False) -> PreferencePair:
-        """Return a pair, its videos as they are, with marks in place of images that were looked at as :func:`check_image` does;
-        with ``decode`` these are decoded. Raise DataError or MediaError."""
+        """Return a pair, its videos as files, with marks in place of images that passed :func:`check_image`; with ``decode``
+        images are decoded. Raise DataError or MediaError."""
         return self._read(number, Files() if decode else MediaMarks(by_content=True, look=True))
 
     def _read(self, number: int, files: Files | None = None) -> PreferencePair:
-        """Return a pair, its videos as they are; ``files`` says how media are read (None: as when its turn comes)."""
+        """Return a pair, its videos as files; ``files`` reads its media (None: as usual)."""
         index = int(self._rows[number])
         number_of_file = bisect_right(self._starts, index) - 1
         file = self._files[number_of_file]
@@ -202,7 +394,7 @@ class PairTable(Sequence[PreferencePair]):
         return pair
 
     def number_of_row(self, message: str) -> int | None:
-        """Return the number of the pair whose row of the file a message begins with."""
+        """Return the number of the pair whose row an error message names."""
         begin = re.match(rf"{re.escape(str(self.path))}, row (\d+)\b", message)
         numbers = np.flatnonzero(np.asarray(self._rows) == int(begin[1])).tolist() if begin else []
         return numbers[0] if numbers else None
@@ -229,12 +421,12 @@ class PairTable(Sequence[PreferencePair]):
 
 
 def text_identity(pair: PreferencePair) -> bytes:
-    """Return what a training run reads of a pair besides media."""
+    """Return all that a training run reads of a pair, without media."""
     texts = (pair.pair_id, pair.question, *pair.responses, str(pair.preferred), pair.attempts, pair.order.value, pair.judgment)
     return "".join(f"{len(text)} {text}" for text in texts).encode(errors="surrogatepass")
 
 
-# What training asks of pairs, wherever they are.
+# Access to pairs on disk or in memory.
 
 
 def pair_facts(pairs: Sequence[PreferencePair]) -> list[PairFacts]:
@@ -243,27 +435,27 @@ def pair_facts(pairs: Sequence[PreferencePair]) -> list[PairFacts]:
 
 
 def allowed_columns(pairs: Sequence[PreferencePair]) -> Collection[str]:
-    """Return the further columns that a set on disk may have."""
+    """Return the other columns that a set on disk may have."""
     return pairs.allow_columns if isinstance(pairs, PairTable) else ()
 
 
 def allows_without_images(pairs: Sequence[PreferencePair]) -> bool:
-    """Return whether a set on disk may speak of images that it does not have."""
+    """Return whether questions of a set on disk may refer to missing images."""
     return isinstance(pairs, PairTable) and pairs.allow_without_images
 
 
 def select_pairs(pairs: Sequence[PreferencePair], numbers: Sequence[int]) -> Sequence[PreferencePair]:
-    """Return some of the pairs; those on disk stay there."""
+    """Return some of the pairs; pairs on disk are not read."""
     return pairs.select(numbers) if isinstance(pairs, PairTable) else [pairs[n] for n in numbers]
 
 
 def light_pairs(pairs: Sequence[PreferencePair]) -> Iterator[tuple[int, PreferencePair]]:
-    """Yield (number, pair); those on disk in the order of their files, with marks in place of media."""
+    """Yield (number, pair); pairs on disk in the order of their files, with marks in place of media."""
     return pairs.light_pairs() if isinstance(pairs, PairTable) else iter(enumerate(pairs))
 
 
 def fingerprint_of(pairs: Sequence[PreferencePair]) -> str:
-    """Return a hash of what a training run reads of its pairs: of those on disk, see :class:`PairTable`."""
+    """Return a hash of all that a training run reads of its pairs; for pairs on disk, see :class:`PairTable`."""
     if isinstance(pairs, PairTable):
         return pairs.fingerprint
     digest = hashlib.sha256()

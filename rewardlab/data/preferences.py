@@ -1,28 +1,24 @@
-"""Judged pairs as training data of other libraries, in TRL's conversational form for models that see images.
+"""Judged pairs as training data for other libraries, in TRL's conversational form for vision-language models.
 
-``prompt``, ``chosen``, ``rejected`` (of KTO ``completion`` and a ``label``) are lists of messages ``{"role", "content"}``. A
-content is a list of ``{"type": "image"}`` and ``{"type": "text", "text"}``, and ``images`` are those of the prompt, in order.
-Beside them stand ``margin`` (the winner's share of the votes less the other's, 0..1), ``share`` (the winner's),
-``swap_consistent`` and ``pair_id``. The prompt is the question alone, in the words that `rewardlab policy` asks it in.
+``prompt``, ``chosen``, ``rejected`` (for KTO ``completion`` and a ``label``) are lists of messages ``{"role", "content"}``. A
+content is a list of ``{"type": "image"}`` and ``{"type": "text", "text"}``; ``images`` are those of the prompt, in order. Other
+columns: ``margin`` (the winner's fraction of the votes minus the other's, 0..1), ``share`` (the winner's), ``swap_consistent``
+and ``pair_id``. The prompt is the question alone, as `rewardlab policy` puts it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rewardlab.data.judged import JudgedPair
+from rewardlab.data.judgments import JudgedPair
 from rewardlab.errors import DataError, OutputError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.prompts.sanitize import break_control_tokens
 from rewardlab.types import Order, Outcome
-
-if TYPE_CHECKING:
-    from rewardlab.data.tables import TableFile
 
 GROUP_ROWS = 200  # of images, a row group is tens of megabytes
 KINDS = ("dpo", "kto")
@@ -31,8 +27,8 @@ _TEMPLATE = "answer"
 
 @dataclass(frozen=True)
 class PreferenceRules:
-    """Which judged pairs are kept: a margin of ``min_margin`` (0..1) or more and, unless ``keep_inconsistent``, the same winner
-    in both orders."""
+    """Keep judged pairs with a margin of ``min_margin`` (0..1) or more and, unless ``keep_inconsistent``, the same winner in
+    both orders."""
 
     min_margin: float = 0.0
     keep_inconsistent: bool = False
@@ -59,8 +55,8 @@ class PreferenceRules:
 
 
 def margin_of(judged: JudgedPair) -> float:
-    """Return the share of the votes, or the probability, for the winner less that for the other, each order weighing the same.
-    It can be negative for a panel, and for orders with different numbers of votes."""
+    """Return the fraction of the votes, or the probability, for the winner minus that for the other; both orders weigh the
+    same. It can be negative for a panel, and for orders with different numbers of votes."""
     share, winner = judged.judgment.share_0, judged.judgment.outcome.winner
     assert share is not None
     assert winner is not None
@@ -83,7 +79,7 @@ def preference_features(kind: str) -> Any:
 
 
 def preference_rows(judged: JudgedPair, kind: str) -> Iterator[dict[str, Any]]:
-    """Yield the row of a pair, of KTO the two rows: the winner first."""
+    """Yield the row of a pair, or for KTO two rows: the winner first."""
     pair, winner, margin = judged.pair, judged.judgment.outcome.winner, margin_of(judged)
     assert winner is not None
     (question,) = build_messages(pair, order=Order.GIVEN, template=load_template(_TEMPLATE))
@@ -100,7 +96,7 @@ def preference_rows(judged: JudgedPair, kind: str) -> Iterator[dict[str, Any]]:
 
 
 def _answer(text: str) -> list[dict[str, Any]]:
-    """Return a response as a message; a control token in it is broken up, as in prompts, its other tags are not."""
+    """Return a response as a message; control tokens in it are broken up, as in prompts, other tags are not."""
     return [{"role": "assistant", "content": [{"type": "text", "text": break_control_tokens(text)}]}]
 
 
@@ -114,41 +110,24 @@ class PreferenceCounts:
 
 
 def write_preferences(pairs: Iterable[JudgedPair], path: Path, kind: str, rules: PreferenceRules) -> PreferenceCounts:
-    """Write the kept pairs as one new Parquet file that is whole or absent. Raise DataError where none is kept, OutputError
-    where ``path`` is there already or cannot be written."""
+    """Write the kept pairs as one new Parquet file that is whole or absent. Raise DataError if no pair is kept, OutputError if
+    ``path`` exists or cannot be written."""
     if path.suffix != ".parquet":
         raise OutputError(f"{path}: expected the name of a .parquet file")
     if path.exists():
         raise OutputError(f"{path}: is there already; choose another --out, or remove it")
-    dropped, kept, num_rows = Counter[str](), 0, 0
-    with ExitStack() as stack:
-        table: TableFile | None = None
+    from rewardlab.data.parquet import TableFile
+
+    dropped, kept = Counter[str](), 0
+    with TableFile(path, preference_features(kind).arrow_schema, group_rows=GROUP_ROWS) as table:
         for judged in pairs:
             if (reason := rules.reason_against(judged)) is not None:
                 dropped[reason] += 1
                 continue
-            table = table or stack.enter_context(_table(path, kind))
             kept += 1
             for row in preference_rows(judged, kind):
                 table.add(row)
-                num_rows += 1
-    counts = PreferenceCounts(kept, num_rows, dict(dropped.most_common()))
-    if not kept:
-        reasons = "; ".join(f"{number:,} × {reason}" for reason, number in counts.dropped.items())
-        raise DataError(f"{path}: no pair is kept, so there is nothing to write ({reasons or 'there are no pairs'})")
-    return counts
-
-
-@contextmanager
-def _table(path: Path, kind: str) -> Iterator[TableFile]:
-    """Yield the file to fill; it is closed at the end, and discarded where that is not reached."""
-    from rewardlab.data.tables import TableFile
-
-    schema = preference_features(kind).arrow_schema
-    table = TableFile(path, {c.name: c.type for c in schema}, group_rows=GROUP_ROWS, metadata=schema.metadata)
-    try:
-        yield table
-    except BaseException:
-        table.discard()
-        raise
-    table.close()
+        if not kept:
+            reasons = "; ".join(f"{number:,} × {reason}" for reason, number in dropped.most_common())
+            raise DataError(f"{path}: no pair is kept, so there is nothing to write ({reasons or 'there are no pairs'})")
+    return PreferenceCounts(kept, table.num_rows, dict(dropped.most_common()))

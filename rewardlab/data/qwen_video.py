@@ -1,7 +1,7 @@
-"""Frames of a video as Qwen's families are shown them: as many, from the same places and of the same size as
-``qwen_vl_utils.fetch_video`` gives (fps 2, 4 to 768 frames, 128 to 768 tokens each, fewer where a video is long).
+"""Frames of a video as Qwen's families sample them: number, positions and size are those of ``qwen_vl_utils.fetch_video`` (fps
+2, 4 to 768 frames, 128 to 768 tokens each, fewer for a long video).
 
-The number and the size come from that package's own functions; the file is decoded by PyAV, whichever reader it would take.
+Number and size come from that package's own functions; PyAV decodes the file.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QwenFrames:
-    """What a family of Qwen is shown of a video. ``patch_px``: side of a patch of its vision tower; a frame's sides are
-    multiples of twice that. Numbers of frames are even, as two make one step of time.
-
-    ``total_pixels`` bounds all frames of a video together; None: as qwen_vl_utils has it for 128,000 tokens.
-    """
+    """The frames that a family of Qwen sees. ``patch_px``: side of a patch of its vision tower; a frame's sides are multiples
+    of twice that. Numbers of frames are even, as two make one time step. ``total_pixels`` bounds all frames of a video
+    together; None: the bound of qwen_vl_utils for 128,000 tokens."""
 
     patch_px: int
     fps: float = 2.0
@@ -31,7 +29,7 @@ class QwenFrames:
     total_pixels: int | None = None
 
     def describe(self, max_frames: int) -> str:
-        """Return in words how videos become at most ``max_frames`` images, with the version that decides it."""
+        """Describe how videos become at most ``max_frames`` images, with the package version."""
         from importlib.metadata import version
 
         return (
@@ -40,7 +38,7 @@ class QwenFrames:
         )
 
     def places(self, total: int, video_fps: float, max_frames: int, *, where: str) -> list[int]:
-        """Return which of ``total`` frames are shown, at most ``max_frames``. Raises MediaError for a video too short."""
+        """Return the indices of the sampled frames, at most ``max_frames``. Raises MediaError for a video too short."""
         import torch
 
         utils = _qwen_vl_utils()
@@ -50,14 +48,14 @@ class QwenFrames:
             number = utils.smart_nframes(wanted, total_frames=total, video_fps=video_fps)
         except ValueError as error:
             raise MediaError(
-                f"{where}: {total} frames, and at most {max_frames} wanted, where this judge's family takes two or more; give "
+                f"{where}: {total} frames, and at most {max_frames} wanted, but this judge's family takes two or more; give "
                 "one frame as an image, and `frames` of 2 or more"
             ) from error
         places: list[int] = torch.linspace(0, total - 1, number).round().long().tolist()
         return places
 
     def size(self, height: int, width: int, number: int, *, where: str) -> tuple[int, int]:
-        """Return (height, width) that ``number`` frames of a video are shown at. Raises MediaError for a shape too thin."""
+        """Return (height, width) of each of ``number`` frames of a video. Raises MediaError for a shape too thin."""
         utils = _qwen_vl_utils()
         factor = self.patch_px * utils.SPATIAL_MERGE_SIZE
         total = self.total_pixels or utils.MODEL_SEQ_LEN * factor * factor * 0.9
@@ -83,16 +81,16 @@ class QwenFrames:
         return buffer.getvalue()
 
 
-VideoPolicy = Callable[[], QwenFrames | None]  # called where there is a video: None for frames evenly spread
+VideoPolicy = Callable[[], QwenFrames | None]  # called if there is a video; None: evenly spread frames
 
 
 def _qwen_vl_utils() -> Any:
-    """Return the module that decides. Raise ConfigError where it is not installed: other frames would be other votes."""
+    """Return the sampling module. Raise ConfigError if it is missing: other frames would give other votes."""
     try:
         from qwen_vl_utils import vision_process
     except ImportError as error:
         raise ConfigError(
-            f"this judge's family is shown videos as qwen-vl-utils samples them, and it is missing ({error}): "
+            f"this judge's family needs videos as qwen-vl-utils samples them, and it is missing ({error}): "
             "pip install 'rewardlab[video]'"
         ) from error
     return vision_process

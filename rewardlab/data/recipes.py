@@ -1,8 +1,8 @@
-"""How a public source becomes pairs: what every file of ``data_recipes/`` is made of.
+"""Recipes, which make pairs of a public source: the parts of every file of ``data_recipes/``, and of a YAML mapping.
 
-A :class:`Recipe` is a function from one row of the source to the pairs in it, and what is known of the source: licence, place,
-number of rows published. The function is pure but for reading media. What it leaves out on purpose it yields as
-:class:`Dropped`; what is wrong with a row it raises. Both are counted and listed, never silent.
+A :class:`Recipe` is a function from one row of the source to its pairs, with the source's licence, address and number of rows.
+The function only reads media. It yields :class:`Dropped` for what it leaves out on purpose, and raises an error for a bad row:
+both are counted and listed.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from rewardlab.config.data import MappingConfig
 from rewardlab.data.files import leads_out
 from rewardlab.data.images import read_image
 from rewardlab.data.rows import FRAMES, Files, check_marks, provenance, validate
@@ -22,17 +24,19 @@ from rewardlab.data.video import evenly, frame_files
 from rewardlab.errors import DataError, InputError, MediaError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
 
+MOST_NAMES = 40  # columns that a message lists
+
 
 @dataclass(frozen=True)
 class Dropped:
-    """What a recipe leaves out on purpose: "tie", "empty answer", ..."""
+    """A pair that a recipe leaves out on purpose: "tie", "empty answer", ..."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class SourceFolder:
-    """The folder a source was downloaded to, and how many frames a folder of frames is read as."""
+    """The folder of a source's media; ``frames``: how many images of a folder of frames are read."""
 
     folder: Path
     frames: int = FRAMES
@@ -55,8 +59,8 @@ class SourceFolder:
         return tuple(self.image(item, where) for item in items)
 
     def _locate(self, path: str) -> Path:
-        """Return a published path, or its last parts: archives unpack with and without their top folder. Raise MediaError for
-        one that leads out of the source's folder."""
+        """Return a published path, or its last parts: archives unpack with and without their top folder. Raise MediaError if it
+        leads out of the source's folder."""
         if leads_out(path.lstrip("/")):
             raise MediaError(f"{path:.160}: leads out of {self.folder}; the media of a source are below its folder")
         parts = Path(path.lstrip("/")).parts
@@ -78,10 +82,8 @@ Convert = Callable[[Mapping[str, Any], SourceFolder], Iterable[PreferencePair | 
 
 @dataclass(frozen=True)
 class Recipe:
-    """``licence`` as the source states it, "" where it states none; ``published``: rows it says it has, None where unknown.
-
-    ``files`` are patterns of the data files within the folder, tried in turn until one matches.
-    """
+    """``licence`` as the source states it, or ""; ``published``: its stated number of rows, None if unknown; ``files``:
+    patterns of the data files within the folder, tried in turn until one matches."""
 
     name: str
     url: str
@@ -110,10 +112,10 @@ def check_images_folder(folder: Path | None) -> None:
 def convert_source(
     recipe: Recipe, source: Path | HubStream, *, frames: int = FRAMES, images: Path | None = None
 ) -> Iterator[PreferencePair | Rejected]:
-    """Yield every pair of a source, checked, and every row that gave none or fewer, with the reason. A pair's id is its own, or
-    else by its content. Paths of media start at ``images``, or at the source's own folder.
+    """Yield every checked pair of a source, and every row without pairs or with fewer, with the reason. A pair without an id
+    gets one by its content. Paths of media start at ``images``, or at the source's folder.
 
-    Raises DataError for a file that cannot be read at all, for a stream that breaks off, and where ``images`` is no folder.
+    Raises DataError for a file that cannot be read, a stream that breaks off, and if ``images`` is no folder.
     """
     check_images_folder(images)
     folder = SourceFolder(images or media_folder(source), frames)
@@ -129,7 +131,7 @@ def convert_source(
                     if isinstance(item, Dropped):
                         yield Rejected(name, number, "dropped", item.reason)
                         continue
-                    try:  # one pair of a row that is wrong is not the row's others' fault
+                    try:  # the other pairs of the row may be good
                         yield _complete_pair(item, recipe, origin, f"{name}, row {number}")
                     except InputError as error:
                         yield Rejected(name, number, "bad", str(error))
@@ -142,7 +144,7 @@ def convert_source(
 
 
 def _complete_pair(pair: PreferencePair, recipe: Recipe, origin: str, where: str) -> PreferencePair:
-    """Return the pair with its names and licence. Raises DataError for what is no pair."""
+    """Return the pair with its id, source and licence. Raises DataError if it is not a valid pair."""
     digest = hashlib.sha256(repr((pair.question, sorted(pair.responses))).encode(errors="backslashreplace"))
     for image in (*pair.images, *pair.videos):
         digest.update(hashlib.sha256(image).digest())
@@ -158,9 +160,8 @@ def _complete_pair(pair: PreferencePair, recipe: Recipe, origin: str, where: str
 
 
 def make_pair(question: str, better: str, worse: str, images: tuple[bytes, ...] = (), **fields: Any) -> PreferencePair:
-    """Return a pair whose better answer is response 0 or 1 by a coin that the texts alone decide: sources put it first
-    throughout. ``fields`` are others of the pair; without ``pair_id`` it gets an id by its content.
-    """
+    """Return a pair whose better answer is response 0 or 1 by a coin that the texts decide, for sources put it first
+    throughout. ``fields`` are other fields of the pair."""
     pair_id = fields.pop("pair_id", "")
     first = hashlib.sha256("\0".join((question, *sorted((better, worse)))).encode(errors="backslashreplace")).digest()[0] % 2
     # Which of the sorted two is put first does not depend on which is better.
@@ -171,7 +172,7 @@ def make_pair(question: str, better: str, worse: str, images: tuple[bytes, ...] 
 def make_pair_or_drop(
     question: str, better: str, worse: str, images: tuple[bytes, ...] = (), **fields: Any
 ) -> PreferencePair | Dropped:
-    """Return :func:`make_pair`, or why these two texts are no pair."""
+    """Return :func:`make_pair`, or why these two texts make no pair."""
     if not (better and worse):
         return Dropped("an answer is empty")
     if better == worse:
@@ -200,10 +201,72 @@ def make_pairs_by_score(
 
 
 def clean_text(value: Any, name: str) -> str:
-    """Return a text of a row, without media marks and outer blanks. Raises DataError where it is none."""
+    """Return a text of a row, without media placeholders and outer blanks. Raises DataError if it is no text."""
     if not isinstance(value, str):
         raise DataError(f"{name!r} must be a text, got {value!r:.60}")
     text: str = value
     for mark in ("<image>", "<video>", "<ImageHere>", IMAGE_MARK, VIDEO_MARK):
         text = text.replace(mark, "")
     return text.strip()
+
+
+def value_at(row: Mapping[str, Any], path: str) -> Any:
+    """Return ``row["a"]["b"][0]`` for path ``a.b.0``. Raises DataError if there is no such place."""
+    value: Any = row
+    for step in path.split("."):
+        try:
+            value = value[int(step)] if isinstance(value, list | tuple) else value[step]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            if not isinstance(value, Mapping):
+                raise DataError(f"no {path!r} in the row: {step!r} is no place in a {_kind_of(value)}") from error
+            names = list(map(str, value))
+            close = get_close_matches(step, names, n=1)
+            meant = f"; did you mean {close[0]!r}?" if close else ""
+            listed = ", ".join(names[:MOST_NAMES]) + (f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else "")
+            raise DataError(f"no {path!r} in the row: {step!r} is not among {listed}{meant}") from error
+    return value
+
+
+def _kind_of(value: Any) -> str:
+    return f"list of {len(value)}" if isinstance(value, list | tuple) else type(value).__name__
+
+
+def _id_of(value: Any, name: str) -> str:
+    """Return a row's id as text. Raises DataError if it is empty."""
+    if value is None or not str(value).strip():
+        raise DataError(f"{name!r} is empty; every row needs its own id, or leave `id` out of the mapping")
+    return str(value)
+
+
+def recipe_of(config: MappingConfig) -> Recipe:
+    """Return the recipe that a YAML mapping describes: which columns of a file are what."""
+
+    def text(row: Mapping[str, Any], path: str | None) -> str:
+        return "" if path is None else str(value_at(row, path) or "")
+
+    def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
+        question = clean_text(value_at(row, config.question), config.question)
+        images = tuple(image for path in config.images for image in source.images(value_at(row, path), path))
+        category, origin = text(row, config.category), text(row, config.source)
+        pair_id = "" if config.id is None else _id_of(value_at(row, config.id), config.id)
+        shared = {"category": category, "source": origin, "pair_id": pair_id}
+        if config.chosen is not None and config.rejected is not None:
+            better, worse = (clean_text(value_at(row, path), path) for path in (config.chosen, config.rejected))
+            same = better == worse
+            yield Dropped("the answers are equal") if same else make_pair(question, better, worse, images, **shared)
+            return
+        first, second = (clean_text(value_at(row, path), path) for path in config.responses)
+        label = str(value_at(row, str(config.preferred))).strip()
+        if label in config.ties:
+            yield Dropped("tie")
+        elif label not in (config.first, config.second):
+            raise DataError(
+                f"{config.preferred!r} is {label!r}; expected {config.first!r} or {config.second!r}, or of ties {config.ties}"
+            )
+        elif first == second:
+            yield Dropped("the answers are equal")
+        else:
+            preferred = int(label == config.second)
+            yield PreferencePair(pair_id, question, (first, second), preferred, images, category=category, source=origin)
+
+    return Recipe(config.name, config.url, config.licence, config.published, convert, files=(*config.files,))

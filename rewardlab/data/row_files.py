@@ -1,276 +1,256 @@
-"""Files of rows that are read by number, whatever their form: Parquet, JSON lines, CSV, a JSON list, what ``datasets`` saved.
+"""Raw rows of files: Parquet, JSON lines, a JSON list, CSV, TSV, and Arrow as ``datasets`` saves it.
 
-Each gives its rows with the columns of a pair, by :class:`rewardlab.data.guessed_mapping.PairForm`: what training reads is what
-a benchmark reads.
+A set is one file or a folder of them, read in the order of their names. All readers stream, except that of a JSON list.
 """
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import csv
+import json
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
-from rewardlab.data.columns import PAIR_COLUMNS
-from rewardlab.data.csv_rows import csv_row_at, csv_rows
-from rewardlab.data.guessed_mapping import FileRow, PairForm, stored_rows
-from rewardlab.data.pairs import MEDIA_HASH, is_checked, parse_line, unreadable_parquet
-from rewardlab.data.parquet_batches import parquet_batches
-from rewardlab.errors import DataError, InputError
+from rewardlab.data.files import UNFINISHED, json_fault, place_in_file
+from rewardlab.data.parquet import rows_of_parquet, unreadable_parquet
+from rewardlab.errors import DataError
 from rewardlab.reporting.progress import log_line
 
-MEDIA = ("images", "response_images", "videos")
-MOST_GROUP_BYTES, LARGE_GROUP_BYTES = 512 << 20, 24 << 20  # of a row group, which is read whole for any pair in it
-MOST_HELD_BYTES = 1 << 30  # of a file whose rows are all in memory
-REWRITE = "`rewardlab data convert FILE --out FOLDER` writes it anew, in small ones"
+MARK = b"rewardlab_pairs"  # in a Parquet file's metadata: the version of the format; its images were checked
+HUB = "hf:"  # before OWNER/NAME of a dataset of the Hub
+OTHER_TABLES = (".csv", ".tsv", ".json", ".arrow")
+KINDS = ".parquet, .jsonl, .csv, .tsv, .json with one list, or a dataset that `datasets` saved"
+ARROW_ROWS = 64  # rows of a record batch that are converted to Python at a time
+MAX_CELL = 1 << 30  # characters of a CSV cell; the library's default is less than a long answer
+_SEPARATORS = {",": "commas", "\t": "tabs", ";": "semicolons", "|": "bars"}
 
 
-class RowFile(Protocol):
-    """A file of rows. ``checked``: embedded images were looked at when it was written. Only once :meth:`light_rows` has been
-    gone through to its end are the number of rows and each row known, except of Parquet."""
+@dataclass(frozen=True)
+class FileRow:
+    """A row of a file, or why it cannot be read; ``line``: the line of a text file that it begins at, from 1."""
 
-    path: Path
-    checked: bool
-
-    def __len__(self) -> int: ...
-
-    def row(self, number: int) -> FileRow:
-        """Return row ``number``, from 0, in pair form. Raise DataError for a file that has changed."""
-        ...
-
-    def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
-        """Yield all rows in pair form. Bytes of media may be left out; with ``by_content`` only those that
-        :meth:`identity` tells."""
-        ...
-
-    def identity(self) -> bytes:
-        """Return what changes with embedded media, where rows do not tell."""
-        ...
+    row: Mapping[str, Any] | DataError
+    line: int | None = None
 
 
-def open_rows(path: Path) -> RowFile:
-    """Return the rows of a file by what its name ends in. Raise DataError for one that cannot be read."""
-    kinds: dict[str, Callable[[Path], RowFile]] = {
-        ".parquet": ParquetRows,
-        ".jsonl": LineRows,
-        ".csv": CsvRows,
-        ".tsv": CsvRows,
-    }
-    return kinds.get(path.suffix, HeldRows)(path)
+def files_of(path: Path) -> list[Path]:
+    """Return the data files of a set: itself, or a folder's Parquet files by name, or else its JSON lines. Raises DataError."""
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.rglob("*.parquet")) or sorted(path.rglob("*.jsonl"))
+    if marked := sorted(folder for folder in {path, *(file.parent for file in files)} if (folder / UNFINISHED).exists()):
+        raise DataError(f"{marked[0]}: is not whole, for the command that writes it was cut off; run that command again")
+    if not files:
+        saved = "; `rewardlab data build MAPPING.yaml` makes pairs of its .arrow files" if any(path.rglob("*.arrow")) else ""
+        tables = [f"; name {file}" for file in sorted(path.iterdir()) if file.suffix in (".csv", ".tsv", ".json")]
+        raise DataError(f"{path}: a folder without .parquet or .jsonl files{saved or ''.join(tables[:1])}")
+    return files
 
 
-def _is_bytes(column: str) -> bool:
-    """Whether a leaf of a Parquet schema holds the bytes of media: of a list of structs, or of one."""
-    return "." in column and column.rpartition(".")[2] == "bytes"
+def data_files_of(path: Path) -> list[Path]:
+    """Return the files of a set in any form that can be read; the log names several splits, and files that are not read. Raise
+    DataError if one is missing, or is of another kind."""
+    if str(path).startswith(HUB):
+        raise DataError(
+            f"{path}: is on the Hub; `rewardlab data build RECIPE_OR_MAPPING --from {path} --out FOLDER` makes pairs of it"
+        )
+    files = (saved_dataset_files(path) or files_of(path)) if path.is_dir() else [path]
+    for file in files:
+        if not file.is_file():
+            raise DataError(f"{file}: no such file; expected rows as {KINDS}")
+        if file.suffix not in (".parquet", ".jsonl", *OTHER_TABLES):
+            raise DataError(f"{file}: expected rows as {KINDS}")
+    if path.is_dir():
+        log_splits(path, tuple(files))
+        others = sorted(file.name for file in path.iterdir() if file.suffix in (*OTHER_TABLES, ".parquet", ".jsonl"))
+        unread = [name for name in others if path / name not in files]
+        if unread and files[0].suffix in (".parquet", ".jsonl"):
+            log_line(f"{path}: {', '.join(unread[:5])} {'...' if len(unread) > 5 else ''} beside {files[0].name} are not read")
+    return files
 
 
-class ParquetRows:
-    """Rows of a Parquet file by number; the row group last read stays in memory, one for each thread."""
+def saved_dataset_files(folder: Path) -> list[Path]:
+    """Return the Arrow files that ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote, in their order; [] for any
+    other folder. Raises DataError if one is missing."""
+    if (listing := folder / "dataset_dict.json").is_file():
+        splits = _read_listing(listing).get("splits", [])
+        return [file for split in splits for file in saved_dataset_files(folder / str(split))]
+    if not (state := folder / "state.json").is_file():
+        return []
+    files = [folder / str(entry["filename"]) for entry in _read_listing(state).get("_data_files", [])]
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise DataError(f"{folder}: a saved dataset that lacks {', '.join(missing)}; save it again")
+    return files
 
-    def __init__(self, path: Path) -> None:
-        import pyarrow.parquet as pq
 
-        self.path, self.checked = path, is_checked(path)
-        try:
-            self._metadata = pq.read_metadata(path)
-        except (OSError, ValueError) as error:
-            raise unreadable_parquet(path, error) from error
-        groups = [self._metadata.row_group(n) for n in range(self._metadata.num_row_groups)]
-        self._form = PairForm.of(path, self._metadata.schema.to_arrow_schema().names)
-        self._media = {*MEDIA, *self._form.media_columns}
-        self._mixes_paths = {name for name in self._media if _holds(groups, name, "bytes") and _holds(groups, name, "path")}
-        self._starts = np.cumsum([0, *(group.num_rows for group in groups)])
-        self._columns = [self._metadata.schema.column(n).path for n in range(len(self._metadata.schema))]
-        largest = max((group.total_byte_size for group in groups), default=0)
-        if largest > MOST_GROUP_BYTES:
-            raise DataError(f"{path}: a row group of {largest >> 20:,} MiB is read whole for each of its pairs; {REWRITE}")
-        if largest > LARGE_GROUP_BYTES:
-            log_line(f"{path}: row groups of up to {largest >> 20} MiB make reading slow; {REWRITE}")
-        self._local = threading.local()
+def _read_listing(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: not the listing of a saved dataset ({error})") from error
 
-    def __len__(self) -> int:
-        return int(self._starts[-1])
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_local"}
+_SPLIT = re.compile(r"(train|training|test|testing|validation|valid|val|dev|eval)(?:[-_.0-9]|$)", re.IGNORECASE)
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._local = threading.local()
 
-    def _file(self) -> Any:
-        import pyarrow.parquet as pq
+@cache
+def log_splits(folder: Path, files: tuple[Path, ...]) -> None:
+    """Log, once, that a folder's files belong to several splits, by their names, and how to name one split."""
+    splits: dict[str, list[Path]] = {}
+    saved = (folder / "dataset_dict.json").is_file()
+    for file in files:
+        parts = file.relative_to(folder).parts if file.is_relative_to(folder) else ()
+        names = parts[:1] if saved else [match[1] for part in parts if (match := _SPLIT.match(part))]
+        if names:
+            splits.setdefault(names[0], []).append(file)
+    if len(splits) < 2:
+        return
+    first, counts = next(iter(splits.values()))[0], [f"{name} ({len(of_split):,})" for name, of_split in splits.items()]
+    example = first.parent if first.parent != folder else first
+    log_line(f"{folder}: all splits are read, {', '.join(counts)}, of {len(files):,} files; name {example} for one alone")
 
-        with self._readable():
-            return pq.ParquetFile(self.path, metadata=self._metadata)  # mapped pages would count as this process's memory
 
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError) as error:  # damaged, or changed while it is read
-            if isinstance(error, InputError):
-                raise
-            raise unreadable_parquet(self.path, error) from error
+def rows_of(path: Path) -> Generator[Mapping[str, Any], None, None]:
+    """Yield the raw rows of a set, one at a time. Raise DataError at one that cannot be read."""
+    for file in data_files_of(path):
+        for stored in stored_rows(file):
+            if isinstance(stored.row, DataError):
+                raise stored.row
+            yield stored.row
 
-    def row(self, number: int) -> FileRow:
-        group = bisect_right(self._starts, number) - 1
-        if getattr(self._local, "group", None) != group:
-            with self._file() as file, self._readable():
-                self._local.table, self._local.group = file.read_row_group(group, use_threads=False), group
-        rows: list[dict[str, Any]] = self._local.table.slice(number - self._starts[group], 1).to_pylist()
-        return self._form.of_row(FileRow(rows[0]), f"{self.path}, row {number}")
 
-    def _is_read(self, column: str, by_content: bool) -> bool:
-        """Whether a column is read for its texts: of media that a hash in the file names, their paths alone. Where a file holds
-        bytes and paths, only the bytes say which paths count."""
-        name = column.partition(".")[0]
-        if name in PAIR_COLUMNS and name not in self._media:
-            return True
-        is_needed = name in self._media and by_content and (not self.checked or name in self._mixes_paths)
-        return is_needed or not _is_bytes(column)
+def stored_rows(file: Path) -> Generator[FileRow, None, None]:
+    """Yield the rows of a file by its suffix, JSON lines if that is none of :data:`KINDS`. Raises DataError."""
+    if read := {".parquet": rows_of_parquet, ".arrow": _rows_of_arrow, ".json": _rows_of_json}.get(file.suffix):
+        yield from map(FileRow, read(file))
+    elif file.suffix in (".csv", ".tsv"):
+        yield from _rows_of_csv(file)
+    else:
+        yield from (FileRow(row, line) for line, row in lines_of(file))
 
-    def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
-        """Yield all rows without the bytes of media; with ``by_content``, with those in a file that another program wrote."""
-        columns = [column for column in self._columns if self._is_read(column, by_content)]
-        with self._file() as file, self._readable():
-            number = 0
-            for batch in parquet_batches(file, columns):
-                for row in batch.to_pylist():
-                    yield self._form.of_row(FileRow(row), f"{self.path}, row {number}")
+
+def lines_of(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | DataError]]:
+    """Yield (line number from 1, object or why there is none) of JSON lines. Raises DataError if there is no file."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; expected JSON lines")
+    # Bytes that are not UTF-8 become lone surrogates, which parse_line refuses: the row is bad, not the file.
+    with path.open(encoding="utf-8-sig", errors="surrogateescape") as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield number, parse_line(line, path, number)
+
+
+def parse_line(line: str, path: Path, number: int) -> Mapping[str, Any] | DataError:
+    """Return the object of a line, or why it has none."""
+    try:
+        line.encode()
+        row: Mapping[str, Any] = json.loads(line)
+    except UnicodeEncodeError:
+        return DataError(f"{path}, line {number}: not UTF-8; save the file in that encoding")
+    except ValueError as error:
+        return DataError(f"{path}, line {number}: not JSON ({json_fault(error)}); expected one object a line")
+    except RecursionError:
+        return DataError(f"{path}, line {number}: not JSON that can be read (nested too deeply)")
+    return row
+
+
+def _rows_of_json(path: Path) -> Iterator[Mapping[str, Any]]:
+    text = ""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        rows = json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        fault = json_fault(error, text) if isinstance(error, ValueError) else error
+        raise DataError(f"{path}: not readable as JSON ({fault})") from error
+    if not isinstance(rows, list):
+        raise DataError(f"{path}: expected one JSON list of rows, got {type(rows).__name__}")
+    yield from rows
+
+
+def _rows_of_arrow(path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of an Arrow stream, as ``datasets`` writes it, or of an Arrow file; one record batch is in memory."""
+    import pyarrow as pa
+
+    try:
+        with pa.OSFile(str(path)) as file:
+            if file.read(6) == b"ARROW1":
+                reader = pa.ipc.open_file(file)
+                batches: Iterable[Any] = map(reader.get_batch, range(reader.num_record_batches))
+            else:
+                file.seek(0)
+                batches = pa.ipc.open_stream(file)
+            for batch in batches:
+                for start in range(0, batch.num_rows, ARROW_ROWS):
+                    yield from batch.slice(start, ARROW_ROWS).to_pylist()
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: not a readable Arrow file ({error})") from error
+
+
+def _csv_columns(path: Path) -> list[str]:
+    """Return the names in the first line of a CSV or TSV file, [] if it is empty. Raise DataError for another separator, or a
+    name that occurs twice."""
+    csv.field_size_limit(MAX_CELL)  # of the process
+    separator = _separator(path)
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            columns: list[str] = next(filter(None, csv.reader(file, delimiter=separator)), [])
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise DataError(f"{path}: not readable as CSV ({error}); save it as CSV in UTF-8") from error
+    if len(columns) == 1 and (other := next((s for s in _SEPARATORS if s != separator and s in columns[0]), None)):
+        cure = f"save it with {_SEPARATORS[separator]}" + (f", or name it {path.stem}.tsv" if other == "\t" else "")
+        raise DataError(f"{path}: expected {_SEPARATORS[separator]} between columns; this file seems to use {other!r}: {cure}")
+    if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
+        raise DataError(f"{path}: the column {twice[0]!r} is there twice; rename one")
+    return columns
+
+
+def _rows_of_csv(path: Path) -> Iterator[FileRow]:
+    """Yield the rows of a CSV or TSV file; cells that a short line lacks are None. Raise DataError as :func:`_csv_columns`
+    does, and for a quote that is not closed, with the line at which its record begins."""
+    columns, number, begin = _csv_columns(path), 0, 1
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            records = csv.reader(file, delimiter=_separator(path), strict=True)
+            next(filter(None, records), None)
+            begin = records.line_num + 1
+            for cells in records:
+                if cells:
+                    yield FileRow(_csv_row(path, columns, cells, number, begin), begin)
                     number += 1
-
-    def identity(self) -> bytes:
-        """Return what changes with media: their hash, or in files of older versions the sizes of their columns."""
-        if media := (self._metadata.metadata or {}).get(MEDIA_HASH):
-            return bytes(media)
-        groups = [self._metadata.row_group(n) for n in range(self._metadata.num_row_groups)]
-        numbers = [n for n, column in enumerate(self._columns) if column.endswith(".bytes")]
-        return repr([(group.num_rows, [group.column(n).total_uncompressed_size for n in numbers]) for group in groups]).encode()
-
-
-def _holds(groups: Sequence[Any], name: str, leaf: str) -> bool:
-    """Whether a leaf (``bytes`` or ``path``) of the media column ``name`` has any value; also where a file does not say."""
-    for group in groups:
-        for column in map(group.column, range(group.num_columns)):
-            path = column.path_in_schema
-            if path.startswith(f"{name}.") and path.endswith(f".{leaf}"):
-                counts = column.statistics
-                if counts is None or not counts.has_null_count or counts.null_count < column.num_values:
-                    return True
-    return False
+                begin = records.line_num + 1
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path}: not readable as CSV ({error}); save it as CSV in UTF-8") from error
+    except csv.Error as error:
+        raise DataError(
+            f"{path}, line {begin:,}: the record that begins there cannot be read ({error}); expected a quote that opens a "
+            "cell to be closed at the cell's end, and quotes within such a cell to be doubled"
+        ) from error
 
 
-class LineRows:
-    """Rows of JSON lines: their places in the file are in memory, 16 bytes each."""
-
-    checked = False
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._form: PairForm | None = None  # as the first row has it
-        self._offsets = self._lines = np.empty(0, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def row(self, number: int) -> FileRow:
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self._offsets[number])
-                line = int(self._lines[number])
-                stored = FileRow(parse_line(_text_of(file.readline()), self.path, line), line)
-        except OSError as error:
-            raise _gone(self.path, error) from error
-        return (self._form or PairForm()).of_row(stored, f"{self.path}, row {number} (line {line})")
-
-    def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
-        """Yield all rows as they are: their media are paths."""
-        offsets, lines, place = list[int](), list[int](), 0
-        with self.path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                text = _text_of(line)
-                if text.strip():
-                    row = parse_line(text, self.path, number)
-                    if self._form is None and isinstance(row, Mapping):
-                        self._form = PairForm.of(self.path, list(row))
-                    where = f"{self.path}, row {len(lines)} (line {number})"
-                    yield (self._form or PairForm()).of_row(FileRow(row, number), where)
-                    offsets.append(place)
-                    lines.append(number)
-                place += len(line)
-        self._offsets, self._lines = np.array(offsets, dtype=np.int64), np.array(lines, dtype=np.int64)
-
-    def identity(self) -> bytes:
-        return b""
+def _separator(path: Path) -> str:
+    return "\t" if path.suffix == ".tsv" else ","
 
 
-def _text_of(line: bytes) -> str:
-    return line.decode("utf-8-sig", "surrogateescape")
+def _csv_row(path: Path, columns: Sequence[str], cells: Sequence[str], number: int, line: int) -> dict[str, Any] | DataError:
+    where = f"{path}, row {number}{place_in_file(path, path, line)}"
+    if len(cells) > len(columns):
+        quoted = f"quote cells that hold {_SEPARATORS[_separator(path)]}"
+        return DataError(f"{where}: has {len(cells):,} fields, expected {len(columns):,}; {quoted}")
+    if (damaged := next((n for n, cell in enumerate(cells) if "\0" in cell), None)) is not None:
+        return DataError(f"{where}: {columns[damaged]!r} holds a NUL byte, which is no character of a text; clean it up")
+    return dict(zip(columns, (*cells, *[None] * (len(columns) - len(cells))), strict=True))
 
 
-def _gone(path: Path, error: OSError) -> DataError:
-    return DataError(f"{path}: cannot be read any more ({error.strerror})")
+def is_checked(path: Path) -> bool:
+    """Return whether a file's embedded images were checked when it was written."""
+    if path.suffix != ".parquet":
+        return False
+    import pyarrow.parquet as pq  # only Parquet needs it
 
-
-class CsvRows:
-    """Rows of CSV or TSV: their places in the file are in memory, 16 bytes each."""
-
-    checked = False
-
-    def __init__(self, path: Path) -> None:
-        self.path, self._form, self._columns = path, PairForm(), list[str]()  # both by the file's first line
-        self._offsets = self._lines = np.empty(0, dtype=np.int64)
-
-    def __len__(self) -> int:
-        return len(self._offsets)
-
-    def row(self, number: int) -> FileRow:
-        line = int(self._lines[number])
-        cells = csv_row_at(self.path, int(self._offsets[number]), self._columns, number, line)
-        return self._form.of_row(FileRow(cells, line), f"{self.path}, row {number} (line {line})")
-
-    def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
-        """Yield all rows: their media are paths."""
-        offsets, lines = list[int](), list[int]()
-        for number, row in enumerate(csv_rows(self.path)):
-            if not self._columns:
-                self._columns, self._form = list(row.columns), PairForm.of(self.path, row.columns)
-            yield self._form.of_row(FileRow(row.cells, row.line), f"{self.path}, row {number} (line {row.line})")
-            offsets.append(row.offset)
-            lines.append(row.line)
-        self._offsets, self._lines = np.array(offsets, dtype=np.int64), np.array(lines, dtype=np.int64)
-
-    def identity(self) -> bytes:
-        return b""
-
-
-class HeldRows:
-    """Rows of a JSON list or of an Arrow file, all of them in memory, media and all: a set that is too large for that is to be
-    converted first."""
-
-    checked = False
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        if (size := path.stat().st_size) > MOST_HELD_BYTES:
-            raise DataError(f"{path}: its {size >> 20:,} MiB would all be held in memory; {REWRITE}")
-        self._rows = list(stored_rows(path))
-        columns = next((list(map(str, stored.row)) for stored in self._rows if isinstance(stored.row, Mapping)), [])
-        self._form = PairForm.of(path, columns)
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def row(self, number: int) -> FileRow:
-        return self._form.of_row(self._rows[number], f"{self.path}, row {number}")
-
-    def light_rows(self, *, by_content: bool) -> Iterator[FileRow]:
-        yield from map(self.row, range(len(self)))
-
-    def identity(self) -> bytes:
-        return b""
+    try:
+        return MARK in (pq.read_schema(path).metadata or {})
+    except (OSError, ValueError) as error:
+        raise unreadable_parquet(path, error) from error

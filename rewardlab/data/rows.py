@@ -20,10 +20,9 @@ judgment           string              a teacher's reasoned verdict, "" without
 provenance         string              ``RECIPE:HASH``, the SHA-256 (16 digits) of the source's row
 =================  ==================  =================================================================================
 
-Only ``question``, ``responses`` and ``preferred`` are required; a file of version 1 lacks some columns and reads the same. A
-column of another name is an error unless it is allowed (:mod:`rewardlab.data.columns`). In
-JSON lines an image or a video is a path, and a question or a response may be a list of parts, as chats have them:
-``{"type": "text", "text": ...}``, ``{"type": "image", "image": PATH}``, ``{"type": "video", "video": PATH}``.
+Only ``question``, ``responses`` and ``preferred`` are required. A column of another name is an error unless it is allowed
+(:mod:`rewardlab.data.columns`). In JSON lines an image or a video is a path, and a question or a response may be a list of
+parts: ``{"type": "text", "text": ...}``, ``{"type": "image", "image": PATH}``, ``{"type": "video", "video": PATH}``.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from typing import Any
 
 from rewardlab.data.columns import AllowedColumns
 from rewardlab.data.files import leads_out
-from rewardlab.data.images import from_data_url, plain_image, read_image, refuse_devices
+from rewardlab.data.images import blank_like, from_data_url, plain_image, refuse_devices
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import DataError, MediaError
@@ -47,7 +46,7 @@ from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Order, PreferencePair
 
 VERSION = 2
 TEXTS = ("category", "source", "licence", "attempts", "judgment", "provenance")
-FRAMES = 8  # of a video, where nobody says how many
+FRAMES = 8  # default number of frames of a video
 
 
 def _has_lone_surrogate(text: str) -> bool:
@@ -59,8 +58,8 @@ def _has_lone_surrogate(text: str) -> bool:
 
 
 def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
-    """Return the pair if it can be judged, and written. Raises DataError for half of a surrogate pair, an empty question, empty
-    or equal responses, a bad label."""
+    """Return the pair if it can be judged, and written. Raises DataError for a lone surrogate, an empty question, empty or
+    equal responses, a bad label."""
     texts = {"pair_id": pair.pair_id, "question": pair.question, "responses": "".join(pair.responses)}
     texts |= {name: getattr(pair, name) for name in TEXTS}
     if damaged := next((name for name, text in texts.items() if _has_lone_surrogate(text)), None):
@@ -70,7 +69,7 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
     if not all(response.strip() for response in pair.responses):
         raise DataError(f"{where}: a response is empty; both must be non-empty text")
     same = pair.responses[0].strip() == pair.responses[1].strip()
-    images = pair.response_images  # empty where a judge that does not look is asked: two images that are not read may differ
+    images = pair.response_images  # empty for a judge of texts: images that are not read may differ
     if same and (IMAGE_MARK not in pair.responses[0] or (images[0] and images[0] == images[1])):
         raise DataError(f"{where}: the two responses are equal, so neither can be better; drop the pair")
     if pair.preferred not in (0, 1, None) or isinstance(pair.preferred, bool | float):
@@ -78,52 +77,37 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
     return pair
 
 
+COLUMNS = (
+    *("pair_id", "question", "images", "videos", "responses", "response_images", "preferred", "category", "source"),
+    *("licence", "level", "attempts", "teacher_share", "order", "judgment", "provenance"),
+)
+
+
 def features() -> Any:
     """Return the columns as ``datasets`` knows them."""
     from datasets import Features, Image, List, Value
 
-    text, file = Value("string"), {"bytes": Value("binary"), "path": Value("string")}
-    return Features(
-        {
-            "pair_id": text,
-            "question": text,
-            "images": List(Image()),
-            "videos": List(file),
-            "responses": List(text),
-            "response_images": List(List(Image())),
-            "preferred": Value("int8"),
-            "category": text,
-            "source": text,
-            "licence": text,
-            "level": Value("int8"),
-            "attempts": text,
-            "teacher_share": Value("float32"),
-            "order": text,
-            "judgment": text,
-            "provenance": text,
-        }
-    )
+    kinds = {
+        "images": List(Image()),
+        "videos": List({"bytes": Value("binary"), "path": Value("string")}),
+        "responses": List(Value("string")),
+        "response_images": List(List(Image())),
+        "preferred": Value("int8"),
+        "level": Value("int8"),
+        "teacher_share": Value("float32"),
+    }
+    return Features({name: kinds.get(name, Value("string")) for name in COLUMNS})
 
 
 def to_row(pair: PreferencePair) -> dict[str, Any]:
-    """Return the row of a pair, media embedded."""
-    return {
-        "pair_id": pair.pair_id,
-        "question": pair.question,
+    """Return the row of a pair, media embedded, its columns in the order of the format."""
+    row = {name: getattr(pair, name) for name in COLUMNS}
+    return row | {
         "images": _embedded(pair.images),
         "videos": _embedded(pair.videos),
         "responses": list(pair.responses),
         "response_images": [_embedded(images) for images in pair.response_images],
-        "preferred": pair.preferred,
-        "category": pair.category,
-        "source": pair.source,
-        "licence": pair.licence,
-        "level": pair.level,
-        "attempts": pair.attempts,
-        "teacher_share": pair.teacher_share,
         "order": pair.order.value,
-        "judgment": pair.judgment,
-        "provenance": pair.provenance,
     }
 
 
@@ -136,12 +120,14 @@ class Files:
     """Where a row's media are: paths start at ``folder``; with ``checked`` embedded images were checked when written.
 
     A relative path that leads out of ``folder`` by ``..`` is refused, unless ``is_callers`` says that the caller and no
-    file named it. A path from the root of the disk is read where it points, and links are followed.
+    file named it. An absolute path is read, and links are followed. ``undecodable``, for readers that do not look at images,
+    takes images that cannot be decoded, with the reason (None: they are errors); a missing image is an error all the same.
     """
 
     folder: Path = Path()
     checked: bool = False
     is_callers: bool = False
+    undecodable: dict[bytes, str] | None = None
 
     def file_of(self, path: str, where: str) -> Path:
         """Return the file that a row's ``path`` names. Raise MediaError for a relative one out of the folder."""
@@ -156,12 +142,22 @@ class Files:
         """Return an image of a row: ``{"bytes", "path"}``, a path, or a data URL. Raises MediaError that names ``where``."""
         data = value.get("bytes") if isinstance(value, Mapping) else None
         if isinstance(data, bytes) and data:
-            return data if self.checked else plain_image(data, where=where)
+            return data if self.checked else self._plain(data, where)
         path = path_of_medium(value, "image", where)
         if path.startswith("data:"):
-            return plain_image(from_data_url(path, where=where), where=where)
+            return self._plain(from_data_url(path, where=where), where)
         file = self.file_of(path, where)
-        return read_image(file, where=place_of(where, file))
+        where = place_of(where, file)
+        return self._plain(read_media(file, where), where)
+
+    def _plain(self, data: bytes, where: str) -> bytes:
+        try:
+            return plain_image(data, where=where)
+        except MediaError as error:
+            if self.undecodable is None or not data:
+                raise
+            self.undecodable.setdefault(data, str(error))
+            return data
 
     def video(self, value: Any, where: str) -> bytes:
         """Return a video file, undecoded. Raises MediaError."""
@@ -170,35 +166,37 @@ class Files:
             return data
         file = self.file_of(path_of_medium(value, "video", where), where)
         where = place_of(where, file)
-        refuse_devices(file, where)
-        try:
-            data = file.read_bytes()
-        except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or error
-            raise MediaError(f"{where}: cannot be read ({why}); check --images and the file name") from error
-        if not data:
+        if not (data := read_media(file, where)):
             raise MediaError(f"{where}: the file is empty; expected a video")
         return data
 
 
+def read_media(file: Path, where: str) -> bytes:
+    """Return the bytes of a media file. Raises MediaError."""
+    try:
+        refuse_devices(file, where)
+        return file.read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise MediaError(f"{where}: cannot be read ({why}); check --images and the file name") from error
+
+
 def path_of_medium(value: Any, kind: str, where: str) -> str:
-    """Return the path, or the data URL, of an image or a video (``kind``) without bytes. Raises MediaError, naming ``where``,
-    where there is none that could be read.
-    """
+    """Return the path, or the data URL, of an image or a video (``kind``) without bytes. Raises MediaError if there is none."""
     path = value.get("path") if isinstance(value, Mapping) else value
     if isinstance(value, Mapping) and path is None:
         raise MediaError(f"{where}: holds neither bytes nor a path; give one of them, or leave the {kind} out of the list")
     if not isinstance(path, str):
         raise MediaError(f"{where}: expected the path of the {kind}, or {{'bytes': ...}}, got {type(path).__name__}")
     if not path.strip():
-        raise MediaError(f"{where}: the path is empty; give the path of a file, or an empty list where there is no {kind}")
+        raise MediaError(f"{where}: the path is empty; give the path of a file, or an empty list for no {kind}")
     if _URL.match(path):
         raise MediaError(f"{where}: {path:.80} is not fetched; download the {kind} and give its path")
     return path
 
 
 def place_of(where: str, file: Path) -> str:
-    """Return the words for a medium's file in messages, however long its name."""
+    """Return the name of a media file in messages, cut to 160 characters."""
     return f"{where}, {file!s:.160}"
 
 
@@ -207,7 +205,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.I)
 
 @dataclass
 class _Content:
-    """A text and the media that stand within it."""
+    """A text and the media in it."""
 
     text: str
     images: list[Any]
@@ -244,11 +242,11 @@ def from_row(
     columns: AllowedColumns | None = None,
     place: str = "",
 ) -> PreferencePair:
-    """Return one checked pair, its videos as they are; ``columns``: of other names, that may stand in the row (None: none).
-    Raises DataError or MediaError, naming the row and ``place``, words for where it is; UnreadColumnsError, with the rest of
-    the row, for all columns of other names.
+    """Return one checked pair, its videos as files; ``columns``: other columns that may be in the row (None: none). Raises
+    DataError or MediaError, naming the row and ``place``, words for its file and line; UnreadColumnsError, with the rest of the
+    row, for columns of other names.
 
-    A whole number may come as 1.0 and a number that is not known as NaN: pandas keeps columns with gaps as floats.
+    A whole number may be 1.0 and a missing one NaN: pandas keeps columns with gaps as floats.
     """
     within, where, files = where, f"{where} {index}{place}", files or Files()
     if not isinstance(row, Mapping):
@@ -266,7 +264,7 @@ def from_row(
     question = _Content.of(row.get("question"), "question", where)
     contents = [_Content.of(response, "responses", where) for response in responses]
     if any(VIDEO_MARK in content.text for content in contents):
-        raise DataError(f"{where}: a response holds a video, which no judge is shown; give its frames as images")
+        raise DataError(f"{where}: a response holds a video, which no judge takes; give its frames as images")
     if row.get("order") not in (None, "", *Order):
         raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
     for name in TEXTS:
@@ -286,12 +284,8 @@ def from_row(
         responses=(contents[0].text, contents[1].text),
         preferred=_number(row.get("preferred")),
         images=_images([*question.images, *_list(row, "images", where)], files, where),
-        category=row.get("category") or "",
-        source=row.get("source") or "",
         level=level,
-        attempts=row.get("attempts") or "",
         order=Order(row.get("order") or "given"),
-        judgment=row.get("judgment") or "",
         response_images=(
             _images([*contents[0].images, *response_images[0]], files, where),
             _images([*contents[1].images, *response_images[1]], files, where),
@@ -301,15 +295,14 @@ def from_row(
             for n, video in enumerate([*question.videos, *_list(row, "videos", where)])
         ),
         teacher_share=share,
-        licence=row.get("licence") or "",
-        provenance=row.get("provenance") or "",
+        **{name: row.get(name) or "" for name in TEXTS},
     )
     check_marks(pair, where)
     return validate(pair, where=where)
 
 
 def _number(value: Any) -> Any:
-    """Return a whole float as the integer that it is, None for NaN, and anything else as it is."""
+    """Return a whole float as an integer, None for NaN, and anything else unchanged."""
     if not isinstance(value, float):
         return value
     return None if math.isnan(value) else int(value) if value.is_integer() else value
@@ -329,7 +322,7 @@ def _images(values: Sequence[Any], files: Files, where: str) -> tuple[bytes, ...
 
 
 def check_marks(pair: PreferencePair, where: str) -> None:
-    """Raises DataError where a text has places for more or fewer media than there are."""
+    """Raise DataError if a text has more or fewer placeholders than there are media."""
     for text, images in zip(pair.responses, pair.response_images, strict=True):
         if text.count(IMAGE_MARK) != len(images):
             raise DataError(
@@ -343,11 +336,8 @@ def check_marks(pair: PreferencePair, where: str) -> None:
 def with_frames(
     pair: PreferencePair, number: int = FRAMES, *, where: str = "", policy: VideoPolicy | None = None
 ) -> PreferencePair:
-    """Return the pair with at most ``number`` frames of each video among its images, where it stands or else after them;
-    ``policy``: as a judge's family samples them.
-
-    Raises MediaError for a video that cannot be read.
-    """
+    """Return the pair with at most ``number`` frames of each video, sampled by ``policy``, among its images: at the video's
+    placeholder or after all images. Raises MediaError for a video that cannot be read."""
     if not pair.videos:
         return pair
     sampling = policy() if policy else None
@@ -377,10 +367,38 @@ def media_of(pair: PreferencePair) -> tuple[bytes, ...]:
 
 
 def provenance(recipe: str, row: Mapping[str, Any]) -> str:
-    """Return ``RECIPE:HASH`` of a source's row; media count by what is in them."""
+    """Return ``RECIPE:HASH`` of a source's row; media count by their content."""
 
     def plain(value: Any) -> Any:
         return hashlib.sha256(value).hexdigest() if isinstance(value, bytes | bytearray) else str(value)
 
     text = json.dumps(row, sort_keys=True, ensure_ascii=False, default=plain)
     return f"{recipe}:{hashlib.sha256(text.encode(errors='backslashreplace')).hexdigest()[:16]}"
+
+
+def with_blank_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
+    """Replace every image by a grey one of its size: a judge that still wins does not need the image."""
+
+    def blank(images: Sequence[bytes]) -> tuple[bytes, ...]:
+        return tuple(map(blank_like, images))
+
+    return [
+        replace(
+            pair, images=blank(pair.images), response_images=(blank(pair.response_images[0]), blank(pair.response_images[1]))
+        )
+        for pair in pairs
+    ]
+
+
+def with_other_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
+    """Return every pair with the images of another: the next pair, from half-way down the list on, with as many and different
+    images. Images within responses stay. Raises DataError if there is no such pair."""
+
+    def other(n: int) -> tuple[bytes, ...]:
+        for step in range(len(pairs)):
+            images = pairs[(n + len(pairs) // 2 + step) % len(pairs)].images
+            if len(images) == len(pairs[n].images) and images != pairs[n].images:
+                return images
+        raise DataError("no pair has images other than its neighbours'; there is no other image to show")
+
+    return [replace(pair, images=other(n)) if pair.images else pair for n, pair in enumerate(pairs)]

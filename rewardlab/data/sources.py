@@ -1,34 +1,26 @@
-"""Where the rows of a source are: files of a folder, a dataset saved by ``datasets``, or one of the Hub, streamed or
-fetched."""
+"""Sources of `data build`: files of a folder, a dataset saved by ``datasets``, or a dataset of the Hub, streamed or
+downloaded."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.csv_rows import csv_rows
-from rewardlab.data.files import json_fault
-from rewardlab.data.pairs import lines_of, rows_of
+from rewardlab.data.row_files import HUB, log_splits, saved_dataset_files, stored_rows
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.reporting.progress import log_line
 
-HUB = "hf:"  # before OWNER/NAME of a dataset of the Hub
 HUB_FORM = "hf:OWNER/NAME[@REVISION][:CONFIG[:SPLIT]]"
-TABLES = ("**/*.parquet", "**/*.jsonl", "**/*.json")  # the usual files of a source; another list names files in particular
-ARROW_ROWS = 64  # of a record batch, turned into Python at a time
+TABLES = ("**/*.parquet", "**/*.jsonl", "**/*.json")  # the usual files of a source; a recipe may name particular ones
 
 SourceRows = Iterable[Mapping[str, Any] | DataError]
 
 
 @dataclass(frozen=True)
 class HubStream:
-    """A dataset of the Hub, read row by row without being stored: all splits in their order, or ``split`` alone. ``config`` ""
-    is the dataset's default."""
+    """A dataset of the Hub, streamed row by row: all splits in their order, or ``split`` alone. ``config`` "" is the dataset's
+    default."""
 
     name: str
     revision: str = ""
@@ -62,19 +54,19 @@ class HubStream:
             )
         try:
             dataset = load_dataset(
-                self.name,
-                self.config or None,
-                split=self.split or None,
-                revision=self.revision or None,
-                streaming=True,
+                self.name, self.config or None, split=self.split or None, revision=self.revision or None, streaming=True
             )
             streams = dataset if isinstance(dataset, IterableDatasetDict) else {self.split: dataset}
             return {str(name): stream.decode(False) for name, stream in streams.items()}
         except Exception as error:  # the boundary: the library fails in many ways
-            raise DataError(f"{self}: {_unreadable(error)}") from error
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            raise DataError(
+                f"{self}: cannot be read ({reason}); check name, config and split, accept its terms and log in by `hf auth "
+                "login`, or fetch its files (--download)"
+            ) from error
 
     def parts(self) -> Iterator[tuple[str, SourceRows]]:
-        """Yield each split's name and rows. Raises DataError, also where a stream breaks off."""
+        """Yield each split's name and rows. Raises DataError, also if a stream breaks off."""
         for name, stream in self.splits().items():
             yield name, self._rows(name, stream)
 
@@ -89,51 +81,36 @@ class HubStream:
                 f"{self}: split {split} breaks off after {number:,} rows ({error}); run the command again"
             ) from error
 
+    def download(self) -> Path:
+        """Download the dataset's files, continuing an interrupted download; return their folder. Raises ConfigError for a
+        config or a split, DataError."""
+        if self.config or self.split:
+            raise ConfigError(f"{self}: files are fetched whole, without CONFIG and SPLIT; name hf:{self.name} alone")
+        from huggingface_hub import snapshot_download
 
-def _unreadable(error: Exception) -> str:
-    reason = " ".join(str(error).split())[:300] or type(error).__name__
-    return (
-        f"cannot be read ({reason}); check name, config and split, accept its terms and log in by `hf auth login`, or fetch "
-        "its files (--download)"
-    )
+        from rewardlab.models.hub import hub_options
+
+        offline = bool(hub_options(self.name))
+        try:
+            folder = snapshot_download(self.name, repo_type="dataset", revision=self.revision or None, local_files_only=offline)
+        except Exception as error:  # the boundary: see above
+            raise DataError(
+                f"{self}: cannot be fetched ({error}); accept its terms and log in by `hf auth login`, or fetch it on a "
+                "machine with a network and name its folder"
+            ) from error
+        return Path(folder)
 
 
 def open_source(text: str, files: tuple[str, ...], *, download: bool = False) -> Path | HubStream:
-    """Return the source that ``--from`` names: a folder or file as it is, of ``hf:`` a stream.
+    """Return the source that ``--from`` names: a folder, a file, or for ``hf:`` a stream.
 
-    With ``download``, and where a recipe's ``files`` name some in particular, the folder the dataset's files were fetched
-    to. Raises ConfigError, DataError.
+    With ``download``, or if a recipe's ``files`` name particular ones, return the folder that the dataset was downloaded to.
+    Raises ConfigError, DataError.
     """
     if not text.startswith(HUB):
         return Path(text)
     stream = HubStream.parse(text)
-    if not download and set(TABLES) <= set(files):
-        return stream
-    if stream.config or stream.split:
-        raise ConfigError(f"{text}: files are fetched whole, without CONFIG and SPLIT; name hf:{stream.name} alone")
-    return fetch_source(text)
-
-
-def fetch_source(source: str) -> Path:
-    """Return a folder or file as it is; of ``hf:OWNER/NAME`` or ``hf:OWNER/NAME@REVISION`` the folder that the Hub's data set
-    was downloaded to, which continues where it was cut off. Raises DataError.
-    """
-    if not source.startswith(HUB):
-        return Path(source)
-    from huggingface_hub import snapshot_download
-
-    from rewardlab.models.hub import hub_options
-
-    name, _, revision = source.removeprefix(HUB).partition("@")
-    try:
-        return Path(
-            snapshot_download(name, repo_type="dataset", revision=revision or None, local_files_only=bool(hub_options(name)))
-        )
-    except Exception as error:  # the boundary: a download may break in any way of the library's
-        raise DataError(
-            f"{source}: cannot be fetched ({error}); accept its terms and log in by `hf auth login`, or fetch it on a machine "
-            "with a network and name its folder"
-        ) from error
+    return stream if not download and set(TABLES) <= set(files) else stream.download()
 
 
 def media_folder(source: Path | HubStream) -> Path:
@@ -151,7 +128,7 @@ def source_parts(source: Path | HubStream, patterns: tuple[str, ...], url: str) 
     folder, files = media_folder(source), source_files(source, patterns, url)
     log_splits(folder, tuple(files))
     for file in files:
-        yield str(file.relative_to(folder)), source_rows(file)
+        yield str(file.relative_to(folder)), (stored.row for stored in stored_rows(file))
 
 
 def source_files(source: Path, patterns: tuple[str, ...], url: str = "") -> list[Path]:
@@ -166,99 +143,3 @@ def source_files(source: Path, patterns: tuple[str, ...], url: str = "") -> list
     what = "no data file in it" if source.is_dir() else "no such file or folder"
     cure = f"; download {url}" if url else ""
     raise DataError(f"{source}: {what} (looked for {', '.join(patterns)}, and a dataset saved by `datasets`){cure}")
-
-
-def saved_dataset_files(folder: Path) -> list[Path]:
-    """Return the Arrow files of what ``Dataset.save_to_disk`` or ``DatasetDict.save_to_disk`` wrote, in their order; [] for any
-    other folder. Raises DataError for one that is not whole."""
-    if (listing := folder / "dataset_dict.json").is_file():
-        splits = _read_listing(listing).get("splits", [])
-        return [file for split in splits for file in saved_dataset_files(folder / str(split))]
-    if not (state := folder / "state.json").is_file():
-        return []
-    files = [folder / str(entry["filename"]) for entry in _read_listing(state).get("_data_files", [])]
-    if missing := [file.name for file in files if not file.is_file()]:
-        raise DataError(f"{folder}: a saved dataset that lacks {', '.join(missing)}; save it again")
-    return files
-
-
-_SPLIT = re.compile(r"(train|training|test|testing|validation|valid|val|dev|eval)(?:[-_.0-9]|$)", re.IGNORECASE)
-
-
-def splits_of(folder: Path, files: Iterable[Path]) -> dict[str, list[Path]]:
-    """Return the files of a folder by split, as far as its own listing, their folders' names or their own tell."""
-    splits: dict[str, list[Path]] = {}
-    saved = (folder / "dataset_dict.json").is_file()
-    for file in files:
-        parts = file.relative_to(folder).parts if file.is_relative_to(folder) else ()
-        names = parts[:1] if saved else [match[1] for part in parts if (match := _SPLIT.match(part))]
-        if names:
-            splits.setdefault(names[0], []).append(file)
-    return splits
-
-
-@cache
-def log_splits(folder: Path, files: tuple[Path, ...]) -> None:
-    """Log, once, that a folder's files are of several splits, and how one of them is named."""
-    splits = splits_of(folder, files)
-    if len(splits) < 2:
-        return
-    first, parts = next(iter(splits.values()))[0], [f"{name} ({len(of_split):,})" for name, of_split in splits.items()]
-    example = first.parent if first.parent != folder else first
-    log_line(f"{folder}: all splits are read, {', '.join(parts)}, of {len(files):,} files; name {example} for one alone")
-
-
-def _read_listing(path: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not the listing of a saved dataset ({error})") from error
-
-
-def source_rows(path: Path) -> Generator[Mapping[str, Any] | DataError, None, None]:
-    """Yield the rows of .parquet, .arrow, .jsonl (in place of a broken line why it is), .json with one list, .csv, .tsv. Raises
-    DataError.
-    """
-    if path.suffix in (".csv", ".tsv"):
-        yield from (row.cells for row in csv_rows(path))
-    elif path.suffix == ".arrow":
-        yield from _rows_of_arrow(path)
-    elif path.suffix == ".jsonl":
-        yield from (row for _, row in lines_of(path))
-    elif path.suffix == ".json":
-        yield from _rows_of_json(path)
-    else:
-        yield from rows_of(path)
-
-
-def _rows_of_json(path: Path) -> Iterator[Mapping[str, Any]]:
-    text = ""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        rows = json.loads(text)
-    except ValueError as error:
-        raise DataError(f"{path}: not readable as JSON ({json_fault(error, text)})") from error
-    except (OSError, RecursionError) as error:
-        raise DataError(f"{path}: not readable as JSON ({error})") from error
-    if not isinstance(rows, list):
-        raise DataError(f"{path}: expected one JSON list of rows, got {type(rows).__name__}")
-    yield from rows
-
-
-def _rows_of_arrow(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of an Arrow stream, as ``datasets`` writes it, or of an Arrow file; one record batch is in memory."""
-    import pyarrow as pa
-
-    try:
-        with pa.OSFile(str(path)) as file:
-            if file.read(6) == b"ARROW1":
-                reader = pa.ipc.open_file(file)
-                batches: Iterable[Any] = map(reader.get_batch, range(reader.num_record_batches))
-            else:
-                file.seek(0)
-                batches = pa.ipc.open_stream(file)
-            for batch in batches:
-                for start in range(0, batch.num_rows, ARROW_ROWS):
-                    yield from batch.slice(start, ARROW_ROWS).to_pylist()
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not a readable Arrow file ({error})") from error

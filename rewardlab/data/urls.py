@@ -1,5 +1,5 @@
-"""Addresses of servers, and media behind URLs: nothing is fetched but what begins with an allowed URL, on the same host and
-port; redirects are not followed. So no reference leads to a private address that nobody allowed."""
+"""Addresses of servers, and media behind URLs: only URLs that begin with an allowed one are fetched, from the same host and
+port, without redirects. So no reference leads to a private address that was not allowed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ FETCH_TIMEOUT_S = 20.0
 
 
 def parse_address(url: str) -> httpx.URL:
-    """Return the address of a server. Raise ConfigError unless it is http or https, with a host and a port that can be, and
-    without query."""
+    """Return the address of a server. Raise ConfigError unless it is http or https, with a valid host and port, and without
+    query."""
     try:
         address = httpx.URL(url)
         is_one = address.scheme in ("http", "https") and bool(address.host) and 0 < (address.port or 80) < 2**16
@@ -31,8 +31,8 @@ def parse_address(url: str) -> httpx.URL:
 
 
 class AllowedUrls:
-    """Beginnings of URLs that may be fetched. Raises ConfigError for one without host, with a user, a query or a fragment, or
-    that does not end with a slash."""
+    """Prefixes of URLs that may be fetched. Raises ConfigError for a prefix without host, with a user, a query or a fragment,
+    or without a final slash."""
 
     def __init__(self, beginnings: Sequence[str] = ()) -> None:
         for url in beginnings:
@@ -43,14 +43,14 @@ class AllowedUrls:
         self._allowed = tuple(beginnings)
 
     def allows(self, url: str) -> bool:
-        """Return whether a URL begins with an allowed one, and its path leads nowhere else."""
+        """Return whether a URL begins with an allowed prefix, and its path does not leave it."""
         try:
             parts = urlsplit(url)
             if parts.username or ".." in re.split(r"[/\\]", unquote(unquote(parts.path))) or "\\" in url:
                 return False
             prefixes = map(urlsplit, self._allowed)
             return any(_origin(parts) == _origin(prefix) and parts.path.startswith(prefix.path) for prefix in prefixes)
-        except ValueError:  # a port that is none
+        except ValueError:  # an invalid port
             return False
 
 
@@ -58,7 +58,7 @@ def _is_beginning(url: str) -> bool:
     try:
         parts = urlsplit(url)
         has_host = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port or an address that is none
+    except ValueError:  # an invalid port or address
         return False
     return has_host and url.endswith("/") and "@" not in parts.netloc and not set(url) & set("?#\\")
 

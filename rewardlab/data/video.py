@@ -1,5 +1,4 @@
-"""Frames of a video file, evenly spread, or as a family of models samples them. PyAV has its own copy of FFmpeg; nothing need
-be installed beside it."""
+"""Frames of a video file, evenly spread or as a family of models samples them. PyAV decodes, with its own copy of FFmpeg."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -17,6 +16,10 @@ from PIL import Image
 from rewardlab.data.images import MAX_PIXELS, kind_of
 from rewardlab.data.qwen_video import QwenFrames
 from rewardlab.errors import ConfigError, InputError, MediaError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
 
 SUFFIXES = {".mp4", ".mkv", ".webm", ".avi", ".mov", ".m4v"}
 
@@ -49,8 +52,7 @@ SIDE_PX = 448  # of the longer side, at most: 32 frames of 1080p would be some 1
 
 @dataclass(frozen=True)
 class DecodingBounds:
-    """What decoding a video may take: ``seconds`` of one processor, frames of ``pixels``; ``is_stopped`` says that nobody waits
-    for it any more."""
+    """Limits of decoding a video: CPU ``seconds``, ``pixels`` of a frame; ``is_stopped`` tells that nobody waits for it."""
 
     seconds: float = math.inf
     pixels: int = MAX_PIXELS
@@ -58,18 +60,13 @@ class DecodingBounds:
 
 
 def frames_of_video(
-    video: Path | bytes,
-    number: int,
-    *,
-    where: str = "",
-    policy: QwenFrames | None = None,
-    bounds: DecodingBounds | None = None,
+    video: Path | bytes, number: int, *, where: str = "", policy: QwenFrames | None = None, bounds: DecodingBounds | None = None
 ) -> tuple[bytes, ...]:
-    """Return at most ``number`` frames as JPEG: by ``policy`` or else of at most :data:`SIDE_PX`, evenly spread, the first and
-    the last among them. Raises MediaError, and ConfigError where a package is missing. Decoding ends at ``bounds``.
+    """Return at most ``number`` frames as JPEG: by ``policy``, or evenly spread, first and last included, of at most
+    :data:`SIDE_PX`. Raises MediaError, also at ``bounds``, and ConfigError if a package is missing.
 
-    ``video`` is a file or what is in one, ``where`` names it. It is decoded twice, once to count: containers lie about how many
-    frames they hold.
+    ``video`` is a file or its content, ``where`` names it. It is decoded twice, once to count: containers lie about their
+    number of frames.
     """
     try:
         import av  # an FFmpeg; only videos need it
@@ -111,8 +108,8 @@ def _unreadable(name: str, error: Exception) -> MediaError:
 
 
 def video_pixels(video: bytes, where: str, *, most_pixels: int) -> int:
-    """Return how many pixels a frame has at most by the header, ``most_pixels`` where it does not say. Raises MediaError where
-    these are more, and for what is no video."""
+    """Return the pixels of a frame by the header, ``most_pixels`` if it does not say. Raises MediaError if there are more, and
+    for a file that is no video."""
     try:
         import av
     except ImportError as error:
@@ -127,12 +124,12 @@ def video_pixels(video: bytes, where: str, *, most_pixels: int) -> int:
 
 
 def describe_frames(number: int, policy: QwenFrames | None) -> str:
-    """Return in words how :func:`frames_of_video` takes at most ``number`` frames."""
+    """Describe how :func:`frames_of_video` samples at most ``number`` frames."""
     return f"{number} frames at most, evenly spread, within {SIDE_PX} px (PyAV)" if policy is None else policy.describe(number)
 
 
 def _frame_rate(rate: Any, name: str) -> float:
-    """Return frames per second. Raises MediaError where the file does not say."""
+    """Return frames per second. Raises MediaError if the file does not say."""
     if not rate:
         raise MediaError(f"{name}: does not say how many frames it has a second; re-encode it, or give a folder of its frames")
     return float(rate)
@@ -143,16 +140,15 @@ def _opened(video: Path | bytes) -> str | io.BytesIO:
 
 
 def _container(video: bytes, name: str) -> str:
-    """Return FFmpeg's name of a container. Bytes may come from anybody: left to guess, FFmpeg would take some for a playlist or
-    a session description, and open the files and sockets that these name.
-    """
+    """Return FFmpeg's name of a container. FFmpeg must not guess it: it would take hostile bytes for a playlist or a session
+    description, and open the files and sockets that these name."""
     if (container := {"mp4": "mov", "mkv": "matroska", "avi": "avi"}.get(kind_of(video))) is not None:
         return container
     raise MediaError(f"{name}: not a video that is read from bytes; expected MP4, MOV, WebM, Matroska or AVI")
 
 
 class _Work:
-    """Decoding of one video; what a header says of the size and number of its frames is not believed."""
+    """Decoding of one video; the size and number of frames in its header are not trusted."""
 
     def __init__(self, bounds: DecodingBounds, name: str) -> None:
         self._bounds, self._name = bounds, name
@@ -178,7 +174,7 @@ class _Work:
             yield frame
 
     def declared_pixels(self, stream: Any) -> int:
-        """Return how many pixels a frame has by the header of its stream, its sides rounded up as decoders do."""
+        """Return the pixels of a frame by its stream's header, its sides rounded up as decoders do."""
         self._check_size(stream.width, stream.height)
         return math.prod(-(-side // ROUNDED_PX) * ROUNDED_PX for side in (stream.width, stream.height)) or self._bounds.pixels
 

@@ -1,7 +1,7 @@
-"""The teacher asked by the batch API: a round of files for each attempt, sent, waited for and collected.
+"""Query the teacher by the provider's batch API: send, wait for and collect a round of files for each attempt.
 
-A batch is in the journal before it is sent, with its calls; its name goes with it, so that one whose creation was not
-answered is found again. It is collected whole or not at all, so that what failed and was billed is counted once.
+The journal has a batch and its calls before it is sent. The batch carries its name, so that it is found again if the reply to
+its creation was lost. It is collected whole or not at all, so that billed failures are counted once.
 """
 
 from __future__ import annotations
@@ -19,25 +19,24 @@ from rewardlab.config import DistillConfig
 from rewardlab.data.rows import with_frames
 from rewardlab.distill.budget import BudgetGuard
 from rewardlab.distill.journal import Journal
-from rewardlab.distill.tagging import order_of, tag
-from rewardlab.distill.transport import PASSES, Progress, progress_note, request_fields
+from rewardlab.distill.teacher import PASSES, Progress, order_of, progress_note, request_fields, tag
 from rewardlab.errors import EndpointError, OutputError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.reporting.progress import Advance
 from rewardlab.samplers.openai_batch import BatchClient, BatchState, parse_answer_line, request_line
 from rewardlab.types import Completion, FinishReason, Order, PreferencePair
 
-FOLDER = "batches"  # of files that went up and are not collected
+FOLDER = "batches"  # of uploaded files that are not collected yet
 Call = tuple[str, int, Order]
 
 
 def custom_id(place: int, pair: str, attempt: int) -> str:
-    """Return the id of a request within its batch: its place and a hash of the call, so that no answer is taken for another."""
+    """Return the id of a request within its batch: its position and a hash of the call."""
     return f"{place}-{hashlib.sha256(f'{pair}/{attempt}'.encode()).hexdigest()[:16]}"
 
 
 class BatchTransport:
-    """Files of requests, sent and collected. Raises EndpointError where the provider fails, or refuses a batch."""
+    """Sends and collects files of requests. Raises EndpointError if the provider fails, or refuses a batch."""
 
     def __init__(
         self, config: DistillConfig, journal: Journal, budget: BudgetGuard, advance: Advance, api_key: str | None = None
@@ -55,7 +54,7 @@ class BatchTransport:
         await self._client.__aexit__(kind, error, at)
 
     async def run(self, pairs: Iterable[PreferencePair]) -> Progress:
-        """Send round after round until every pair has its answers, the budget is spent, or three in a row brought nothing."""
+        """Send rounds until every pair has its answers, the budget is spent, or three in a row bring no answer."""
         await self._wait()
         fruitless = 0
         while fruitless < PASSES:
@@ -68,7 +67,7 @@ class BatchTransport:
         return self.progress
 
     async def _send_round(self, pairs: Iterable[PreferencePair]) -> bool:
-        """Send the next attempt of every pair that wants one, as far as the budget goes; return whether any was sent."""
+        """Send the next attempt of every pair that needs one, within the budget; return whether any was sent."""
         self.progress = Progress()
         sent, calls, lines, size = False, list[Call](), list[bytes](), 0
         room = self.budget.batch_size(self.config.batch_requests)
@@ -123,7 +122,7 @@ class BatchTransport:
         self.budget.add_batch(name, len(calls))
 
     def _write(self, lines: list[bytes]) -> Path:
-        """Return the file of requests that goes up, of no name yet. Raise OutputError where it cannot be written."""
+        """Return the file of requests to upload. Raise OutputError if it cannot be written."""
         partial = self._folder / ".partial"
         try:
             self._folder.mkdir(exist_ok=True)
@@ -135,7 +134,7 @@ class BatchTransport:
         return partial
 
     async def _wait(self) -> None:
-        """Wait for and collect every batch that is sent, those of an earlier run too."""
+        """Wait for and collect all sent batches, including those of an earlier run."""
         for name, batch_id, calls in self.journal.open_batches():
             if batch_id is None and (batch_id := await self._find_or_send(name)) is None:
                 self.journal.mark_batch(name, "never sent")

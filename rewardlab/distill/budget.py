@@ -1,4 +1,4 @@
-"""A hard limit on money and tokens: no request is sent that might exceed it, and none is sent twice."""
+"""A hard limit on money and tokens: no request is sent that might exceed it, or twice."""
 
 from __future__ import annotations
 
@@ -11,24 +11,21 @@ from rewardlab.distill.journal import Answer, Journal, Usage
 from rewardlab.errors import EndpointError
 from rewardlab.types import Completion, Order
 
-MARGIN = 1.2  # by how much a prompt may be longer than the longest so far
-PILOT = 20  # requests of a first batch, from which to learn what they cost
+MARGIN = 1.2  # the next prompt may be longer than the longest so far by this factor
+PILOT = 20  # requests of a first batch, to learn their cost
 
 
 class BudgetSpentError(Exception):
-    """The next request might exceed the budget. No failure: it ends a run cleanly."""
+    """The next request might exceed the budget. This ends a run cleanly."""
 
 
 class BudgetGuard:
-    """What is spent, what requests in flight may cost at most, and whether another can be afforded.
+    """Track the money and tokens spent, the most that requests in flight may cost, and whether another one is affordable.
 
-    A batch is sized by what answers cost on average so far (:meth:`likely`): one whose prompts are much longer than those
-    before may exceed the budget, a chat only where its prompt is more than a fifth longer than the longest yet.
-
-    A request may cost ``max_tokens`` of answer and a prompt of 1.2 times the longest yet; before any answer is known, a
-    single request is sent alone, where its answer fits what is left. So the last requests go out few at a time, and what is
-    left in the end is less than the most that a single one may cost. Failures count with the usage that they came with; what a
-    provider charges for those without one is known to it alone.
+    A chat request may cost ``max_tokens`` of answer and a prompt of 1.2 times the longest so far; the first request is sent
+    alone. So the last requests go out few at a time, and less than the most that one may cost is left at the end. A longer
+    prompt may exceed the budget. A batch is sized by the mean cost of answers so far (:meth:`likely`): one with much longer
+    prompts may exceed the budget. Failures count with the usage that they report; a provider may charge for others.
     """
 
     def __init__(self, prices: Prices, budget: Budget, max_tokens: int, usage: Usage, longest_prompt: int = 0) -> None:
@@ -54,7 +51,7 @@ class BudgetGuard:
             return True
         if not self._longest_prompt and self._open + number > 1:
             return False
-        usd, tokens = self.most(self._open + number)  # of the answer alone, where no prompt's length is known
+        usd, tokens = self.most(self._open + number)  # only the answer, before the length of a prompt is known
         within_usd = self._budget.usd is None or self.usd + usd <= self._budget.usd
         return within_usd and (self._budget.tokens is None or self.tokens + tokens <= self._budget.tokens)
 
@@ -83,27 +80,25 @@ class BudgetGuard:
         return self._prices.usd(c.num_prompt_tokens, c.num_tokens, c.num_cached_tokens)
 
     def pay(self, completion: Completion) -> None:
-        """Count an answer, or one that was paid for and is of no use. Raises EndpointError for an answer without usage where
-        there is a budget."""
+        """Count an answer or a billed failure. Raises EndpointError for an answer without usage if there is a budget."""
         usd, tokens = self.price(completion), completion.num_prompt_tokens + completion.num_tokens
         if not (tokens or completion.failed) and self.limited:
-            raise EndpointError("the endpoint's answers tell no usage, so that no budget can be kept; leave the budget out")
+            raise EndpointError("the endpoint's answers report no usage, so that no budget can be kept; leave the budget out")
         self.usd, self.tokens = self.usd + usd, self.tokens + tokens
         self.answers += not completion.failed
         self._longest_prompt = max(self._longest_prompt, completion.num_prompt_tokens)
 
     def likely(self, number: int) -> tuple[float, int]:
-        """Return (US dollars, tokens) that a batch of ``number`` requests costs: the mean of the answers so far, and four
-        standard errors if half of the most that a request may cost were the standard deviation."""
+        """Return (US dollars, tokens) of a batch of ``number`` requests: the mean of the answers so far, plus four standard
+        errors, with half of the most that a request may cost as the standard deviation."""
         usd, tokens = self.most(1)
         spread = 2 * math.sqrt(number)
         return number * self.usd / self.answers + spread * usd, int(number * self.tokens / self.answers + spread * tokens)
 
     def batch_size(self, most: int) -> int:
-        """Return how many requests, at most ``most``, a batch may hold within the budget, those sent counted; 0: none.
+        """Return how many requests, at most ``most``, the next batch may hold within the budget, counting sent ones; 0: none.
 
-        Before any answer is known, a pilot of :data:`PILOT`, whatever it costs; after failures that were billed, as many of it
-        as fit at the most that they may cost."""
+        Before any answer is known this is a pilot of :data:`PILOT`; after billed failures, as many of it as surely fit."""
         if not self.limited:
             return most
         if not self.answers:
@@ -128,7 +123,7 @@ class BudgetGuard:
 
     @property
     def num_batches(self) -> int:
-        """Batches that are sent and not collected."""
+        """Return the number of sent batches that are not collected."""
         return len(self._batches)
 
     def add_batch(self, batch: str, number: int) -> None:
@@ -141,9 +136,8 @@ class BudgetGuard:
 
 
 class Ledger(Protocol):
-    """Journal and budget as one, for all workers wherever they run: every request passes through it before it is sent and after
-    it is answered, so that none is sent twice and none exceeds the budget.
-    """
+    """Journal and budget for all workers, on any machine: every request passes through it before it is sent and after it is
+    answered, so that none is sent twice or exceeds the budget."""
 
     async def answers(self, pair: str) -> list[Answer]:
         """Return the answers about a pair, by attempt."""

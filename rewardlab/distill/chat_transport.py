@@ -1,4 +1,4 @@
-"""The teacher asked by chat requests, many at once: any number of endpoints and keys, within a budget."""
+"""Query the teacher by concurrent chat requests to any number of endpoints and keys, within a budget."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from rewardlab.config import DistillConfig
 from rewardlab.data.rows import with_frames
 from rewardlab.distill.budget import BudgetGuard, BudgetSpentError, CallLedger, Ledger
 from rewardlab.distill.journal import Answer, Journal
-from rewardlab.distill.tagging import order_of, tag
-from rewardlab.distill.transport import PASSES, Progress, progress_note, request_fields
+from rewardlab.distill.teacher import PASSES, Progress, order_of, progress_note, request_fields, tag
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.reporting.progress import Advance
@@ -55,7 +54,8 @@ class ChatTransport:
         *,
         answered: bool = False,
     ) -> None:
-        """``on_progress`` is called for every pair that has its answers. ``answered``: an earlier part of the run had some."""
+        """``on_progress`` is called for every pair that has its answers. ``answered``: an earlier part of the run had
+        answers."""
         self.config, self.endpoints, self.ledger, self._on_progress = config, endpoints, ledger, on_progress
         self.template = load_template(config.template)
         self.progress = Progress()
@@ -66,10 +66,10 @@ class ChatTransport:
     def open(
         cls, config: DistillConfig, journal: Journal, budget: BudgetGuard, advance: Advance, api_key: str | None = None
     ) -> Self:
-        """Return the transport of one process. Raises ConfigError where the journal has batches that are not collected."""
+        """Return the transport of one process. Raises ConfigError if the journal has batches that are not collected."""
         if journal.open_batches():
             raise ConfigError(
-                f"{journal.path}: batches are away, and would be paid twice; collect them first (transport: batch)"
+                f"{journal.path}: batches are not collected, and would be paid twice; collect them first (transport: batch)"
             )
         endpoints, ledger = open_endpoints(config, api_key), CallLedger(journal, budget)
         answered = journal.usage().answers > 0
@@ -83,7 +83,7 @@ class ChatTransport:
             await endpoint.aclose()
 
     async def run(self, pairs: Iterable[PreferencePair]) -> Progress:
-        """Ask about all pairs, and again about those whose requests failed. Raises EndpointError if the endpoints are down."""
+        """Query all pairs, and again those whose requests failed. Raises EndpointError if the endpoints are down."""
         await self._once(pairs)
         for _ in range(PASSES - 1):
             failed = frozenset(self.progress.failed)
@@ -91,7 +91,7 @@ class ChatTransport:
                 break
             try:
                 await self._once(pair for pair in pairs if pair.pair_id in failed)
-            except EndpointError as error:  # what is answered is worth having; the next run asks for the rest
+            except EndpointError as error:  # keep what is answered; the next run requests the rest
                 LOG.warning("%s", error)
                 break
         self.progress.left_out = frozenset().union(*(endpoint.left_out for endpoint in self.endpoints))
@@ -144,7 +144,7 @@ class ChatTransport:
         return tagged
 
     async def _ask(self, pair: PreferencePair, attempt: int) -> Answer | None:
-        """Return the answer, which is in the journal by then; None if the request failed."""
+        """Return the answer, after writing it to the journal; None if the request failed."""
         order = order_of(pair.pair_id, self.config.seed, attempt)
         prompt = build_messages(with_frames(pair), order=order, template=self.template)
         await self.ledger.open(pair.pair_id, attempt, order)

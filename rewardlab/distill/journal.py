@@ -1,7 +1,7 @@
-"""Every request, answer and price of a distillation, as one SQLite file: its single source of truth.
+"""Every request, answer and price of a distillation, in one SQLite file: its single source of truth.
 
-Every request is written before it is sent and again when it is answered. The next run asks only what has no answer: what
-was in flight at a kill, and what had failed. Nothing of it is held in memory. Look into it at any time, also while it grows::
+Every request is written before it is sent and again when it is answered. The next run requests only what has no answer: what
+was in flight at a kill, and what failed. Nothing is held in memory. The file can be read at any time, also while it grows::
 
     sqlite3 journal.sqlite "SELECT finish, COUNT(*), SUM(usd) FROM calls GROUP BY finish"
 """
@@ -41,7 +41,7 @@ _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 @dataclass(frozen=True)
 class Answer:
-    """What the journal keeps of a completion: attempt number (from 1), the order of the responses, and the answer itself."""
+    """A completion in the journal: attempt number (from 1), order of the responses, and the answer."""
 
     attempt: int
     order: Order
@@ -56,7 +56,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Usage:
-    """Number, tokens and price (US dollars) of all answers; the price includes answers that were paid for and are of no use."""
+    """Number, tokens and price (US dollars) of all answers; the price includes billed failures."""
 
     answers: int
     prompt_tokens: int
@@ -115,7 +115,7 @@ class Journal:
     def _identify(self, identity: Mapping[str, object]) -> None:
         row = self._db.execute("SELECT identity, id FROM run").fetchone()
         stored = json.loads(row[0]) if row else None
-        self._run = row[1] if row else secrets.token_hex(8)  # another run of the same settings has batches of its own
+        self._run = row[1] if row else secrets.token_hex(8)  # tells batches of another run with the same settings apart
         if stored == identity:
             return
         if stored is not None and self._holds_something():
@@ -128,7 +128,7 @@ class Journal:
         self._write("INSERT INTO run VALUES (?, ?)", (json.dumps(identity), self._run))
 
     def _holds_something(self) -> bool:
-        """Return whether a run with other settings would lose an answer, what failures cost, or a batch sent."""
+        """Return whether the journal has an answer, a billed failure, or a sent batch."""
         kept = "SELECT 1 FROM calls WHERE finish IS NOT NULL OR wasted_tokens > 0 OR wasted_usd > 0 LIMIT 1"
         away = "SELECT 1 FROM batches WHERE status IN ('new', 'sent') LIMIT 1"
         return any(self._db.execute(query).fetchone() for query in (kept, away))
@@ -141,13 +141,13 @@ class Journal:
             raise self._not_written(error) from error
 
     def _not_written(self, error: sqlite3.OperationalError) -> OutputError:
-        """Return what a failure to write the file comes to, with its cure."""
+        """Return the error of a failure to write the file, with its cure."""
         cure = "make room" if error.sqlite_errorcode & 0xFF in _NO_ROOM else "see that it is a file that may be written"
         return OutputError(f"{self.path}: cannot be written ({error}); nothing is lost: {cure} and run the same command again")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Write all that is written within, or nothing of it where an error is raised or the process is killed."""
+        """Write everything within the block, or nothing of it after an error or a kill."""
         self._write("BEGIN", ())
         try:
             yield
@@ -166,8 +166,8 @@ class Journal:
         )
 
     def record_answer(self, pair: str, attempt: int, completion: Completion, usd: float) -> bool:
-        """Record a completion and its price; return whether it is a new answer. A failure is recorded as such, and will be
-        requested again; an attempt that has an answer keeps it."""
+        """Record a completion and its price; return whether it is a new answer. A failure will be requested again; an attempt
+        that has an answer keeps it."""
         c = completion
         if c.failed:
             self._write(
@@ -242,17 +242,17 @@ class Journal:
         self._write("UPDATE batches SET status = ?, id = COALESCE(?, id) WHERE name = ?", (status, batch_id, name))
 
     def open_batches(self) -> list[tuple[str, str | None, list[tuple[str, int]]]]:
-        """Return the batches recorded and not collected: (name, the provider's id if it is known, calls)."""
+        """Return the batches that are not collected: (name, the provider's id if known, calls)."""
         rows = self._db.execute("SELECT name, id, calls FROM batches WHERE status IN ('new', 'sent') ORDER BY name")
         return [(name, batch_id, [(pair, attempt) for pair, attempt in json.loads(calls)]) for name, batch_id, calls in rows]
 
     def record_left_out(self, fields: Iterable[str]) -> None:
-        """Record fields of a request that the teacher refuses, and is asked without."""
+        """Record fields that are left out of requests because the teacher refuses them."""
         for name in fields:
             self._write("INSERT INTO fields_left_out VALUES (?) ON CONFLICT DO NOTHING", (name,))
 
     def left_out(self) -> list[str]:
-        """Return the fields that the teacher was asked without, in any part of the run, by their names."""
+        """Return the names of all fields that were left out, in any part of the run."""
         return [name for (name,) in self._db.execute("SELECT name FROM fields_left_out ORDER BY name")]
 
     def close(self) -> None:

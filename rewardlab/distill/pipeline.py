@@ -1,4 +1,4 @@
-"""The teacher stage: ask about every pair, keep what agrees with the label, tag how hard it was, report what it cost.
+"""The teacher stage: query it about every pair, keep judgments that agree with the label, tag difficulty, report the cost.
 
 Pairs stream: neither they nor the answers are held in memory. Attempts alternate between the two orders, so that the teacher's
 own position bias shows, and cannot make one side's pairs look hard.
@@ -10,24 +10,73 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from rewardlab.config import DistillConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.data.media_mentions import MediaCount
+from rewardlab.data.pairs import Shard
+from rewardlab.data.parquet import TableFile
 from rewardlab.data.rows import media_of
 from rewardlab.distill.batch_transport import BatchTransport
 from rewardlab.distill.budget import BudgetGuard
 from rewardlab.distill.chat_transport import ChatTransport
-from rewardlab.distill.journal import Journal
-from rewardlab.distill.outputs import write_outputs
-from rewardlab.distill.statistics import Statistics
-from rewardlab.distill.tagging import tag
-from rewardlab.distill.transport import Progress, Transport
+from rewardlab.distill.journal import Answer, Journal
+from rewardlab.distill.statistics import AttemptRow, Statistics, Summary, Tally
+from rewardlab.distill.teacher import Progress, Transport, agrees, tag
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.prompts import load_template
 from rewardlab.reporting.progress import Advance, bar, log_line
 from rewardlab.types import PreferencePair
+from rewardlab.verdicts.parse import verdict_of
+
+DISTILLED, ATTEMPTS = "distilled.parquet", "attempts.parquet"
+ATTEMPT_COLUMNS = {
+    "pair_id": "string",
+    "attempt": "int8",
+    "order": "string",
+    "verdict": "string",
+    "agrees": "bool",
+    "kept": "bool",
+    "text": "string",
+    "tokens": "int32",
+    "prompt_tokens": "int32",
+}
+
+
+def write_outputs(pairs: Iterable[PreferencePair], journal: Journal, config: DistillConfig, out: Path) -> Summary:
+    """Write the tagged pairs and all attempts, and return the statistics. Raises OutputError."""
+    distilled, attempts, tally = Shard(out / DISTILLED), TableFile(out / ATTEMPTS, ATTEMPT_COLUMNS), Tally()
+    verdict_format = load_template(config.template).verdict_format
+    for pair in pairs:
+        answers = journal.answers(pair.pair_id)
+        tagged = tag(pair, answers, config)
+        kept = int(tagged.attempts) if tagged is not None and tagged.judgment else None
+        rows = [_attempt(pair, answer, verdict_format, kept=n == kept) for n, answer in enumerate(answers, start=1)]
+        for row in rows:
+            attempts.add(asdict(row))
+        tally.add(pair, tagged, rows)
+        if tagged is not None:
+            distilled.add(tagged)
+    attempts.close()
+    distilled.close()
+    return tally.summary(journal, config)
+
+
+def _attempt(pair: PreferencePair, answer: Answer, verdict_format: str, *, kept: bool) -> AttemptRow:
+    return AttemptRow(
+        pair_id=pair.pair_id,
+        attempt=answer.attempt,
+        order=answer.order.value,
+        verdict=verdict_of(answer.completion(), verdict_format).status.value,
+        agrees=agrees(pair, answer, verdict_format),
+        kept=kept,
+        text=answer.text,
+        tokens=answer.num_tokens,
+        prompt_tokens=answer.num_prompt_tokens,
+    )
+
 
 STATISTICS, JOURNAL = "statistics.json", "journal.sqlite"
 
@@ -35,8 +84,8 @@ STATISTICS, JOURNAL = "statistics.json", "journal.sqlite"
 def survey(pairs: Iterable[PreferencePair], *, allow_without_images: bool = False) -> tuple[int, str]:
     """Return (number of pairs, hash of their identities, texts, labels and media).
 
-    Raises DataError unless there are some, each labelled, each with an id of its own, and, unless ``allow_without_images``,
-    where their questions speak of images that none has. Logs how many have no image where others do.
+    Raises DataError for no pairs, for unlabelled pairs and shared ids, and, unless ``allow_without_images``, if questions
+    refer to images and no pair has any. Logs how many pairs lack images that others have.
     """
     digest, number = hashlib.sha256(), 0
     ids: set[str] = set()
@@ -59,7 +108,7 @@ def survey(pairs: Iterable[PreferencePair], *, allow_without_images: bool = Fals
 
 
 def refuse_unfit(number: int, num_ids: int, unlabelled: Sequence[str]) -> None:
-    """Raise DataError for no pairs, for some without a label, whose ids are ``unlabelled``, and for some that share an id."""
+    """Raise DataError for no pairs, for pairs without a label (ids ``unlabelled``), and for shared ids."""
     if not number:
         raise DataError("there are no pairs")
     if unlabelled:
@@ -69,7 +118,7 @@ def refuse_unfit(number: int, num_ids: int, unlabelled: Sequence[str]) -> None:
 
 
 def identity_of(config: DistillConfig, data: str) -> dict[str, str | int | float]:
-    """Return what must not change between the parts of a run. Endpoints, prices, budget and transport may."""
+    """Return the settings that must not change between parts of a run; endpoints, prices, budget and transport may."""
     return {
         "data": data,
         "model": config.model,
@@ -81,7 +130,7 @@ def identity_of(config: DistillConfig, data: str) -> dict[str, str | int | float
     }
 
 
-# A transport by its name in the config; another is its file, a line here and a word of the config's.
+# Transports by their names in the config.
 OpenTransport = Callable[[DistillConfig, Journal, BudgetGuard, Advance, str | None], Transport]
 TRANSPORTS: dict[str, OpenTransport] = {"chat": ChatTransport.open, "batch": BatchTransport}
 
@@ -105,13 +154,13 @@ def distill(
 ) -> Statistics:
     """Run (or continue) the teacher stage into folder ``out``; returns the statistics it also writes.
 
-    ``pairs`` are gone through several times: a list, or a :class:`rewardlab.data.pairs.PairSet` that reads them anew. Writes
-    ``distilled.parquet`` (every pair that has its answers), ``attempts.parquet`` (every answer, the rejected ones too) and
-    ``statistics.json``; ``journal.sqlite`` is what it continues from.
+    ``pairs`` are iterated several times: a list, or a :class:`rewardlab.data.pairs.PairSet`. Writes ``distilled.parquet`` (all
+    pairs that have their answers), ``attempts.parquet`` (all answers, including rejected ones) and ``statistics.json``;
+    continues from ``journal.sqlite``.
 
-    Pairs whose requests failed, or that the budget did not reach, are left out of the set and counted; the same command asks
-    them again. Raises EndpointError when the endpoint is down, ConfigError when ``out`` holds another run's journal, DataError
-    for pairs without label or an id of their own, and as :func:`survey` does of images that are not there.
+    Pairs whose requests failed, or that the budget did not reach, are left out and counted; the same command requests them
+    again. Raises EndpointError if the endpoint is down, ConfigError if ``out`` holds another run's journal, and DataError as
+    :func:`survey` does.
     """
     number, data = survey(pairs, allow_without_images=allow_without_images)
     with Journal(out / JOURNAL, identity_of(config, data)) as journal:
@@ -131,7 +180,7 @@ def finish(
             raise EndpointError(_no_answers(progress, config, journal))
         summary, asked_without = write_outputs(pairs, journal, config, out), journal.left_out()
     if asked_without:
-        log_line(f"asked without {', '.join(asked_without)}, which the teacher refuses: its own defaults hold")
+        log_line(f"requests leave out {', '.join(asked_without)}, which the teacher refuses: its own defaults hold")
     statistics: Statistics = {
         **summary,
         "num_pairs_asked_about": number,

@@ -1,8 +1,8 @@
 """The teacher stage on a Ray cluster: many machines send requests, one keeps the journal.
 
-``ray.data`` reads the shards and hands batches of pairs to workers, each with its own connections; every call passes through
-one actor that holds journal and budget, so that whatever dies and is started again, no call is answered or paid twice, and the
-budget is that of all together. What is left is what ``rewardlab distill`` leaves: either may continue the other's run.
+``ray.data`` reads the shards and hands batches of pairs to workers, each with its own connections. Every call passes through
+one actor that holds the journal and the common budget, so that no call is answered or paid twice, whatever dies and is
+restarted. The files are those of ``rewardlab distill``: either may continue the other's run.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rewardlab.config import DistillConfig
-from rewardlab.data.pairs import PairSet, files_of, is_checked
+from rewardlab.data.pairs import PairSet
+from rewardlab.data.row_files import files_of, is_checked
 from rewardlab.data.rows import Files, from_row
 from rewardlab.distill.budget import BudgetGuard, BudgetSpentError, CallLedger
 from rewardlab.distill.chat_transport import ChatTransport, open_endpoints
 from rewardlab.distill.journal import Answer, Journal
 from rewardlab.distill.pipeline import JOURNAL, finish, identity_of, survey
 from rewardlab.distill.statistics import Statistics
-from rewardlab.distill.transport import Progress
+from rewardlab.distill.teacher import Progress
 from rewardlab.errors import ConfigError, EndpointError, OutputError, RewardlabError
 from rewardlab.reporting.progress import bar
 from rewardlab.types import Completion, Order, PreferencePair
 
-BATCH = 256  # pairs a worker is handed at a time
+BATCH = 256  # pairs that a worker gets at a time
 LOCK_WAIT_S = 60.0  # for the journal of a run that was killed a moment ago
 
 
 class CallPermit(StrEnum):
-    """Whether a request may be sent now, after others have ended, or never."""
+    """A request may be sent now, after others have ended, or never."""
 
     ADMITTED = "admitted"
     WAIT = "wait"
@@ -62,7 +63,7 @@ class LedgerActor:
         return await self._ledger.answers(pair)
 
     async def open(self, pair: str, attempt: int, order: Order) -> CallPermit:
-        """Admit a request. Never wait here: that would keep the requests waited for from ending."""
+        """Admit a request without waiting, which would block the requests that must end first."""
         budget = self._ledger.budget
         if not budget.affords(1):
             return CallPermit.WAIT if budget.open_calls else CallPermit.SPENT
@@ -105,7 +106,7 @@ class RemoteLedger:
             if time.monotonic() >= deadline:
                 break
             await asyncio.sleep(0.2)
-        if admission != CallPermit.ADMITTED:  # also where a worker that died keeps its part of the budget
+        if admission != CallPermit.ADMITTED:  # also if a dead worker still holds some of the budget
             raise BudgetSpentError
 
     async def close(self, pair: str, attempt: int, completion: Completion) -> None:
@@ -138,7 +139,7 @@ SCHEMA = pa.schema([("done", pa.int64()), ("kept", pa.int64()), ("failed", NAMES
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """Return what an error of Ray's was raised for, outermost first."""
+    """Return the causes of an error of Ray's, outermost first."""
     causes: list[BaseException] = []
     cause: BaseException | None = error
     while cause is not None and cause not in causes:
@@ -159,8 +160,8 @@ def distill_on_ray(
 ) -> Statistics:
     """Run :func:`rewardlab.distill.pipeline.distill` on Parquet shards with media inside, by ``workers`` Ray actors.
 
-    ``address``: of a cluster ("auto": the one this machine is in), None: a local one. ``out`` is on the machine that the ledger
-    actor runs on, which is this one. Raises what distill raises, and ConfigError for files that are not Parquet.
+    ``address``: of a cluster ("auto": the one this machine is in), None: a local one. ``out`` and the ledger actor are on this
+    machine. Raises what distill raises, and ConfigError for files that are not Parquet.
     """
     data, out, shards = data.resolve(), out.resolve(), files_of(data.resolve())
     if wrong := [shard for shard in shards if not is_checked(shard)]:
@@ -169,9 +170,9 @@ def distill_on_ray(
         raise ConfigError("transport: batch sends files, which one process does best; leave Ray out")
     pairs = PairSet(data, frames=None)
     number, fingerprint = survey(pairs, allow_without_images=allow_without_images)
-    with _open_journal(out / JOURNAL, identity_of(config, fingerprint)) as journal:  # its errors are said here, not in an actor
+    with _open_journal(out / JOURNAL, identity_of(config, fingerprint)) as journal:  # raise its errors here, not in an actor
         if journal.open_batches():
-            raise ConfigError(f"{out / JOURNAL}: batches are away; collect them by transport: batch first")
+            raise ConfigError(f"{out / JOURNAL}: batches are not collected; collect them first (transport: batch)")
     progress = Progress()
     ledger: Any = None  # the handle of the actor, whose methods ray makes as it runs
     keys = {name: os.environ[name] for name in config.api_key_envs if name in os.environ}
@@ -187,13 +188,13 @@ def distill_on_ray(
         actor: Any = ray.remote(LedgerActor).options(num_cpus=0, max_concurrency=1000, scheduling_strategy=here)
         ledger = actor.remote(str(out / JOURNAL), identity_of(config, fingerprint), config)
         ray.get(ledger.ready.remote())
-        blocks = max(len(shards), 2 * workers)  # else small sets are one block, and one worker has it all
+        blocks = max(len(shards), 2 * workers)  # else a small set is one block, for one worker
         batches = ray.data.read_parquet([str(shard) for shard in shards], override_num_blocks=blocks).map_batches(
             Worker,
             fn_constructor_args=(config, ledger),
             batch_size=batch,
             batch_format="pyarrow",
-            num_cpus=0.1,  # it waits for the teacher; a whole core for each would leave none to read the shards with
+            num_cpus=0.1,  # it waits for the teacher; reading the shards needs cores, too
             compute=ray.data.ActorPoolStrategy(size=workers),
         )
         with bar("distill", number) as advance:

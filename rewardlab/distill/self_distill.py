@@ -1,9 +1,7 @@
-"""More judgments to teach from without a teacher: a judge's own right ones (rejection sampling), drawn apart by a hot token
-(FIRE).
+"""A judge's own right judgments as training data (rejection sampling), optionally diversified by a hot token (FIRE).
 
-Each pair is sampled ``samples`` times in each order; of the right ones ``keep`` are kept, those whose openings differ first. A
-judge that guesses is right half the time: pairs that it gets right no more often than a guesser might are kept out, since a
-lucky guess teaches bluffing.
+Each pair is sampled ``samples`` times in each order; ``keep`` right judgments are kept, those with different openings first.
+Pairs that the judge gets right no more often than a guesser might are left out, since a lucky guess teaches bluffing.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ JOURNAL, DISTILLED, STATISTICS = "journal.jsonl", "distilled.parquet", "statisti
 
 
 class PairRecord(TypedDict):
-    """What the journal keeps of a pair: counts of its votes, and [pair id, order, judgment] of each judgment that is kept."""
+    """A pair in the journal: counts of its votes, and [pair id, order, judgment] of each kept judgment."""
 
     pair_id: str
     votes: int
@@ -46,9 +44,8 @@ class PairRecord(TypedDict):
 
 @dataclass(frozen=True)
 class RejectionRules:
-    """``alpha``: chance (0..1) that a guesser would be right as often; 1 keeps whatever is right. ``hot_token`` and
-    ``max_tokens`` are how it was asked, so that runs that differ in it are different runs.
-    """
+    """``alpha``: largest probability that a guesser is right as often; 1 keeps everything right. ``hot_token`` and
+    ``max_tokens`` are part of a run's identity."""
 
     samples: int = 8
     keep: int = 1
@@ -59,17 +56,17 @@ class RejectionRules:
 
 
 def least_correct_or_beyond(num_votes: int, alpha: float) -> int:
-    """Return the fewest correct of ``num_votes`` that guessing reaches with chance at most ``alpha``, else num_votes + 1."""
+    """Return the fewest correct of ``num_votes`` that guessing reaches with probability at most ``alpha``, or num_votes + 1."""
     return next((k for k in range(num_votes + 1) if binom.sf(k - 1, num_votes, 0.5) <= alpha), num_votes + 1)
 
 
 def select_judgments(pair: PreferencePair, votes: Sequence[Vote], rules: RejectionRules) -> list[PreferencePair]:
-    """Return the pair once with each judgment that is kept of it; [] if the judge was correct too seldom."""
+    """Return the pair with each of its kept judgments; [] if the judge was correct too seldom."""
     correct = [vote for vote in votes if vote.winner == pair.preferred]
     if not correct or len(correct) < least_correct_or_beyond(len(votes), rules.alpha):
         return []
     random.Random(f"{rules.seed} {pair.pair_id}").shuffle(correct)
-    # Different openings first, and both orders: what is alike teaches nothing new.
+    # Different openings first: similar judgments teach nothing new.
     counts: Counter[tuple[str, ...]] = Counter()
     ranked = []
     for vote in correct:
@@ -85,9 +82,8 @@ def select_judgments(pair: PreferencePair, votes: Sequence[Vote], rules: Rejecti
 
 
 def set_hot_token(judge: GenerativeJudge, temperature: float) -> None:
-    """Have a judge draw its first token after ``<think>`` at ``temperature`` (FIRE, arXiv 2410.21236). Raises ConfigError for a
-    judge behind an API, where no token has a temperature of its own.
-    """
+    """Sample a judge's first token after ``<think>`` at ``temperature`` (FIRE, arXiv 2410.21236). Raises ConfigError for a
+    judge behind an API, where single tokens have no temperature."""
     sampler = judge.sampler
     if not isinstance(sampler, HFSampler):
         raise ConfigError(f"{judge.name}: a hot token needs a judge that runs here; use hf:PATH")
@@ -106,8 +102,8 @@ def self_distill(
 ) -> dict[str, object]:
     """Write ``distilled.parquet`` and ``statistics.json`` into ``out``; returns the statistics.
 
-    Pairs are sampled ``batch`` at a time and journalled: a run that was killed goes on, and gives the same set. Raises
-    DataError where nothing is kept, ConfigError where ``out`` holds another run, and what the judge raises.
+    Pairs are sampled ``batch`` at a time and journalled: a killed run resumes, and gives the same set. Raises DataError if
+    nothing is kept, ConfigError if ``out`` holds another run, and what the judge raises.
     """
     _, data = survey(pairs, allow_without_images=allow_without_images)
     least_correct = least_correct_or_beyond(2 * rules.samples, rules.alpha)

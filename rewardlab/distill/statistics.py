@@ -33,7 +33,7 @@ def rank_correlation(counts: Mapping[tuple[int, int], int]) -> float | None:
 
 @dataclass(frozen=True)
 class AttemptRow:
-    """A row of ``attempts.parquet``; ``kept``: the judgment stands in ``distilled.parquet``."""
+    """A row of ``attempts.parquet``; ``kept``: the judgment is in ``distilled.parquet``."""
 
     pair_id: str
     attempt: int
@@ -47,11 +47,10 @@ class AttemptRow:
 
 
 class PositionBias(TypedDict):
-    """``named_first``: share of readable verdicts for the response shown first, less 0.5. ``right_when_first`` and
-    ``right_when_second``: how often the teacher agrees with the label where the preferred response is shown there; without a
-    bias they are equal. ``same_place``: of pairs read in both orders, those where the same place was named. Shares are [share,
-    lower, upper].
-    """
+    """``named_first``: fraction of valid verdicts for the response shown first, minus 0.5. ``right_when_first`` and
+    ``right_when_second``: how often the teacher agrees with the label if the preferred response is shown there; without a bias
+    they are equal. ``same_place``: fraction of pairs judged in both orders with a verdict for the same position. Fractions are
+    [fraction, lower, upper]."""
 
     named_first: float | None
     right_when_first: list[float] | None
@@ -60,9 +59,8 @@ class PositionBias(TypedDict):
 
 
 class Summary(TypedDict):
-    """What the answers of a distillation come to. ``other_format``: what to do about answers without a verdict that have one in
-    another format; None where they have none.
-    """
+    """Statistics of the answers. ``other_format``: advice if answers without a verdict have one in another format, else
+    None."""
 
     num_pairs: int
     num_kept: int
@@ -87,8 +85,7 @@ class Summary(TypedDict):
 
 
 class Statistics(Summary):
-    """The content of ``statistics.json``. ``asked_without``: fields of a request that the teacher refuses, so that its own
-    defaults hold."""
+    """The content of ``statistics.json``. ``asked_without``: fields that the teacher refuses, so that its defaults hold."""
 
     num_pairs_asked_about: int
     num_failed_pairs: int
@@ -107,12 +104,12 @@ class Tally:
         self._right_at: Counter[tuple[str, bool]] = Counter()
         self._both: Counter[str] = Counter()
         self._shares: Counter[float] = Counter()
-        self._unread: list[str] = []  # texts without a verdict, of which some are looked at
+        self._unread: list[str] = []  # some texts without a verdict
         self._kept = self._tagged = self._rejected = 0
 
     def add(self, pair: PreferencePair, tagged: PreferencePair | None, rows: Sequence[AttemptRow]) -> None:
-        """Count a pair, what it was tagged as, and its rows of ``attempts.parquet``."""
-        choices: dict[Order, int] = {}  # the first readable one in either order
+        """Count a pair, its tag, and its rows of ``attempts.parquet``."""
+        choices: dict[Order, int] = {}  # the first valid verdict in each order
         for row in rows:
             order = Order(row.order)
             self._statuses[row.verdict] += 1

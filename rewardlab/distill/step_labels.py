@@ -1,13 +1,13 @@
-"""Step labels of a judge's reasoning, by completing its beginnings (arXiv 2410.17621): from which step on is the verdict lost?
+"""Step labels of a judge's reasoning, by completing its prefixes (arXiv 2410.17621): from which step on is the verdict lost?
 
-For each pair the judge is first asked as ever, ``completions`` times in either order. Where that is no better than guessing,
-or rests on the order, nothing can be lost and no step is blamed (``no_footing``). Otherwise the reasoning of each judgment is
-searched by bisection: a prefix is good while at least ``least_right`` of its completions name the preferred response.
+The judge first judges each pair ``completions`` times in each order. If that is no better than guessing, or depends on the
+order, no step is blamed (``no_footing``). Otherwise bisection searches the reasoning of each judgment: a prefix is good while
+at least ``least_right`` of its completions name the preferred response.
 
-Both orders. "Right under both orders" is asked of the empty prefix only. A reasoning speaks of Response 1 and 2 as shown; in
-the other order the same words are about the other response, and rewriting them makes a text that the judge never wrote and
-rewriting cannot be trusted with ("the former", a list). So every longer prefix is completed in its own order, and what keeps a
-position bias out of the labels is that the pair's footing was tested in both, and that judgments of both orders are labelled.
+Only the empty prefix must be right in both orders. A reasoning refers to Response 1 and 2 as shown; rewriting it for the other
+order would make a text that the judge never wrote, and cannot be done reliably ("the former", a list). So longer prefixes are
+completed in their own order. Position bias stays out of the labels because the empty prefix is tested in both orders, and
+judgments of both orders are labelled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ STEPS, STATISTICS, JOURNAL = "steps.jsonl", "statistics.json", "journal.jsonl"
 
 
 class StepStatus(StrEnum):
-    """What became of a judgment; only ``LABELLED`` carries labels."""
+    """The status of a judgment; only ``LABELLED`` has labels."""
 
     LABELLED = "labelled"
     NO_FOOTING = "no_footing"
@@ -50,9 +50,8 @@ _Queries = TypedDict("_Queries", {"asked": list[list[int]]})  # noqa: UP013  (th
 
 
 class JudgmentRow(_Queries):
-    """One line of ``steps.jsonl``: ``ends`` are offsets in ``text``, ``labels`` one for each, ``first_bad`` the first
-    bad step, from 1; ``right`` says whether the judgment's own verdict is; ``asked`` are [steps, correct completions].
-    """
+    """One line of ``steps.jsonl``: ``ends`` are offsets in ``text``, ``labels`` one for each, ``first_bad`` the first bad step,
+    from 1; ``right``: the judgment's own verdict is right; ``asked`` are [steps, correct completions]."""
 
     pair_id: str
     order: str
@@ -124,7 +123,7 @@ class Bisection:
 
 
 class _Labeller:
-    """One run: asks the judge about prefixes, and counts what came back without a verdict."""
+    """One run: has the judge complete prefixes, and counts completions without a verdict."""
 
     def __init__(self, config: StepsConfig, sampler: HFSampler, judge: GenerativeJudge) -> None:
         self.config, self.sampler, self.template = config, sampler, judge.template
@@ -178,7 +177,7 @@ class _Labeller:
     def _judgments(
         self, pair: PreferencePair, samples: Sequence[Sequence[Completion]]
     ) -> list[tuple[Order, Completion, tuple[int, ...]]]:
-        """Return (order, judgment, its tokens) of those to label: the first ones drawn, or the pair's own."""
+        """Return (order, judgment, its tokens) of those to label: the first samples, or the pair's own."""
         if self.config.source == "pairs":
             ids = tuple(self.tokenizer.encode(pair.judgment, add_special_tokens=False))
             text = self.tokenizer.decode(ids, skip_special_tokens=True)
@@ -198,7 +197,7 @@ class _Labeller:
         return Bisection(pair, order, completion, ends, cuts, status if ends else StepStatus.NO_STEPS)
 
     def _bisect(self, searches: Sequence[Bisection], number: int) -> None:
-        """Run all searches of a batch side by side: one round of completions answers the next question of each."""
+        """Run all searches of a batch together: one round of completions makes one step of each."""
         for bisection in searches:
             if bisection.status is StepStatus.LABELLED:
                 bisection.start()
@@ -247,10 +246,10 @@ def label_steps(
     *,
     allow_without_images: bool = False,
 ) -> dict[str, object]:
-    """Label (or go on labelling) into folder ``out``; returns the statistics it also writes.
+    """Label steps (or resume) into folder ``out``; return the statistics, which are also written.
 
-    A run killed and started again gives the labels of the uninterrupted one. Raises ConfigError for a judge that cannot
-    continue a text, or where ``out`` holds another run's journal; DataError for pairs without label or, as asked, judgments.
+    A resumed run gives the labels of an uninterrupted one. Raises ConfigError for a judge that cannot continue a text, or if
+    ``out`` holds another run's journal; DataError for pairs without labels or, with source: pairs, without judgments.
     """
     _, data = survey(pairs, allow_without_images=allow_without_images)
     if config.source == "pairs" and not any(pair.judgment for pair in pairs):
@@ -286,7 +285,7 @@ def label_steps(
 
 
 def read_steps(path: Path) -> list[dict[str, Any]]:
-    """Return the labelled judgments of a ``steps.jsonl``. Raises DataError where there is none, or a line is not one of its."""
+    """Return the labelled judgments of a ``steps.jsonl``. Raises DataError if there is none, or a line is of another kind."""
     try:
         rows = [json.loads(line) for line in read_lines(path)]
         labelled = [row for row in rows if row["status"] == StepStatus.LABELLED and len(row["labels"]) == len(row["ends"])]

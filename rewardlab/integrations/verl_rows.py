@@ -22,7 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rewardlab.data.tables import TableFile
+from rewardlab.data.parquet import TableFile
 from rewardlab.errors import DataError
 from rewardlab.prompts import Template, build_messages
 from rewardlab.prompts.sanitize import MARK

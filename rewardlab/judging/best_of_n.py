@@ -13,7 +13,7 @@ from typing import Any
 
 from rewardlab.data.candidates import candidates_hash
 from rewardlab.data.files import write_atomic
-from rewardlab.data.vote_log import VoteLog
+from rewardlab.data.votes import VoteLog
 from rewardlab.errors import ConfigError
 from rewardlab.judging.asking import PairRequest, ask_missing, vote_places
 from rewardlab.judging.judge import Judge, ModelJudge

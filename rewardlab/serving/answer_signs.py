@@ -21,8 +21,8 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.config import SignsConfig
-from rewardlab.data.other_images import with_blank_images
 from rewardlab.data.pair_table import pair_facts
+from rewardlab.data.rows import with_blank_images
 from rewardlab.errors import DataError, InputError
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch
 from rewardlab.rewards.pairwise import without_thinking

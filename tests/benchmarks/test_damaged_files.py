@@ -13,7 +13,7 @@ from rewardlab.benchmarks.official import official_lines
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
-from rewardlab.curation.contamination import BenchmarkFile, load_benchmark_pairs
+from rewardlab.curation.decontaminate import BenchmarkFile, load_benchmark_pairs
 from rewardlab.errors import ConfigError, DataError
 
 VL = {"id": "RLAIF-V-1", "prompt": "q?", "chosen": "a", "rejected": "b", "image": "x.png"}

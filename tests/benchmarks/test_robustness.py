@@ -30,7 +30,7 @@ from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings, bench_settings
 from rewardlab.cli import main
 from rewardlab.data.attacks.families import attacked_pairs, families_of
-from rewardlab.data.judged import read_judged
+from rewardlab.data.judgments import read_judged
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.data.votes import read_votes
 from rewardlab.errors import ConfigError, DataError

@@ -156,7 +156,7 @@ CASES: list[tuple[str, list[str], str]] = [
     ),
     (
         "a key twice",
-        ["distill", "--data", "{pairs}", "seed=1", "--seed", "2", "--out", "{out}"],
+        ["sft", "--data", "{pairs}", "seed=1", "--seed", "2", "--out", "{out}"],
         "seed is set twice, by seed=... and by an option",
     ),
     ("no assignment", ["sft", "--data", "{pairs}", "--out", "{out}", "learning_rate"], "expected KEY=VALUE"),

@@ -18,7 +18,7 @@ from rewardlab.benchmarks.robustness.run import run_robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
-from rewardlab.cli.push_parts import checkpoint_parcel
+from rewardlab.cli.push import checkpoint_upload
 from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import read_pairs, write_jsonl, write_parquet, write_shards
 from rewardlab.errors import ConfigError
@@ -82,7 +82,7 @@ def test_a_checkpoint_arrives_whole_and_judges(push: Push, hub: HubServer, finis
     data = finished_run / "demo" / "test.parquet"
     report, _ = run_bench(bench_settings("pairs", data, f"hf:{final}", limit=6, max_tokens=8, controls=()), run)
     assert author_text((final / "README.md").read_text()) == ""
-    done = push(final, "me/judge", "--report", run, "--license", "apache-2.0", "--dataset", "me/pairs")
+    done = push(final, "me/judge", "license=apache-2.0", "datasets=me/pairs", "--report", run)
     assert done.returncode == 0, done.stderr
     stored = hub.repos["models/me/judge"]
     sent = {path.name: path.read_bytes() for path in final.iterdir() if path.name not in ("README.md", "training_args.bin")}
@@ -113,7 +113,7 @@ def test_a_checkpoint_arrives_whole_and_judges(push: Push, hub: HubServer, finis
 def test_pairs_arrive_whole(push: Push, hub: HubServer, tmp_path: Path) -> None:
     """Shards as they are; JSON lines as Parquet with media inside; fewer shards later leave no old one among them."""
     list(write_shards(pairs(), tmp_path / "set", rows_per_shard=2))
-    assert push(tmp_path / "set", "me/pairs", "--license", "cc-by-4.0", "--private").returncode == 0
+    assert push(tmp_path / "set", "me/pairs", "license=cc-by-4.0", "--private").returncode == 0
     stored = hub.repos["datasets/me/pairs"]
     shards = {path.name: path.read_bytes() for path in (tmp_path / "set").iterdir()}
     assert {name: content for name, content in stored.files.items() if name != "README.md"} == shards
@@ -185,7 +185,7 @@ def test_a_persons_readme_stays(push: Push, hub: HubServer, fake_checkpoint: Pat
     assert front_matter(card())["base_model_relation"] == "adapter"
     edited = card().decode().replace(BEGIN, f"My own words.\n{BEGIN}").replace("pipeline_tag: ", "pipeline_tag: my-")
     hub.repos["models/me/adapter"].files["README.md"] = edited.encode()
-    again = push(fake_checkpoint, "me/adapter", "--license", "mit")
+    again = push(fake_checkpoint, "me/adapter", "license=mit")
     assert "what others wrote in it stays" in again.stdout
     assert "My own words." in card().decode()
     assert front_matter(card())["pipeline_tag"] == "my-image-text-to-text"
@@ -227,13 +227,14 @@ def test_dry_run_and_refusals(push: Push, hub: HubServer, fake_checkpoint: Path)
     assert "license" in shown.stdout
     (fake_checkpoint / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "runs/sft/final", "r": 8}))
     refused = push(fake_checkpoint, "me/adapter")
-    assert (refused.returncode, "--base-model" in refused.stderr) == (2, True)
-    assert push(fake_checkpoint, "me/adapter", "--base-model", "Qwen/Qwen2.5-VL-7B-Instruct").returncode == 0
+    assert (refused.returncode, "base_model=" in refused.stderr) == (2, True)
+    assert push(fake_checkpoint, "me/adapter", "base_model=Qwen/Qwen2.5-VL-7B-Instruct").returncode == 0
     config = json.loads(hub.repos["models/me/adapter"].files["adapter_config.json"])
     assert config == {"base_model_name_or_path": "Qwen/Qwen2.5-VL-7B-Instruct", "r": 8}
     (fake_checkpoint / "adapter_model.safetensors").unlink()
     assert "holds no *.safetensors" in push(fake_checkpoint, "me/adapter").stderr
     assert "expected OWNER/NAME" in push(fake_checkpoint, "adapter").stderr
+    assert "did you mean license?" in push(fake_checkpoint, "me/adapter", "licence=mit").stderr
 
 
 def test_cards_keep_what_others_wrote() -> None:
@@ -278,20 +279,20 @@ def test_a_failed_run_is_on_no_card(name: str, measured: Path, fake_checkpoint: 
     assert "run the same benchmark command again" in " ".join(refused.stderr.split())
     other = measured / ("plain" if name == "attacked" else "attacked")
     with pytest.raises(ConfigError, match="28 of 80 votes failed"):
-        checkpoint_parcel(fake_checkpoint, "me/judge", [other, path.parent], base_model=None, license=None, datasets=None)
+        checkpoint_upload(fake_checkpoint, "me/judge", [other, path.parent], {})
 
 
 def test_attacked_pairs_are_no_result_of_the_hub(measured: Path, fake_checkpoint: Path) -> None:
     """Alone they leave no model-index, beside a benchmark none of theirs; their accuracies say what they are of, above the
     sentence that speaks of the accuracy on top."""
     plain, attacked = measured / "plain", measured / "attacked"
-    given: dict[str, Any] = {"base_model": None, "license": "mit", "datasets": None}
-    alone = checkpoint_parcel(fake_checkpoint, "me/judge", [attacked], **given)
+    given = {"license": "mit"}
+    alone = checkpoint_upload(fake_checkpoint, "me/judge", [attacked], given)
     assert "model-index" not in alone.front
     assert [note for note in alone.notes if "model-index" in note and "`rewardlab bench run`" in note]
     assert "| accuracy on attacked pairs, 95 % interval |" in alone.body
     assert alone.body.index("| micro average |") < alone.body.index("The accuracy of this run is of attacked pairs")
-    both = checkpoint_parcel(fake_checkpoint, "me/judge", [attacked, plain], **given)
+    both = checkpoint_upload(fake_checkpoint, "me/judge", [attacked, plain], given)
     [model] = both.front["model-index"]
     assert [result["dataset"]["name"] for result in model["results"]] == ["pairs"]
     assert both.notes == []

@@ -15,24 +15,16 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
-from rewardlab.curation.balance import Balance
-from rewardlab.curation.duplicates import Duplicates
+from rewardlab.curation.build import Balance
+from rewardlab.curation.duplicates import Duplicates, hold_out_groups, picture_groups
 from rewardlab.curation.image_hashes import picture_of
 from rewardlab.curation.overview import Overview
 from rewardlab.curation.quality import Rules, examine_judgments, leaks_label, length_fences
-from rewardlab.curation.split import hold_out_groups, picture_groups
 from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import PairSet, read_pairs, validate_rows, write_jsonl, write_parquet, write_shards
 from rewardlab.data.rows import with_frames
 from rewardlab.data.texts import opening_of
-from rewardlab.types import (
-    IMAGE_MARK,
-    VIDEO_MARK,
-    Choice,
-    Order,
-    PreferencePair,
-    choice_of,
-)
+from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Choice, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
 
 
@@ -238,7 +230,7 @@ def test_build_stats_split_balance_convert(demo_pairs: Any, tmp_path: Path) -> N
     built = read_pairs(tmp_path / "out")
     assert len(built) == report["kept"]
     assert {pair.licence for pair in built} == {"mit"}
-    again = CliRunner().invoke(app, [*command, "--no-decontaminate"])
+    again = CliRunner().invoke(app, [*command, "--against", "none"])
     assert "a finished set" in str(again.exception)
     for name, more in (("stats", []), ("balance", []), ("split", ["--share", "0.2"]), ("convert", [])):
         one = CliRunner().invoke(app, ["data", name, str(tmp_path / "out"), "--out", str(tmp_path / name), *more])
@@ -248,7 +240,7 @@ def test_build_stats_split_balance_convert(demo_pairs: Any, tmp_path: Path) -> N
     )
     assert "larger --share" in str(none.exception)
     absent = CliRunner().invoke(
-        app, [*command[:3], "--from", str(tmp_path / "x"), "--no-decontaminate", "--out", str(tmp_path / "y")]
+        app, [*command[:3], "--from", str(tmp_path / "x"), "--against", "none", "--out", str(tmp_path / "y")]
     )
     assert "no such file or folder" in str(absent.exception)
     assert not (tmp_path / "y").exists()
@@ -277,7 +269,7 @@ def build_own(folder: Path, *ids: str) -> Any:
     rows = [{"id": name, "q": f"What is {n}?", "good": f"it is {n}", "bad": f"no, {n}"} for n, name in enumerate(ids)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "m.yaml").write_text("name: m\nid: id\nquestion: q\nchosen: good\nrejected: bad\n")
-    options = ("--from", folder / "rows.jsonl", "--no-decontaminate", "--keep-repeated", "--out", folder / "set")
+    options = ("--from", folder / "rows.jsonl", "--against", "none", "--similarity", "0", "--out", folder / "set")
     return CliRunner().invoke(app, list(map(str, ("data", "build", folder / "m.yaml", *options))))
 
 
@@ -288,7 +280,7 @@ def test_media_of_a_source_are_elsewhere(demo_pairs: Any, tmp_path: Path) -> Non
     row = {"q": "What is it?", "good": "a shape", "bad": "a song", "image": "a.png"}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     (tmp_path / "m.yaml").write_text("name: m\nquestion: q\nchosen: good\nrejected: bad\nimages: [image]\n")
-    command = ["data", "build", str(tmp_path / "m.yaml"), "--from", str(tmp_path / "rows.jsonl"), "--no-decontaminate"]
+    command = ["data", "build", str(tmp_path / "m.yaml"), "--from", str(tmp_path / "rows.jsonl"), "--against", "none"]
     absent = CliRunner().invoke(app, [*command, "--images", str(tmp_path / "x"), "--out", str(tmp_path / "none")])
     assert "no such folder" in str(absent.exception)
     assert not (tmp_path / "none").exists()
@@ -416,7 +408,8 @@ def test_filter_asks_a_real_checker(demo_pairs: Any, demo_server: Any, tmp_path:
     write_parquet(pairs, tmp_path / "p.parquet")
     command = ["data", "filter", str(tmp_path / "p.parquet"), "--out", str(tmp_path / "out"), "--most-alike", "1"]
     command += ["--length-fence", "99"]
-    done = CliRunner().invoke(app, [*command, "--consistency-url", demo_server(), "--consistency-model", "demo-checker"])
+    assert "expected MODEL@URL" in str(CliRunner().invoke(app, [*command, "--consistency", demo_server()]).exception)
+    done = CliRunner().invoke(app, [*command, "--consistency", f"demo-checker@{demo_server()}"])
     assert done.exit_code == 0, done.output
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["reasons"] == {"contradiction": 1}

@@ -16,7 +16,8 @@ from rewardlab.curation.harden import HardenCounts, HardenSettings, harden
 from rewardlab.data import pairs as data_pairs
 from rewardlab.data.attacks.families import FAMILIES
 from rewardlab.data.attacks.insertions import HARMLESS_IN_TRAINING
-from rewardlab.data.pairs import UNFINISHED, read_pairs, write_parquet
+from rewardlab.data.files import UNFINISHED
+from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.training.rl import hard_pairs
 from rewardlab.types import VIDEO_MARK, Choice, Order, PreferencePair, choice_of

@@ -20,13 +20,24 @@ from rewardlab.data.attacks.answers import (
     PUNCTUATION,
     OtherAnswer,
     garbled,
+    random_words,
     states,
     to_another_question,
 )
-from rewardlab.data.attacks.families import FAMILIES, Family, Kind, Opponent, attacked_pairs, attacks_on, families_of
+from rewardlab.data.attacks.families import (
+    FAMILIES,
+    Family,
+    Kind,
+    Opponent,
+    attacked_pairs,
+    attacks_on,
+    bordered,
+    captioned,
+    families_of,
+    jpeg,
+    resized,
+)
 from rewardlab.data.attacks.insertions import HARMLESS, HARMLESS_IN_TRAINING
-from rewardlab.data.attacks.pictures import bordered, captioned, jpeg, resized
-from rewardlab.data.attacks.random_texts import random_words
 from rewardlab.data.images import decode_image, encode_png
 from rewardlab.data.texts import words_of
 from rewardlab.errors import ConfigError

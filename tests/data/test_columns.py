@@ -28,20 +28,7 @@ from rewardlab.training.run.held_out import pairs_beside
 from rewardlab.types import PreferencePair
 from tests.support.images import png
 
-SYNONYMS = (
-    "image",
-    "Image",
-    "photo",
-    "photos",
-    "screenshot",
-    "imgs",
-    "pic",
-    "picture_url",
-    "image_path",
-    "img",
-    "imges",
-    "Images",
-)
+SYNONYMS = ["Image", "photos", "screenshot", "imgs", "picture_url", "image_path", "imges", "Images"]
 
 
 def row(**changes: Any) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def test_what_is_refused(pairs: list[PreferencePair], tmp_path: Path, monkeypatc
     with pytest.raises(MediaError, match=r"cannot be read \(No such file"):
         list(PairTable(tmp_path / "set.jsonl"))
     write_parquet(pairs, tmp_path / "set.parquet")
-    monkeypatch.setattr("rewardlab.data.row_files.MOST_GROUP_BYTES", 100)
+    monkeypatch.setattr("rewardlab.data.pair_table.MOST_GROUP_BYTES", 100)
     with pytest.raises(DataError, match="is read whole for each of its pairs"):
         PairTable(tmp_path / "set.parquet")
 
@@ -161,10 +161,7 @@ def test_what_is_refused(pairs: list[PreferencePair], tmp_path: Path, monkeypatc
     [
         ([""], r"row 1 \(line 2\), image 0: the path is empty; give .* an empty list"),
         (["good.png", "empty.png"], r"row 1 \(line 2\), image 1, .*empty\.png: the file is empty; expected one of PNG"),
-        (
-            ["note.png"],
-            r"row 1 \(line 2\), image 0, .*note\.png: not a readable image \(its first bytes are of no image",
-        ),
+        (["note.png"], r"row 1 \(line 2\), image 0, .*note\.png: not a readable image \(its first bytes are of no image"),
         (["none.png"], r"row 1 \(line 2\), image 0, .*none\.png: cannot be read \(No such file .*; check --images"),
         (["https://host/a.png"], r"row 1 \(line 2\), image 0: https://host/a\.png is not fetched; download the image"),
         (["data:image/png;base64,@@"], r"row 1 \(line 2\), image 0: the data URL is not valid base64"),
@@ -194,7 +191,7 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.jsonl").write_bytes("{'question': 'é'}".encode("latin-1"))
     (tmp_path / "bad.parquet").write_bytes(b"no Parquet")
     for name, message in (
-        ("bad.txt", "expected pairs as .parquet, .jsonl, .csv"),
+        ("bad.txt", "expected rows as .parquet, .jsonl, .csv"),
         ("none.csv", "no such file"),
         ("bad.jsonl", "line 1: not JSON .*; expected one object a line"),
         ("latin.jsonl", "line 1: not UTF-8; save the file"),

@@ -22,23 +22,13 @@ from rewardlab.cli import app
 from rewardlab.data.candidates import candidates_hash, read_candidates
 from rewardlab.data.files import data_hash
 from rewardlab.data.images import encode_png
-from rewardlab.data.judged import JudgedPair, judge_of_votes, read_judged
+from rewardlab.data.judgments import JudgedPair, judge_of_votes, read_judged
 from rewardlab.data.pairs import write_parquet
 from rewardlab.data.preferences import PreferenceRules, write_preferences
 from rewardlab.data.votes import vote_row
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.spec import DEMO_JUDGE
-from rewardlab.types import (
-    Choice,
-    Completion,
-    FinishReason,
-    Order,
-    PreferencePair,
-    Verdict,
-    VerdictStatus,
-    Vote,
-    choice_of,
-)
+from rewardlab.types import Choice, Completion, FinishReason, Order, PreferencePair, Verdict, VerdictStatus, Vote, choice_of
 
 IMAGE = encode_png(Image.new("RGB", (56, 56), (9, 40, 200)))
 # name -> winners of the votes in the given order, and in the swapped one; None: no verdict

@@ -23,7 +23,7 @@ from rewardlab.cli.data import find_recipe, recipe_names
 from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import read_pairs
 from rewardlab.data.recipes import Dropped, Recipe, Rejected, convert_source, make_pair
-from rewardlab.data.sources import fetch_source
+from rewardlab.data.sources import HubStream
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.types import PreferencePair
 
@@ -467,7 +467,8 @@ def test_a_recipe_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
         "theirs",
         "--from",
         str(tmp_path / "x.jsonl"),
-        "--no-decontaminate",
+        "--against",
+        "none",
         "--out",
         str(tmp_path / "set"),
     ]
@@ -488,8 +489,7 @@ def test_the_hub_out_of_reach(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Offline: a sentence with the cure."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(DataError, match=r"RLAIF-V-Dataset@main: cannot be fetched.*name its folder"):
-        fetch_source("hf:openbmb/RLAIF-V-Dataset@main")
-    assert fetch_source(str(tmp_path)) == tmp_path
+        HubStream.parse("hf:openbmb/RLAIF-V-Dataset@main").download()
 
 
 def test_what_a_recipe_did_not_expect_is_a_bad_row(tmp_path: Path) -> None:

@@ -15,10 +15,9 @@ from PIL import Image
 from rewardlab.data import rows as rows_module
 from rewardlab.data.files import data_hash
 from rewardlab.data.images import decode_image
-from rewardlab.data.other_images import with_blank_images
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import BadRow, read_pairs, validate_rows, write_parquet
-from rewardlab.data.rows import with_frames
+from rewardlab.data.rows import with_blank_images, with_frames
 from rewardlab.data.votes import read_votes, require_same_run
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair

@@ -25,10 +25,10 @@ from typer.testing import CliRunner
 from rewardlab.cli import app
 from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import BadRow, read_pairs, validate_rows
-from rewardlab.data.sources import HubStream, fetch_source, open_source, saved_dataset_files, source_rows
+from rewardlab.data.row_files import rows_of, saved_dataset_files
+from rewardlab.data.sources import HubStream, open_source
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.hub import reaches_hub
-from rewardlab.types import PreferencePair
 from tests.support.hub_server import HubServer, Repo
 from tests.support.servers import running
 from tests.support.shell import ROOT, TERMINAL
@@ -60,7 +60,7 @@ def mapping(tmp_path: Path) -> Path:
 
 
 def build(mapping: Path, source: object, out: Path, *more: str) -> Any:
-    command = ["data", "build", str(mapping), "--from", str(source), "--no-decontaminate", "--out", str(out), *more]
+    command = ["data", "build", str(mapping), "--from", str(source), "--against", "none", "--out", str(out), *more]
     return CliRunner().invoke(app, command)
 
 
@@ -100,10 +100,10 @@ def test_saved_datasets_that_are_not_whole(tmp_path: Path) -> None:
     table = pa.table({"a": list(range(200))})
     with pa.OSFile(str(tmp_path / "file.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    assert [row["a"] for row in source_rows(tmp_path / "file.arrow") if not isinstance(row, DataError)] == list(range(200))
+    assert [row["a"] for row in rows_of(tmp_path / "file.arrow")] == list(range(200))
     (tmp_path / "none.arrow").write_bytes(b"none of it")
     with pytest.raises(DataError, match="not a readable Arrow file"):
-        list(source_rows(tmp_path / "none.arrow"))
+        list(rows_of(tmp_path / "none.arrow"))
 
 
 def test_own_ids(mapping: Path, tmp_path: Path) -> None:
@@ -176,7 +176,7 @@ def test_a_hub_dataset_is_streamed(hub: tuple[HubServer, dict[str, str]], mappin
     sources = {"all": ["hf:me/pairs"], "test": ["hf:me/pairs:default:test"], "small": ["hf:me/pairs:small"]}
     sources |= {"unknown": ["hf:me/pairs:nothing"], "files": ["hf:me/pairs", "--download"]}
     commands = {
-        name: ["data", "build", str(mapping), "--no-decontaminate", "--out", str(tmp_path / name), "--from", *source]
+        name: ["data", "build", str(mapping), "--against", "none", "--out", str(tmp_path / name), "--from", *source]
         for name, source in sources.items()
     }
     env = {**os.environ, **TERMINAL, **hub[1], "HF_HOME": str(tmp_path / "hf")}
@@ -191,26 +191,6 @@ def test_a_hub_dataset_is_streamed(hub: tuple[HubServer, dict[str, str]], mappin
     assert ids(tmp_path / "test") == ["6", "7"]
     assert ids(tmp_path / "small") == ["100"]
     assert ids(tmp_path / "files") == [*(str(n) for n in range(8)), "100"]
-
-
-def test_odd_lines_and_cells(mapping: Path, tmp_path: Path) -> None:
-    """A byte order mark costs no row; what is nested without end is a bad row; a CSV row too long is one, a long cell none."""
-    good = {"question": "Which?", "responses": ["a", "b"], "preferred": 0}
-    lines = ["\ufeff" + json.dumps(good), "[" * 200_000, json.dumps({**good, "pair_id": "last"})]
-    (tmp_path / "p.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    first, deep, last = validate_rows(tmp_path / "p.jsonl")
-    assert isinstance(first, PreferencePair)
-    assert isinstance(deep, BadRow)
-    assert "nested too deeply" in deep.reason
-    assert isinstance(last, PreferencePair)
-    (tmp_path / "deep.json").write_text("[" * 200_000)
-    with pytest.raises(DataError, match="not readable as JSON"):
-        list(source_rows(tmp_path / "deep.json"))
-    (tmp_path / "c.csv").write_text(f"prompt,good,bad\nWhat?,{'x' * 200_000},no\nWhat?,yes,no,more\n")
-    long, wide = source_rows(tmp_path / "c.csv")
-    assert not isinstance(long, DataError)
-    assert len(long["good"]) == 200_000
-    assert "row 1 (line 3): has 4 fields, expected 3; quote what holds commas" in str(wide)
 
 
 def test_the_cure_of_other_forms(tmp_path: Path) -> None:
@@ -236,7 +216,7 @@ def test_a_hub_that_cannot_be_reached_is_not_asked_again_and_again(monkeypatch: 
         with pytest.raises(DataError, match=r"hf:me/none: .*cannot be reached; fetch its files"):
             list(HubStream.parse("hf:me/none").parts())
         with pytest.raises(DataError, match="hf:me/none: cannot be fetched"):
-            fetch_source("hf:me/none")
+            HubStream.parse("hf:me/none").download()
     finally:
         reaches_hub.cache_clear()
     assert time.perf_counter() - start_time < 20

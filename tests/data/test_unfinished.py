@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rewardlab.cli import main
+from rewardlab.data.files import UNFINISHED
 from rewardlab.data.pairs import read_pairs, write_shards
-from rewardlab.data.unfinished import UNFINISHED
 from rewardlab.errors import DataError, OutputError
 from rewardlab.types import PreferencePair
 from tests.support.shell import run_main

@@ -18,8 +18,8 @@ from safetensors import safe_open
 from rewardlab.config import load_yaml
 from rewardlab.data.files import sha256_of
 from rewardlab.data.images import decode_image, to_data_url
-from rewardlab.data.other_images import with_blank_images
 from rewardlab.data.pairs import read_pairs
+from rewardlab.data.rows import with_blank_images
 from rewardlab.demo.examples import EXAMPLES, DemoRun, ExampleJudgment, ExampleResult, choose_examples, write_examples_page
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.judging.engines import open_generative_judge

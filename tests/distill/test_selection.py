@@ -16,9 +16,7 @@ from rewardlab.cli import app
 from rewardlab.data.files import data_hash
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.data.votes import StoredVote, read_votes
-from rewardlab.distill.difficulty import Difficulty, agreement
-from rewardlab.distill.plans import parse_plan
-from rewardlab.distill.selection import select
+from rewardlab.distill.selection import Difficulty, agreement, parse_plan, select
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.types import BOTH_ORDERS, Choice, choice_of
 

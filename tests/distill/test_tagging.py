@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rewardlab.distill.journal import Answer
-from rewardlab.distill.tagging import agrees, order_of, seed_of, tag
+from rewardlab.distill.teacher import agrees, order_of, seed_of, tag
 from rewardlab.types import BOTH_ORDERS, FinishReason, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.distillation import config_for

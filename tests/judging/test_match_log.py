@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rewardlab.data.vote_log import VoteLog
+from rewardlab.data.votes import VoteLog
 from rewardlab.judging.best_of_n import KEY, MATCHES, PARTIAL_MATCHES, LoggedMatches, play_many
 from rewardlab.samplers.self_verifying import SelfVerifying
 from rewardlab.types import (

@@ -15,7 +15,7 @@ import pytest
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.pass_log import PassLog
 from rewardlab.benchmarks.passes import CHUNK, Pass
-from rewardlab.data.vote_log import VoteLog
+from rewardlab.data.votes import VoteLog
 from rewardlab.errors import EndpointError
 from rewardlab.judging.asking import PairRequest, ask_missing, vote_places
 from rewardlab.judging.best_of_n import MATCHES, run_ranking

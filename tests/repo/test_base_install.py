@@ -70,7 +70,7 @@ def test_every_command_explains_itself(base: dict[str, str]) -> None:
         ("rl --data x --out y", "train"),
         ("bench run pairs --data x.jsonl --judge baseline:longest --out o", "bench"),
         ("serve --judge openai:m@http://127.0.0.1:9/v1", "serve"),
-        ("data build rlaif_v --from x --out y --no-decontaminate", "curate"),
+        ("data build rlaif_v --from x --out y --against none", "curate"),
         ("distill --data x.jsonl --out o", "curate"),
         ("judge --judge hf:{checkpoint} --question q --first a --second b", "hf"),
     ],

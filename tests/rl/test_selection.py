@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trl.rewards import get_soft_overlong_punishment
 
-from rewardlab.distill.difficulty import Difficulty
+from rewardlab.distill.selection import Difficulty
 from rewardlab.rl.selection import (
     TIERS,
     RatioEMA,

@@ -71,7 +71,7 @@ def test_a_teacher_that_reasons(demo_pairs: Any, tmp_path: Path, capfd: pytest.C
         for _ in range(2):  # the second time nothing is asked
             statistics = distill(demo_pairs[0][:6], config_for(url, temperature=0.7), tmp_path)
             assert (statistics["num_pairs"], statistics["asked_without"]) == (6, ["seed", "temperature"])
-    assert "asked without seed, temperature, which the teacher refuses" in capfd.readouterr().err
+    assert "requests leave out seed, temperature, which the teacher refuses" in capfd.readouterr().err
 
 
 def test_what_a_refusal_teaches() -> None:

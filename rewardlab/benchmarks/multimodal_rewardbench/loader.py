@@ -17,7 +17,7 @@ from rewardlab.benchmarks.data_files import reason, whole_json
 from rewardlab.benchmarks.media import check_media, embedded_image, read_within
 from rewardlab.benchmarks.multimodal_rewardbench.official import sub_category
 from rewardlab.data.images import plain_image
-from rewardlab.data.pairs import rows_of
+from rewardlab.data.row_files import rows_of
 from rewardlab.data.rows import validate
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair

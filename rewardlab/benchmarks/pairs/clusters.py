@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from rewardlab.data.guessed_mapping import raw_rows
+from rewardlab.data.row_files import rows_of
 from rewardlab.errors import ConfigError
 from rewardlab.types import PreferencePair
 
@@ -48,7 +48,7 @@ def image_keys(pairs: Sequence[PreferencePair]) -> list[str]:
 def column_keys(data: Path, column: str) -> list[str]:
     """Return the values of a column, row by row. Raise ConfigError where a row has none."""
     keys = []
-    for number, row in enumerate(raw_rows(data)):
+    for number, row in enumerate(rows_of(data)):
         value = row.get(column)
         if value is None or value == "":
             raise ConfigError(

@@ -14,7 +14,7 @@ from typing import Any
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.data_files import reason
-from rewardlab.data.pairs import rows_of
+from rewardlab.data.row_files import rows_of
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.media import check_media, read_media, read_within
-from rewardlab.data.pairs import rows_of
 from rewardlab.data.qwen_video import VideoPolicy
+from rewardlab.data.row_files import rows_of
 from rewardlab.data.rows import validate
 from rewardlab.data.video import is_video
 from rewardlab.errors import DataError

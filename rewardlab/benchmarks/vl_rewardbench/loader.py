@@ -17,7 +17,7 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.data_files import json_rows, reason
 from rewardlab.benchmarks.media import check_media, embedded_image, read_within
 from rewardlab.data.images import plain_image, read_image
-from rewardlab.data.pairs import rows_of
+from rewardlab.data.row_files import rows_of
 from rewardlab.data.rows import validate
 from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair

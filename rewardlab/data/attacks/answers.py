@@ -1,7 +1,7 @@
-"""Answers that deserve nothing, or less than what stands beside them: what a policy falls into when a judge pays for it.
+"""Answers that deserve nothing, or less than the other answer: what a policy falls into when a judge rewards it.
 
-Each function makes one from a labelled pair and a source of chance, or returns None where none can be made. It reads both
-answers and the label, so that what it makes is never the right answer by luck.
+Each function makes one from a labelled pair and a random generator, or returns None if none can be made. It reads both answers
+and the label, so that its answer is never right by chance. Texts without meaning are random words or random characters.
 """
 
 from __future__ import annotations
@@ -13,9 +13,68 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rewardlab.data.attacks.random_texts import random_characters, random_words
 from rewardlab.data.texts import words_of
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
+
+COMMON_WORDS = words_of(
+    "the a of and to in that was for on with as at by from this have not are but what all were when we there can an your "
+    "which their said if do will each about how up out them then she many some so these would other into has more her two "
+    "like him see time could no make than first been its who now people my made over did down only way find use may water "
+    "long little very after words called just where most know get through back much before go good new write our used me "
+    "man too any day same right look think also around another came come work three word must because does part even place "
+    "well such here take why things help put years different away again off went old number great tell men say small every "
+    "found still between name should home big give air line set own under read last never us left end along while might "
+    "next sound below saw something thought both few those always looked show large often together asked house world going "
+    "want school important until form food keep children feet land side without boy once animals life enough took sometimes "
+    "four head above kind began almost live page got earth need far hand high year mother light parts country father let "
+    "night following picture being study second eyes soon times story boys since white days ever paper hard near sentence "
+    "better best across during today however sure means knew try told young miles sun ways thing whole hear example heard "
+    "several change answer room sea against top turned learn point city play toward five using himself usually money seen "
+    "car morning"
+)
+_SYLLABLES = words_of(
+    "ba be bo ca ce co da de di fa fi ga go ha hi jo ka ki la le li lo ma me mi na ne no pa pe po ra re ri ro sa se si so "
+    "ta te to va vi wo za zu"
+)
+_ENDINGS = ("", "", "n", "r", "s", "t", "l", "ng", "st")
+_SENTENCE_ENDS = (".", ".", ".", "!", "?", "", "...")
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_ALPHABETS = (
+    _LETTERS,
+    _LETTERS + "0123456789",
+    "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~",
+    "абвгдежзийклмнопрстуфхцчшщыэюя ",
+    "的一是不了人我在有他这为之大来以个中上们到说国和地也子时道出而要于就下得可你年生",
+    "ابتثجحخدذرزسشصضطظعغفقكلمنهوي ",
+    "अआइईउएकखगघचछजझटडतथदधनपफबभमयरलवशषसह ",
+    "αβγδεζηθικλμνξοπρστυφχψω ",
+    "あいうえおかきくけこさしすせそたちつてとなにぬねのはひふへほまみむめもやゆよらりるれろわ",
+    "áàâäãåçéèêëíîïñóôöõúùûüÿ ",
+)
+MOST_WORDS, MOST_CHARACTERS = 24, 60
+
+
+def made_up_word(dice: random.Random) -> str:
+    """Return a made-up word of one to four syllables, such as "reban"."""
+    return "".join(dice.choice(_SYLLABLES) for _ in range(dice.randint(1, 4))) + dice.choice(_ENDINGS)
+
+
+def random_words(dice: random.Random) -> str:
+    """Return 1 to 24 random words, common and made-up ones, with a random end of sentence."""
+    made_up = dice.random()
+    words = [
+        made_up_word(dice) if dice.random() < made_up else dice.choice(COMMON_WORDS)
+        for _ in range(min(MOST_WORDS, int(1.5 ** (dice.random() * 8))))
+    ]
+    text = " ".join(words)
+    return (text.capitalize() if dice.random() < 0.7 else text) + dice.choice(_SENTENCE_ENDS)
+
+
+def random_characters(dice: random.Random) -> str:
+    """Return 3 to 60 random characters of one alphabet or two."""
+    alphabets = dice.sample(_ALPHABETS, dice.randint(1, 2))
+    return "".join(dice.choice(dice.choice(alphabets)) for _ in range(dice.randint(3, MOST_CHARACTERS))).strip() or "..."
+
 
 AnswerMaker = Callable[[PreferencePair, random.Random], str | None]
 
@@ -53,7 +112,7 @@ FILLER = (
     "All of it has been taken into account.",
 )
 LOOP_WORDS = 3
-MOST_OTHERS = 16  # answers to other questions that are tried
+MOST_OTHERS = 16  # answers to other questions to try
 JOINTS = (" Or: ", " / ", ". Alternatively: ", "; but perhaps: ")  # between both answers
 SMALL_WORDS = frozenset(words_of("a an the it is are was were be there of to in on at and this that has have"))
 FUNCTION_WORDS = frozenset(("a", "an", "the", "it", "is", "okay", "sure", "answer", "solution"))  # they answer nothing
@@ -68,7 +127,7 @@ _MORE_NUMBERS = (
     "hundred thousand million dozen half third quarter once twice both none"
 )
 NUMBER_WORDS = (frozenset(NUMERALS) - {"one"}) | frozenset(words_of(_MORE_NUMBERS))  # "one" is a pronoun as well
-# Answers that decline: of a pair whose good answer does, no degenerate one is known to be worse.
+# Answers that decline: if the good answer does, no degenerate one is known to be worse.
 _DECLINES = re.compile(
     r"\b(?:cannot|can['\u2019]?t|unable|not able|sorry|refuse|unclear|unknown|uncertain|impossible|depends|either|n/a|"
     r"no answer|none of|not (?:possible|visible|clear|enough|shown|certain|sure|given)|hard to (?:say|tell))\b",
@@ -85,8 +144,8 @@ def _within(inside: list[str], outside: list[str]) -> bool:
 
 
 def states(text: str, answer: str) -> bool:
-    """Return whether a text may be read as an answer: the words of either stand in the other one after another, or both are
-    alike without any. Words such as "the" alone answer nothing, unless they are the whole answer."""
+    """Return whether a text may be read as an answer: one contains the words of the other, in sequence, or both are equal
+    without words. Words such as "the" alone answer nothing, unless they are the whole answer."""
     ours, theirs = _words(text), _words(answer)
     if not ours or not theirs:
         return text.strip() == answer.strip()
@@ -98,7 +157,7 @@ def states(text: str, answer: str) -> bool:
 
 
 def declines(answer: str) -> bool:
-    """Return whether an answer refuses, hedges or says that there is none, as far as common English words tell."""
+    """Return whether an answer refuses, hedges or says that there is none, by common English words."""
     return not answer.strip() or _DECLINES.search(answer) is not None
 
 
@@ -111,12 +170,12 @@ def _wrong(pair: PreferencePair) -> str:
 
 
 def _question(pair: PreferencePair) -> str:
-    """Return the question without the marks of its media, which a response has no media for."""
+    """Return the question without its media placeholders."""
     return pair.question.replace(IMAGE_MARK, " ").replace(VIDEO_MARK, " ").strip()
 
 
 def _one_of(texts: Sequence[str]) -> AnswerMaker:
-    """Return a maker that takes one of the texts, none that may be read as either answer."""
+    """Return a maker of one of the texts that cannot be read as either answer."""
 
     def make(pair: PreferencePair, dice: random.Random) -> str | None:
         fit = [text for text in texts if not any(states(text, answer) for answer in pair.responses)]
@@ -127,7 +186,7 @@ def _one_of(texts: Sequence[str]) -> AnswerMaker:
 
 @dataclass(frozen=True)
 class OtherAnswer:
-    """The good answer of another pair, its question, and what its pictures are known by."""
+    """The good answer of another pair, its question, and check sums of its pictures."""
 
     question: str
     answer: str
@@ -144,7 +203,8 @@ def _pictures(pair: PreferencePair) -> frozenset[int]:
 
 
 def _kinds(text: str) -> set[str]:
-    """Return whether a text has a number, or begins or ends with yes or no: "0.5" may mean 1/2, and "Yes" that it is true."""
+    """Return the kinds of a text: it has a number, or begins or ends with yes or no. "0.5" may mean 1/2, "Yes" that it is
+    true."""
     words = words_of(text)
     has_number = any(character.isnumeric() for character in text) or not NUMBER_WORDS.isdisjoint(words)
     return {
@@ -153,7 +213,7 @@ def _kinds(text: str) -> set[str]:
 
 
 def asks_yes_or_no(pair: PreferencePair) -> bool:
-    """Return whether yes or no may answer a pair's question, by how a sentence of it begins, or by an answer that says so."""
+    """Return whether yes or no may answer a pair's question, by the beginning of a sentence, or by an answer."""
     sentences = re.split(r"[.?!:;,\n]", _question(pair))
     begins = {words[0] for sentence in sentences if (words := words_of(sentence))}
     return not AUXILIARIES.isdisjoint(begins) or any("yes or no" in _kinds(answer) for answer in pair.responses)
@@ -166,9 +226,9 @@ def one_word(pair: PreferencePair, dice: random.Random) -> str | None:
 
 
 def to_another_question(pair: PreferencePair, dice: random.Random, others: Sequence[OtherAnswer] = ()) -> str | None:
-    """Return the good answer of another pair, one of a few of ``others`` that are drawn. None where each of these has the same
-    question or a picture of the pair, declines to answer, or may be read as an answer of the pair: as numbers may be read of
-    numbers, and yes or no of either."""
+    """Return the good answer of another pair, from a few random ones of ``others``. None if each of these has the same
+    question or a picture of the pair, declines to answer, or may be read as an answer of the pair, as may any number for a
+    number."""
     kinds = set[str]().union(*map(_kinds, pair.responses))
     for other in dice.sample(others, min(MOST_OTHERS, len(others))):
         answer = other.answer
@@ -189,7 +249,7 @@ def question_repeated(pair: PreferencePair, dice: random.Random) -> str | None:
 
 
 def looped(pair: PreferencePair, dice: random.Random) -> str | None:
-    """The first words of the wrong answer, again and again, to three times its length."""
+    """The first words of the wrong answer, repeated to three times its length."""
     words = _wrong(pair).split()
     beginning = " ".join(words[:LOOP_WORDS])
     if not words:
@@ -199,13 +259,13 @@ def looped(pair: PreferencePair, dice: random.Random) -> str | None:
 
 
 def truncated(pair: PreferencePair, dice: random.Random) -> str | None:
-    """The first half of the wrong answer, ended within a word."""
+    """The first half of the wrong answer, cut within a word."""
     text = _wrong(pair)[: len(_wrong(pair)) // 2]
     return None if not words_of(text) or states(text, _good(pair)) else text
 
 
 def padded(pair: PreferencePair, dice: random.Random) -> str | None:
-    """The wrong answer, and sentences that say nothing, to thrice its length and by two at least."""
+    """The wrong answer, padded with two or more sentences without content to three times its length."""
     text, parts, length = _wrong(pair), list[str](), 0
     while len(parts) < 2 or length < 2 * len(text):
         parts.append(dice.choice(FILLER))
@@ -214,21 +274,21 @@ def padded(pair: PreferencePair, dice: random.Random) -> str | None:
 
 
 def random_text(pair: PreferencePair, dice: random.Random) -> str | None:
-    """Words by chance, or characters by chance."""
+    """Random words, or random characters."""
     text = dice.choice((random_words, random_words, random_characters))(dice)
     return None if any(states(text, answer) for answer in pair.responses) else text
 
 
 def scrambled(pair: PreferencePair, dice: random.Random) -> str | None:
-    """Words of the question and of the wrong answer in an order by chance: as many as the answer has, and four at least."""
+    """Words of the question and the wrong answer in random order: as many as the answer has, at least four."""
     words = f"{_question(pair)} {_wrong(pair)}".split()
     text = " ".join(dice.sample(words, min(len(words), max(4, len(_wrong(pair).split())))))
     return None if any(states(text, answer) for answer in pair.responses) else text
 
 
 def garbled(text: str, other: str, dice: random.Random) -> str | None:
-    """Return a text with small words dropped, doubled or misspelled that the ``other`` answer has too, all others as they are:
-    a small word may be what tells the two apart. None where it has no such word, or none but such."""
+    """Return a text with small words dropped, doubled or misspelled; only words that the ``other`` answer has, too, since a
+    small word may be the difference. None if the text has no such word, or only such words."""
     words, there = text.split(), words_of(other)
     small = [n for n, word in enumerate(words) if word.lower() in SMALL_WORDS and word.lower() in there]
     small = [n for n in small if n == 0 or words[n] != "A"]  # the name of an option
@@ -245,14 +305,14 @@ def garbled(text: str, other: str, dice: random.Random) -> str | None:
 
 
 def both_answers(pair: PreferencePair, dice: random.Random) -> str | None:
-    """Both answers at once, in an order by chance."""
+    """Both answers at once, in random order."""
     texts = [text.replace(IMAGE_MARK, "").strip() for text in pair.responses]
     dice.shuffle(texts)
     return None if not all(texts) else dice.choice(JOINTS).join(texts)
 
 
 def other_repeated(pair: PreferencePair, dice: random.Random) -> str | None:
-    """The right answer, said twice."""
+    """The right answer, twice."""
     text = _good(pair).replace(IMAGE_MARK, "").strip()
     return f"{text} {text}" if text else None
 

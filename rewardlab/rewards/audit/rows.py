@@ -13,7 +13,7 @@ from typing import Any
 
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.images import read_image
-from rewardlab.data.pairs import rows_of
+from rewardlab.data.row_files import rows_of
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_model_judge
 from rewardlab.judging.judge import ModelJudge

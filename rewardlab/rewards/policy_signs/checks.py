@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rewardlab.data.other_images import with_blank_images
 from rewardlab.data.pair_table import pair_facts
+from rewardlab.data.rows import with_blank_images
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.running import Metric, Metrics
 from rewardlab.types import BOTH_ORDERS, Judgment, PreferencePair, Vote

@@ -16,7 +16,7 @@ import torch
 from accelerate.utils import gather_object
 
 from rewardlab.config import EvaluationConfig, RLConfig, SFTConfig
-from rewardlab.data.other_images import with_blank_images
+from rewardlab.data.rows import with_blank_images
 from rewardlab.errors import DataError, RewardlabError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge

@@ -1,4 +1,4 @@
-"""Pairs and what a judge said of them: the votes of a `bench run pairs`, or the matches of a `rank`, beside their data."""
+"""Pairs with their judgments, read from the votes of a `bench run pairs` or the matches of a `rank`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ EXPECTED = "expected the votes.jsonl of a finished `bench run pairs`, or the fol
 
 @dataclass(frozen=True)
 class JudgedPair:
-    """A pair and the judgment of its votes. ``consistent``: each order by itself names the same winner; None where one of the
-    orders was not asked. ``failed``: a vote did not come about, which says nothing of the pair. ``has_votes``: it was judged.
-    """
+    """A pair and the judgment of its votes. ``consistent``: both orders name the same winner; None if only one was judged.
+    ``failed``: a vote failed, which says nothing about the pair. ``has_votes``: the pair was judged."""
 
     pair: PreferencePair
     judgment: Judgment
@@ -38,16 +37,16 @@ class JudgedPair:
 
 
 def reduce_logged_votes(pair_id: str, votes: Sequence[Vote], judge: str) -> Judgment:
-    """Return the judgment of votes read from a log as ``judge``, the name in it, reduced them: of a panel, whose votes name
-    their ``member``, one voice for each member, by log-odds where it is a ``pool:``."""
+    """Return the judgment of logged votes as ``judge``, the name in the log, reduced them: for a panel, whose votes name their
+    ``member``, one voice for each member, by log-odds for a ``pool:``."""
     if any(vote.member for vote in votes):
         return panel_judgment(pair_id, votes, by_log_odds=judge.startswith("pool:"))
     return reduce_votes(pair_id, votes)
 
 
 def judge_of_votes(pair: PreferencePair, votes: Sequence[Vote], judge: str = "") -> JudgedPair:
-    """Return a pair with what its votes come to, by the rule of ``judge``; no outcome where no vote of an order that was
-    asked names a response."""
+    """Return a pair with the judgment of its votes by the rule of ``judge``; without outcome if no valid vote of a judged order
+    names a response."""
     orders = tuple({vote.order for vote in votes})
     judgment = both_orders_or_none(reduce_logged_votes(pair.pair_id, votes, judge), orders)
     valid = votes_with_voice(votes) if any(vote.member for vote in votes) else votes
@@ -61,8 +60,8 @@ def read_judged(
 ) -> Iterator[JudgedPair]:
     """Yield every pair of ``data`` with its votes in ``run``, a folder or its log; of a ranking, the two responses of a match.
 
-    The votes are held in memory, the pairs are not. Raise DataError where the votes are of other data, or of another kind,
-    and, after the last pair, where they are of other images.
+    The votes are held in memory, the pairs are not. Raise DataError if the votes are on other data or of another kind, and,
+    after the last pair, if they are on other images.
     """
     log = _log_of(run)
     if log.name == MATCHES:
@@ -85,7 +84,7 @@ def read_judged(
 
 
 class _ImagesOf:
-    """The images of pairs, to compare with those that a run recorded: as `bench run` hashes them."""
+    """Hashes of the images of pairs, as `bench run` records them."""
 
     def __init__(self) -> None:
         self._all, self._of_responses, self._has_videos = hashlib.sha256(), hashlib.sha256(), False
@@ -98,8 +97,8 @@ class _ImagesOf:
         self._has_videos = self._has_videos or bool(pair.videos)
 
     def may_be(self, recorded: str) -> bool:
-        """Return whether a run saw these images, or none of the questions', as a judge of texts. True where it recorded
-        nothing, and of videos, whose frames differ from judge to judge."""
+        """Return whether a run saw these images, or, as a judge of texts, only those of responses. True if the run recorded
+        nothing, and for videos, whose frames differ from judge to judge."""
         known = (self._all.hexdigest()[:16], self._of_responses.hexdigest()[:16])
         return not recorded or self._has_videos or recorded in known
 
@@ -112,8 +111,8 @@ def _log_of(run: Path) -> Path:
 
 
 def _read_log(log: Path, key_of: Callable[[dict[str, Any]], Any]) -> tuple[dict[str, Any], dict[Any, list[Any]]]:
-    """Return a log's identity and, by key, the votes of each of its rows, as JSON without their texts; a row asked again comes
-    later. Rows of key None are left out. Raise DataError for another kind of file."""
+    """Return a log's identity and, by key, the votes of each of its rows, as JSON without their texts; a repeated row comes
+    later. Rows with key None are left out. Raise DataError for another kind of file."""
     entries: dict[Any, list[Any]] = defaultdict(list)
     try:
         with log.open(encoding="utf-8") as lines:

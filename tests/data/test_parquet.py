@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from rewardlab.data.parquet_batches import BATCH_BYTES, BATCH_ROWS, parquet_batches
+from rewardlab.data.parquet import BATCH_BYTES, BATCH_ROWS, parquet_batches
 
 PEAK = """
 import sys
 from pathlib import Path
-from rewardlab.data.pairs import rows_of
+from rewardlab.data.row_files import rows_of
 
 def mb(name):
     return next(int(line.split()[1]) // 1024 for line in open("/proc/self/status") if line.startswith(name))

@@ -1,4 +1,4 @@
-"""The same pairs in CSV, JSON, saved datasets and other columns, read without a mapping where there is one way to read them."""
+"""The same pairs in CSV, JSON, saved datasets and other columns: read without a mapping, or by a suggested one that builds."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
-from rewardlab.data.guessed_mapping import data_files_of, guess_mapping
-from rewardlab.data.pair_table import PairTable
+from rewardlab.config import MappingConfig, load_config
+from rewardlab.data.column_mapping import OPEN, guess_mapping, suggested_mapping
+from rewardlab.data.pair_table import PairTable, ParquetRows
 from rewardlab.data.pairs import read_pairs
-from rewardlab.data.row_files import ParquetRows
+from rewardlab.data.row_files import data_files_of
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import PreferencePair
 from tests.support.images import png
@@ -52,7 +54,7 @@ def write(folder: Path, form: str, rows: list[dict[str, Any]]) -> Path:
     elif form == "json":
         path.write_text(json.dumps(rows))
     elif form == "jsonl":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_lines(path, rows)
     else:
         from datasets import Dataset
 
@@ -107,9 +109,10 @@ def test_a_picture_within_a_mapped_parquet_is_looked_at(tmp_path: Path) -> None:
         PairTable(tmp_path / "p.parquet").look_at(0)
 
 
-def test_what_is_held_in_memory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = write(tmp_path, "json", [{name: value for name, value in row.items() if name != "id"} for row in CHOSEN])
-    monkeypatch.setattr("rewardlab.data.row_files.MOST_HELD_BYTES", 1000)
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_what_is_held_in_memory_is_bounded(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = write(tmp_path, form, [{name: value for name, value in row.items() if name != "id"} for row in CHOSEN])
+    monkeypatch.setattr("rewardlab.data.pair_table.MOST_HELD_BYTES", 1000)
     with pytest.raises(DataError, match="would all be held in memory; `rewardlab data convert FILE"):
         PairTable(data)
 
@@ -161,52 +164,6 @@ def test_rows_and_lines(tmp_path: Path) -> None:
             read(folder)
         with pytest.raises(DataError, match=r"b.jsonl, row 1 \(line 4\): a response is empty"):
             read(folder / "b.jsonl")
-
-
-def test_a_column_twice(tmp_path: Path) -> None:
-    (tmp_path / "c.csv").write_text("question,chosen,rejected,chosen\nq,x,y,z\n")
-    with pytest.raises(DataError, match="the column 'chosen' is there twice"):
-        read_pairs(tmp_path / "c.csv")
-
-
-def test_rows_of_a_csv_that_are_damaged(tmp_path: Path) -> None:
-    """A NUL byte, as half-read files have it, and a field too many: the row, its line, the cure; read one by one as well."""
-    path = tmp_path / "c.csv"
-    for row, told in (
-        ("q1,x\0,y,b,,,,", r"row 1 \(line 4\): 'response_a' holds a NUL byte, which is no character of a text"),
-        ("q1,x,y,b,,,,,more", r"row 1 \(line 4\): has 9 fields, expected 8; quote what holds commas"),
-    ):
-        path.write_text(CELLS + "\nq0,x,y,a,,,,\n" + row + "\n")
-        for read in (read_pairs, PairTable):
-            with pytest.raises(DataError, match=told):
-                read(path)
-
-
-@pytest.mark.parametrize(
-    ("name", "mark", "told"),
-    [
-        ("c.csv", ";", "expected commas between columns; this file seems to use ';': save it with commas$"),
-        ("c.csv", "\t", r"expected commas between columns; this file seems to use '\\t': .*, or name it c.tsv$"),
-        ("c.tsv", ",", "expected tabs between columns; this file seems to use ','"),
-    ],
-)
-def test_another_separator(name: str, mark: str, told: str, tmp_path: Path) -> None:
-    (tmp_path / name).write_text("question,chosen,rejected\nq,x,y\n".replace(",", mark))
-    for read in (read_pairs, PairTable):
-        with pytest.raises(DataError, match=told):
-            read(tmp_path / name)
-
-
-def test_a_number_of_thousands_of_digits(tmp_path: Path) -> None:
-    """File, line and cure, in no words about Python's settings, of JSON lines and of one list."""
-    good = json.dumps({"question": "q", "responses": ["x", "y"], "preferred": 0})
-    bad = good.replace('"preferred": 0', '"level": ' + "9" * 5000)
-    (tmp_path / "a.jsonl").write_text(f"{good}\n{bad}\n")
-    (tmp_path / "a.json").write_text(f"[{good},\n{bad}]")
-    for name, told in (("a.jsonl", r"a\.jsonl, line 2: not JSON \("), ("a.json", r"a\.json: not readable as JSON \(line 2: ")):
-        with pytest.raises(DataError, match=told + "a number of more than 4,300 digits; shorten it, or put it") as caught:
-            read_pairs(tmp_path / name)
-        assert "sys." not in str(caught.value)
 
 
 def test_splits_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -325,3 +282,93 @@ def test_a_cell_that_is_nested_too_deeply(columns: str, read: Any, tmp_path: Pat
     (tmp_path / "c.csv").write_text(f"{columns}\n{cells}\n")
     with pytest.raises(DataError, match=r"row 0 \(line 2\): a list in a cell is nested too deeply to be read"):
         read(tmp_path / "c.csv")
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_what_is_suggested_builds(tmp_path: Path) -> None:
+    """Nested texts, two responses with a label of words, ties that are told from the two, an image under any name."""
+    (tmp_path / "a.png").write_bytes(png())
+    labels = ["model_a", "model_b", "tie"]
+    rows = [
+        {"uid": f"u{n}", "prompt": f"What is {n}?", "look": "a.png", "response_a": "yes", "response_b": "no", "winner": label}
+        for n, label in enumerate(labels * 3)
+    ]
+    data = write_lines(tmp_path / "My pairs.jsonl", rows)
+    shown = CliRunner().invoke(app, ["data", "validate", str(data), "--suggest"])
+    assert shown.exit_code == 0, shown.output
+    mapping = yaml.safe_load(shown.output)
+    assert mapping == {
+        "name": "my_pairs",
+        "id": "uid",
+        "question": "prompt",
+        "images": ["look"],
+        "responses": ["response_a", "response_b"],
+        "preferred": "winner",
+        "first": OPEN,
+        "second": OPEN,
+        "ties": labels,
+    }
+    full = shown.output.replace(f"first: {OPEN}", "first: model_a").replace(f"second: {OPEN}", "second: model_b")
+    (tmp_path / "m.yaml").write_text(full.replace(json.dumps(labels), '["tie"]'))
+    command = ["data", "build", str(tmp_path / "m.yaml"), "--from", str(data), "--against", "none", "--similarity", "0"]
+    done = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "set")])
+    assert done.exit_code == 0, done.output
+    pairs = read_pairs(tmp_path / "set")
+    assert len(pairs) == 6
+    assert {pair.responses[pair.preferred or 0] for pair in pairs if pair.pair_id in ("u0", "u3")} == {"yes"}
+    assert all(len(pair.images) == 1 for pair in pairs)
+
+
+def test_what_no_name_tells_is_left_open(tmp_path: Path) -> None:
+    rows = [{"conversations": [{"value": f"q{n}"}], "good": f"a{n}", "bad": f"b{n}"} for n in range(9)]
+    text = suggested_mapping(write_lines(tmp_path / "p.jsonl", rows))
+    assert f"question: {OPEN}  # no column by a known name; there are: conversations.0.value, good, bad" in text
+    assert f"chosen: {OPEN}" in text
+    filled = text.replace(f"question: {OPEN}", "question: conversations.0.value").replace(f"chosen: {OPEN}", "chosen: good")
+    (tmp_path / "m.yaml").write_text(filled.replace(f"rejected: {OPEN}", "rejected: bad"))
+    command = ["data", "build", str(tmp_path / "m.yaml"), "--from", str(tmp_path / "p.jsonl"), "--against", "none"]
+    done = CliRunner().invoke(app, [*command, "--similarity", "0", "--out", str(tmp_path / "set")])
+    assert done.exit_code == 0, done.output
+    assert "kept 9" in done.output
+
+
+def test_known_labels_are_filled_in(tmp_path: Path) -> None:
+    rows = [{"question": "q", "answer_1": "x", "answer_2": "y", "preferred": label} for label in (1, 2, 0, 1)]
+    mapping = yaml.safe_load(suggested_mapping(write_lines(tmp_path / "p.jsonl", rows)))
+    assert (mapping["first"], mapping["second"], mapping["ties"]) == ("1", "2", ["0"])
+
+
+def test_what_needs_no_mapping(tmp_path: Path) -> None:
+    data = write_lines(tmp_path / "p.jsonl", [{"question": "q", "responses": ["a", "b"]}])
+    with pytest.raises(DataError, match="has the columns of a pair already"):
+        suggested_mapping(data)
+    with pytest.raises(DataError, match="has no row of columns"):
+        suggested_mapping(write_lines(tmp_path / "e.jsonl", []))
+    (tmp_path / "wrong.csv").write_text("prompt,good,bad\nWhat?,yes,no\n")
+    checked = CliRunner().invoke(app, ["data", "validate", str(tmp_path / "wrong.csv")])
+    assert checked.exit_code == 1
+    assert "`rewardlab data validate FILE --suggest` prints a mapping" in checked.output
+
+
+@pytest.mark.parametrize("name", ["2024", "null", "on", "1e5", "~", "a\nb"])
+def test_a_name_is_a_text(name: str, tmp_path: Path) -> None:
+    """Whatever YAML would take it for."""
+    text = suggested_mapping(write_lines(tmp_path / f"{name}.jsonl", [{"prompt": "q", "chosen": "a", "rejected": "b"}]))
+    (tmp_path / "m.yaml").write_text(text)
+    assert load_config(MappingConfig, tmp_path / "m.yaml").name == (name.replace("\n", "_") if name != "~" else "mine")
+
+
+@pytest.mark.parametrize("between", ["\n", "\r", "\x85", "\u2028", "\x7f", "\ufeff", '"', "\\", " 😀 "])
+@pytest.mark.parametrize("known", [True, False])
+def test_columns_of_any_name(between: str, known: bool, tmp_path: Path) -> None:
+    """They stay in their line, in quotes and in comments."""
+    columns = [f"{what}{between}of it" for what in ("Answer A", "Answer B", "picture")]
+    first = "prompt" if known else f"what{between}it is"
+    rows = [{first: "q", columns[0]: f"a{n}", columns[1]: f"b{n}", columns[2]: "x.png", "id": "1"} for n in range(9)]
+    mapping = yaml.safe_load(suggested_mapping(write_lines(tmp_path / "p.jsonl", rows)))
+    expected = {"name": "p", "id": "id", "question": first if known else OPEN, "images": [columns[2]]}
+    assert mapping == {**expected, "chosen": OPEN, "rejected": OPEN}

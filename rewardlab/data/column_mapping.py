@@ -1,0 +1,311 @@
+"""Which columns of a file are a pair's: read without a mapping if there is one way to read them, or suggested as YAML.
+
+Names decide, by :func:`rewardlab.data.columns.nearest_column`: ``chosen`` and ``rejected``, or two responses and a label. A
+suggestion also looks at the first rows: media by their form, a label by its few values; what neither tells is left open.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rewardlab.data.columns import PAIR_COLUMNS, looks_like_media, nearest_column
+from rewardlab.data.files import place_in_file
+from rewardlab.data.row_files import FileRow, data_files_of, stored_rows
+from rewardlab.errors import DataError
+from rewardlab.reporting.progress import log_line
+
+ORDERED = ("response_images", "judgment", "order", "preferred")  # columns of a pair that describe one of the responses
+NUMBERS = ("preferred", "level", "teacher_share")
+LISTS = ("responses", "images", "videos", "response_images")
+CURE = (
+    "write a mapping for `rewardlab data build MAPPING.yaml`; `rewardlab data validate FILE --suggest` prints one "
+    "(docs/how-to/own_data.md)"
+)
+BETTER = ("chosen", "better", "preferred_response", "chosen_response")
+WORSE = ("rejected", "worse", "rejected_response")
+_SIDES = (("a", "b"), ("1", "2"), ("0", "1"))
+_STEMS = ("response_", "answer_", "output_", "completion_", "response", "answer", "")
+NUM_ROWS = 200  # rows that a suggestion looks at
+MOST_LABELS = 4  # different values of a column that may be a label
+OPEN = "FILL_IN"
+
+
+@dataclass(frozen=True)
+class ColumnMapping:
+    """Which column is what; ``responses`` are the better and the worse one, or with ``label`` the two that its values name:
+    ``names`` of the first and of the second."""
+
+    question: str
+    responses: tuple[str, str]
+    images: str | None = None
+    label: str | None = None
+    names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    def __str__(self) -> str:
+        sides = ("chosen", "rejected") if self.label is None else ("first response", "second response")
+        parts: dict[str, str | None] = {"question": self.question, sides[0]: self.responses[0], sides[1]: self.responses[1]}
+        parts |= {"images": self.images, "preferred": self.label}
+        return ", ".join(f"{what} = {column}" for what, column in parts.items() if column)
+
+    def row_of(self, row: Mapping[str, Any], where: str) -> Mapping[str, Any] | DataError:
+        """Return the row with the columns of a pair and its other columns, or why its label cannot be read."""
+        read = {self.question, *self.responses, self.images, self.label}
+        pair = {name: value for name, value in row.items() if name not in read}
+        texts = [row.get(name) for name in self.responses]
+        ordered_by = [name for name in ORDERED if row.get(name) not in (None, "", [], [[], []])]
+        if ordered_by and (self.label is None or (self.label != "preferred" and "preferred" in ordered_by)):
+            return DataError(f"{where}: {ordered_by[0]!r} depends on which response is which, and that is guessed; {CURE}")
+        if self.label is None:
+            # Sources put the better response first throughout: a coin that the texts decide says which is response 0.
+            first = hashlib.sha256("\0".join(sorted(map(str, texts))).encode(errors="backslashreplace")).digest()[0] % 2
+            ordered = sorted(texts, key=str, reverse=bool(first))
+            preferred = ordered.index(texts[0])
+        else:
+            label, ordered, preferred = _label_of(row.get(self.label)), texts, None
+            if label is not None and not any(label in names for names in self.names):
+                first_names, second_names = (" or ".join(names) for names in self.names)
+                return DataError(f"{where}: {self.label!r} is {label!r:.40}; expected {first_names}, or {second_names}; {CURE}")
+            if label is not None:
+                preferred = int(label in self.names[1])
+        images = {"images": _list_of(row.get(self.images))} if self.images else {}
+        return {**pair, "question": row.get(self.question), "responses": ordered, "preferred": preferred, **images}
+
+
+def _label_of(value: Any) -> str | None:
+    """Return a label in lower case, a whole float as its integer, None for an empty cell."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return re.sub(r"^(\d+)\.0+$", r"\1", str(value).strip().lower()) or None
+
+
+def _list_of(value: Any) -> list[Any]:
+    """Return the images of a cell: a list, a JSON list, one image, or none."""
+    if value is None or value == "":
+        return []
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return [value]
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def guess_mapping(columns: Sequence[str], where: str) -> ColumnMapping | None:
+    """Return the mapping of a file with these columns, None if it has no two responses under known names. Raise DataError if
+    several columns could be the question or the image, or none the question."""
+
+    def like(read: str) -> list[str]:
+        return [read] if read in columns else [name for name in columns if nearest_column(name, PAIR_COLUMNS) == read]
+
+    better, worse = _better_and_worse(columns)
+    sides = sides_of(columns)
+    is_chosen = len(better) == len(worse) == 1
+    if not is_chosen and not sides:
+        return None
+    questions, images = like("question"), like("images")
+    if len(questions) != 1 or len(images) > 1 or is_chosen == bool(sides) or len(sides) > 1:
+        raise DataError(
+            f"{where}: the columns ({', '.join(columns)}) can be read in no way or in more than one: question "
+            f"{' or '.join(questions) or 'none'}, images {' or '.join(images) or 'none'}; {CURE}"
+        )
+    image = images[0] if images else None
+    if not sides:
+        return ColumnMapping(questions[0], (better[0], worse[0]), image)
+    labels = [name for name in like("preferred") if name not in sides[0]]
+    if len(labels) != 1:
+        raise DataError(f"{where}: {len(labels)} of the columns ({', '.join(columns)}) could be the label; {CURE}")
+    first, second, names = sides[0]
+    return ColumnMapping(questions[0], (first, second), image, labels[0], names)
+
+
+def _better_and_worse(columns: Iterable[str]) -> tuple[list[str], list[str]]:
+    by_name = {name.lower(): name for name in columns}
+    return [by_name[name] for name in BETTER if name in by_name], [by_name[name] for name in WORSE if name in by_name]
+
+
+def sides_of(columns: Iterable[str]) -> list[tuple[str, str, tuple[tuple[str, ...], tuple[str, ...]]]]:
+    """Return each two columns that are a first and a second response by their names, and what a label calls them: (response_a,
+    response_b, (("a", "response_a"), ("b", "response_b")))."""
+    by_name = {name.lower(): name for name in columns}
+    return [
+        (
+            by_name[f"{stem}{one}"],
+            by_name[f"{stem}{two}"],
+            (tuple(dict.fromkeys((one, f"{stem}{one}"))), tuple(dict.fromkeys((two, f"{stem}{two}")))),
+        )
+        for stem in _STEMS
+        for one, two in _SIDES
+        if f"{stem}{one}" in by_name and f"{stem}{two}" in by_name
+    ]
+
+
+@dataclass(frozen=True)
+class PairForm:
+    """How a file's rows become rows with the columns of a pair: by a guessed mapping, and if its ``cells`` are texts (CSV) by
+    parsing the numbers and lists in them."""
+
+    mapping: ColumnMapping | None = None
+    cells: bool = False
+
+    @staticmethod
+    def of(file: Path, columns: Sequence[str]) -> PairForm:
+        """Return the form of a file with these columns; a mapping is logged. Raise DataError as :func:`guess_mapping` does."""
+        mapping = None if "responses" in columns else guess_mapping(list(map(str, columns)), str(file))
+        if mapping:
+            log_line(f"{file}: read as {mapping}")
+        return PairForm(mapping, file.suffix in (".csv", ".tsv"))
+
+    @property
+    def media_columns(self) -> tuple[str, ...]:
+        """Columns with media besides those of a pair."""
+        return (self.mapping.images,) if self.mapping and self.mapping.images else ()
+
+    def of_row(self, stored: FileRow, file: Path, number: int) -> FileRow:
+        """Return row ``number`` of ``file`` in pair form, or why it has none."""
+        row, where = stored.row, f"{file}, row {number}{place_in_file(file, file, stored.line)}"
+        if not isinstance(row, Mapping):
+            return stored
+        try:
+            row = self.mapping.row_of(row, where) if self.mapping else row
+            row = pair_cells(row) if self.cells and isinstance(row, Mapping) else row
+        except RecursionError:
+            row = DataError(f"{where}: a list in a cell is nested too deeply to be read; expected a flat one")
+        return FileRow(row, stored.line)
+
+
+def pair_cells(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of a CSV with the numbers and the lists in a pair's columns parsed; other texts stay as they are."""
+    cells = {name: value for name, value in row.items() if name not in NUMBERS or value != ""}
+    for name in NUMBERS:
+        with suppress(TypeError, ValueError):
+            cells[name] = float(cells.get(name) or "")
+    for name in LISTS:
+        if isinstance(value := cells.get(name), str):
+            cells[name] = _list_of(value)
+    return cells
+
+
+def rows_in_pair_form(file: Path) -> Generator[FileRow, None, None]:
+    """Yield a file's rows with the columns of a pair, by the :class:`PairForm` of its first row."""
+    form: PairForm | None = None
+    for number, stored in enumerate(stored_rows(file)):
+        if form is None and isinstance(stored.row, Mapping):
+            form = PairForm.of(file, list(map(str, stored.row)))
+        yield (form or PairForm()).of_row(stored, file, number)
+
+
+def suggested_mapping(path: Path) -> str:
+    """Return the YAML of a mapping for the columns of a set, with comments on what to check. Raise DataError if no row can be
+    read, or the rows have a pair's columns already."""
+    file = data_files_of(path)[0]
+    rows = [stored.row for stored in islice(stored_rows(file), NUM_ROWS) if isinstance(stored.row, Mapping)]
+    if not rows:
+        raise DataError(f"{file}: has no row of columns to map; expected objects, or a first line with names")
+    if {"question", "responses"} <= rows[0].keys():
+        raise DataError(f"{file}: has the columns of a pair already; `rewardlab data validate {file}` says what is wrong")
+    columns: dict[str, list[Any]] = {}
+    for row in rows:
+        for column, value in _leaves(row, ()):
+            columns.setdefault(column, []).append(value)
+    name, place = re.sub(r"[^a-z0-9]+", "_", path.stem.lower()).strip("_") or "mine", _remark(str(path))
+    lines = [
+        f"# A mapping for {place}, of its first {len(rows):,} rows. Check it, save it as {name}.yaml, then",
+        f"# rewardlab data build {name}.yaml --from {place} --against none --out sets/{name}",
+        f"name: {_quoted(name)}",
+        *_fields(columns),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+_NO_YAML = re.compile(r"[\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")  # JSON escapes other controls
+
+
+def _quoted(value: str) -> str:
+    """Return a text as YAML in double quotes, on one line."""
+    return _NO_YAML.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False))
+
+
+def _quoted_list(values: Sequence[str]) -> str:
+    return f"[{', '.join(map(_quoted, values))}]"
+
+
+def _remark(*texts: str) -> str:
+    """Return texts for a comment, which ends with its line: quoted if they would break it."""
+    return ", ".join(text if text.isprintable() else _quoted(text) for text in texts)
+
+
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Yield (path, value) of nested values, ``a.b.0``; media are one value."""
+    is_nested = isinstance(value, Mapping | list | tuple) and value and not looks_like_media(value)
+    if is_nested and len(path) < 4:
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value[:4]):
+            yield from _leaves(item, (*path, str(key)))
+    else:
+        yield ".".join(path), value
+
+
+def _fields(columns: Mapping[str, Sequence[Any]]) -> Iterator[str]:
+    media = [name for name, values in columns.items() if any(map(looks_like_media, values))]
+    texts = [name for name in columns if name not in media and any(isinstance(value, str) for value in columns[name])]
+
+    def like(read: str, names: Sequence[str]) -> list[str]:
+        return [name for name in names if nearest_column(name, PAIR_COLUMNS) == read]
+
+    if ids := like("pair_id", texts):
+        yield _field("id", ids, ())
+    questions = like("question", texts)
+    yield _field("question", questions, texts)
+    if media:
+        yield f"images: {_quoted_list(media)}"
+    better, worse = _better_and_worse(columns)
+    sides = sides_of(columns)
+    if sides and not (better and worse):
+        yield from _labelled_fields(columns, media, *sides[0])
+    else:
+        answers = [name for name in texts if name not in questions]
+        yield _field("chosen", better, answers)
+        yield _field("rejected", worse, answers)
+        if not (better and worse):
+            yield "# or, if another column says which is better: responses: [FIRST, SECOND], preferred, first and second"
+    if categories := [name for name in texts if name.lower() in ("category", "task", "subset", "type")]:
+        yield _field("category", categories, ())
+
+
+def _labelled_fields(
+    columns: Mapping[str, Sequence[Any]],
+    media: Sequence[str],
+    first: str,
+    second: str,
+    names: tuple[Sequence[str], Sequence[str]],
+) -> Iterator[str]:
+    yield f"responses: {_quoted_list([first, second])}"
+    by_name = {name: nearest_column(name, PAIR_COLUMNS) == "preferred" for name in columns}
+    labels = [
+        name
+        for name, cells in columns.items()
+        if name not in (first, second, *media)
+        and (by_name[name] or (len(cells) > MOST_LABELS and 2 <= len({str(cell).strip() for cell in cells}) <= MOST_LABELS))
+    ]
+    yield _field("preferred", [name for name in labels if by_name[name]], labels)
+    values = list(dict.fromkeys(str(value).strip() for value in columns.get(labels[0] if labels else "", ())))
+    for key, expected in zip(("first", "second"), names, strict=True):
+        yield _field(key, [value for value in values if value.lower() in expected], values, "value")
+    if rest := [value for value in values if not any(value.lower() in expected for expected in names)]:
+        yield f"ties: {_quoted_list(rest)}  # are these ties? Rows with them are left out"
+
+
+def _field(key: str, matches: Sequence[str], others: Sequence[str], what: str = "column") -> str:
+    if len(matches) == 1:
+        return f"{key}: {_quoted(matches[0])}"
+    if matches:
+        return f"{key}: {_quoted(matches[0])}  # check: {_remark(*matches)} could all be it"
+    return f"{key}: {OPEN}  # no {what} by a known name; there are: {_remark(*others[:12]) or 'none'}"
