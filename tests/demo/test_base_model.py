@@ -95,7 +95,7 @@ def test_other_sizes_are_trained(tmp_path: Path) -> None:
     assert load_model(str(built), device="cpu")[0].config.text_config.hidden_size == 32
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(cpu_kind() != CARD["cpu"], reason="sums on other CPUs are taken in another order")
 def test_the_packaged_base_model_is_rebuilt(tmp_path: Path) -> None:
