@@ -167,7 +167,7 @@ def judge_rows(
     notes += order_notes
     further = extra.passes if extra else {}
     identity = run_identity(settings, judge, [*rows, *(row for some in further.values() for row in some)], num_votes)
-    if isinstance(judge, ModelJudge) and not (out / VOTES).exists():
+    if not (out / VOTES).exists():
         judge.check()  # nothing is left behind where nobody answers
     if settings.prices != NO_PRICES and judge.is_queried:
         num_orders = sum(map(len, orders)) + 2 * sum(map(len, further.values()))
@@ -182,7 +182,7 @@ def judge_rows(
         judgments = votes_pass.run(judge, num_votes, settings.seed, gate)
         controls = _controls(settings, judge, rows, orders, log, notes, gate)
         log.finish()
-    left_out = omitted_fields(judge, out) if isinstance(judge, ModelJudge) else frozenset()
+    left_out = omitted_fields(judge, out)
     seconds = votes_pass.seconds_per_vote
     cost = log.spending.cost(settings.prices) if judge.is_metered else None
     result = RunResult(settings, benchmark, judge, identity, rows, orders, judgments, controls, seconds, left_out, cost, others)
@@ -264,7 +264,7 @@ def _with_pairs(rows: Sequence[Row], pairs: Sequence[PreferencePair]) -> list[Ro
     return [replace(row, pair=pair) for row, pair in zip(rows, pairs, strict=True)]
 
 
-def omitted_fields(judge: ModelJudge, out: Path) -> frozenset[str]:
+def omitted_fields(judge: JudgeKind, out: Path) -> frozenset[str]:
     """Return the fields that requests to the judge omitted, now or in an earlier part of the run, and keep them in ``out``."""
     path = out / REFUSED_FIELDS
     names = judge.left_out | frozenset(json.loads(path.read_text()) if path.exists() else ())

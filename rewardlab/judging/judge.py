@@ -113,6 +113,19 @@ class JudgeKind:
         """Return all that its answers depend on: what a log of them must agree in to be continued."""
         return {}
 
+    @property
+    def left_out(self) -> frozenset[str]:
+        """Return the fields of a request that the model is queried without: it refuses them, or the body of the request omits
+        them; its own defaults hold then."""
+        return frozenset()
+
+    def check(self) -> None:
+        """Raise EndpointError if the judge is remote and nothing answers."""
+
+    def reduce(self, pair_id: str, votes: Sequence[Vote]) -> Judgment:
+        """Return what votes of this judge on a pair come to."""
+        return reduce_votes(pair_id, votes)
+
     def resolve_orders(self, policy: str, num_votes: int | None) -> str:
         """Return the order policy that ``auto`` stands for. Raise ConfigError for a policy that this kind does not have."""
         if policy == "recorded":
@@ -155,16 +168,6 @@ class ModelJudge(JudgeKind, ABC):
         """Return whether the votes on a pair do not depend on the other pairs of the call; such a judge takes several calls at
         a time."""
 
-    @property
-    def left_out(self) -> frozenset[str]:
-        """Return the fields of a request that the model is asked without, for it refuses them or the body of the request says
-        so; its own defaults hold there."""
-        return frozenset()
-
-    @abstractmethod
-    def check(self) -> None:
-        """Raise EndpointError if the judge is remote and nothing answers."""
-
     @abstractmethod
     def greedy(self) -> Self:
         """Return the same judge at temperature 0. A judge whose temperature is not ours to set is returned as it is."""
@@ -202,10 +205,6 @@ class ModelJudge(JudgeKind, ABC):
     def compare(self, pair: PreferencePair, *, num_votes: int = 1, seed: int = 0) -> Judgment:
         """Return the judgment of one pair in both orders."""
         return self.compare_many([pair], orders=[BOTH_ORDERS], num_votes=num_votes, seed=seed)[0]
-
-    def reduce(self, pair_id: str, votes: Sequence[Vote]) -> Judgment:
-        """Return what votes of this judge on a pair come to."""
-        return reduce_votes(pair_id, votes)
 
 
 def votes_by_chunk(

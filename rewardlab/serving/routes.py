@@ -14,7 +14,6 @@ from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, Response, StreamingResponse
 
 from rewardlab.errors import MediaError
-from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import REQUEST_ERRORS, error_body
 from rewardlab.serving.metrics import metrics_text
@@ -93,7 +92,7 @@ def status_response(service: JudgeService) -> StatusResponse:
         judge=judge.name,
         template=judge.template.name,
         weighs=service.collector.has_probabilities,
-        policy="weighted" if isinstance(judge, ProbabilityJudge) else "majority",
+        policy="weighted" if judge.decides == "by probability" else "majority",
         labels=template_labels(judge.template.text),
         batch_seconds=round(queue.batch_seconds, 4),
         signs=signs.present(tenant),
@@ -128,6 +127,8 @@ def state_routes(service: JudgeService) -> APIRouter:
             template=judge.template.name,
             template_hash=judge.template.hash,
             judge_hash=version.hash,
+            judge_config=judge.config.model_dump(mode="json", exclude_defaults=True),
+            judge_config_hash=judge.config.hash,
             verdict_temperature=judge.verdict_temperature if service.collector.has_probabilities else None,
         )
 

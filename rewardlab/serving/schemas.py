@@ -215,7 +215,7 @@ class StatusResponse(_Schema):
 class HealthResponse(_Schema):
     """The server answers. Clients with a key see its judge: ``version`` counts the judges since the start,
     ``verdict_temperature`` divides the log-odds of its verdicts if it has probabilities, ``judge_hash`` covers everything that
-    judgments depend on except the request."""
+    judgments depend on except the request, ``judge_config`` is that of a benchmark's ``report.json``."""
 
     status: Literal["ok"]
     judge: str | None = None
@@ -224,6 +224,8 @@ class HealthResponse(_Schema):
     template: str | None = None
     template_hash: str | None = None
     judge_hash: str | None = None
+    judge_config: dict[str, Any] | None = None
+    judge_config_hash: str | None = None
     verdict_temperature: float | None = None
 
 

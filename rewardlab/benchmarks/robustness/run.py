@@ -18,11 +18,9 @@ from rewardlab.benchmarks.settings import BenchSettings
 from rewardlab.data.attacks.families import AttackedPair, Family, Kind, Opponent, attacked_pairs, families_of, needs_pictures
 from rewardlab.data.votes import ATTACKS
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.judging.judge import ModelJudge
 from rewardlab.judging.spec import judge_config
 from rewardlab.metrics.intervals import DifferenceEstimate, difference_interval, mean_interval
 from rewardlab.types import Judgment, Order, Vote
-from rewardlab.verdicts.votes import reduce_votes
 
 Reduce = Callable[[str, Sequence[Vote]], Judgment]
 CHANGED_AS_A_WHOLE = (Kind.DEGENERATE, Kind.UNSEEN)  # a judgment without the attack says nothing of one with it
@@ -216,12 +214,11 @@ def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int) -> tup
         raise ConfigError("votes, orders, stop_error: pairs under attack are judged once, in both orders; leave out")
     settings = replace(settings, judge=judge_config(settings.judge, votes=1, orders="both"))
     settings = replace(settings, controls=(), limit=None)
-    chosen, reduce = families_of(settings.attacks), reduce_votes
+    chosen = families_of(settings.attacks)
     judge = open_any_judge(settings)
     if judge.is_recording:
         raise ConfigError(f"{settings.judge.judge!r} has no votes on attacked pairs; name the judge itself")
-    if isinstance(judge, ModelJudge):
-        reduce = judge.reduce
+    reduce = judge.reduce
     rows, notes = load_rows(settings, judge)
     if not judge.accepts_empty_responses and any(family.name == EMPTY for family in chosen):
         chosen = [family for family in chosen if family.name != EMPTY]

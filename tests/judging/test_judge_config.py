@@ -1,0 +1,120 @@
+"""A judge is a value: one config, by every door; what was measured is what is served."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewardlab.cli import main
+from rewardlab.cli.serve import ServeOptions, _application, _served
+from rewardlab.config.judge import JUDGE_KEYS, JudgeConfig
+from rewardlab.data.images import to_data_url
+from rewardlab.data.pairs import write_parquet
+from rewardlab.demo.pairs import make_pairs
+from rewardlab.errors import ConfigError
+from rewardlab.judging.engines import open_generative_judge, open_model_judge
+from rewardlab.judging.spec import judge_config
+from rewardlab.serving.limits import Limits
+from rewardlab.types import BOTH_ORDERS
+from tests.support.serving import in_process
+from tests.support.shell import run_main
+
+ENDPOINT = "openai:m@http://127.0.0.1:9/v1"
+WITHOUT_INFLUENCE = {
+    "concurrency": 4,
+    "deadline_s": 9.0,
+    "max_tokens_field": "max_tokens",
+    "batch_size": 8,
+    "cache": "x",
+    "api_key_env": "K",
+}
+CHANGES: dict[str, Any] = {
+    "template": "plain",
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "max_tokens": 9,
+    "votes": 3,
+    "orders": "given",
+    "policy": "majority",
+    "stop_error": 0.1,
+    "engine_args": "--dtype bfloat16",
+    "reasoning_effort": "low",
+    "body": {"verbosity": "low"},
+}
+
+
+def test_what_was_measured_is_what_is_served(tmp_path: Path) -> None:
+    """The folder of a run names its judge: the endpoint has the same hash, and the same samples for the same seed."""
+    pairs = make_pairs(4, seed=5, held_out=True)[0]
+    write_parquet(pairs, tmp_path / "pairs.parquet")
+    run = tmp_path / "run"
+    keys = ("temperature=0.7", "top_p=0.9", "max_tokens=48", "--votes", "3", "--controls", "")
+    done = run_main(main, "bench", "run", "pairs", "--data", tmp_path / "pairs.parquet", "--judge", "demo", "--out", run, *keys)
+    assert done.returncode == 0, done.stderr
+    report = json.loads((run / "report.json").read_text())
+    config = judge_config(str(run))
+    assert (config.hash, config.judge, config.votes, config.top_p) == (report["judge_config_hash"], "demo", 3, 0.9)
+
+    judge = open_generative_judge(_served(config))
+    direct = judge.compare_many(pairs[:1], orders=[BOTH_ORDERS], num_votes=3, seed=11)[0]
+    with in_process(_application(ServeOptions(judge=str(run)), Limits.of(()), judge, None)) as client:
+        health = client.get("/health").json()
+        body = {"question": pairs[0].question, "responses": list(pairs[0].responses), "seed": 11, "votes": 3}
+        answer = client.post("/v1/judge", json={**body, "images": [to_data_url(image) for image in pairs[0].images]}).json()
+    assert health["judge_config_hash"] == report["judge_config_hash"]
+    assert health["judge_config"] == report["judge_config"]
+    assert [vote["text"] for vote in answer["votes"]] == [vote.completion.text for vote in direct.votes]
+    assert len({vote["text"] for vote in answer["votes"]}) > 1  # at temperature 0.7 votes differ
+
+
+def test_every_key_is_in_the_hash_or_has_no_influence() -> None:
+    base = JudgeConfig.of(ENDPOINT)
+    assert {*CHANGES, *WITHOUT_INFLUENCE} == set(JUDGE_KEYS)
+    hashes = {name: judge_config(base, {name: value}).hash for name, value in CHANGES.items()}
+    assert len({base.hash, *hashes.values()}) == 1 + len(CHANGES)
+    assert {judge_config(base, {name: value}).hash for name, value in WITHOUT_INFLUENCE.items()} == {base.hash}
+
+
+def test_a_judge_in_yaml(tmp_path: Path) -> None:
+    """The same keys as KEY=VALUE; those over the file win, and a wrong key is a sentence that names the file."""
+    path = tmp_path / "judge.yaml"
+    path.write_text("judge: demo\ntemperature: 0\nvotes: 3\n")
+    assert judge_config(str(path)) == judge_config("demo", temperature=0.0, votes=3)
+    assert judge_config(str(path), {"votes": 5}).votes == 5
+    path.write_text("judge: demo\ntemprature: 0\n")
+    with pytest.raises(ConfigError, match=r"judge\.yaml: unknown key 'temprature'; did you mean 'temperature'"):
+        judge_config(str(path))
+
+
+@pytest.mark.parametrize(
+    ("judge", "key", "value"),
+    [
+        ("demo", "reasoning_effort", "low"),
+        ("demo", "cache", "folder"),
+        (ENDPOINT, "batch_size", 8),
+        (ENDPOINT, "engine_args", "--dtype float32"),
+        ("http://127.0.0.1:9", "temperature", 0.0),
+        ("http://127.0.0.1:9", "template", "plain"),
+        ("panel:demo,http://127.0.0.1:9", "reasoning_effort", "low"),
+    ],
+)
+def test_a_key_without_an_effect_is_refused(judge: str, key: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"{key} would have no effect on this judge; leave out"):
+        open_model_judge(judge, **{key: value})
+
+
+def test_orders_that_no_endpoint_has(tmp_path: Path) -> None:
+    done = run_main(main, "serve", "--judge", "demo", "orders=given")
+    assert done.returncode == 2
+    assert "an endpoint shows every pair in both orders" in done.stderr
+
+
+def test_a_key_that_is_set_twice() -> None:
+    done = run_main(
+        main, "judge", "--judge", "demo", "--question", "q", "--first", "a", "--second", "b", "votes=3", "--votes", "5"
+    )
+    assert done.returncode == 2
+    assert "votes is set twice" in done.stderr
