@@ -82,7 +82,7 @@ def test_what_is_no_probability_is_refused(bad: list[float]) -> None:
 
 
 def test_what_is_no_probability_is_said() -> None:
-    with pytest.raises(ValueError, match=r"^a probability is not within 0\.\.1 \(or could not be read\); leave it out"):
+    with pytest.raises(ValueError, match=r"^a probability is not within 0\.\.1 \(or is nan\); leave it out"):
         brier([1.5], [1])
 
 
