@@ -14,11 +14,9 @@ import httpx
 import openai
 import pytest
 from starlette.applications import Starlette
-from typer.testing import CliRunner
 
-from rewardlab.cli import app
 from rewardlab.data.images import to_data_url
-from rewardlab.errors import ConfigError, MediaError
+from rewardlab.errors import MediaError
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.prompts import load_template
 from rewardlab.serving.app import create_app
@@ -175,15 +173,6 @@ def test_port_in_use() -> None:
     assert done.returncode == 2
     assert "choose another --port" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(("old", "new"), [("--cohort", "--group-size"), ("--cohort-timeout", "--group-timeout")])
-def test_an_option_of_another_name(old: str, new: str) -> None:
-    """Refused with the name it has now."""
-    done = CliRunner().invoke(app, ["serve", "--judge", "hf:x", old, "4"])
-    assert isinstance(done.exception, ConfigError)
-    assert f"{old} is now called {new}; give {new} 4" in str(done.exception)
-    assert old not in CliRunner().invoke(app, ["serve", "--help"]).output
 
 
 def test_the_api_describes_itself(client: httpx.Client) -> None:
