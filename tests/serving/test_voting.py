@@ -220,7 +220,7 @@ def test_videos_are_shown_as_frames(film: bytes) -> None:
     with in_process(app_of(counts)) as client:
         name = client.post("/v1/uploads", content=film, headers={"Content-Type": "video/mp4"}).json()["id"]
         for video in (inline, f"upload:{name}"):
-            told = client.post("/v1/judge", json=BODY | {"videos": [video], "frames": 3}, timeout=30).json()
+            told = client.post("/v1/judge", json=BODY | {"videos": [video], "frames": 3}).json()
             assert "<think>3</think>" in told["votes"][0]["text"]
         session = b"v=0\ns=11AVI \no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"
         for bad in (playlist, session, b"v=0\nftypjp2 \n", b"hello", film[:60]):
