@@ -201,7 +201,7 @@ def test_only_endpoints_take_them(tiny_checkpoint: Path) -> None:
 
 def test_cut_off_while_it_reasoned() -> None:
     """Servers that keep reasoning apart leave no text then: the answer was cut off, and nothing failed."""
-    server = ChatServer(text=None, finish="length")  # type: ignore[arg-type]
+    server = ChatServer(text=None, finish="length")
     with chat_server(server) as url:
         [[completion]] = OpenAISampler(url, "m").sample([PROMPT], SamplingParams())
     assert (completion.text, completion.finish, completion.num_tokens) == ("", FinishReason.LENGTH, 10)

@@ -59,7 +59,8 @@ def test_the_front_door_leads_to_the_page(client: httpx.Client) -> None:
 def test_health(client: httpx.Client) -> None:
     """Which judge, in which words it is asked."""
     answer = client.get("/health").json()
-    assert len(answer.pop("judge_hash")) == 16
+    assert len(answer.pop("judge_hash")) == len(answer.pop("judge_config_hash")) == 16
+    assert answer.pop("judge_config") == {"judge": "scripted"}
     assert answer == {"status": "ok", "judge": "scripted", "version": 1, "template": "plain", "template_hash": PLAIN.hash}
 
 

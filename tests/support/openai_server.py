@@ -28,7 +28,7 @@ class ChatServer:
 
     refuse: Refusal = lambda body, number: None
     delay_s: float = 0.0
-    text: str | Callable[[int], str] = VERDICT  # or by the number of the request, from 1 on
+    text: str | Callable[[int], str] | None = VERDICT  # or by the number of the request, from 1 on
     by_seed: bool = False  # one of the two verdicts, by the seed of the request
     hold: tuple[int, int] | None = None  # (number of a request, how many there must be before it is answered)
     finish: str = "stop"
@@ -41,7 +41,7 @@ class ChatServer:
     def verdict(self, body: dict[str, Any]) -> str:
         if self.by_seed:
             return f"<think>{body['seed']}</think><answer>{1 + body['seed'] % 2}</answer>"
-        return self.text if isinstance(self.text, str) else self.text(len(self.bodies))
+        return self.text(len(self.bodies)) if callable(self.text) else self.text
 
     async def chat(self, request: Request) -> Response:
         self.inside += 1
