@@ -48,7 +48,7 @@ def create_app(judge: GenerativeJudge, options: ServerOptions | None = None) -> 
     keys, histograms = options.keys_file.keys if options.keys_file else Keys(options.keys), ServingHistograms()
     queue = JudgeQueue(
         judge,
-        replace(options.queue, mix_seeds=not judge.sampler.is_batch_invariant),
+        replace(options.queue, mix_seeds=options.queue.mix_seeds or not judge.sampler.is_batch_invariant),
         probability_judge=probability_judge_of(judge),
         keys=keys,
         histograms=histograms,

@@ -23,6 +23,7 @@ from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
+from rewardlab.serving.queue import QueueOptions
 from rewardlab.serving.service import ServerOptions
 from rewardlab.serving.uploads import UploadStore
 from rewardlab.types import Message
@@ -62,6 +63,15 @@ def test_health(client: httpx.Client) -> None:
     assert len(answer.pop("judge_hash")) == len(answer.pop("judge_config_hash")) == 16
     assert answer.pop("judge_config") == {"judge": "scripted"}
     assert answer == {"status": "ok", "judge": "scripted", "version": 1, "template": "plain", "template_hash": PLAIN.hash}
+
+
+@pytest.mark.parametrize("mixes", [True, False])
+def test_options_of_the_queue_are_kept(mixes: bool) -> None:
+    """Though an engine that samples each pair alone needs no mixed seeds."""
+    judge = judge_of()
+    assert judge.sampler.is_batch_invariant
+    options = QueueOptions(max_waiting=3, mix_seeds=mixes)
+    assert create_app(judge, ServerOptions(queue=options)).state.service.queue.options == options
 
 
 def test_judge_in_both_orders(client: httpx.Client) -> None:
