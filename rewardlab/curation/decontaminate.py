@@ -100,10 +100,6 @@ def shingles(text: str) -> frozenset[str]:
     return frozenset(" ".join(words[n : n + SHINGLE]) for n in range(max(1, len(words) - SHINGLE + 1)))
 
 
-def jaccard(first: frozenset[str], second: frozenset[str]) -> float:
-    return len(first & second) / len(first | second)
-
-
 class TextIndex:
     """An index of the prompts, or the answers, of benchmarks."""
 

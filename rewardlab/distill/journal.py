@@ -193,13 +193,6 @@ class Journal:
         )
         return [_answer(row) for row in rows]
 
-    def all_answers(self) -> Iterator[tuple[str, Answer]]:
-        """Yield (pair, answer) of all, in the order of pairs and attempts."""
-        rows = self._db.execute(
-            "SELECT pair, attempt, shown, text, finish, tokens, prompt_tokens FROM calls WHERE finish IS NOT NULL"
-        )
-        return ((row[0], _answer(row[1:])) for row in rows)
-
     def usage(self) -> Usage:
         row = self._db.execute(
             "SELECT COALESCE(SUM(finish IS NOT NULL), 0), COALESCE(SUM(prompt_tokens), 0), COALESCE(SUM(tokens), 0), "

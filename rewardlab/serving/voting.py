@@ -12,8 +12,6 @@ from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.early_stopping import votes_settled
 from rewardlab.verdicts.votes import both_orders_or_none, enough_valid, judgment, reduce_votes
 
-POLICIES = ("majority", "weighted", "sequential")
-
 
 @dataclass(frozen=True)
 class VotingOptions:

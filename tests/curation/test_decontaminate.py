@@ -23,7 +23,6 @@ from rewardlab.curation.decontaminate import (
     TextIndex,
     decontaminate,
     find_matches,
-    jaccard,
     parse_against,
     shingles,
 )
@@ -195,6 +194,10 @@ def test_plain_cards() -> None:
 
 
 TEXT = "the quick brown fox jumps over a lazy dog while seven old men watch it from the far side of the river"
+
+
+def jaccard(first: frozenset[str], second: frozenset[str]) -> float:
+    return len(first & second) / len(first | second)
 
 
 def test_texts() -> None:
