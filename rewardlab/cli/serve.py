@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from rewardlab.config.judge import JudgeConfig
     from rewardlab.judging.judge import GenerativeJudge
-    from rewardlab.serving.judge_file import JudgeFile
     from rewardlab.serving.limits import Limits
+    from rewardlab.serving.service import ServerOptions
 
 
 SERVE_PREFIX = "REWARDLAB_SERVE"
@@ -397,8 +397,9 @@ def serve_judge(options: ServeOptions) -> None:
         return open_generative_judge(config, restart_after_s=options.engine_timeout, replicas=replicas)
 
     followed = JudgeFile(options.judge_file, open_judge) if options.judge_file else None
+    server = replace(_server_options(options, limits), judge_file=followed)  # refused options cost no load of the judge
     opened = open_judge(followed.read_or(options.judge) if followed else options.judge)
-    app = _application(options, limits, opened, followed)
+    app = _application(options, server, opened)
     del opened  # the application keeps it for as long as it serves
     run_server(app, StopTimes(options.notice, options.drain), host=options.host, port=options.port, **listening)
 
@@ -427,42 +428,46 @@ def _served(config: JudgeConfig) -> JudgeConfig:
     return config
 
 
-def _application(options: ServeOptions, limits: Limits, opened: GenerativeJudge, followed: JudgeFile | None) -> Starlette:
-    """Return the application that serves a judge."""
+def _server_options(options: ServeOptions, limits: Limits) -> ServerOptions:
+    """Return the options of the server that do not depend on its judge. Raise ConfigError, DataError or OutputError."""
     from rewardlab.data.pair_table import PairTable
     from rewardlab.serving.answer_signs import SignRules
-    from rewardlab.serving.app import create_app
     from rewardlab.serving.auth import KeysFile
     from rewardlab.serving.media import Media
     from rewardlab.serving.middleware import accepted_hosts
     from rewardlab.serving.peers import Peers
-    from rewardlab.serving.queue import QueueOptions
-    from rewardlab.serving.service import GroupRules, ServerOptions
+    from rewardlab.serving.service import ServerOptions
     from rewardlab.serving.uploads import UploadStore
+
+    timeouts = options.group_timeout + options.timeout + NETWORK_S
+    store = UploadStore(options.uploads, max_bytes=options.upload_bytes)
+    return ServerOptions(
+        keys_file=KeysFile(options.keys, per_minute=options.rate) if options.keys else None,
+        media=Media(allowed_urls=options.allow_url or (), folder=options.media, uploads=store, limits=limits),
+        allowed_hosts=accepted_hosts(options.host, options.allowed_host or ()),
+        limits=limits,
+        peers=Peers(options.address, options.peers.split(","), wait_s=timeouts) if options.peers else None,
+        sign_rules=SignRules.of(None if options.signs_data is None else PairTable(options.signs_data), options.check_rate),
+    )
+
+
+def _application(options: ServeOptions, server: ServerOptions, opened: GenerativeJudge) -> Starlette:
+    from rewardlab.serving.app import create_app
+    from rewardlab.serving.queue import QueueOptions
+    from rewardlab.serving.service import GroupRules
     from rewardlab.serving.voting import VotingOptions
 
-    config, timeouts = opened.config, options.group_timeout + options.timeout + NETWORK_S
+    config = opened.config
     policy = config.policy or (None if config.stop_error is None else "sequential")
     voting = VotingOptions(config.votes or 1, policy)
     voting = voting if config.stop_error is None else replace(voting, error=config.stop_error)
     joins_parts = options.group_size is not None or bool(options.peers)
     group_size = options.group_size or 8
     rules = GroupRules(voting, options.strategy, group_size, options.group_timeout, options.timeout, joins_parts)
-    store = UploadStore(options.uploads, max_bytes=options.upload_bytes)
-    server = ServerOptions(
-        rules=rules,
-        keys_file=KeysFile(options.keys, per_minute=options.rate) if options.keys else None,
-        media=Media(allowed_urls=options.allow_url or (), folder=options.media, uploads=store, limits=limits),
-        allowed_hosts=accepted_hosts(options.host, options.allowed_host or ()),
-        limits=limits,
-        peers=Peers(options.address, options.peers.split(","), wait_s=timeouts) if options.peers else None,
-        judge_file=followed,
-        sign_rules=SignRules.of(None if options.signs_data is None else PairTable(options.signs_data), options.check_rate),
-        queue=QueueOptions(
-            max_waiting=options.queue,
-            engine_timeout_s=2 * options.engine_timeout,  # an engine in a process has its own; this one is for all others
-            max_sequences=4 * config.batch_size,
-            num_threads=REMOTE_THREADS if opened.sampler.is_batch_invariant else max(1, options.replicas),
-        ),
+    queue = QueueOptions(
+        max_waiting=options.queue,
+        engine_timeout_s=2 * options.engine_timeout,  # an engine in a process has its own; this one is for all others
+        max_sequences=4 * config.batch_size,
+        num_threads=REMOTE_THREADS if opened.sampler.is_batch_invariant else max(1, options.replicas),
     )
-    return create_app(opened, server)
+    return create_app(opened, replace(server, rules=rules, queue=queue))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rewardlab.cli import main
-from rewardlab.cli.serve import ServeOptions, _application, _served
+from rewardlab.cli.serve import ServeOptions, _application, _served, _server_options
 from rewardlab.config.judge import JUDGE_KEYS, JudgeConfig
 from rewardlab.data.images import to_data_url
 from rewardlab.data.pairs import write_parquet
@@ -19,6 +19,7 @@ from rewardlab.judging.engines import open_generative_judge, open_model_judge
 from rewardlab.judging.spec import judge_config
 from rewardlab.serving.limits import Limits
 from rewardlab.types import BOTH_ORDERS
+from tests.support.servers import free_port
 from tests.support.serving import in_process
 from tests.support.shell import run_main
 
@@ -60,7 +61,8 @@ def test_what_was_measured_is_what_is_served(tmp_path: Path) -> None:
 
     judge = open_generative_judge(_served(config))
     direct = judge.compare_many(pairs[:1], orders=[BOTH_ORDERS], num_votes=3, seed=11)[0]
-    with in_process(_application(ServeOptions(judge=str(run)), Limits.of(()), judge, None)) as client:
+    options = ServeOptions(judge=str(run))
+    with in_process(_application(options, _server_options(options, Limits.of(())), judge)) as client:
         health = client.get("/health").json()
         body = {"question": pairs[0].question, "responses": list(pairs[0].responses), "seed": 11, "votes": 3}
         answer = client.post("/v1/judge", json={**body, "images": [to_data_url(image) for image in pairs[0].images]}).json()
@@ -107,9 +109,24 @@ def test_a_key_without_an_effect_is_refused(judge: str, key: str, value: Any) ->
 
 
 def test_orders_that_no_endpoint_has(tmp_path: Path) -> None:
-    done = run_main(main, "serve", "--judge", "demo", "orders=given")
+    done = run_main(main, "serve", "--judge", "demo", "--port", free_port(), "orders=given")
     assert done.returncode == 2
     assert "an endpoint shows every pair in both orders" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--keys", "missing", "--keys missing: cannot be read"),
+        ("--media", "missing", "missing: no such folder of media"),
+        ("--signs-data", "missing.jsonl", "missing.jsonl: no such file"),
+        ("--allow-url", "images.host", "images.host: expected a URL that ends with /"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_the_judge_is_loaded(tmp_path: Path, option: str, value: str, sentence: str) -> None:
+    done = run_main(main, "serve", "--judge", "hf:no/judge", "--port", free_port(), option, value, folder=tmp_path)
+    assert done.returncode == 2
+    assert sentence in " ".join(done.stderr.split())
 
 
 def test_a_key_that_is_set_twice() -> None:
