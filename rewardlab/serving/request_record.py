@@ -40,7 +40,7 @@ class RequestRecord:
 
     id: str = ""
     tenant: str = ""
-    authorization: str = ""
+    authorization: str = field(default="", repr=False)
     queue_s: float = 0.0
     num_tokens: int = 0
     weights: set[str] = field(default_factory=set)

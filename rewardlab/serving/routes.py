@@ -36,7 +36,7 @@ from rewardlab.serving.schemas import (
     UploadResponse,
     VoteResult,
 )
-from rewardlab.serving.service import JudgeService
+from rewardlab.serving.service import JudgeService, published_config, without_credentials
 from rewardlab.serving.strict_json import StrictJSONRoute
 from rewardlab.serving.uploads import read_upload
 
@@ -89,7 +89,7 @@ def status_response(service: JudgeService) -> StatusResponse:
         waiting=queue.num_waiting_of(tenant),
         max_waiting=queue.options.max_waiting,
         group_members_waiting=service.group_buffer.num_waiting_of(tenant),
-        judge=judge.name,
+        judge=service.judge_name,
         template=judge.template.name,
         weighs=service.collector.has_probabilities,
         policy="weighted" if judge.decides == "by probability" else "majority",
@@ -121,13 +121,13 @@ def state_routes(service: JudgeService) -> APIRouter:
         version, judge = service.queue.versions.newest, service.judge
         return HealthResponse(
             status="ok",
-            judge=judge.name,
+            judge=without_credentials(judge.name),
             weights=version.weights or None,
             version=version.number,
             template=judge.template.name,
             template_hash=judge.template.hash,
             judge_hash=version.hash,
-            judge_config=judge.config.model_dump(mode="json", exclude_defaults=True),
+            judge_config=published_config(judge.config),
             judge_config_hash=judge.config.hash,
             verdict_temperature=judge.verdict_temperature if service.collector.has_probabilities else None,
         )
@@ -153,12 +153,12 @@ def state_routes(service: JudgeService) -> APIRouter:
     @router.get("/v1/models")
     async def models() -> ModelList:
         """List the judge, as OpenAI's API lists models."""
-        return ModelList(data=[ModelCard(id=service.judge.name, created=int(time.time()))])
+        return ModelList(data=[ModelCard(id=service.judge_name, created=int(time.time()))])
 
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> ModelCard:
         """Return the judge by its name in /v1/models; 404 for another name."""
-        if name != service.judge.name:
+        if name != service.judge_name:
             raise HTTPException(404, f"there is no model {name[:80]!r} here; /v1/models lists the one that is")
         return ModelCard(id=name, created=int(time.time()))
 

@@ -215,7 +215,8 @@ class StatusResponse(_Schema):
 class HealthResponse(_Schema):
     """The server answers. Clients with a key see its judge: ``version`` counts the judges since the start,
     ``verdict_temperature`` divides the log-odds of its verdicts if it has probabilities, ``judge_hash`` covers everything that
-    judgments depend on except the request, ``judge_config`` is that of a benchmark's ``report.json``."""
+    judgments depend on except the request, ``judge_config`` has the keys of the judge that differ
+    from their defaults, without credentials, and ``judge_config_hash`` is that of a benchmark's ``report.json``."""
 
     status: Literal["ok"]
     judge: str | None = None

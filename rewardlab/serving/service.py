@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
 
+from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.rows import validate
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, most_matches
 from rewardlab.judging.judge import GenerativeJudge
@@ -106,6 +108,10 @@ class JudgeService:
         judge = self.queue.versions.current.judge
         assert isinstance(judge, GenerativeJudge)
         return judge
+
+    @property
+    def judge_name(self) -> str:
+        return without_credentials(self.judge.name)
 
     async def sample_rewards(self, samples: Sequence[Sample], *, is_whole: bool = False) -> list[float]:
         """Return a reward in -1..1 for each: samples of one prompt are compared with each other; a single one with its anchor,
@@ -287,6 +293,30 @@ class JudgeService:
         return result
 
 
+_USER = re.compile(r"(?<=://)[^/\s,;]*@")  # of a URL
+_SECRET_NAME = re.compile(r"(?:token|key|password|secret|authorization)$", re.IGNORECASE)
+_SECRET_OPTION = re.compile(r"(--[\w-]*(?:token|key|password|secret)[ =]+)\S+", re.IGNORECASE)
+_OF_THE_MACHINE = {"cache", "api_key_env"}  # keys of a judge that say nothing about its judgments
+
+
+def without_credentials(text: str) -> str:
+    """Return a text with *** for the user and password of a URL, and for the value of an option such as ``--hf-token``."""
+    return _SECRET_OPTION.sub(r"\1***", _USER.sub("***@", text))
+
+
+def published_config(config: JudgeConfig) -> dict[str, Any]:
+    """Return the keys of a judge that differ from their defaults, without credentials, local folders and names of variables."""
+    return dict(_published(config.model_dump(mode="json", exclude=_OF_THE_MACHINE, exclude_defaults=True)))
+
+
+def _published(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: "***" if _SECRET_NAME.search(name) else _published(below) for name, below in value.items()}
+    if isinstance(value, list):
+        return [_published(below) for below in value]
+    return without_credentials(value) if isinstance(value, str) else value
+
+
 def vote_result(vote: Vote) -> VoteResult:
     return VoteResult(
         order=vote.order.value,
@@ -316,7 +346,7 @@ def _judge_facts(version: JudgeVersion) -> dict[str, Any]:
     judge = version.judge
     assert isinstance(judge, GenerativeJudge)
     return {
-        "judge": judge.name,
+        "judge": without_credentials(judge.name),
         "weights": version.weights or None,
         "template_hash": judge.template.hash,
         "judge_hash": version.hash,

@@ -25,7 +25,7 @@ from rewardlab.serving.service import ServerOptions
 from tests.support.images import png
 from tests.support.judge_servers import PLAIN
 from tests.support.scripted_judge import handler
-from tests.support.serving import in_process
+from tests.support.serving import in_process, judge_of
 
 JUDGE = GenerativeJudge(ScriptedSampler(handler, "hf:/srv/secret/judge"), PLAIN)
 BODY: dict[str, Any] = {"question": "Which?", "responses": ["I say 1.", "I say 2."]}
@@ -138,8 +138,32 @@ def test_spans_within_the_trace_of_who_asks(http: httpx.Client) -> None:
 
 def test_health_without_a_key_names_no_judge(http: httpx.Client) -> None:
     """Whoever monitors learns that it lives; which judge, and where it lies, is for those with a key."""
-    assert http.get("/health").json() == {"status": "ok"}
+    for headers in ({}, {"Authorization": "Bearer wrong"}):
+        assert http.get("/health", headers=headers).json() == {"status": "ok"}
     assert http.get("/health", headers=ANNA).json()["judge"] == "hf:/srv/secret/judge"
+
+
+def test_no_credential_of_the_judge_is_published() -> None:
+    """Neither of its address, nor of its engine or of its requests, nor where its machine keeps what; to any client."""
+    judge = judge_of(
+        judge="openai:m@https://ann:pw-1@host/v1,https://pw-2@b:1",
+        engine_args="--hf-token pw-3 --max-model-len 9",
+        body={"vendor": [{"api_key": "pw-4", "region": "eu"}]},
+        cache="/srv/pw-5",
+        api_key_env="PW_6",
+    )
+    with in_process(create_app(judge)) as http:
+        health = http.get("/health").json()
+        others = [http.get(path).text for path in ("/v1/models", "/v1/status")]
+        others += [http.post("/v1/judge", json=BODY).text]
+    assert health["judge"] == "openai:m@https://***@host/v1,https://***@b:1"
+    assert health["judge_config"] == {
+        "judge": health["judge"],
+        "engine_args": "--hf-token *** --max-model-len 9",
+        "body": {"vendor": [{"api_key": "***", "region": "eu"}]},
+    }
+    assert health["judge_config_hash"] == judge.config.hash
+    assert "pw-" not in "".join([str(health), *others]).lower()
 
 
 def test_health_and_ready_by_head(http: httpx.Client) -> None:

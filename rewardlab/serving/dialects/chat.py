@@ -145,7 +145,7 @@ def chat_routes(service: JudgeService) -> APIRouter:
         response = ChatCompletion(
             id=f"chatcmpl-{uuid.uuid4().hex}",
             created=int(time.time()),
-            model=request.model or service.judge.name,
+            model=request.model or service.judge_name,
             choices=choices,
             usage=usage,
         )

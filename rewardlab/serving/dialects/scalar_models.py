@@ -124,7 +124,7 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
     router = APIRouter(tags=["scalar reward models: verl, vLLM, SGLang, LLaMA-Factory"], route_class=StrictJSONRoute)
 
     def response(request: PoolingRequest, prefix: str, data: list[T]) -> PoolingResponse[T]:
-        model = request.model or service.judge.name
+        model = request.model or service.judge_name
         return PoolingResponse(id=f"{prefix}-{uuid.uuid4().hex}", created=int(time.time()), model=model, data=data)
 
     async def rewards_of(request: PoolingRequest) -> list[float]:
@@ -154,7 +154,7 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
     async def evaluation(request: EvaluationRequest) -> EvaluationResponse:
         """Return ``scores``, one for each text."""
         scores = await service.sample_rewards(await run_in_threadpool(split_samples, request.messages))
-        model = request.model or service.judge.name
+        model = request.model or service.judge_name
         return EvaluationResponse(id=f"scoreval-{uuid.uuid4().hex}", model=model, scores=scores)
 
     return router

@@ -197,7 +197,7 @@ def scoring_routes(service: JudgeService) -> APIRouter:
             raise DataError("expected text_1 (or queries, data_1) and text_2 (or documents, data_2)")
         values = await document_scores(service, document_samples(queries, documents, request.anchor))
         data = [DocumentScore(index=n, score=value) for n, value in enumerate(values)]
-        model = request.model or service.judge.name
+        model = request.model or service.judge_name
         return ScoreResponse(id=f"score-{uuid.uuid4().hex}", created=int(time.time()), model=model, data=data)
 
     async def rank(request: RerankRequest) -> list[tuple[int, float]]:
@@ -235,7 +235,7 @@ def scoring_routes(service: JudgeService) -> APIRouter:
             results.append(
                 RerankResult(index=n, document=document if request.return_documents else None, relevance_score=value)
             )
-        model = request.model or service.judge.name
+        model = request.model or service.judge_name
         return RerankResponse(id=f"rerank-{uuid.uuid4().hex}", model=model, results=results)
 
     def text_of(request: RerankRequest, n: int) -> str:
@@ -249,7 +249,7 @@ def scoring_routes(service: JudgeService) -> APIRouter:
             InfinityResult(index=n, document=text_of(request, n) if returned else None, relevance_score=value)
             for n, value in ranks
         ]
-        model = request.model or service.judge.name
+        model = request.model or service.judge_name
         return InfinityResponse(id=f"infinity-{uuid.uuid4().hex}", created=int(time.time()), model=model, results=results)
 
     @router.post("/sglang/v1/rerank", response_class=JSONResponse)
