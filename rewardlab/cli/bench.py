@@ -428,7 +428,7 @@ def bench_import(
         f"{len(result.rows):,} of {result.num_samples:,} samples, of {result.num_rows:,} of {len(rows):,} rows; "
         f"{result.num_unmatched:,} belong to no row"
     )
-    template = f" --template {result.template}" if result.template else ""
+    template = f" template={result.template}" if result.template else ""
     command = ["rewardlab", "bench", "run", name, "--data", str(data), "--judge", f"replay:{out}"]
     command += ["--allow-columns", allow_columns] if allow_columns else []
     typer.echo(f"written: {out}; score it: {shlex.join(command)}{template} --out RUN")

@@ -270,10 +270,22 @@ def test_columns_that_a_run_passes_over(tmp_path: Path) -> None:
     assert done.exit_code == 0 or isinstance(done.exception, MissingPackageError)
 
 
-def test_import_from_the_command_line(data: Path, tmp_path: Path) -> None:
-    """The command that it prints scores the file."""
-    marks = write_lines(tmp_path / "o.jsonl", [{"id": row.pair.pair_id, "right": row.row > 0} for row in rows_of(data)])
-    arguments = ["bench", "import", "outcomes", str(marks), "--benchmark", "vl_rewardbench", "--data", str(data)]
+@pytest.mark.parametrize("form", ["outcomes", "vl_rewardbench"])
+def test_import_from_the_command_line(data: Path, tmp_path: Path, form: str) -> None:
+    """The command that it prints scores the file, by the template that its texts need."""
+    lines = {
+        "outcomes": [{"id": row.pair.pair_id, "right": row.row > 0} for row in rows_of(data)],
+        "vl_rewardbench": [
+            {
+                "query": row.pair.question,
+                "response": row.pair.responses,
+                "meta": {"filter_choice": says(row.row > 0), "random_number": 0},
+            }
+            for row in rows_of(data)
+        ],
+    }
+    recording = write_lines(tmp_path / "o.jsonl", lines[form])
+    arguments = ["bench", "import", form, str(recording), "--benchmark", "vl_rewardbench", "--data", str(data)]
     done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "replay.jsonl")])
     assert done.exit_code == 0, done.output
     assert "6 of 6 samples, of 6 of 6 rows; 0 belong to no row" in done.output
