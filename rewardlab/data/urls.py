@@ -4,8 +4,10 @@ port, without redirects. So no reference leads to a private address that was not
 from __future__ import annotations
 
 import re
+import ssl
 import time
 from collections.abc import Sequence
+from functools import cache
 from urllib.parse import SplitResult, unquote, urlsplit
 
 import httpx
@@ -15,6 +17,12 @@ from rewardlab.errors import ConfigError, MediaError
 MAX_IMAGE_BYTES = 20_000_000
 MAX_VIDEO_BYTES = 100_000_000
 FETCH_TIMEOUT_S = 20.0
+
+
+@cache
+def system_certificates() -> ssl.SSLContext:
+    """Return the system's certificates, read once because that takes longer than a request."""
+    return httpx.create_ssl_context()
 
 
 def parse_address(url: str) -> httpx.URL:

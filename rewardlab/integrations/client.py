@@ -9,11 +9,9 @@ import logging
 import os
 import random
 import re
-import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ import httpx
 from PIL import Image
 
 from rewardlab.data.images import encode_png, plain_pixels, to_data_url
+from rewardlab.data.urls import system_certificates
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.samplers.concurrency import retry_after_s
 from rewardlab.serving.schemas import MAX_CHARS
@@ -93,12 +92,6 @@ def group_key(question: str) -> str:
     return hashlib.sha256(question.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-@cache
-def _certificates() -> ssl.SSLContext:
-    """Return the system's certificates, read once because that takes longer than a request."""
-    return httpx.create_ssl_context()
-
-
 class RewardClient:
     """A client of one server. It waits up to ``deadline_s`` for a server that is full, restarts or cannot be reached; a failure
     is None, logged and counted.
@@ -164,7 +157,7 @@ class RewardClient:
         headers = self._headers | ({"X-Group-Key": group} if group else {})
         body = _sendable(body)
         end, wait_s, num_unjudged = time.monotonic() + self.deadline_s, FIRST_WAIT_S, 0
-        async with httpx.AsyncClient(headers=headers, timeout=self.deadline_s, verify=_certificates()) as client:
+        async with httpx.AsyncClient(headers=headers, timeout=self.deadline_s, verify=system_certificates()) as client:
             while True:
                 try:
                     answer = self._read(path, await client.post(self.url + path, json=body))

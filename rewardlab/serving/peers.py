@@ -11,13 +11,13 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import httpx
 from pydantic import BaseModel, ConfigDict, Field
 
+from rewardlab.data.urls import system_certificates
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import (
@@ -85,7 +85,7 @@ class Peers:
         body = {**asdict(sample), "home": home, "servers": self.servers}
         where = f"{home}, where responses to this prompt meet,"
         try:
-            async with httpx.AsyncClient(timeout=timeout, verify=_certificates()) as client:
+            async with httpx.AsyncClient(timeout=timeout, verify=system_certificates()) as client:
                 response = await client.post(home + JOIN_PATH, json=body, headers=headers)
         except httpx.TransportError as error:
             raise PeerError(f"{where} cannot be reached ({type(error).__name__}); send the response again") from error
@@ -140,9 +140,3 @@ def _server_url(option: str, url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.netloc or parts.query or parts.fragment:
         raise ConfigError(f"{option} {url!r}: expected the address of a server, such as http://judge-1:8000")
     return url.strip().rstrip("/")
-
-
-@cache
-def _certificates() -> Any:
-    """Return the system's certificates, read once because that takes longer than a request."""
-    return httpx.create_ssl_context()
