@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from rewardlab.benchmarks.base import Row
 from rewardlab.errors import ConfigError
-from rewardlab.judging.judge import JudgeKind, Sampling
+from rewardlab.judging.judge import JudgeKind, VoteSampling
 from rewardlab.types import (
     IMAGE_MARK,
     Choice,
@@ -53,7 +53,7 @@ class BaselineJudge(JudgeKind):
     """``longest`` and ``shortest`` by characters (equal lengths are a tie, never right), ``random``, ``first`` as shown."""
 
     sees = is_queried = False
-    sampling = Sampling()
+    sampling = VoteSampling()
 
     def __init__(self, rule: str) -> None:
         if rule not in RULES:

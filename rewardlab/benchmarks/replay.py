@@ -25,7 +25,7 @@ from rewardlab.benchmarks.base import Row
 from rewardlab.data.files import data_hash, json_fault
 from rewardlab.data.votes import refuse_attacked, vote_of
 from rewardlab.errors import DataError
-from rewardlab.judging.judge import JudgeKind, Sampling, draw_orders
+from rewardlab.judging.judge import JudgeKind, VoteSampling, draw_orders
 from rewardlab.metrics.accuracy import OUTCOME
 from rewardlab.types import BOTH_ORDERS, Choice, Completion, FinishReason, Order, Verdict, VerdictStatus, Vote, choice_of
 from rewardlab.verdicts.parse import verdict_of
@@ -35,8 +35,8 @@ MOST_LACKING = 0.1  # fraction of rows that may lack the samples of an order bef
 EXPECTED = 'expected {"row", "order", "text"}, {"row", "scores"}, {"row", "right"}, or the votes.jsonl of a run'
 
 
-def sampling_of(identity: Mapping[str, Any]) -> Sampling:
-    return Sampling(**{field.name: identity.get(field.name) for field in fields(Sampling)})
+def sampling_of(identity: Mapping[str, Any]) -> VoteSampling:
+    return VoteSampling(**{field.name: identity.get(field.name) for field in fields(VoteSampling)})
 
 
 class Replay(JudgeKind):
@@ -48,7 +48,7 @@ class Replay(JudgeKind):
 
     sees = is_queried = False
     is_recording = True
-    sampling: Sampling
+    sampling: VoteSampling
 
     def __init__(self, path: Path, verdict_format: str | None) -> None:
         if not path.is_file():
@@ -62,7 +62,7 @@ class Replay(JudgeKind):
         self.name, self.verdict_format = f"replay:{path}", verdict_format or "think_answer"
         self._anew = verdict_format is not None
         self.is_run = False
-        self.sampling = Sampling()  # of the run
+        self.sampling = VoteSampling()  # of the run
         self._votes: dict[tuple[int, Order], list[Vote]] = defaultdict(list)
         self._scores: dict[int, tuple[float, float]] = {}
         self._outcomes: dict[int, bool] = {}

@@ -41,7 +41,7 @@ from rewardlab.distill.budget import BudgetGuard, BudgetSpentError
 from rewardlab.distill.journal import Usage
 from rewardlab.errors import ConfigError
 from rewardlab.judging.engines import open_model_judge
-from rewardlab.judging.judge import JudgeKind, ModelJudge, Sampling
+from rewardlab.judging.judge import JudgeKind, ModelJudge, VoteSampling
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, judge_config
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, pair_score, pair_swaps
 from rewardlab.metrics.intervals import FEWEST_CLUSTERS, mean_estimate
@@ -71,7 +71,7 @@ class RunIdentity:
     seed: int
     batch_size: int | None
     template: str | None
-    sampling: Sampling
+    sampling: VoteSampling
     verdict_temperature: str | float = 1.0
 
     def to_dict(self) -> dict[str, object]:
@@ -98,7 +98,7 @@ def run_identity(settings: BenchSettings, judge: AnyJudge, rows: Sequence[Row], 
         seed=settings.seed,
         batch_size=query.batch_size if spec.engine == HF else None,
         template=str(of_judge["template"]) if "template" in of_judge else query.template,
-        sampling=Sampling(stop_error=query.stop_error, **query.sampling),
+        sampling=VoteSampling(stop_error=query.stop_error, **query.sampling),
         verdict_temperature=of_judge.get("verdict_temperature", 1.0),
     )
 

@@ -110,7 +110,7 @@ def _head_problems(identity: Mapping[str, Any], report: Report) -> list[str]:
     """Return a sentence for each part in which the run of the votes is not that of the report."""
     is_recording = report.judge.startswith(("replay:", "baseline:"))  # whose sampling is that of who recorded it
     head = {name: getattr(report, REPORT_NAMES.get(name, name)) for name in (*HEAD, *(() if is_recording else SAMPLING))}
-    # Sampling that an endpoint refuses is None in a report.
+    # VoteSampling that an endpoint refuses is None in a report.
     other = [name for name, value in head.items() if name in identity and value is not None and identity[name] != value]
     benchmark = str(identity.get("benchmark", report.benchmark))
     if benchmark != report.benchmark and not benchmark.startswith(f"{report.benchmark} "):  # of a file with its hash behind

@@ -30,12 +30,12 @@ from rewardlab.cli.options import (
     Votes,
     bench_app,
     columns_of,
-    command_line,
     judge_of,
     parse_budget,
     parse_prices,
 )
 from rewardlab.errors import ConfigError
+from rewardlab.processes import command_line
 from rewardlab.samplers.failures import MAX_FAILED
 
 if TYPE_CHECKING:
@@ -207,9 +207,9 @@ def default_keys(judge: str, variant: str) -> dict[str, Any]:
     """Return the defaults of a variant, as far as they have an effect on the judge."""
     if not variant:
         return {}
-    from rewardlab.judging.spec import judge_config, keys_of
+    from rewardlab.judging.spec import effective_keys, judge_config
 
-    used = keys_of(judge_config(judge).judge)
+    used = effective_keys(judge_config(judge).judge)
     return {name: value for name, value in VARIANTS[variant].items() if name in used}
 
 

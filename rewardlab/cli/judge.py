@@ -23,10 +23,10 @@ from rewardlab.cli.options import (
     Votes,
     app,
     columns_of,
-    command_line,
     judge_of,
     refuse_run_keys,
 )
+from rewardlab.processes import command_line
 from rewardlab.samplers.failures import MAX_FAILED
 from rewardlab.types import BOTH_ORDERS, Judgment, Outcome, VerdictStatus
 from rewardlab.verdicts.other_formats import other_format, unread_texts

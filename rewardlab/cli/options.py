@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
-import sys
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -231,11 +229,6 @@ def parse_budget(usd: float | None, tokens: int | None) -> Budget:
     if usd is not None and usd <= 0:
         raise ConfigError(f"--budget-usd {usd:g}: expected US dollars above 0; leave it out for no limit")
     return Budget(usd=usd, tokens=tokens)
-
-
-def command_line() -> str:
-    """Return the command that runs, for a report."""
-    return shlex.join(["rewardlab", *sys.argv[1:]])
 
 
 def columns_of(text: str | None) -> tuple[str, ...]:

@@ -22,8 +22,8 @@ from rewardlab.judging.spec import (
     JudgeSpec,
     cache_folder,
     check_keys,
+    effective_keys,
     judge_config,
-    keys_of,
 )
 from rewardlab.models.checkpoints import card_temperature, load_card, template_of_card
 from rewardlab.prompts import DEFAULT_TEMPLATE, load_template
@@ -86,7 +86,9 @@ def open_model_judge(judge: str | JudgeConfig, *, api_key: str = "", server_key:
     values = config.model_dump(exclude_defaults=True)
     members = [
         open_model_judge(
-            JudgeConfig.model_validate({name: values[name] for name in values.keys() & keys_of(member)} | {"judge": member}),
+            JudgeConfig.model_validate(
+                {name: values[name] for name in values.keys() & effective_keys(member)} | {"judge": member}
+            ),
             api_key=api_key,
             server_key=server_key,
         )

@@ -74,7 +74,7 @@ class VoteRequest:
 
 
 @dataclass(frozen=True)
-class Sampling:
+class VoteSampling:
     """How votes were sampled; None if it is not known."""
 
     temperature: float | None = None
@@ -100,7 +100,7 @@ class JudgeKind:
     decides: ClassVar[str] = ""  # how it decides, unless by the majority of its votes
     default_votes: int = 1  # samples of an order, unless the run says how many
     has_partial_votes: bool = False  # votes are not exchangeable draws: settled early, or of several judges
-    sampling: Sampling | None = None  # how its votes were sampled; None: as the config says
+    sampling: VoteSampling | None = None  # how its votes were sampled; None: as the config says
     rows: Set[int] | None = None  # rows of the data that it can judge; None: all
 
     @property

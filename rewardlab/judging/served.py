@@ -19,7 +19,7 @@ from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.images import to_data_url
 from rewardlab.data.urls import parse_address
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.judging.judge import ModelJudge, Sampling, VoteRequest
+from rewardlab.judging.judge import ModelJudge, VoteRequest, VoteSampling
 from rewardlab.judging.spec import judge_config
 from rewardlab.samplers.base import RequestGate
 from rewardlab.samplers.concurrency import in_window, retry_after_s
@@ -57,7 +57,7 @@ class ServedJudge(ModelJudge):
     EndpointError where the server refuses the key, is none, or replaces its judge meanwhile.
     """
 
-    has_own_sampling, sampling = True, Sampling()
+    has_own_sampling, sampling = True, VoteSampling()
     accepts_empty_responses = False
     decides = "by a rule of its own"
 

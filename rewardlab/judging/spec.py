@@ -194,24 +194,24 @@ KEYS = {
 _KEYS_OF_ALL = {"votes", "orders", "policy", "stop_error"}
 
 
-def keys_of(text: str) -> set[str]:
+def effective_keys(text: str) -> set[str]:
     """Return the keys of :class:`JudgeConfig` that have an effect on the judge of a specification; for a panel, on a member."""
     parsed = JudgeSpec.parse(text, *OTHERS)
     if parsed.engine in (PANEL, POOL):
-        return set().union(*(keys_of(member) for member in parsed.members))
+        return set().union(*(effective_keys(member) for member in parsed.members))
     return KEYS[parsed.engine] | _KEYS_OF_ALL
 
 
 def check_keys(config: JudgeConfig) -> None:
     """Raise ConfigError for a key without an effect on this judge."""
-    if dead := sorted(config.changed - keys_of(config.judge)):
+    if dead := sorted(config.changed - effective_keys(config.judge)):
         raise ConfigError(f"{config.judge!r}: {', '.join(dead)} would have no effect on this judge; leave out")
 
 
 def cache_folder(config: JudgeConfig) -> Path | None:
     """Return the folder of answers: the config's, or for judges with an ``openai:`` endpoint that of REWARDLAB_CACHE."""
     from_environment = os.environ.get("REWARDLAB_CACHE")
-    if config.cache is not None or not from_environment or "cache" not in keys_of(config.judge):
+    if config.cache is not None or not from_environment or "cache" not in effective_keys(config.judge):
         return config.cache and config.cache.expanduser()
     return Path(from_environment)
 

@@ -127,7 +127,7 @@ def cpu_seconds_of_children() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def stop_process(process: Process) -> float:
+def end_process(process: Process) -> float:
     """End a process and wait until it is gone; return its CPU seconds, 0 if it had been waited for before."""
     before = cpu_seconds_of_children()
     process.terminate()  # a launcher that is killed would leave its processes
@@ -223,7 +223,7 @@ class Pipeline:
                 time.sleep(0.05)
         finally:
             for name, run in running.items():
-                self.cpu_seconds[name] = self.cpu_seconds.get(name, 0.0) + stop_process(run.process)
+                self.cpu_seconds[name] = self.cpu_seconds.get(name, 0.0) + end_process(run.process)
             self.write()
 
     def _next(self, waiting: Mapping[str, Stage], running: Mapping[str, Run]) -> list[Stage]:

@@ -240,7 +240,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
                 policy,
                 Prompts(prompt_ids, images, fields, self._tokenizer.pad_token_id),
                 uniforms_NT.to(self.accelerator.device),
-                SamplingParams(1, self.temperature, self.top_p, self.max_new_tokens),
+                SamplingParams(1, self.temperature, max_tokens=self.max_new_tokens),
                 ends=frozenset(self.eos_token_ids),
                 batch_size=self._sampling.batch_size,
                 hot_token=self._sampling.hot_token,

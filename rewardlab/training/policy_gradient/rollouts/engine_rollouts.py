@@ -76,7 +76,7 @@ class EngineRollouts:
 
     def _params(self, *key: int) -> SamplingParams:
         trainer, seed = self._trainer, np.random.SeedSequence(key).generate_state(1)[0]
-        return SamplingParams(1, trainer.temperature, trainer.top_p, trainer.max_new_tokens, int(seed >> 1))
+        return SamplingParams(1, trainer.temperature, max_tokens=trainer.max_new_tokens, seed=int(seed >> 1))
 
     def _plan(self) -> list[PlannedBatch]:
         """Return the rollout batch of now, and those that may be drawn already."""
