@@ -19,6 +19,15 @@ MAX_VIDEO_BYTES = 100_000_000
 FETCH_TIMEOUT_S = 20.0
 
 
+_USER = re.compile(r"(?<=://)[^/\s,;]*@")
+_SECRET_OPTION = re.compile(r"(--[\w-]*(?:token|key|password|secret)[ =]+)\S+", re.IGNORECASE)
+
+
+def without_credentials(text: str) -> str:
+    """Return a text with *** for the user and password of a URL, and for the value of an option such as ``--hf-token``."""
+    return _SECRET_OPTION.sub(r"\1***", _USER.sub("***@", text))
+
+
 @cache
 def system_certificates() -> ssl.SSLContext:
     """Return the system's certificates, read once because that takes longer than a request."""

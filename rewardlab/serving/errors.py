@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 
+from rewardlab.data.urls import without_credentials
 from rewardlab.errors import InputError
 from rewardlab.serving.request_record import current_request
 from rewardlab.serving.schemas import JudgeRequest, RewardsRequest
@@ -107,7 +108,7 @@ def error_status(error: Exception) -> str:
 def error_body(error: Exception) -> dict[str, Any]:
     """Return an error as an item of a batch or a stream: a sentence, a status, and ``retry_after_s`` if known."""
     retry = {"retry_after_s": seconds} if (seconds := getattr(error, "retry_after_s", None)) is not None else {}
-    return {"error": str(error), "status": error_status(error)} | retry
+    return {"error": without_credentials(str(error)), "status": error_status(error)} | retry
 
 
 def error_response(
@@ -137,7 +138,8 @@ async def failed_request(request: Request, error: Exception) -> JSONResponse:
     headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
     code = _STATUSES.get(type(error), ("", 422))[1]
     param = getattr(error, "param", None)
-    return error_response(request.url.path, code, str(error), status=error_status(error), param=param, headers=headers)
+    sentence = without_credentials(str(error))
+    return error_response(request.url.path, code, sentence, status=error_status(error), param=param, headers=headers)
 
 
 def _in_words(name: str, item: Mapping[str, Any]) -> str:

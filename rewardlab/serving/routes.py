@@ -13,6 +13,7 @@ from typing import TypeVar
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, Response, StreamingResponse
 
+from rewardlab.data.urls import without_credentials
 from rewardlab.errors import MediaError
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import REQUEST_ERRORS, error_body
@@ -36,7 +37,7 @@ from rewardlab.serving.schemas import (
     UploadResponse,
     VoteResult,
 )
-from rewardlab.serving.service import JudgeService, published_config, without_credentials
+from rewardlab.serving.service import JudgeService, published_config
 from rewardlab.serving.strict_json import StrictJSONRoute
 from rewardlab.serving.uploads import read_upload
 

@@ -17,6 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.data.rows import validate
+from rewardlab.data.urls import without_credentials
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, most_matches
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.serving.admission import SHARE, as_part
@@ -293,15 +294,8 @@ class JudgeService:
         return result
 
 
-_USER = re.compile(r"(?<=://)[^/\s,;]*@")  # of a URL
 _SECRET_NAME = re.compile(r"(?:token|key|password|secret|authorization)$", re.IGNORECASE)
-_SECRET_OPTION = re.compile(r"(--[\w-]*(?:token|key|password|secret)[ =]+)\S+", re.IGNORECASE)
 _OF_THE_MACHINE = {"cache", "api_key_env"}  # keys of a judge that say nothing about its judgments
-
-
-def without_credentials(text: str) -> str:
-    """Return a text with *** for the user and password of a URL, and for the value of an option such as ``--hf-token``."""
-    return _SECRET_OPTION.sub(r"\1***", _USER.sub("***@", text))
 
 
 def published_config(config: JudgeConfig) -> dict[str, Any]:
@@ -325,7 +319,7 @@ def vote_result(vote: Vote) -> VoteResult:
         text=vote.completion.text,
         num_tokens=vote.completion.num_tokens,
         p_first_shown=None if vote.margin is None else 0.5 + math.tanh(vote.margin / 2) / 2,
-        error=vote.completion.error,
+        error=without_credentials(vote.completion.error),
     )
 
 

@@ -22,6 +22,7 @@ from rewardlab.serving.auth import Key, KeysFile
 from rewardlab.serving.middleware import LOOPBACK
 from rewardlab.serving.server import JsonFormatter
 from rewardlab.serving.service import ServerOptions
+from rewardlab.types import Completion, FinishReason, Message
 from tests.support.images import png
 from tests.support.judge_servers import PLAIN
 from tests.support.scripted_judge import handler
@@ -145,7 +146,12 @@ def test_health_without_a_key_names_no_judge(http: httpx.Client) -> None:
 
 def test_no_credential_of_the_judge_is_published() -> None:
     """Neither of its address, nor of its engine or of its requests, nor where its machine keeps what; to any client."""
+
+    def answer(prompt: tuple[Message, ...], draw: int) -> Completion:
+        return Completion("", FinishReason.ERROR, error="https://ann:pw-7@host/v1: HTTP 500")
+
     judge = judge_of(
+        answer,
         judge="openai:m@https://ann:pw-1@host/v1,https://pw-2@b:1",
         engine_args="--hf-token pw-3 --max-model-len 9",
         body={"vendor": [{"api_key": "pw-4", "region": "eu"}]},
@@ -155,7 +161,7 @@ def test_no_credential_of_the_judge_is_published() -> None:
     with in_process(create_app(judge)) as http:
         health = http.get("/health").json()
         others = [http.get(path).text for path in ("/v1/models", "/v1/status")]
-        others += [http.post("/v1/judge", json=BODY).text]
+        failures = [http.post("/v1/judge", json=BODY), http.post("/v1/judge/batch", json=[BODY])]
     assert health["judge"] == "openai:m@https://***@host/v1,https://***@b:1"
     assert health["judge_config"] == {
         "judge": health["judge"],
@@ -163,7 +169,8 @@ def test_no_credential_of_the_judge_is_published() -> None:
         "body": {"vendor": [{"api_key": "***", "region": "eu"}]},
     }
     assert health["judge_config_hash"] == judge.config.hash
-    assert "pw-" not in "".join([str(health), *others]).lower()
+    assert all("https://***@host/v1: HTTP 500" in failure.text for failure in failures)
+    assert "pw-" not in "".join([str(health), *others, *(failure.text for failure in failures)]).lower()
 
 
 def test_health_and_ready_by_head(http: httpx.Client) -> None:
