@@ -117,7 +117,7 @@ class ServeOptions:
         str,
         typer.Option(
             "--host",
-            help="Address to listen on; 0.0.0.0 is every one of this machine.",
+            help="Address to listen on; 0.0.0.0: all addresses of this machine.",
             rich_help_panel=ADDRESS,
         ),
     ] = "127.0.0.1"
@@ -141,8 +141,8 @@ class ServeOptions:
         Optional[list[str]],
         typer.Option(
             "--allowed-host",
-            help="Name that clients reach this server by, beside localhost; repeat for several. Others are refused (default: "
-            "where it listens on this machine alone; else any name is taken).",
+            help="Host name that clients use, beside localhost; repeat for several. Other names are refused (default: any "
+            "name, but only localhost on a server that listens on this machine alone).",
             rich_help_panel=ADDRESS,
         ),
     ] = None
@@ -338,8 +338,8 @@ class ServeOptions:
         Optional[Path],
         typer.Option(
             "--signs-data",
-            help="Pairs like those that policies are trained on here: how new the words of their answers are is then among the "
-            "signs of a policy that pleases the judge rather than gets better.",
+            help="Pairs like those that the policies are trained on: new words in the answers then are a sign of a policy that "
+            "pleases the judge rather than gets better.",
             rich_help_panel=SIGNS,
         ),
     ] = None
@@ -349,8 +349,8 @@ class ServeOptions:
             "--check-rate",
             min=0.0,
             max=1.0,
-            help="Share of the comparisons of groups that is asked again with blank pictures, each beside a labelled pair of "
-            "--signs-data, for the signs; 0.01 costs 2 %.",
+            help="Fraction of the comparisons of groups that is repeated with blank images, each with a labelled pair of "
+            "--signs-data; 0.01 costs 2 %.",
             rich_help_panel=SIGNS,
         ),
     ] = 0.0

@@ -313,7 +313,7 @@ class KeysFile:
         try:
             keys = read_keys(self._path, per_minute=self._per_minute)
         except ConfigError as error:
-            LOG.error("%s; the keys read before go on", error)
+            LOG.error("%s; the earlier keys stay valid", error)
             return
         self.keys.replace(keys)
         LOG.warning("--keys %s: read again, %d keys", self._path, len(keys))

@@ -69,7 +69,7 @@ class JudgeFile:
             version = await thread.run(partial(self._open, what, versions.newest.judge))
             queue.replace_version(version)
         except Exception as error:  # the boundary: no file or checkpoint stops the server
-            LOG.error("%s does not serve; version %d goes on: %s", what, versions.newest.number, error, exc_info=error)
+            LOG.error("%s cannot serve; version %d stays: %s", what, versions.newest.number, error, exc_info=error)
             versions.load_error = f"{self._path}: {type(error).__name__}; the log of the server has the reason"
         else:
             versions.load_error = None
@@ -105,10 +105,10 @@ def refuse_another_kind(judge: GenerativeJudge, before: GenerativeJudge) -> None
     """Raise ConfigError for a judge that cannot replace ``before`` without a restart of the server."""
     if processor_pixels(judge) != processor_pixels(before):
         raise ConfigError(
-            f"it reads pictures of up to {processor_pixels(judge)} pixels, and the judge before of {processor_pixels(before)}; "
+            f"it reads images of up to {processor_pixels(judge)} pixels, the present judge of {processor_pixels(before)}; "
             "start a server for it"
         )
     if probability_judge_of(judge) is None and probability_judge_of(before) is not None:
-        raise ConfigError("it tells no probabilities of its verdicts, and the judge before does; start a server for it")
+        raise ConfigError("it has no probabilities of its verdicts, and the present judge has; start a server for it")
     if type(judge) is not type(before):
         raise ConfigError("one of the two weighs probabilities, the other counts verdicts: rewards would be on two scales")

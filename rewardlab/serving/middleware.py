@@ -57,7 +57,7 @@ class BrowserGuard:
             sentence = f"this server does not answer to the name {headers.get('host', '')[:80]!r}; --allowed-host adds one"
             await error_response(scope["path"], 421, sentence, status="host")(scope, receive, send_with_headers)
         elif scope["method"] not in SAFE_METHODS and _is_foreign(headers):
-            sentence = "this was sent by a page of another site, which may not ask here"
+            sentence = "the request was sent by a page of another site, which is not allowed"
             await error_response(scope["path"], 403, sentence, status="origin")(scope, receive, send_with_headers)
         else:
             await self._app(scope, receive, send_with_headers)

@@ -439,4 +439,4 @@ class JudgeQueue:
 
 
 def _stopping() -> EngineFailedError:
-    return EngineFailedError("the server is shutting down; ask again, here when it is back or elsewhere")
+    return EngineFailedError("the server is shutting down; send the request again later or elsewhere")

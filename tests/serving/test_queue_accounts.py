@@ -223,7 +223,7 @@ def test_readiness() -> None:
         await queue.stop(1)
         with pytest.raises(EngineFailedError) as caught:
             queue.check_room()
-        refused(caught.value, EngineFailedError, "the server is shutting down; ask again, here when it is back or elsewhere")
+        refused(caught.value, EngineFailedError, "the server is shutting down; send the request again later or elsewhere")
 
     run(body, max_waiting=2)
 
@@ -239,7 +239,7 @@ def test_a_stop_that_takes_too_long() -> None:
         await settle()
         await queue.stop(0.05)
         for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            refused(outcome, EngineFailedError, "the server is shutting down; ask again, here when it is back or elsewhere")
+            refused(outcome, EngineFailedError, "the server is shutting down; send the request again later or elsewhere")
         assert queue.num_waiting == 0
 
     run(body)
