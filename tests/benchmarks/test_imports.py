@@ -273,7 +273,7 @@ def test_columns_that_a_run_passes_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["outcomes", "vl_rewardbench"])
 def test_import_from_the_command_line(data: Path, tmp_path: Path, form: str) -> None:
     """The command that it prints scores the file, by the template that its texts need."""
-    lines = {
+    lines: dict[str, list[Any]] = {
         "outcomes": [{"id": row.pair.pair_id, "right": row.row > 0} for row in rows_of(data)],
         "vl_rewardbench": [
             {
