@@ -290,6 +290,7 @@ class Pipeline:
             status, config = run.process.returncode, run.stage.config
             if config.ready or status not in config.statuses:
                 self.failed[name] = status
+                self.seconds.pop(name, None)  # of an earlier call, whose result is gone
                 raise RewardlabError(f"stage {name} failed with status {status}; {self._end_of_log(run.stage)}")
             if not (self.out / config.result).exists():
                 raise RewardlabError(f"stage {name} left no {config.result}; {self._end_of_log(run.stage)}")

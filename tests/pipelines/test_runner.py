@@ -118,6 +118,10 @@ def test_a_kill_between_result_and_record(tmp_path: Path) -> None:
     again = Pipeline(tmp_path, {})
     again.run(done)
     assert not again.failed
+    result.unlink()
+    for message in ("status 4", "status 1"):
+        with pytest.raises(RewardlabError, match=message):
+            Pipeline(tmp_path, {}).run(unhealthy)
 
 
 def runs(pid: int) -> bool:
