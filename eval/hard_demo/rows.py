@@ -1,6 +1,6 @@
 """Cards of three scanned digits in one row, under noise: grain over the whole card and a stroke through some digits.
 
-The scans are those of :mod:`rewardlab.demo.digits`; of its held-out scans every other one is for validation.
+The scans are those of :mod:`rewardlab.demo.pictures`; of its held-out scans every other one is for validation.
 """
 
 from __future__ import annotations

@@ -99,7 +99,9 @@ def _copy_folder(folder: Path, destination: Path) -> None:
 
 @configs_app.command("keys")
 def configs_keys(
-    stage: Annotated[str, typer.Argument(help="A stage: distill, sft, rm, rl, prm, steps, policy or recipes.")],
+    stage: Annotated[
+        str, typer.Argument(help="A stage: distill, sft, rm, rl, prm, steps, policy, recipes, harden, pipelines or judge.")
+    ],
     words: Annotated[
         Optional[list[str]], typer.Argument(help="Words: only keys with one of them in name or description.")
     ] = None,

@@ -35,4 +35,5 @@ def harden_command(
     for stage in fill_stages(settings.stages, values_of(settings)):
         check_line(app, stage.words)
     last = harden(settings, out)
-    typer.echo(f"written: {out / PAGE}\njudge: {out / last.next_judge}\npolicy: {last.next_policy}")
+    policy = folder if (folder := out / last.next_policy).is_dir() else last.next_policy
+    typer.echo(f"written: {out / PAGE}\njudge: {out / last.next_judge}\npolicy: {policy}")

@@ -276,8 +276,12 @@ def _annotation_text(annotation: Any) -> str:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads numbers and booleans as YAML 1.2 (in YAML 1.1, PyYAML's, 3e-4 is text and no a boolean), and refuses repeated
-    keys."""
+    """Reads numbers and booleans as YAML 1.2 (in YAML 1.1, PyYAML's, 3e-4 is text and no a boolean). Refuses repeated keys, and
+    a value that contains itself."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.deep_construct = True  # finish each value before its parent, which finds one that contains itself
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
@@ -308,7 +312,10 @@ for _tag, _pattern, _first in (
 
 def read_yaml(text: str) -> Any:
     """Return the value of a YAML text. Raise yaml.YAMLError."""
-    return yaml.load(text, Loader=_Loader)
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (ValueError, KeyError, AttributeError, RecursionError) as error:  # such as `!!int x`, 5000 digits, 1000 brackets
+        raise yaml.YAMLError(f"a value cannot be read: {error}") from error
 
 
 def write_yaml(value: Any) -> str:

@@ -17,6 +17,9 @@ class StageConfig(Schema):
         "",
         description="File that the stage leaves, below the pipeline's folder; a finished stage that still has it is skipped.",
     )
+    is_atomic: bool = Field(
+        False, description="Whether the result appears last, and whole: with it the stage is finished, recorded or not."
+    )
     needs: tuple[str, ...] = Field((), description="Stages that must be finished before; a server need only be up.")
     ready: str = Field("", description="URL that answers once this server is up; it runs as long as a stage needs it.")
     threads: int | None = Field(None, ge=1, description="Threads of its arithmetic; null: as many as the libraries choose.")
@@ -27,6 +30,8 @@ class StageConfig(Schema):
     def _ends(self) -> Self:
         if bool(self.result) == bool(self.ready):
             raise ValueError("a stage has either a result or, if it is a server, the URL ready; give one of them")
+        if self.ready and not self.ready.startswith(("http://", "{")):
+            raise ValueError(f"ready {self.ready!r}: expected a URL such as http://127.0.0.1:8000/health")
         return self
 
 
@@ -41,6 +46,9 @@ class PipelineConfig(Schema):
             if unknown := [need for need in stage.needs if need not in self.stages]:
                 raise ValueError(f"stage {name} needs {unknown[0]!r}; expected one of {', '.join(self.stages)}")
         return self
+
+
+STAGES_OF_ROUND = ("policy", "answers", "negatives", "judgments", "sft", "rl", "bench")
 
 
 class HardenConfig(Schema):
@@ -87,6 +95,13 @@ class HardenConfig(Schema):
             raise ValueError(
                 f"truth {self.truth}: expected exact, rules or judge:SPEC (answers of a loop have no labels in a file)"
             )
+        if set(self.stages) != set(STAGES_OF_ROUND):
+            raise ValueError(f"stages are {', '.join(self.stages)}; expected {', '.join(STAGES_OF_ROUND)}")
+        for name, stage in self.stages.items():
+            if stage.needs or stage.ready:
+                raise ValueError(
+                    f"stages.{name}: a stage of a round has a result, and needs no other; leave out needs and ready"
+                )
         if self.judge.startswith("prob:"):
             raise ValueError(f"judge {self.judge}: expected the folder alone, without prob:")
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -112,17 +111,3 @@ def write_examples_page(run: DemoRun, out: Path) -> None:
     page = page_environment("rewardlab.demo").get_template("examples.html")
     text = page.render(run=run, orders=BOTH_ORDERS, results=ExampleResult, data_url=to_data_url)
     write_atomic(out, text)
-
-
-def write_examples(pairs: Sequence[PreferencePair], folder: Path = EXAMPLES) -> None:
-    """Write the examples out of the held-out ``pairs``, each picture in a file named after its pair."""
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = []
-    for pair in choose_examples(pairs):
-        name = f"{pair.pair_id}.png"
-        (folder / name).write_bytes(pair.images[0])
-        fields = {
-            field: getattr(pair, field) for field in ("pair_id", "question", "responses", "preferred", "category", "source")
-        }
-        rows.append({**fields, "images": [name], "level": pair.level})
-    write_atomic(folder / "pairs.jsonl", "".join(json.dumps(row) + "\n" for row in rows))

@@ -1,7 +1,7 @@
 """Run the stages of a pipeline into one folder: each a command in a process of its own, side by side where they may be.
 
-A finished stage is recorded in ``pipeline.json`` with its seconds, so that the same call after a kill runs what is left. A
-stage's output is in ``logs/``; if a stage fails, the error has the end of it.
+A finished stage is recorded in ``pipeline.json`` with its seconds, so that the same call after a kill runs what is left; a
+failed one is recorded with its status. A stage's output is in ``logs/``; if a stage fails, the error has the end of it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -74,7 +75,7 @@ def fill_stages(stages: Mapping[str, StageConfig], values: Mapping[str, Any]) ->
         try:
             words = [part for word in shlex.split(stage.run) for part in _fill(word, values)]
             config = stage.model_copy(update={"result": stage.result.format(**values), "ready": stage.ready.format(**values)})
-        except (KeyError, IndexError, ValueError) as error:
+        except (LookupError, ValueError, AttributeError, TypeError) as error:
             raise ConfigError(
                 f"stage {name}: {stage.run!r} cannot be filled in ({error}); values are {', '.join(values)}"
             ) from error
@@ -162,6 +163,7 @@ class Pipeline:
     start: Start = start_process
     seconds: dict[str, float] = field(default_factory=dict)
     cpu_seconds: dict[str, float] = field(default_factory=dict)
+    failed: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._launcher = launcher_words(self.launcher)
@@ -174,8 +176,9 @@ class Pipeline:
             return
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
-            before, self.commit = record["settings"], record["commit"]
+            before, self.commit = dict(record["settings"]), record["commit"]
             self.seconds, self.cpu_seconds = dict(record["seconds"]), dict(record["cpu_seconds"])
+            self.failed = dict(record["failed"])
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path}: the file is corrupt; delete it (finished stages then run again)") from error
         settings = json.loads(json.dumps(dict(self.settings)))
@@ -185,16 +188,18 @@ class Pipeline:
             )
 
     def write(self) -> None:
-        """Write the record of finished stages."""
+        """Write the record of stages that have ended."""
         times = {
             "seconds": {name: round(s, 1) for name, s in self.seconds.items()},
             "cpu_seconds": {name: round(s, 1) for name, s in self.cpu_seconds.items()},
         }
-        record = {"settings": dict(self.settings), "commit": self.commit, **times}
+        record = {"settings": dict(self.settings), "commit": self.commit, **times, "failed": self.failed}
         write_atomic(self.out / RECORD, json.dumps(record, indent=1) + "\n")
 
     def is_done(self, stage: Stage) -> bool:
-        return stage.name in self.seconds and (self.out / stage.config.result).exists()
+        """Return whether a stage was finished before. A kill may come between its result and its record."""
+        is_finished = stage.name in self.seconds or (stage.config.is_atomic and stage.name not in self.failed)
+        return is_finished and (self.out / stage.config.result).exists()
 
     def run(self, stages: Sequence[Stage]) -> None:
         """Run the stages that are not done, each once those are that it needs. Raise RewardlabError, with the end of the log,
@@ -217,14 +222,27 @@ class Pipeline:
                     if stage.config.ready:
                         self._wait_until_up(running[stage.name])
                 self._collect(running)
+                self._stop_servers(waiting, running)
                 if time.monotonic() - last > LINE_S:
                     last = time.monotonic()
                     log_line(" + ".join(f"{name} {last - run.since:.0f} s" for name, run in running.items()) + " ...")
                 time.sleep(0.05)
         finally:
             for name, run in running.items():
-                self.cpu_seconds[name] = self.cpu_seconds.get(name, 0.0) + end_process(run.process)
+                self._stop(name, run)
             self.write()
+
+    def _stop(self, name: str, run: Run) -> None:
+        self.cpu_seconds[name] = self.cpu_seconds.get(name, 0.0) + end_process(run.process)
+
+    def _stop_servers(self, waiting: Mapping[str, Stage], running: dict[str, Run]) -> None:
+        """End the servers that no stage needs any more."""
+        needed = {
+            need for stage in (*waiting.values(), *(run.stage for run in running.values())) for need in stage.config.needs
+        }
+        for name, run in list(running.items()):
+            if run.stage.config.ready and name not in needed:
+                self._stop(name, running.pop(name))
 
     def _next(self, waiting: Mapping[str, Stage], running: Mapping[str, Run]) -> list[Stage]:
         """Return the stages to start now: servers that are needed, else as many others as there is room for."""
@@ -256,7 +274,7 @@ class Pipeline:
             try:
                 with open_url(url, timeout=2):
                     return
-            except OSError:
+            except (OSError, HTTPException):
                 time.sleep(0.1)
         name = server.stage.name
         raise EndpointError(f"stage {name}: {url} did not come up within {UP_S:g} s; {self._end_of_log(server.stage)}")
@@ -271,9 +289,12 @@ class Pipeline:
             self.cpu_seconds[name] = self.cpu_seconds.get(name, 0.0) + cpu_seconds_of_children() - before
             status, config = run.process.returncode, run.stage.config
             if config.ready or status not in config.statuses:
+                self.failed[name] = status
+                self.seconds.pop(name, None)  # of an earlier call, whose result is gone
                 raise RewardlabError(f"stage {name} failed with status {status}; {self._end_of_log(run.stage)}")
             if not (self.out / config.result).exists():
                 raise RewardlabError(f"stage {name} left no {config.result}; {self._end_of_log(run.stage)}")
+            self.failed.pop(name, None)
             self.seconds[name] = time.monotonic() - run.since
             self.write()
             log_line(f"  {name}: {self.seconds[name]:.0f} s, {self.cpu_seconds[name]:.0f} s of CPU")

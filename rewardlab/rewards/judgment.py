@@ -167,7 +167,7 @@ def load_terms(names: Sequence[str]) -> tuple[RewardTerm, ...]:
             raise ConfigError(
                 f"reward_terms: {name}: its score is {term.score!r}; expected a function of a completion and its parts"
             )
-        terms.append(term)
+        terms.append(replace(term, key=None))  # whatever it says, it is no term of the package, and may fail
     return tuple(terms)
 
 

@@ -49,7 +49,7 @@ class VerifiedReward:
         truth = None if pair.preferred is None else pair.responses[pair.preferred]
         if truth is not None and pair.category in self._verifiers:
             truth = truth_in(truth, self._contract)
-        best = None if truth is not None else "the anchor"  # the judge is told which with each comparison, see anchors.py
+        best = None if truth is not None else "the anchor"  # each comparison gives the judge its anchor
         return Prompt(pair.pair_id, pair.category, pair.question, truth, best, pair.images, self._contract, self._thinking)
 
     def ruled(self, pairs: Sequence[PreferencePair]) -> frozenset[str]:

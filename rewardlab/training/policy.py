@@ -76,7 +76,7 @@ def _open_judge(name: str, config: PolicyConfig) -> GenerativeJudge:
 
 
 def _checks(config: PolicyConfig, judge: GenerativeJudge, pairs: Sequence[PreferencePair]) -> JudgeChecks:
-    """Return what is asked besides. Raise what opening the second judge raises."""
+    """Return the checks of the judge. Raise what opening the second judge raises."""
     signs, second = config.signs, None
     if signs.second_judge and signs.sample:
         second = open_generative_judge(
@@ -95,7 +95,7 @@ def _checks(config: PolicyConfig, judge: GenerativeJudge, pairs: Sequence[Prefer
 
 
 def rightness_of(config: PolicyConfig) -> Rightness | None:
-    """Return what knows whether an answer is right, as ``signs.truth`` says; None where nothing does."""
+    """Return the function that ``signs.truth`` names, which knows right answers; None for ``none``."""
     if config.signs.truth == "exact":
         return exactly
     if config.signs.truth == "none":
@@ -174,7 +174,7 @@ def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Pat
 
 
 def _verdict_temperatures(reward: PolicyReward | None) -> list[float]:
-    """Return what divides the log-odds of each judge's verdicts; 1 of a judge whose verdicts are counted, none without one."""
+    """Return the verdict temperature of each judge; 1 for a judge that votes, an empty list without judges."""
     if isinstance(reward, VerifiedReward):
         return _verdict_temperatures(reward.judge)
     rewards = reward.rewards if isinstance(reward, LeastReward) else [reward]

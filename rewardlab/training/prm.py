@@ -131,20 +131,6 @@ class PRMTrainer(LengthGroupingMixin, ValueModelMixin, StrictResumeMixin, Traine
         return (loss, values_NL) if return_outputs else loss
 
 
-@torch.no_grad()
-def step_scores(
-    model: ValueModel, collator: StepCollator, rows: Sequence[dict[str, Any]], *, size: int = 32
-) -> list[list[float]]:
-    """Return the value at the end of each step of each row, unclamped."""
-    scores: list[list[float]] = []
-    device = next(model.parameters()).device
-    for start in range(0, len(rows), size):
-        inputs, ends = collator.read(rows[start : start + size])
-        values_NL = model.eval()(**{name: value.to(device) for name, value in inputs.items()})
-        scores += [values[tokens].tolist() for values, tokens in zip(values_NL, ends, strict=True)]
-    return scores
-
-
 def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], config: PRMConfig, out: Path) -> Path:
     """Train (or resume) from ``config.model``, a judge's checkpoint; return the final folder, which ``ValueModel`` reads.
     Judgments longer than ``config.max_tokens`` are left out and listed. Raise DataError for labels of other pairs, and if no

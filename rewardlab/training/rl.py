@@ -85,7 +85,7 @@ def rl_rows(
 
 
 def consistency_judge(config: RLConfig) -> EndpointConsistencyJudge | None:
-    """Return the endpoint that is asked about consistency; None where its weight is 0."""
+    """Return the consistency judge; None if its weight is 0."""
     if not config.consistency.weight:
         return None
     return EndpointConsistencyJudge(config.consistency, api_key=os.environ.get(config.consistency.api_key_env, "none"))

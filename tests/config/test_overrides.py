@@ -60,6 +60,10 @@ def test_a_dump_is_read_back() -> None:
         (["seed=1", "seed=2"], "seed is set twice"),
         (["freeze=[a"], "not valid YAML"),
         (["lora={r: 1, r: 2}"], "the key 'r' is there twice"),
+        (["freeze=&x [*x]"], "recursive"),
+        (["freeze=" + "[" * 3000], "cannot be read"),
+        (["seed=" + "1" * 5000], "cannot be read"),
+        *(([f"seed=!!{tag} x"], "cannot be read") for tag in ("int", "bool", "timestamp")),
     ],
 )
 def test_what_is_no_assignment_is_refused(assignments: list[str], message: str) -> None:

@@ -67,8 +67,13 @@ def test_a_server_runs_as_long_as_it_is_needed(tmp_path: Path) -> None:
     server = StageConfig(run=f"python -m http.server --bind 127.0.0.1 {url.rpartition(':')[2]}", ready=url)
     [filled] = fill_stages({"server": server}, {})
     run = Pipeline(tmp_path, {})
-    run.run([filled, *stages_in(tmp_path, a__server=fetch)])
-    assert set(run.cpu_seconds) == {"server", "a"}
+    refused = (
+        f"import urllib.request as u, urllib.error as e\ntry: {fetch.partition('; ')[2]}\nexcept e.URLError: exit()\nexit(1)"
+    )
+    (tmp_path / "refused.py").write_text(refused)
+    after = StageConfig(run=f"python {tmp_path / 'refused.py'}", result="a", needs=("a",))
+    run.run([filled, *stages_in(tmp_path, a__server=fetch), *fill_stages({"after": after}, {})])
+    assert set(run.cpu_seconds) == {"server", "a", "after"}
     check = subprocess.run([sys.executable, "-c", fetch], capture_output=True, text=True)
     assert "refused" in check.stderr
     [dead] = fill_stages({"dead": StageConfig(run="python -c \"raise SystemExit('no port')\"", ready=url)}, {})
@@ -91,6 +96,32 @@ def test_a_failed_stage(tmp_path: Path, code: str, message: str) -> None:
     with pytest.raises(RewardlabError, match=message):
         Pipeline(tmp_path, {}, parallel=2).run(stages_in(tmp_path, b=sleep, a=wait))
     assert not runs(int(beside.read_text()))
+
+
+def test_a_kill_between_result_and_record(tmp_path: Path) -> None:
+    """A command that refuses a finished folder is not started again, unless it failed with its result written."""
+    result = tmp_path / "x"
+    code = (
+        f"import os, sys; os.path.exists(r'{result}') and sys.exit('finished'); open(r'{result}', 'w').close(); sys.exit({{}})"
+    )
+    lines = [StageConfig(run=f'python -c "{code.format(status)}"', result="x", is_atomic=True) for status in (0, 4)]
+    done, unhealthy = (fill_stages({"a": line}, {}) for line in lines)
+    Pipeline(tmp_path, {}).run(done)
+    record = json.loads((tmp_path / "pipeline.json").read_text())
+    (tmp_path / "pipeline.json").write_text(json.dumps({**record, "seconds": {}}))
+    Pipeline(tmp_path, {}).run(done)
+    result.unlink()
+    for message in ("status 4", "status 1"):
+        with pytest.raises(RewardlabError, match=message):
+            Pipeline(tmp_path, {}).run(unhealthy)
+    result.unlink()
+    again = Pipeline(tmp_path, {})
+    again.run(done)
+    assert not again.failed
+    result.unlink()
+    for message in ("status 4", "status 1"):
+        with pytest.raises(RewardlabError, match=message):
+            Pipeline(tmp_path, {}).run(unhealthy)
 
 
 def runs(pid: int) -> bool:
@@ -137,7 +168,12 @@ def test_words_are_filled_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "message"), [("rm -r {out}", "expected a command line of rewardlab or python"), ("rewardlab {x}", "values are out")]
+    ("run", "message"),
+    [
+        ("rm -r {out}", "expected a command line of rewardlab or python"),
+        ("rewardlab {x}", "values are out"),
+        ("rewardlab {out.x}", "values are out"),
+    ],
 )
 def test_lines_that_are_none(run: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -177,6 +213,22 @@ def test_stages_that_do_not_exist() -> None:
         load_config(PipelineConfig, None, {"stages": {"a": {"run": "python x", "result": "x", "needs": ["b"]}}})
     with pytest.raises(ConfigError, match="either a result"):
         load_config(PipelineConfig, None, {"stages": {"a": {"run": "python x"}}})
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ({"other": {"run": "python x", "result": "x"}}, "expected policy, answers"),
+        ({"rl": {"needs": ["sft"]}}, r"stages\.rl: .*leave out needs"),
+        ({"rl": {"result": "", "ready": "http://127.0.0.1:1"}}, r"stages\.rl: .*needs and ready"),
+        ({"rl": {"result": "", "ready": "127.0.0.1:1"}}, "expected a URL such as"),
+    ],
+)
+def test_stages_that_are_none_of_a_round(stages: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(HardenConfig, "harden/loop", {"stages": stages})
+    with pytest.raises(ConfigError, match="expected policy, answers"):
+        load_config(HardenConfig, None, {**dict.fromkeys(("data", "held_out", "policy", "judge"), "x"), "stages": {}})
 
 
 def test_stages_that_need_each_other(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
@@ -195,9 +196,11 @@ def test_a_generative_judge_as_a_reward() -> None:
 def test_a_judge_that_always_names_the_first_is_no_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opened as the command opens it: it is at parity with everything, so a good answer does not beat a refusal."""
     judge = GenerativeJudge(ScriptedSampler(lambda *_: "<think>a</think><answer>1</answer>"), load_template("r1_reward"))
-    monkeypatch.setattr("rewardlab.rewards.audit.rows.open_model_judge", lambda spec, **_: judge if spec == "hf:x" else None)
+    monkeypatch.setattr(
+        "rewardlab.rewards.audit.rows.open_model_judge", lambda config, **_: judge if config.judge == "hf:x" else None
+    )
     poem = row(domain="poem", truth="Rain keeps no count.", response="<think>a</think>It rains.")
-    with open_rewarder("hf:x", votes=1, api_key="none", seed=0) as rewarder:
+    with open_rewarder(JudgeConfig.of("hf:x"), seed=0) as rewarder:
         report = run_audit(read(rows_file(tmp_path, poem)), rewarder, num_probed=1, seed=0)
     assert report.domains["poem"].values[0].reward == 0.5
     assert [c.probe for c in report.probes if not c.passed] == ["the reference against a refusal"]

@@ -195,12 +195,13 @@ def test_names_and_weights_of_terms(tmp_path: Path) -> None:
         "from __future__ import annotations\nfrom dataclasses import dataclass\n"
         "from rewardlab.rewards.judgment import RewardTerm\n\n"
         "@dataclass\nclass Bonus:\n    size: float\n    def __call__(self, judged, part):\n        return self.size\n\n"
-        "REWARD_TERM = RewardTerm({name!r}, {weight}, Bonus(1.0))\n"
+        "REWARD_TERM = RewardTerm({name!r}, {weight}, Bonus(1.0), key='seed')\n"
     )
     path = tmp_path / "term.py"
     path.write_text(text.format(name="bonus", weight="0.5"))
     (term,) = load_terms([str(path)])
     assert total(RIGHT, [*reward_terms(), term]) == 2.5
+    assert term.key is None  # a term from a file may fail
     for name, weight, message in (("accuracy", "1.0", "is taken"), ("bonus", "float('nan')", "finite")):
         path.write_text(text.replace("{name!r}", repr(name)).replace("{weight}", weight))
         with pytest.raises(ConfigError, match=f"reward_terms: .*{message}"):

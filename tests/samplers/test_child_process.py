@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rewardlab.config.judge import RequestConfig
 from rewardlab.demo.server import Faults
 from rewardlab.errors import EndpointError, MediaError
 from rewardlab.judging.spec import DEMO_JUDGE
@@ -123,12 +124,12 @@ def test_several_endpoints(demo_pairs: Any, demo_server: Callable[..., str]) -> 
     """Work is spread; what one endpoint fails at another one answers; all down is a failure that says so."""
     prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in demo_pairs[0][:12]]
     good, broken, dead = demo_server(), demo_server(Faults(broken=1.0)), "http://127.0.0.1:9/v1"
-    whole = OpenAISampler([broken, dead, good], "demo-teacher", deadline_s=20)
+    whole = OpenAISampler([broken, dead, good], "demo-teacher", request=RequestConfig.model_validate({"deadline_s": 20}))
     whole.check()
     rows = whole.sample(prompts, SamplingParams())
     assert all(row[0].finish is FinishReason.STOP for row in rows)
     assert rows == OpenAISampler(good, "demo-teacher").sample(prompts, SamplingParams())
-    lost = OpenAISampler([dead, broken], "demo-teacher", deadline_s=20)
+    lost = OpenAISampler([dead, broken], "demo-teacher", request=RequestConfig.model_validate({"deadline_s": 20}))
     assert all(row[0].finish is FinishReason.ERROR and row[0].error for row in lost.sample(prompts[:2], SamplingParams()))
     with pytest.raises(EndpointError, match="no OpenAI-compatible endpoint"):
         OpenAISampler([dead, dead], "m").check()

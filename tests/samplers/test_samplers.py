@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from rewardlab.config.judge import RequestConfig
 from rewardlab.data.images import encode_png
 from rewardlab.demo.server import Faults
 from rewardlab.errors import CheckpointError
@@ -403,7 +404,9 @@ def test_a_failing_endpoint_is_a_status(
 ) -> None:
     """Never a text and never an exception."""
     # On a busy machine an error, too, takes seconds to arrive: only the hanging endpoint is given a short deadline.
-    sampler = OpenAISampler(demo_server(faults), "demo-teacher", deadline_s=2 if faults.hang else 60)
+    sampler = OpenAISampler(
+        demo_server(faults), "demo-teacher", request=RequestConfig.model_validate({"deadline_s": 2 if faults.hang else 60})
+    )
     prompt = build_messages(demo_pairs[0][0], order=Order.GIVEN, template=PLAIN)
     completion = sampler.sample([prompt], SamplingParams())[0][0]
     assert (completion.text, completion.finish) == ("", finish)

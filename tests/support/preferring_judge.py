@@ -13,6 +13,7 @@ class Prefers:
     which seeds."""
 
     name = "prefers"
+    verdict_temperature = 1.0
 
     def __init__(
         self, score: Callable[[str], float], unreadable: frozenset[str] = frozenset(), orders: Any = BOTH_ORDERS

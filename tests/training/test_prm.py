@@ -29,7 +29,7 @@ from rewardlab.samplers.hf import HFSampler
 from rewardlab.training import prm as prm_module
 from rewardlab.training.policy_gradient import trainer as trainer_module
 from rewardlab.training.policy_gradient.algorithm import _token_rewards
-from rewardlab.training.prm import NO_LABEL, PRMTrainer, StepCollator, prm_rows, step_scores, train_prm
+from rewardlab.training.prm import NO_LABEL, PRMTrainer, StepCollator, prm_rows, train_prm
 from rewardlab.training.reward_model import BradleyTerryTrainer
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.types import Order
@@ -97,6 +97,16 @@ def test_loss_is_the_squared_error(
     for micro in (4, 1):
         assert after[micro][0] == pytest.approx(after[8][0], abs=1e-4)
         torch.testing.assert_close(after[micro][1], after[8][1], atol=1e-5, rtol=1e-3)
+
+
+@torch.no_grad()
+def step_scores(model: ValueModel, collator: StepCollator, rows: Sequence[Any], *, size: int = 32) -> list[list[float]]:
+    """The value at the end of each step of each row."""
+    scores: list[list[float]] = []
+    for start in range(0, len(rows), size):
+        inputs, ends = collator.read(rows[start : start + size])
+        scores += [values[tokens].tolist() for values, tokens in zip(model.eval()(**inputs), ends, strict=True)]
+    return scores
 
 
 def test_it_learns_and_sees(prm: Path, demo_pairs: Any, labelled: list[dict[str, Any]]) -> None:

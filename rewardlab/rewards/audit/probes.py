@@ -87,7 +87,7 @@ def wrong_of(prompt: Prompt, truth: str) -> str:
 
 
 def contents_of(prompt: Prompt, truth: str) -> dict[str, list[str]]:
-    """Return probes that stand in the one right place: name -> what stands in it."""
+    """Return the probes in the right place of an answer: name -> texts."""
     wrong = wrong_of(prompt, truth)
     ranges = [f"between {truth} and {wrong}", f"between {wrong} and {truth}", f"{wrong} to {truth}", f"{truth}-{wrong}"]
     ranges += [f"[{wrong}, {truth}]", f"({truth}, {wrong})", f"at least {truth}", "a correct number between 0 and 10"]

@@ -134,7 +134,7 @@ class Rewarder:
         self._verifiers, self._judge = verifiers, judge
 
     def source(self, prompt: Prompt) -> str | None:
-        """Return who pays this prompt's responses; None where that is nobody, or a judge and none was given."""
+        """Return the route of a prompt; None without one, or if it needs a judge and there is none."""
         if prompt.truth is None and prompt.best is None:
             return None
         if prompt.domain == VERDICT:

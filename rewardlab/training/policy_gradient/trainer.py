@@ -510,7 +510,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             model.critic.load_state_dict(critic.state_dict())
 
     def _rollout_state(self) -> State:
-        """Return what a resumed run needs to go on with the same prompts, of this process."""
+        """Return the state with which a resumed run samples the same prompts in this process."""
         dynamic = {"dynamic": self._parts.dynamic.state_dict()} if self._parts.dynamic else {}
         return dynamic | self._rollouts.state_dict()
 

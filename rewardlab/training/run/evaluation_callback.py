@@ -222,7 +222,7 @@ def read_records(out: Path, step: int) -> list[EvaluationRecord]:
 
 
 def record_text(record: EvaluationRecord) -> str:
-    """Return what is said of an evaluation in one line."""
+    """Return the log line of an evaluation."""
     metrics = record.metrics
 
     def share(name: str) -> str:
@@ -242,7 +242,7 @@ def record_text(record: EvaluationRecord) -> str:
 
 
 def summary_text(summary: EvaluationSummary, num_pairs: int, out: Path, base: str) -> str:
-    """Return what is said of a run's evaluations at its end; ``base`` is the model that it began with."""
+    """Return the log line of all evaluations of a run that started from ``base``."""
     low, high = (100 * end for end in summary.gain_interval)
     if summary.best_step == summary.last_step:
         sentence = f"the last of {summary.evaluations} evaluations is the best: {summary.metric} {_percent(summary.best)}"
@@ -314,7 +314,7 @@ def forget_previous(out: Path) -> None:
 
 
 def restore_best(out: Path, step: int) -> None:
-    """Have ``out/best`` be what it was at the checkpoint of ``step``, which a run goes on from."""
+    """Restore ``out/best`` as of the checkpoint of ``step``, from which a run resumes."""
     best, previous = out / BEST, out / PREVIOUS
     _remove(best.with_name(f"{BEST}.partial"))
     for folder in (best, previous):

@@ -371,7 +371,7 @@ def _without_addresses(judges: Any) -> list[str]:
 
 
 def text_of_changes(changes: Changes) -> str:
-    """Return what is said of settings that a run goes on with, none of which decides what it computes."""
+    """Return the log line of changed settings under which a run resumes."""
     each = ", ".join(f"{key} {_text(now)} (was {_text(before)})" for key, (before, now) in changes.items())
     rounded = any(key in _ROUNDING for key in changes)
     return f"goes on with {each}" + ("; from here on its numbers differ from the same run's by rounding" if rounded else "")

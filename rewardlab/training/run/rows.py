@@ -279,7 +279,7 @@ def _too_long(
 
 
 def dialogue_messages(pair: PreferencePair, dialogue: SFTDialogue, template: Template) -> tuple[list[Message], str]:
-    """Return what stands before a dialogue's answer, and the answer."""
+    """Return the messages before a dialogue's answer, and the answer."""
     turns = [Message(turn["role"], (Part(turn["content"]),)) for turn in dialogue.turns]
     messages = [*build_messages(pair, order=dialogue.order, template=template), *turns]
     return messages, pair.judgment if dialogue.answer is None else dialogue.answer

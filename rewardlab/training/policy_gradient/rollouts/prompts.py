@@ -59,11 +59,11 @@ class PromptSource:
         return dict(self._rows[self.number(place)])
 
     def number(self, place: int) -> int:
-        """Return which row of the dataset stands at ``place``."""
+        """Return the row of the dataset at ``place``."""
         return int(self._numbers[place])
 
     def place(self, number: int) -> int | None:
-        """Return where row ``number`` of the dataset stands here; None where it is another process's."""
+        """Return the place of row ``number`` of the dataset in this process; None if another process has it."""
         place, other = divmod(number - int(self._numbers[0]), self._num_processes)
         return None if other else place
 
