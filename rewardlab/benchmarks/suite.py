@@ -18,7 +18,7 @@ from rewardlab.benchmarks.settings import BenchSettings, check_names
 from rewardlab.config import SuiteConfig
 from rewardlab.config.data import NO_BUDGET
 from rewardlab.config.judge import JUDGE_KEYS, JudgeConfig
-from rewardlab.config.loading import merge
+from rewardlab.config.loading import merge, nest
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import DataError
 from rewardlab.judging.spec import judge_config
@@ -60,7 +60,7 @@ def entry_settings(
     for entry, place in zip(suite.benchmarks, places, strict=True):
         values = entry.model_dump(exclude_unset=True)
         of_judge = {name: values.pop(name) for name in JUDGE_KEYS if name in values}
-        config = judge_config(judge, merge(of_judge, keys or {}))
+        config = judge_config(judge, merge(of_judge, nest(keys or {})))
         check_names(entry.benchmark, entry.controls, config)
         values |= {"data": place, "images": root / entry.images if entry.images else None, "seed": suite.seed}
         settings.append(BenchSettings(**{**values, "judge": config, **shared}))

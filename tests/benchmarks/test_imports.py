@@ -6,7 +6,9 @@ import csv
 import json
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 from xml.sax.saxutils import escape
 
 import pytest
@@ -19,6 +21,7 @@ from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
+from rewardlab.cli.commands import check_line
 from rewardlab.errors import ConfigError, DataError, MissingPackageError
 from rewardlab.types import Completion, FinishReason, Order, Vote, choice_of
 from rewardlab.verdicts.formats import WRITERS
@@ -268,6 +271,19 @@ def test_columns_that_a_run_passes_over(tmp_path: Path) -> None:
     assert "--allow-columns annotator" in str(CliRunner().invoke(app, exports).exception)
     done = CliRunner().invoke(app, [*exports, "--allow-columns", "all"])
     assert done.exit_code == 0 or isinstance(done.exception, MissingPackageError)
+
+
+def test_the_printed_command_names_the_format(data: Path, tmp_path: Path) -> None:
+    """Of texts that are not read as the default format is, the command to score them says how."""
+    [row, *_] = rows_of(data)
+    sample = {"id": row.pair.pair_id, "output": "[[A]]"}
+    result = SimpleNamespace(rows=(sample,), num_samples=1, num_rows=1, num_unmatched=0, template="double_brackets")
+    with patch("rewardlab.benchmarks.recordings.readers.import_recording", return_value=result):
+        arguments = ["bench", "import", "multimodal_rewardbench", "x", "--benchmark", "vl_rewardbench", "--data", str(data)]
+        done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "replay.jsonl")])
+    command = done.output.replace("\n", " ").split("score it: ")[1].split()
+    assert "template=double_brackets" in command
+    assert check_line(app, command) == "bench run"
 
 
 def test_import_from_the_command_line(data: Path, tmp_path: Path) -> None:
