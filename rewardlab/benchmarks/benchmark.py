@@ -12,7 +12,7 @@ from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
 from rewardlab.benchmarks.robustness.run import run_robustness
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings, bench_settings
+from rewardlab.benchmarks.settings import BenchSettings, bench_settings, variant_judge
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError
 
@@ -25,7 +25,8 @@ def run_benchmark(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) 
     if variant in LISTWISE:
         raise ConfigError(f"{settings.benchmark}: has a report of its own; `rewardlab bench run {settings.benchmark}` makes it")
     if variant == "attacked":
-        return run_robustness(replace(settings, benchmark=name), out, num_pairs=settings.limit or NUM_ATTACKED)
+        settings = replace(settings, benchmark=name, judge=variant_judge(settings.judge, variant))
+        return run_robustness(settings, out, num_pairs=settings.limit or NUM_ATTACKED, spent=spent)
     if settings.attacks:
         raise ConfigError(f"--attacks: {name} is not under attack; expected {name}:attacked")
     return run_bench(settings, out, spent=spent)

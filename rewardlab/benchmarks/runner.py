@@ -124,7 +124,7 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
     orders = judge.resolve_orders(settings.judge.orders, settings.judge.votes)
     settings = replace(settings, judge=judge_config(settings.judge, orders=orders))
     _check_stopping(settings, judge)
-    _check_budget(settings, judge)
+    check_budget(settings, judge)
     rows, notes = load_rows(settings, judge)
     return judge_rows(settings, benchmark, judge, rows, notes, out, spent=spent)
 
@@ -198,8 +198,8 @@ def judge_rows(
     return report, rows
 
 
-def _check_budget(settings: BenchSettings, judge: AnyJudge) -> None:
-    """Raises ConfigError where no budget can be kept."""
+def check_budget(settings: BenchSettings, judge: AnyJudge) -> None:
+    """Raise ConfigError if no budget can be kept."""
     if settings.budget == NO_BUDGET:
         return
     if settings.budget.usd is not None and settings.prices == NO_PRICES:
@@ -397,14 +397,16 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
         all_notes.append(unread_format)
     if judge.members:
         scores = replace(scores, confidence=panel_confidence(labeled, clusters))
+    # with its address, which `openai:MODEL` alone does not say: `serve --judge OUT` queries the same endpoint
+    config = settings.judge.model_copy(update={"judge": judge.spec}) if isinstance(judge, ModelJudge) else settings.judge
     report = Report(
         benchmark=benchmark.name,
         command=settings.command,
         data=str(settings.data),
         data_sha256=identity.data,
         judge=identity.judge,
-        judge_config=settings.judge.model_dump(mode="json", exclude_defaults=True),
-        judge_config_hash=settings.judge.hash,
+        judge_config=config.model_dump(mode="json", exclude_defaults=True),
+        judge_config_hash=config.hash,
         template=judge.template_name,
         orders=settings.judge.orders,
         votes=num_votes,

@@ -9,12 +9,12 @@ from typing import Any
 
 from rewardlab.benchmarks.base import Benchmark
 from rewardlab.benchmarks.passes import CONTROLS
-from rewardlab.benchmarks.registry import find_benchmark
+from rewardlab.benchmarks.registry import VARIANTS, find_benchmark
 from rewardlab.benchmarks.requirements import Requirement
 from rewardlab.config.data import NO_BUDGET, NO_PRICES, Budget, Prices
 from rewardlab.config.judge import JUDGE_KEYS, JudgeConfig
 from rewardlab.errors import ConfigError
-from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, check_keys, judge_config
+from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, check_keys, effective_keys, judge_config
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.prompts import load_template, reading_format
 from rewardlab.samplers.failures import MAX_FAILED
@@ -55,6 +55,12 @@ def bench_settings(benchmark: str, data: str | Path, judge: str | JudgeConfig, *
     """Return the settings of a run. ``values``: fields of :class:`BenchSettings`, and keys of the judge. Raise ConfigError."""
     keys = {name: values.pop(name) for name in JUDGE_KEYS if name in values}
     return BenchSettings(benchmark=benchmark, data=Path(data), judge=judge_config(judge, keys), **values)
+
+
+def variant_judge(judge: JudgeConfig, variant: str) -> JudgeConfig:
+    """Return the judge with the defaults of a benchmark's variant for keys that it has and that are not set."""
+    unset = VARIANTS[variant].keys() & effective_keys(judge.judge) - judge.model_fields_set
+    return judge_config(judge, {name: VARIANTS[variant][name] for name in unset})
 
 
 def check_names(name: str, controls: Sequence[str], judge: JudgeConfig) -> Benchmark:

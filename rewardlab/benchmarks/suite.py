@@ -18,10 +18,10 @@ from rewardlab.benchmarks.settings import BenchSettings, check_names
 from rewardlab.config import SuiteConfig
 from rewardlab.config.data import NO_BUDGET
 from rewardlab.config.judge import JUDGE_KEYS, JudgeConfig
-from rewardlab.config.loading import merge
+from rewardlab.config.loading import merge, nest
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import DataError
-from rewardlab.judging.spec import judge_config
+from rewardlab.judging.spec import effective_keys, judge_config
 from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
 
 FAILED, UNREAD = "**failed**", "**no verdict read**"  # in place of an accuracy
@@ -46,9 +46,9 @@ def entry_settings(
 ) -> list[BenchSettings]:
     """Return the settings of each benchmark of a suite whose data is in ``root``.
 
-    A key of the judge is that of ``keys``, else of the benchmark's entry, else of ``judge``; ``shared`` are other fields of
-    :class:`BenchSettings`. Raise DataError that names every missing file, and ConfigError for an unknown benchmark, control or
-    key: before anything is queried.
+    A key of the judge is that of ``keys``, else of the benchmark's entry if it has an effect on this judge, else of ``judge``;
+    ``shared`` are other fields of :class:`BenchSettings`. Raise DataError that names every missing file, and ConfigError for an
+    unknown benchmark, control or key: before anything is queried.
     """
     places = [root / entry.data for entry in suite.benchmarks]
     if missing := [str(place) for place in places if not place.exists()]:
@@ -56,11 +56,12 @@ def entry_settings(
             f"{len(missing)} of {len(places)} data files are not there: {', '.join(missing)}; "
             "see `rewardlab bench prepare --help`"
         )
-    settings = []
+    settings, used = [], effective_keys(judge_config(judge).judge)
     for entry, place in zip(suite.benchmarks, places, strict=True):
         values = entry.model_dump(exclude_unset=True)
         of_judge = {name: values.pop(name) for name in JUDGE_KEYS if name in values}
-        config = judge_config(judge, merge(of_judge, keys or {}))
+        of_judge = {name: value for name, value in of_judge.items() if name in used}
+        config = judge_config(judge, merge(of_judge, nest(keys or {})))
         check_names(entry.benchmark, entry.controls, config)
         values |= {"data": place, "images": root / entry.images if entry.images else None, "seed": suite.seed}
         settings.append(BenchSettings(**{**values, "judge": config, **shared}))

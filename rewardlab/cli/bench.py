@@ -7,15 +7,15 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from rewardlab.benchmarks.recordings import FORMS
-from rewardlab.benchmarks.registry import LISTWISE, PACKAGED, VARIANTS, split_variant
-from rewardlab.cli.commands import command
+from rewardlab.benchmarks.registry import LISTWISE, PACKAGED, split_variant
+from rewardlab.cli.commands import command, field_default
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import (
     AllowColumns,
@@ -32,7 +32,9 @@ from rewardlab.cli.options import (
     columns_of,
     judge_of,
     parse_budget,
+    parse_judge_keys,
     parse_prices,
+    refuse_run_keys,
 )
 from rewardlab.errors import ConfigError
 from rewardlab.processes import command_line
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 
 
 ROWS = "Rows"  # a panel of options
+# Options of `bench run` that `rewardbench2:choice` and `:ratings` have.
+OF_PROTOCOLS = ("benchmark", "overrides", "judge", "out", "votes", "data", "limit", "seed", "max_failed")
 
 if TYPE_CHECKING:
     from rewardlab.benchmarks.base import Row
@@ -177,7 +181,7 @@ def bench_run(options: RunOptions) -> None:
 
     name, variant = split_variant(options.benchmark)
     data = options.data or prepared_data(name)
-    judge = judge_of(options.judge, options.overrides, options.votes, **default_keys(options.judge, variant))
+    judge = judge_of(options.judge, options.overrides, options.votes)
     if variant in LISTWISE:
         run_protocol(options, variant, judge, data)
         return
@@ -201,16 +205,6 @@ def bench_run(options: RunOptions) -> None:
     )
     report, rows = run_benchmark(settings, options.out)
     show_run(report, rows, options.out, as_json=options.as_json, all_judgments=options.all_judgments)
-
-
-def default_keys(judge: str, variant: str) -> dict[str, Any]:
-    """Return the defaults of a variant, as far as they have an effect on the judge."""
-    if not variant:
-        return {}
-    from rewardlab.judging.spec import effective_keys, judge_config
-
-    used = effective_keys(judge_config(judge).judge)
-    return {name: value for name, value in VARIANTS[variant].items() if name in used}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,12 +233,12 @@ def bench_suite(options: SuiteOptions) -> None:
     if no verdict could be read in any answer about one of the benchmarks.
     """
     from rewardlab.benchmarks.suite import entry_settings, is_unread, run_suite
-    from rewardlab.config import SuiteConfig, load_config, parse_overrides
+    from rewardlab.config import SuiteConfig, load_config
 
     config = load_config(SuiteConfig, options.suite)
     shared: dict[str, Any] = {"limit": options.limit} if options.limit else {}
     shared |= {"prices": parse_prices(options.price), "budget": parse_budget(options.budget_usd, options.budget_tokens)}
-    keys = parse_overrides(options.overrides or ())
+    keys = parse_judge_keys(options.overrides)
     settings = entry_settings(config, options.root, options.judge, keys, command=command_line(), **shared)
     text, reports = run_suite(config, settings, options.out)
     typer.echo(text)
@@ -258,12 +252,20 @@ def bench_suite(options: SuiteOptions) -> None:
 
 
 def run_protocol(options: RunOptions, protocol: str, config: JudgeConfig, data: Path) -> None:
-    """Run RewardBench 2 by one of its own protocols: one of four at once, or every answer rated alone."""
+    """Run RewardBench 2 by one of its own protocols: one of four at once, or every answer rated alone. Raise ConfigError for an
+    option or a key of the judge that these protocols do not have."""
     from rewardlab.benchmarks.report_model import NOT_ONE_VERDICT
     from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, listwise_markdown, run_listwise
+    from rewardlab.benchmarks.settings import variant_judge
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.spec import JudgeSpec, judge_config
 
+    given = [field.name for field in fields(options) if getattr(options, field.name) != field_default(field)]
+    if unused := [f"--{name.removeprefix('as_').replace('_', '-')}" for name in given if name not in OF_PROTOCOLS]:
+        raise ConfigError(f"{', '.join(unused)}: {options.benchmark} has a report of its own without them; leave out")
+    config = refuse_run_keys(variant_judge(config, protocol))
+    if (config.votes or 1) > 1:
+        raise ConfigError(f"votes={config.votes}: {options.benchmark} has one answer of each prompt; leave out")
     spec = JudgeSpec.parse(config.judge)
     if spec.by_probability or spec.verifies:
         raise ConfigError(

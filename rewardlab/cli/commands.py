@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, Field, fields
 from typing import Any, TypeVar, get_type_hints
 
 import typer
@@ -36,12 +36,17 @@ def command(app: typer.Typer, name: str, **settings: Any) -> Callable[[Callable[
     return register
 
 
+def field_default(field: Field[Any]) -> Any:
+    """Return the default of a dataclass's field, MISSING if it has none."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
+
+
 def signature_of(record: type) -> inspect.Signature:
     """Return the signature of a function that takes the fields of a dataclass by keyword."""
     hints = get_type_hints(record, include_extras=True)
     parameters = []
     for field in fields(record):
-        default = field.default if field.default_factory is MISSING else field.default_factory()
+        default = field_default(field)
         parameters.append(
             inspect.Parameter(
                 field.name,

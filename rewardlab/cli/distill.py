@@ -26,6 +26,7 @@ from rewardlab.cli.options import (
     app,
     columns_of,
     judge_of,
+    parse_judge_keys,
     refuse_run_keys,
 )
 from rewardlab.errors import ConfigError
@@ -170,6 +171,8 @@ def self_distill_command(
     from rewardlab.judging.spec import judge_video_policy
 
     config = refuse_run_keys(judge_of(judge, overrides))
+    if "votes" in parse_judge_keys(overrides):
+        raise ConfigError("votes: --samples says how many judgments of a pair are sampled; leave out")
     policy, names = judge_video_policy(config.judge), columns_of(allow_columns)
     pairs = read_pairs(data, images=images, policy=policy, allow_columns=names)[:limit]
     judge_model = open_generative_judge(config)
@@ -206,10 +209,12 @@ def steps_command(
     from rewardlab.data.pairs import read_pairs
     from rewardlab.distill.step_labels import label_steps
     from rewardlab.judging.engines import open_generative_judge
-    from rewardlab.judging.spec import judge_video_policy
+    from rewardlab.judging.spec import judge_config, judge_video_policy
 
     settings = load_config(StepsConfig, config, parse_overrides(overrides or ()), source=source, seed=seed)
-    config_of_judge = judge_of(judge, (), batch_size=settings.batch_size)
+    config_of_judge = judge_of(judge, ())
+    if "batch_size" in settings.model_fields_set or "batch_size" not in config_of_judge.model_fields_set:
+        config_of_judge = judge_config(config_of_judge, batch_size=settings.batch_size)
     policy, names = judge_video_policy(config_of_judge.judge), columns_of(allow_columns)
     pairs = read_pairs(data, images=images, policy=policy, allow_columns=names)[:limit]
     opened = open_generative_judge(config_of_judge)

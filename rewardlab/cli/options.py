@@ -183,24 +183,30 @@ BudgetTokens = Annotated[
 ]
 
 
-def judge_of(judge: str, keys: Sequence[str] | None, votes: int | None = None, **defaults: Any) -> JudgeConfig:
-    """Return the judge that ``--judge``, KEY=VALUE and ``--votes`` describe; ``defaults`` are other defaults of its keys. Raise
-    ConfigError for what is none, and for a key that is set twice."""
-    from rewardlab.config.loading import parse_overrides
+def judge_of(judge: str, keys: Sequence[str] | None, votes: int | None = None) -> JudgeConfig:
+    """Return the judge that ``--judge``, KEY=VALUE and ``--votes`` describe. Raise ConfigError for anything else, and for a key
+    that is set twice."""
     from rewardlab.judging.spec import judge_config
+
+    return judge_config(judge, parse_judge_keys(keys, votes))
+
+
+def parse_judge_keys(keys: Sequence[str] | None, votes: int | None = None) -> dict[str, Any]:
+    """Return the keys of a judge that KEY=VALUE and ``--votes`` set. Raise ConfigError for a key that is set twice, such as
+    ``judge``, which ``--judge`` sets."""
+    from rewardlab.config.loading import parse_overrides
 
     changes = parse_overrides(keys or ())
     if "judge" in changes or ("votes" in changes and votes is not None):
         name = "judge" if "judge" in changes else "votes"
         raise ConfigError(f"{name} is set twice, by {name}=... and by --{name}; give one of them")
-    if votes is not None:
-        changes["votes"] = votes
-    return judge_config(judge, {**defaults, **changes})
+    return changes if votes is None else changes | {"votes": votes}
 
 
 def refuse_run_keys(config: JudgeConfig) -> JudgeConfig:
     """Return the config. Raise ConfigError for a key that only a benchmark run or an endpoint uses."""
-    if unused := sorted(config.changed & {"orders", "policy", "stop_error"}):
+    unused = sorted(config.changed & {"orders", "policy", "stop_error"})
+    if unused and (unused, config.orders) != (["orders"], "both"):  # a run's config says both
         raise ConfigError(f"{', '.join(unused)}: this command judges both orders and counts all votes; leave out")
     return config
 

@@ -13,7 +13,7 @@ import typer
 import yaml
 
 from rewardlab.cli.commands import command
-from rewardlab.cli.options import SERVING, JudgeKeys, JudgeOption, Votes, app
+from rewardlab.cli.options import SERVING, JudgeKeys, JudgeOption, Votes, app, parse_judge_keys
 from rewardlab.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,8 +35,12 @@ def judge_defaults(path: Path | None) -> dict[str, Any]:
 
     given = {} if path is None else {name.replace("-", "_"): value for name, value in _read(path).items()}
     variables = {name: os.environ.get(f"{SERVE_PREFIX}_{name.upper()}") for name in JUDGE_KEYS}
-    given |= {name: read_yaml(text) for name, text in variables.items() if text is not None}
-    return {name: value for name, value in given.items() if name in JUDGE_KEYS and name != "votes"}
+    for name, text in variables.items():
+        try:
+            given |= {} if text is None else {name: read_yaml(text)}
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{SERVE_PREFIX}_{name.upper()}={text}: the value is not valid YAML ({error})") from error
+    return {name: value for name, value in given.items() if name in JUDGE_KEYS}
 
 
 def read_settings(context: typer.Context, path: Optional[Path]) -> Optional[Path]:
@@ -68,8 +72,10 @@ def read_settings(context: typer.Context, path: Optional[Path]) -> Optional[Path
 
 
 def _read(path: Path) -> dict[str, Any]:
+    from rewardlab.config.loading import read_yaml
+
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = read_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"--config {path}: cannot be read ({error})") from error
     if not isinstance(settings, dict):
@@ -365,7 +371,7 @@ def serve_judge(options: ServeOptions) -> None:
     """
     if options.log_format != "json":
         typer.echo(f"opening {options.judge_file or options.judge}; the server is ready when it names its address", err=True)
-    from rewardlab.config.loading import parse_overrides
+    from rewardlab.config.loading import merge, nest
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.spec import judge_config
     from rewardlab.samplers.base import Replicas
@@ -388,8 +394,9 @@ def serve_judge(options: ServeOptions) -> None:
         raise ConfigError(
             "--judge-file and --replicas: replicas cannot be replaced while the server runs; leave one of them out"
         )
-    keys = {**judge_defaults(options.config), **parse_overrides(options.overrides or ())}
-    keys |= {} if options.votes is None else {"votes": options.votes}
+    defaults = judge_defaults(options.config)
+    votes = None if options.votes == defaults.get("votes") else options.votes  # else --votes has the default
+    keys = merge(nest(defaults), nest(parse_judge_keys(options.overrides, votes)))
     replicas = Replicas(options.replicas, options.replica_gpus) if options.replicas else None
 
     def open_judge(named: str) -> GenerativeJudge:
@@ -425,7 +432,7 @@ def _served(config: JudgeConfig) -> JudgeConfig:
         raise ConfigError(f"orders={config.orders}: an endpoint shows every pair in both orders; serve it with orders=both")
     if (config.votes or 1) > MOST_VOTES:
         raise ConfigError(f"votes={config.votes}: expected at most {MOST_VOTES} samples in each order")
-    return config
+    return config.model_copy(update={"orders": "both"})
 
 
 def _server_options(options: ServeOptions, limits: Limits) -> ServerOptions:

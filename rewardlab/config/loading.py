@@ -86,6 +86,8 @@ def nest(values: Mapping[str, Any], where: str = "options") -> dict[str, Any]:
     """Return ``{"a": {"b": 0}}`` for ``{"a.b": 0}``. Raise ConfigError for a key that is set twice, as in ``a`` and ``a.b``."""
     nested: dict[str, Any] = {}
     for key, value in values.items():
+        if not isinstance(key, str):
+            raise ConfigError(f"{where}: the key {key!r} is not text; expected a name, such as {str(key)!r} in quotes")
         inner = nest(value, where) if isinstance(value, Mapping) else value
         *above, last = key.split(".")
         place = nested

@@ -62,9 +62,10 @@ def open_async_judge(judge: str | JudgeConfig, **options: Any) -> AsyncJudge:
 class SyncJudge:
     """A judge to ask. Each method waits for the answer; :class:`AsyncJudge` has the same ones for asyncio.
 
-    Every comparison is made in both orders, ``votes`` times in each. Images are paths, encoded bytes, PIL images, data URLs or
-    allowed URLs; videos paths or bytes. All methods raise DataError or MediaError for what cannot be judged, and EndpointError
-    where no vote at all was answered: a key that is refused, a model that is not there, a server that is down.
+    Every comparison is made in both orders, ``votes`` times in each (default: as the judge's config says, else once). Images
+    are paths, encoded bytes, PIL images, data URLs or allowed URLs; videos paths or bytes. All methods raise DataError or
+    MediaError for what cannot be judged, and EndpointError where no vote at all was answered: a key that is refused, a model
+    that is not there, a server that is down.
     """
 
     def __init__(self, engine: ModelJudge, urls: AllowedUrls | None = None, video_policy: VideoPolicy | None = None) -> None:
@@ -90,7 +91,7 @@ class SyncJudge:
         images: Sequence[Any] = (),
         videos: Sequence[Any] = (),
         frames: int = FRAMES,
-        votes: int = 1,
+        votes: int | None = None,
         seed: int = 0,
     ) -> ComparisonResult:
         """Return which of two responses is better. A video is shown after the images, as at most ``frames`` frames or as the
@@ -99,20 +100,20 @@ class SyncJudge:
         return self.compare_many([row], frames=frames, votes=votes, seed=seed)[0]
 
     def compare_many(
-        self, pairs: Iterable[PairInput], *, frames: int = FRAMES, votes: int = 1, seed: int = 0
+        self, pairs: Iterable[PairInput], *, frames: int = FRAMES, votes: int | None = None, seed: int = 0
     ) -> list[ComparisonResult]:
         """Return the result of each pair, in one call of the engine. A pair is a PreferencePair, or a row with the columns of a
         data file, of which ``question`` and ``responses`` are required.
 
         Where some pairs were answered and others were not, nothing is raised: ``result.failed`` says so of a pair.
         """
-        _check_votes(votes)
+        num_votes = self._num_votes(votes)
         how: dict[str, Any] = {"frames": frames, "policy": self._video_policy}
         checked = [pair_of(pair, n, self._urls, **how) for n, pair in enumerate(pairs)]
         if not checked:
             return []
         orders = [BOTH_ORDERS] * len(checked)
-        judgments = self.engine.compare_many(checked, orders=orders, num_votes=votes, seed=seed)
+        judgments = self.engine.compare_many(checked, orders=orders, num_votes=num_votes, seed=seed)
         check_answers(judgments, self.spec)
         return [ComparisonResult.of(pair, judged) for pair, judged in zip(checked, judgments, strict=True)]
 
@@ -124,14 +125,14 @@ class SyncJudge:
         images: Sequence[Any] = (),
         plan: str = "adaptive",
         budget: int | None = None,
-        votes: int = 1,
+        votes: int | None = None,
         seed: int = 0,
     ) -> Ranking:
         """Return the ranking of two or more responses: ``best`` is the index of the best one, None where several share the
         first place. ``plan`` says which are compared (:mod:`rewardlab.judging.ranking`), ``budget`` how many at most."""
-        group = self._group(question, responses, images, votes)
+        group = self._group(question, responses, images)
         judge = _Answering(self.engine)
-        [game] = play_many(judge, [group], plan=plan, budget=budget, num_votes=votes, seed=seed)
+        [game] = play_many(judge, [group], plan=plan, budget=budget, num_votes=self._num_votes(votes), seed=seed)
         return game.ranking
 
     def rewards(
@@ -143,7 +144,7 @@ class SyncJudge:
         strategy: str = "all_pairs",
         anchor: str | None = None,
         budget: int | None = None,
-        votes: int = 1,
+        votes: int | None = None,
         seed: int = 0,
     ) -> list[float | None]:
         """Return a reward for each response, by the rule of a served judge's ``/v1/rewards``: the net win rate over its
@@ -153,14 +154,16 @@ class SyncJudge:
         """
         if (strategy == "anchor") != (anchor is not None):
             raise ConfigError("the strategy anchor needs an anchor, and no other takes one")
-        group = self._group(question, responses, images, votes, anchor)
+        group = self._group(question, responses, images, anchor)
         judge = _Answering(self.engine)
-        return reward_group(judge, group, strategy=strategy, budget=budget, num_votes=votes, seed=seed).rewards
+        return reward_group(judge, group, strategy=strategy, budget=budget, num_votes=self._num_votes(votes), seed=seed).rewards
 
-    def _group(
-        self, question: str, responses: Sequence[str], images: Sequence[Any], votes: int, anchor: str | None = None
-    ) -> Candidates:
-        _check_votes(votes)
+    def _num_votes(self, votes: int | None) -> int:
+        """Return how many votes to sample in each order: those of a call, else those of the judge's config, else one."""
+        _check_votes(num := (self.engine.config.votes or 1) if votes is None else votes)
+        return num
+
+    def _group(self, question: str, responses: Sequence[str], images: Sequence[Any], anchor: str | None = None) -> Candidates:
         group = candidates_of_texts(question, responses, images=images, urls=self._urls)
         if anchor is not None:
             group = replace(group, responses=(*group.responses, anchor))
@@ -221,7 +224,7 @@ class AsyncJudge:
         images: Sequence[Any] = (),
         videos: Sequence[Any] = (),
         frames: int = FRAMES,
-        votes: int = 1,
+        votes: int | None = None,
         seed: int = 0,
     ) -> ComparisonResult:
         """Return what :meth:`SyncJudge.compare` does."""
@@ -229,7 +232,7 @@ class AsyncJudge:
         return await self._call(self._judge.compare, question, responses, **options)
 
     async def compare_many(
-        self, pairs: Iterable[PairInput], *, frames: int = FRAMES, votes: int = 1, seed: int = 0
+        self, pairs: Iterable[PairInput], *, frames: int = FRAMES, votes: int | None = None, seed: int = 0
     ) -> list[ComparisonResult]:
         """Return what :meth:`SyncJudge.compare_many` does."""
         return await self._call(self._judge.compare_many, pairs, frames=frames, votes=votes, seed=seed)
@@ -242,7 +245,7 @@ class AsyncJudge:
         images: Sequence[Any] = (),
         plan: str = "adaptive",
         budget: int | None = None,
-        votes: int = 1,
+        votes: int | None = None,
         seed: int = 0,
     ) -> Ranking:
         """Return what :meth:`SyncJudge.rank` does."""
@@ -258,7 +261,7 @@ class AsyncJudge:
         strategy: str = "all_pairs",
         anchor: str | None = None,
         budget: int | None = None,
-        votes: int = 1,
+        votes: int | None = None,
         seed: int = 0,
     ) -> list[float | None]:
         """Return what :meth:`SyncJudge.rewards` does."""

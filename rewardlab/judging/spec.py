@@ -7,6 +7,7 @@ This is the only parser of it, and :func:`spec_help` the only explanation. An en
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Mapping
@@ -153,29 +154,41 @@ def judge_config(named: str | JudgeConfig, keys: Mapping[str, Any] | None = None
     """Return the config of a judge, with ``keys`` and ``more`` over it.
 
     ``named``: a specification, a YAML file with the keys of :class:`JudgeConfig`, the folder of a benchmark run (its judge), or
-    a config. Raise ConfigError for anything else, and for a key or value that a judge does not have.
+    a config. Write ``./demo`` for a folder whose name is a specification. Raise ConfigError for anything else, and for a key or
+    value that a judge does not have.
     """
     from rewardlab.config.judge import JudgeConfig  # pydantic, which reading a name does not need
-    from rewardlab.config.loading import load_config
+    from rewardlab.config.loading import load_config, merge, nest
 
-    changes = {**(keys or {}), **more}
+    changes = nest({**(keys or {}), **more})
     if isinstance(named, JudgeConfig):
-        return load_config(JudgeConfig, None, named.model_dump(exclude_unset=True) | changes)
+        return load_config(JudgeConfig, None, merge(named.model_dump(exclude_unset=True), changes))
     if not isinstance(named, str):
         raise ConfigError(f"{named!r} is no name of a judge; give its name, as openai:gpt-4o, which is the spec of a judge")
     path = Path(named)
     if path.suffix in (".yaml", ".yml") and ":" not in named:
         return load_config(JudgeConfig, path, changes)
-    if (path / "report.json").is_file():
-        return load_config(JudgeConfig, None, _config_of_run(path) | changes)
+    if not _is_spec(named) and (path / "report.json").is_file():
+        return load_config(JudgeConfig, None, merge(_config_of_run(path), changes))
     return load_config(JudgeConfig, None, {"judge": named, **changes})
 
 
-def _config_of_run(folder: Path) -> dict[str, Any]:
-    from rewardlab.config.loading import load_yaml
+def _is_spec(text: str) -> bool:
+    try:
+        JudgeSpec.parse(text, *OTHERS)
+    except ConfigError:
+        return False
+    return True
 
-    report = load_yaml(folder / "report.json")  # JSON is YAML
-    if not isinstance(report.get("judge_config"), dict):
+
+def _config_of_run(folder: Path) -> dict[str, Any]:
+    try:
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"{folder}/report.json: cannot be read ({error}); expected a report of `rewardlab bench run`"
+        ) from error
+    if not isinstance(report, dict) or not isinstance(report.get("judge_config"), dict):
         raise ConfigError(f"{folder}/report.json: has no judge_config; expected the report of `rewardlab bench run`")
     return dict(report["judge_config"])
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from rewardlab.errors import ConfigError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import probability_judge_of
-from rewardlab.judging.spec import JudgeSpec
+from rewardlab.judging.spec import JudgeSpec, judge_config
 from rewardlab.samplers.base import VLLM
 from rewardlab.serving.auth import file_stamp
 from rewardlab.serving.jobs import EngineThread, JudgeEngine
@@ -43,7 +43,7 @@ class JudgeFile:
                 name = file.read(MOST_BYTES).decode().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--judge-file {self._path}: cannot be read ({error}); expected the name of a judge") from error
-        JudgeSpec.parse(name)
+        _engine(name)
         return name
 
     def read_or(self, name: str) -> str:
@@ -90,10 +90,14 @@ class JudgeFile:
             raise
 
 
+def _engine(name: str) -> str:
+    return JudgeSpec.parse(judge_config(name).judge).engine
+
+
 def refuse_another_engine(name: str, before: GenerativeJudge) -> None:
     """Raise ConfigError, before anything is opened, for a judge of another engine than ``before``, and for vLLM, which occupies
     the GPU."""
-    old, new = JudgeSpec.parse(before.spec).engine, JudgeSpec.parse(name).engine
+    old, new = JudgeSpec.parse(before.spec).engine, _engine(name)
     if VLLM in (old, new) or old != new:
         raise ConfigError(
             f"a judge of the engine {new} cannot replace one of {old} while the server runs: hf: judges follow hf: judges, and "

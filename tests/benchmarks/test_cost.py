@@ -17,6 +17,7 @@ from rewardlab.cli import main
 from rewardlab.config.data import NO_PRICES, Budget, Prices
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.judging.spec import judge_config
 from tests.support.openai_server import ChatServer, chat_server
 from tests.support.shell import run_main
 
@@ -41,6 +42,17 @@ def bench(url: str, data: Path, out: Path, **changes: Any) -> Report:
         **changes,
     }
     return run_bench(bench_settings("pairs", data, f"openai:m@{url}", **values), out)[0]
+
+
+def test_the_address_is_in_the_judge_of_a_report(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What serves the run later queries the endpoint that was measured, wherever OPENAI_BASE_URL points then."""
+    with chat_server(ChatServer(usage=USAGE)) as url:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        settings = bench_settings("pairs", data, "openai:m", controls=(), max_tokens=16, limit=2)
+        report = run_bench(settings, tmp_path / "run")[0]
+        monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
+        served = judge_config(str(tmp_path / "run"))
+        assert (served.judge, served.hash) == (f"openai:m@{url}", report.judge_config_hash)
 
 
 def test_the_cost_is_the_servers(data: Path, tmp_path: Path) -> None:

@@ -323,6 +323,22 @@ def test_random_choices_score_a_quarter(tmp_path: Path) -> None:
     assert low <= 0.25 <= high
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--require", "accuracy>=0.7", "--budget-usd", "5"), "--require, --budget-usd: rewardbench2:choice has a report"),
+        (("--json",), "--json: rewardbench2:choice has a report"),
+        (("--votes", "3"), "votes=3: rewardbench2:choice has one answer of each prompt"),
+        (("orders=given",), "orders: this command"),
+    ],
+)
+def test_options_without_an_effect(data: Path, tmp_path: Path, options: tuple[str, ...], sentence: str) -> None:
+    command = ["bench", "run", "rewardbench2:choice", "--data", str(data), "--judge", "openai:m@http://127.0.0.1:9/v1"]
+    done = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "o"), *options])
+    assert sentence in str(done.exception)
+    assert not (tmp_path / "o").exists()
+
+
 def test_by_the_command_with_a_real_model(tiny_checkpoint: Path, data: Path, tmp_path: Path) -> None:
     """An untrained one says nothing that can be read: no best response, a choice that is invalid throughout, both counted."""
     judge = f"hf:{tiny_checkpoint}"

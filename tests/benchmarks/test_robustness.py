@@ -27,7 +27,7 @@ from rewardlab.benchmarks.requirements import check_report, parse_requirement
 from rewardlab.benchmarks.robustness import run as robustness_run
 from rewardlab.benchmarks.robustness.run import Case, cases_of, figures_of, robustness_of, run_robustness
 from rewardlab.benchmarks.runner import run_bench
-from rewardlab.benchmarks.settings import BenchSettings, bench_settings
+from rewardlab.benchmarks.settings import BenchSettings, bench_settings, variant_judge
 from rewardlab.cli import main
 from rewardlab.data.attacks.families import attacked_pairs, families_of
 from rewardlab.data.judgments import read_judged
@@ -35,6 +35,7 @@ from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.data.votes import read_votes
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.spec import judge_config
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import (
@@ -365,6 +366,31 @@ def test_the_command(pairs_file: Path, tmp_path: Path) -> None:
     refused = run_main(main, "bench", "run", "pairs", *common[:4], "--out", tmp_path / "x", "--require", "right_unseen<=0.6")
     assert refused.returncode == 2
     assert "is a figure of a run under attack" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--budget-tokens", "100"), "a budget is kept of an openai: judge"),
+        (("--budget-usd", "1"), "--budget-usd needs --price"),
+        (("--controls", "other"), "--controls other: a run under attack has none"),
+        (("temperature=0.5",), "temperature would have no effect on this judge"),
+        (("policy=majority",), "policy=majority is for endpoints"),
+    ],
+)
+def test_options_without_an_effect(pairs_file: Path, tmp_path: Path, options: tuple[str, ...], sentence: str) -> None:
+    common = ("--data", pairs_file, "--judge", "baseline:longest", "--limit", "2", "--out", tmp_path / "run")
+    done = run_main(main, "bench", "run", "pairs:attacked", *common, *options)
+    assert done.returncode == 2
+    assert sentence in " ".join(done.stderr.split())
+
+
+def test_the_temperature_of_a_run_under_attack() -> None:
+    """It is 0 unless the judge says otherwise, by whatever door; a judge without a temperature has none."""
+    said = {"temperature": 0.7}
+    assert variant_judge(judge_config("demo"), "attacked").temperature == 0
+    assert variant_judge(judge_config("demo", said), "attacked").temperature == 0.7
+    assert variant_judge(judge_config("http://127.0.0.1:9"), "attacked") == judge_config("http://127.0.0.1:9")
 
 
 def test_what_is_refused(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

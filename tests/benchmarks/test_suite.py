@@ -71,6 +71,16 @@ def test_a_suite(demo_pairs: Any, tmp_path: Path) -> None:
     assert CliRunner().invoke(app, [*command, str(tmp_path / "out")]).exit_code == 0
 
 
+@pytest.mark.parametrize("judge", ["baseline:longest", "http://127.0.0.1:9"])
+def test_a_judge_without_the_keys_of_an_entry(judge: str, tmp_path: Path) -> None:
+    """A suite is for any judge: one with a sampling of its own is measured, too."""
+    (tmp_path / "a.parquet").touch()
+    entry = {"benchmark": "pairs", "data": "a.parquet", "temperature": 0.2, "max_tokens": 9, "votes": 2}
+    suite = SuiteConfig.model_validate({"title": "T", "benchmarks": [entry]})
+    [settings] = entry_settings(suite, tmp_path, judge)
+    assert (settings.judge.changed, settings.judge.votes) == ({"votes"}, 2)
+
+
 def test_what_is_missing(tmp_path: Path) -> None:
     """All of it, before anything runs; an unknown key is an error."""
     suite = SuiteConfig(title="x", benchmarks=({"benchmark": "pairs", "data": "a"}, {"benchmark": "pairs", "data": "b"}))

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from rewardlab.cli import main
-from rewardlab.cli.serve import ServeOptions, _application, _served, _server_options
+from rewardlab.cli.options import judge_of, refuse_run_keys
+from rewardlab.cli.serve import ServeOptions, _application, _served, _server_options, judge_defaults
 from rewardlab.config.judge import JUDGE_KEYS, JudgeConfig
 from rewardlab.data.images import to_data_url
 from rewardlab.data.pairs import write_parquet
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.errors import ConfigError
+from rewardlab.judging.api import open_judge
 from rewardlab.judging.engines import open_generative_judge, open_model_judge
 from rewardlab.judging.spec import judge_config
 from rewardlab.serving.limits import Limits
@@ -135,3 +137,79 @@ def test_a_key_that_is_set_twice() -> None:
     )
     assert done.returncode == 2
     assert "votes is set twice" in done.stderr
+
+
+def write_run(folder: Path, **keys: Any) -> Path:
+    """Write what a judge by the folder of a run is read from."""
+    folder.mkdir()
+    (folder / "report.json").write_text(json.dumps({"judge_config": {"judge": ENDPOINT, "orders": "both", **keys}}))
+    return folder
+
+
+def test_keys_over_those_of_a_run(tmp_path: Path) -> None:
+    """A key within ``body`` changes alone, over a run and a config as over a file."""
+    run = write_run(tmp_path / "run", body={"verbosity": "low", "top_k": 5})
+    judge = judge_of(str(run), ["body.verbosity=high"])
+    assert judge.body == {"verbosity": "high", "top_k": 5}
+    assert judge_config(judge, {"body.top_k": 6}).body == {"verbosity": "high", "top_k": 6}
+
+
+def test_a_folder_that_is_called_like_a_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "demo")
+    monkeypatch.chdir(tmp_path)
+    assert (judge_config("demo").judge, judge_config("./demo").judge) == ("demo", ENDPOINT)
+
+
+def test_a_run_names_the_judge_of_every_command(tmp_path: Path) -> None:
+    """Its config says both orders, which `judge` and `rank` use anyhow; others are refused."""
+    run = write_run(tmp_path / "run", votes=3)
+    assert refuse_run_keys(judge_of(str(run), ())).votes == 3
+    with pytest.raises(ConfigError, match="orders: this command judges both orders"):
+        refuse_run_keys(judge_of(str(run), ["orders=given"]))
+    with pytest.raises(ConfigError, match="orders, stop_error: this command"):
+        refuse_run_keys(judge_of(str(run), ["stop_error=0.1"]))
+
+
+def test_votes_of_a_config_count_in_python(tmp_path: Path) -> None:
+    judge = open_judge("demo", votes=2, max_tokens=4)
+    assert [len(judge.compare("q", ["a", "b"], votes=votes).votes) for votes in (None, 1)] == [4, 2]
+
+
+@pytest.mark.parametrize("command", [("serve",), ("bench", "suite", "eval/quickstart.yaml", "--root", ".", "--out", "x")])
+def test_a_second_judge_is_refused(command: tuple[str, ...]) -> None:
+    done = run_main(main, *command, "--judge", "demo", "judge=openai:m@http://127.0.0.1:9/v1")
+    assert done.returncode == 2
+    assert "judge is set twice, by judge=... and by --judge" in done.stderr
+
+
+def test_the_votes_of_an_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KEY=VALUE overrides the file and the variable; only --votes beside it is a second one."""
+    done = run_main(main, "serve", "--judge", "demo", "--votes", "5", "votes=99")
+    assert "votes is set twice" in done.stderr
+    path = tmp_path / "serve.yaml"
+    path.write_text("votes: 5\n")
+    done = run_main(main, "serve", "--judge", "demo", "--config", path, "votes=99")
+    assert "votes=99: expected at most 64 samples" in done.stderr
+    monkeypatch.setenv("REWARDLAB_SERVE_VOTES", "98")
+    assert "votes=99" in run_main(main, "serve", "--judge", "demo", "votes=99").stderr
+    assert "votes=98" in run_main(main, "serve", "--judge", "demo", "--config", path).stderr
+
+
+def test_keys_of_a_served_judge_are_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read as KEY=VALUE is, from a file as from a variable; what is no YAML is a sentence."""
+    path = tmp_path / "serve.yaml"
+    path.write_text("temperature: 5e-1\nbody: {mode: on}\n")
+    assert judge_defaults(path) == {"temperature": 0.5, "body": {"mode": "on"}}
+    monkeypatch.setenv("REWARDLAB_SERVE_BODY", "{a: ")
+    with pytest.raises(ConfigError, match=r"REWARDLAB_SERVE_BODY=\{a: : the value is not valid YAML"):
+        judge_defaults(path)
+
+
+def test_a_key_that_is_no_text() -> None:
+    with pytest.raises(ConfigError, match="the key 50256 is not text; expected a name, such as '50256' in quotes"):
+        judge_of(ENDPOINT, ["body={logit_bias: {50256: -100}}"])
+
+
+def test_one_hash_at_an_endpoint_as_in_a_report() -> None:
+    """Orders that are not named are both, in a report as at an endpoint."""
+    assert _served(JudgeConfig.of("demo")).hash == judge_config("demo", orders="both").hash

@@ -175,6 +175,19 @@ def test_the_file_is_followed(tmp_path: Path) -> None:
         assert winner(client.post("/v1/rewards", json=GROUP).json()) == "blue"
 
 
+def test_the_file_names_what_the_option_takes(tmp_path: Path) -> None:
+    """The folder of a run, or a YAML of a judge's keys."""
+    named = tmp_path / "red.yaml"
+    named.write_text("judge: hf:red\ntemperature: 0\n")
+    path = tmp_path / "judge"
+    path.write_text(f"{named}\n")
+    assert JudgeFile(path, lambda name: judge_naming(name)).read() == str(named)
+    refuse_another_engine(str(named), judge_naming("red"))
+    named.write_text("judge: openai:m@http://127.0.0.1:9/v1\n")
+    with pytest.raises(ConfigError, match="of the engine openai cannot replace one of hf"):
+        refuse_another_engine(str(named), judge_naming("red"))
+
+
 def test_judges_of_another_kind_are_refused() -> None:
     """An engine, before it is opened; a scale of rewards that the server was not started for."""
     red = judge_naming("red")

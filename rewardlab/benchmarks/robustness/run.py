@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, Row
-from rewardlab.benchmarks.registry import find_benchmark
-from rewardlab.benchmarks.report_model import Report
+from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
 from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, JudgmentShare, Robustness
 from rewardlab.benchmarks.rows import load_rows
-from rewardlab.benchmarks.runner import Extra, judge_rows, open_any_judge
-from rewardlab.benchmarks.settings import BenchSettings
+from rewardlab.benchmarks.runner import Extra, check_budget, judge_rows, open_any_judge
+from rewardlab.benchmarks.settings import BenchSettings, check_names
 from rewardlab.data.attacks.families import AttackedPair, Family, Kind, Opponent, attacked_pairs, families_of, needs_pictures
 from rewardlab.data.votes import ATTACKS
 from rewardlab.errors import ConfigError, DataError
@@ -201,7 +200,7 @@ CLEAN, UNLABELLED = "pairs as they are", "pairs without a better answer"  # pass
 MOST_BYTES = 4 << 30  # of edited pictures, which are all in memory
 
 
-def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int) -> tuple[Report, list[Row]]:
+def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int, spent: Cost = NO_COST) -> tuple[Report, list[Row]]:
     """Judge ``num_pairs`` pairs of a benchmark, drawn by the seed, and what each family makes of them, in both orders.
 
     The report's accuracy is of the attacked pairs that have a better answer, its groups are the families;
@@ -212,12 +211,16 @@ def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int) -> tup
     query = settings.judge
     if (query.votes or 1) > 1 or query.orders not in ("auto", "both") or query.stop_error is not None:
         raise ConfigError("votes, orders, stop_error: pairs under attack are judged once, in both orders; leave out")
+    if others := sorted(set(settings.controls) - {"blank"}):  # the default of other runs
+        raise ConfigError(f"--controls {','.join(others)}: a run under attack has none; leave out")
+    benchmark = check_names(settings.benchmark, (), query)
     settings = replace(settings, judge=judge_config(settings.judge, votes=1, orders="both"))
     settings = replace(settings, controls=(), limit=None)
     chosen = families_of(settings.attacks)
     judge = open_any_judge(settings)
     if judge.is_recording:
         raise ConfigError(f"{settings.judge.judge!r} has no votes on attacked pairs; name the judge itself")
+    check_budget(settings, judge)
     reduce = judge.reduce
     rows, notes = load_rows(settings, judge)
     if not judge.accepts_empty_responses and any(family.name == EMPTY for family in chosen):
@@ -232,17 +235,16 @@ def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int) -> tup
         raise DataError(f"{settings.data}: no family makes anything of these pairs; name other --attacks")
     notes += _notes_on_few([family for family in chosen if judge.sees or not needs_pictures(family)], attacked, len(pairs))
     labelled = [case for case in attacked if case.pair.preferred is not None]
-    others = [case for case in attacked if case.pair.preferred is None]
+    unlabelled = [case for case in attacked if case.pair.preferred is None]
     if not labelled:
         raise ConfigError("of none of these families a better answer is known; name others beside them with --attacks")
     preferred, attacks = [pair.preferred or 0 for pair in pairs], _digest(attacked)
-    benchmark = find_benchmark(settings.benchmark)
     name = PREFIX + benchmark.name
 
     def finish(judgments: Sequence[Judgment], extras: Mapping[str, Sequence[Judgment]], report: Report) -> Report:
         clean = extras[CLEAN]
         cases = cases_of(labelled, judgments, clean, preferred, clusters, reduce)
-        cases += cases_of(others, extras[UNLABELLED], clean, preferred, clusters, reduce)
+        cases += cases_of(unlabelled, extras[UNLABELLED], clean, preferred, clusters, reduce)
         return replace(report, robustness=robustness_of(cases, clean, preferred, clusters, reduce, attacks))
 
     return judge_rows(
@@ -252,8 +254,9 @@ def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int) -> tup
         _rows(labelled, clusters, 0),
         notes,
         out,
+        spent=spent,
         extra=Extra(
-            passes={CLEAN: rows, UNLABELLED: _rows(others, clusters, len(labelled))},
+            passes={CLEAN: rows, UNLABELLED: _rows(unlabelled, clusters, len(labelled))},
             identity={
                 "benchmark": name,
                 "families": [family.name for family in chosen],
