@@ -101,7 +101,7 @@ def _copy_folder(folder: Path, destination: Path) -> None:
 def configs_keys(
     stage: Annotated[str, typer.Argument(help="A stage: distill, sft, rm, rl, prm, steps, policy or recipes.")],
     words: Annotated[
-        Optional[list[str]], typer.Argument(help="Words: only keys with one of them in name or description.")
+        Optional[list[str]], typer.Argument(help="Only list keys with one of these words in their name or description.")
     ] = None,
 ) -> None:
     """Print every key of a stage's configs with its type, default and description: `rewardlab configs keys rl kl clip`."""

@@ -58,8 +58,8 @@ def data_validate(
 ) -> None:
     """Check every row: list the bad ones with their reasons, and with --out keep the good ones.
 
-    Exit status 1 if any row is bad, or there is none. Five rows are listed for each reason, and the others counted. Columns
-    that are not read are listed once, at the end; rows that have them are not kept.
+    Exit status 1 if any row is bad, or there are no rows. Five rows are listed per reason, and the others
+    counted. Unknown columns are listed once, at the end; rows that have them are not kept.
     """
     if suggest:
         if out or images or allow_columns:

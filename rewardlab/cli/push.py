@@ -45,10 +45,10 @@ class Push:
     images: Images = None
     private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one.")] = False
     replace_card: Annotated[
-        bool, typer.Option("--replace-card", help="Write README.md anew, over what others wrote in it.")
+        bool, typer.Option("--replace-card", help="Overwrite README.md, including text that others wrote.")
     ] = False
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the card, list the files sent and deleted; send nothing.")
+        bool, typer.Option("--dry-run", help="Print the card and list the files to send and delete; send nothing.")
     ] = False
 
 
@@ -56,8 +56,8 @@ class Push:
 def push_command(options: Push) -> None:
     """Push a checkpoint or a set of pairs to the Hub, with a card: accuracy in both orders, template hash, command, versions.
 
-    Files, card and deletions are one commit: a push that was cut off changes nothing, and the same command goes on. A README
-    that somebody wrote stays: only the section between rewardlab's marks is replaced.
+    Files, card and deletions are pushed as one commit: an interrupted push changes nothing, and the same command retries it. A
+    README that you wrote is kept: only the section between rewardlab's markers is replaced.
     `HF_TOKEN=... rewardlab push runs/rl/final me/my-judge license=apache-2.0 --report runs/bench`
     """
     from rewardlab.data.hub import HubRepo, pairs_upload

@@ -108,8 +108,9 @@ class ServeOptions:
             "--config",
             is_eager=True,
             callback=read_settings,
-            help="YAML of these options and of the judge's keys by their names (`group-size: 8`, `temperature: 0`). Each is "
-            "also a variable, such as REWARDLAB_SERVE_GROUP_SIZE. The command line overrides the variable, and that the file.",
+            help="YAML of these options and of the judge's keys by their names (`group-size: 8`, `temperature: 0`). Each can "
+            "also be set by an environment variable, such as REWARDLAB_SERVE_GROUP_SIZE. The command "
+            "line overrides the variables, and the variables override the file.",
         ),
     ] = None
     votes: Votes = None
@@ -117,7 +118,7 @@ class ServeOptions:
         str,
         typer.Option(
             "--host",
-            help="Address to listen on; 0.0.0.0 is every one of this machine.",
+            help="Address to listen on; 0.0.0.0: all interfaces.",
             rich_help_panel=ADDRESS,
         ),
     ] = "127.0.0.1"
@@ -141,8 +142,9 @@ class ServeOptions:
         Optional[list[str]],
         typer.Option(
             "--allowed-host",
-            help="Name that clients reach this server by, beside localhost; repeat for several. Others are refused (default: "
-            "where it listens on this machine alone; else any name is taken).",
+            help="Host name that clients reach this server by, besides localhost; "
+            "repeat for several. Requests for other names are "
+            "refused (default: on, if it listens on this machine only; otherwise any name is accepted).",
             rich_help_panel=ADDRESS,
         ),
     ] = None
@@ -150,13 +152,13 @@ class ServeOptions:
         str,
         typer.Option(
             "--root-path",
-            help="Path that a proxy serves this under, such as /judge.",
+            help="Path under which a proxy exposes this server, such as /judge.",
             rich_help_panel=ADDRESS,
         ),
     ] = ""
     ssl_certfile: Annotated[
         Optional[Path],
-        typer.Option("--ssl-certfile", help="Certificate with its chain, PEM; then this speaks TLS.", rich_help_panel=ADDRESS),
+        typer.Option("--ssl-certfile", help="Certificate with its chain (PEM); enables TLS.", rich_help_panel=ADDRESS),
     ] = None
     ssl_keyfile: Annotated[
         Optional[Path],
@@ -170,7 +172,7 @@ class ServeOptions:
         str,
         typer.Option(
             "--strategy",
-            help="How a group is compared there: all_pairs, circular, knockout or bradley_terry.",
+            help="How groups are compared: all_pairs, circular, knockout or bradley_terry.",
             rich_help_panel=GROUPS,
         ),
     ] = "all_pairs"
@@ -180,8 +182,8 @@ class ServeOptions:
             "--group-size",
             min=2,
             max=1024,
-            help="Responses to a prompt that wait for each other if sent one by one (default: 8). Given, or with --peers, "
-            "several of one request that are fewer wait, too.",
+            help="Group size to wait for when the responses to a prompt are sent one by one (default: 8). If it is "
+            "set, or with --peers, a request with several but fewer responses also waits.",
             rich_help_panel=GROUPS,
         ),
     ] = None
@@ -199,7 +201,7 @@ class ServeOptions:
         typer.Option(
             "--timeout",
             min=1.0,
-            help="Seconds that a group may take there; beyond it there is no reward (504).",
+            help="Maximum seconds to judge a group; beyond it the request gets 504 and no reward.",
             rich_help_panel=GROUPS,
         ),
     ] = 600.0
@@ -207,8 +209,8 @@ class ServeOptions:
         str,
         typer.Option(
             "--peers",
-            help="URL,URL of all servers that share groups, with --address: responses to one prompt that are sent one by one "
-            "to different ones meet at one of them. All name the same servers and have the same keys.",
+            help="URL,URL of all servers that share groups, with --address: responses to one prompt that are sent one "
+            "by one to different servers are grouped on one of them. All servers need the same --peers and --keys.",
             rich_help_panel=GROUPS,
         ),
     ] = ""
@@ -225,14 +227,17 @@ class ServeOptions:
         typer.Option(
             "--notice",
             min=0.0,
-            help="Seconds after SIGTERM in which /ready says 503 and requests are still taken.",
+            help="Seconds after SIGTERM during which /ready returns 503 while requests are still accepted.",
             rich_help_panel=ENGINE,
         ),
     ] = 5.0
     drain: Annotated[
         float,
         typer.Option(
-            "--drain", min=0.0, help="Seconds after that to finish what was taken; the rest gets 503.", rich_help_panel=ENGINE
+            "--drain",
+            min=0.0,
+            help="Seconds after --notice to finish accepted requests; the rest get 503.",
+            rich_help_panel=ENGINE,
         ),
     ] = 90.0
     engine_timeout: Annotated[
@@ -240,7 +245,7 @@ class ServeOptions:
         typer.Option(
             "--engine-timeout",
             min=0.1,
-            help="Most seconds of one batch.",
+            help="Maximum seconds per batch.",
             rich_help_panel=ENGINE,
         ),
     ] = 600.0
@@ -249,7 +254,8 @@ class ServeOptions:
         typer.Option(
             "--replicas",
             min=0,
-            help="Open the judge so many times on the Ray cluster of RAY_ADDRESS, or else on this machine (0: once, here).",
+            help="Number of copies of the judge to open on the Ray cluster of "
+            "RAY_ADDRESS, or else on this machine (0: once, here).",
             rich_help_panel=ENGINE,
         ),
     ] = 0
@@ -258,7 +264,7 @@ class ServeOptions:
         typer.Option(
             "--replica-gpus",
             min=0.0,
-            help="Cards of each replica (default: one where there are any).",
+            help="GPUs per replica (default: 1 if there are any).",
             rich_help_panel=ENGINE,
         ),
     ] = None
@@ -266,22 +272,22 @@ class ServeOptions:
         Optional[Path],
         typer.Option(
             "--judge-file",
-            help="File with the name of a judge, as --judge takes it, which is served in its place. When the file changes, the "
-            "judge that it names then is loaded while the last one serves, and takes the requests that come from then on.",
+            help="File that holds the judge's name in the form of --judge, used instead of --judge. "
+            "When the file changes, the new judge is loaded while the old one keeps serving, and then takes over new requests.",
             rich_help_panel=ENGINE,
         ),
     ] = None
     queue: Annotated[
         int,
-        typer.Option("--queue", min=1, help="Most pairs that wait; beyond it requests get 429.", rich_help_panel=CLIENTS),
+        typer.Option("--queue", min=1, help="Maximum pairs in the queue; beyond it requests get 429.", rich_help_panel=CLIENTS),
     ] = 1024
     keys: Annotated[
         Optional[Path],
         typer.Option(
             "--keys",
-            help="File with an API key a line, or sha256:HEX of it, and after it name=WORD, for logs and metrics, and limits: "
+            help="File with one API key per line, or its sha256:HEX, followed by name=WORD, for logs and metrics, and limits: "
             "per_minute=600 (requests), samples_per_minute=N, tokens_per_minute=N, max_bytes=N, and its weight=1 while several "
-            "keys wait. It is read again when it changes. Without it no key is needed.",
+            "keys wait. The file is reloaded when it changes. Without it no key is needed.",
             rich_help_panel=CLIENTS,
         ),
     ] = None
@@ -290,7 +296,7 @@ class ServeOptions:
         typer.Option(
             "--rate",
             min=0.1,
-            help="Most requests of a key per minute.",
+            help="Maximum requests per key and minute.",
             rich_help_panel=CLIENTS,
         ),
     ] = 1e9
@@ -298,22 +304,22 @@ class ServeOptions:
         Optional[list[str]],
         typer.Option(
             "--limit",
-            help="NAME=NUMBER, a bound of what requests and connections may take, such as comparisons=131072; repeat for "
-            "several. The guide to deployment lists all.",
+            help="NAME=NUMBER, a limit on requests or connections, such as comparisons=131072; "
+            "repeat for several. The deployment guide lists all.",
             rich_help_panel=CLIENTS,
         ),
     ] = None
     allow_url: Annotated[
         Optional[list[str]],
         typer.Option(
-            "--allow-url", help="Media are fetched from URLs that begin with this; repeat for several.", rich_help_panel=MEDIA
+            "--allow-url", help="Allow fetching media from URLs with this prefix; repeat for several.", rich_help_panel=MEDIA
         ),
     ] = None
     media: Annotated[
         Optional[Path],
         typer.Option(
             "--media",
-            help="Folder whose files requests name as media:NAME.",
+            help="Folder of files that requests can refer to as media:NAME.",
             rich_help_panel=MEDIA,
         ),
     ] = None
@@ -321,7 +327,7 @@ class ServeOptions:
         Optional[Path],
         typer.Option(
             "--uploads",
-            help="Folder for uploads, which then outlive the server (default: a temporary one).",
+            help="Folder for uploads, which then survive a restart (default: a temporary folder).",
             rich_help_panel=MEDIA,
         ),
     ] = None
@@ -330,7 +336,7 @@ class ServeOptions:
         typer.Option(
             "--upload-bytes",
             min=1,
-            help="Bytes of uploads that are kept for each key.",
+            help="Maximum bytes of uploads kept per key.",
             rich_help_panel=MEDIA,
         ),
     ] = 1_000_000_000
@@ -338,8 +344,8 @@ class ServeOptions:
         Optional[Path],
         typer.Option(
             "--signs-data",
-            help="Pairs like those that policies are trained on here: how new the words of their answers are is then among the "
-            "signs of a policy that pleases the judge rather than gets better.",
+            help="Pairs like those that policies are trained on with this server: the novelty of the answers' "
+            "wording is then monitored, as one of the indicators of reward hacking.",
             rich_help_panel=SIGNS,
         ),
     ] = None
@@ -349,8 +355,8 @@ class ServeOptions:
             "--check-rate",
             min=0.0,
             max=1.0,
-            help="Share of the comparisons of groups that is asked again with blank pictures, each beside a labelled pair of "
-            "--signs-data, for the signs; 0.01 costs 2 %.",
+            help="Fraction of group comparisons to repeat with blank images, each with a labelled pair "
+            "of --signs-data, to detect reward hacking; 0.01 costs 2 %.",
             rich_help_panel=SIGNS,
         ),
     ] = 0.0

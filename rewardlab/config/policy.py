@@ -47,7 +47,7 @@ class PolicyConfig(MethodConfig):
     )
     other_judges: list[str] = Field([], description="Further judges; a response earns the least of them (arXiv 2310.02743).")
     judge_votes: int = Field(1, ge=1, description="Rationales (or votes) in each order of a comparison.")
-    judge_max_tokens: int = Field(1024, ge=1, description="Most tokens of a judgment.")
+    judge_max_tokens: int = Field(1024, ge=1, description="Maximum tokens per judgment.")
     judge_batch_size: int = Field(64, ge=1, description="Sequences that the judge samples at a time.")
     anchor: Literal["preferred", "start", "best", "group"] = Field(
         "preferred", description="Opponent: the preferred response, the first policy's greedy or best one, or the group's."

@@ -25,7 +25,7 @@ class ConsistencyConfig(Schema):
     weight: float = Field(0.5, ge=0, description="Weight of the consistency reward; 0 switches it and its requests off.")
     concurrency: int = Field(64, ge=1, description="Requests in flight.")
     deadline_s: float = Field(20.0, gt=0, description="Seconds per question; a late answer counts 0.")
-    max_tokens: int = Field(8, ge=1, description="Most tokens of an answer.")
+    max_tokens: int = Field(8, ge=1, description="Maximum tokens per answer.")
 
 
 class HotTokenConfig(Schema):

@@ -66,7 +66,7 @@ _PREFIXES = (
 
 def spec_help(*others: str) -> str:
     """Return what ``--judge`` takes: every engine, every prefix, and the ``others`` of :data:`OTHERS` that a command takes."""
-    forms = [f"{DEMO} (the judge that travels with the package)", *(engine.form for engine in ENGINES.values())]
+    forms = [f"{DEMO} (the bundled judge)", *(engine.form for engine in ENGINES.values())]
     return ", ".join([*forms, *_PREFIXES, *(OTHERS[name] for name in others)])
 
 

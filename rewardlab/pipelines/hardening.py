@@ -1,9 +1,9 @@
 """A policy that learns under a judge, and a judge that learns the policy's wrong answers that it pays, in turns.
 
-A round: the policy learns; its answers that are wrong and paid become hard negatives; the judge learns them beside pairs of the
-set; unless it is worse on held-out pairs it replaces the old one, in a running server too. The next round starts from the
-latest checkpoint of the policy that is as good as the best. The stages are command lines (``configs/harden/loop.yaml``), run in
-the folder of the loop with paths that start there: it may be moved.
+A round: the policy learns; its wrong answers with a high reward become hard negatives; the judge learns from them, mixed with
+pairs of the set; unless it is worse on held-out pairs it replaces the old one, in a running server too. The next round starts
+from the latest checkpoint of the policy that is as good as the best. The stages are command lines
+(``configs/harden/loop.yaml``), run in the folder of the loop with paths that start there: it may be moved.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def test_resumable_commands_exist_and_say_so() -> None:
 def test_help_of_the_demo_and_of_templates() -> None:
     """What `demo` does by itself, in its help and in the list of commands; which template an endpoint gets."""
     for arguments in (("demo", "--help"), ("--help",)):
-        assert "Judge six pairs with the judge that travels with the package" in words_of(*arguments)
+        assert "Judge six pairs with the bundled judge" in words_of(*arguments)
     assert "the checkpoint's, r1_reward for endpoints" in words_of("configs", "keys", "judge")
     for command in ("bench run", "judge", "rank", "serve"):
         assert "rewardlab configs keys judge" in words_of(*command.split(), "--help")
