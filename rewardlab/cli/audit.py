@@ -46,7 +46,7 @@ def audit_command(
 
     rows = read_audit(data, images=images, contract=contract, thinking=thinking)
     if judge is None and overrides:
-        raise ConfigError(f"{overrides[0]}: keys of a judge, and there is none; give --judge")
+        raise ConfigError(f"{overrides[0]}: judge keys without a judge; give --judge")
     config = None if judge is None else refuse_run_keys(judge_of(judge, overrides))
     with open_rewarder(config, seed=seed) as rewarder:
         report = run_audit(rows, rewarder, num_probed=num_probed, seed=seed)

@@ -269,7 +269,7 @@ def run_protocol(options: RunOptions, protocol: str, config: JudgeConfig, data: 
     spec = JudgeSpec.parse(config.judge)
     if spec.by_probability or spec.verifies:
         raise ConfigError(
-            f"--judge {config.judge}: expected hf:PATH, vllm:PATH or openai:MODEL@URL, which write an answer of their own"
+            f"--judge {config.judge}: expected hf:PATH, vllm:PATH or openai:MODEL@URL, which can write answers of their own"
         )
     words = None if config.template is None else Path(config.template)
     config = judge_config(config.model_copy(update={"template": None}))
@@ -330,7 +330,7 @@ def bench_compare(
     finished = [read_run(folder) for folder in runs]
     sentences = protocols.different_protocols(finished)
     if sentences and not different_protocols:
-        raise ConfigError(f"{sentences[0]}; ask both alike, or allow it by --different-protocols")
+        raise ConfigError(f"{sentences[0]}; run both with the same settings, or add --different-protocols")
     differences = "".join(f"- {sentence}\n" for sentence in sentences)
     if as_json:
         typer.echo(json.dumps(json_form(compare_runs(finished, sentences)), indent=1, allow_nan=False))
@@ -539,9 +539,9 @@ def bench_export(
     finished = read_run(run)
     place = data or Path(finished.report.data)
     if not place.exists():
-        raise DataError(f"{place}: the run's data file is not there; give it by --data")
+        raise DataError(f"{place}: the run's data file is missing; give it with --data")
     if data_hash(place) != finished.report.data_sha256:
-        raise DataError(f"{place}: is not the data file of {run}, or has changed since; give that one by --data")
+        raise DataError(f"{place}: is not the data file of {run}, or has changed since; give the original with --data")
     name = benchmark or finished.report.benchmark
     settings = bench_settings(name, place, finished.report.judge, images=images, allow_columns=columns_of(allow_columns))
     rows = load_rows_as_stored(find_benchmark(name), settings, with_images=with_images)

@@ -202,7 +202,7 @@ def data_split(
         groups = picture_groups(PairSet(data, images=images, allow_columns=names), advance)  # of videos, by their frames
     test_groups = hold_out_groups(groups, share, seed)
     if not test_groups:
-        raise DataError(f"{data}: no picture's pairs fit into {share:g} of {len(groups):,}; give a larger --share")
+        raise DataError(f"{data}: no image's pairs fit into {share:g} of {len(groups):,}; give a larger --share")
     with mark_unfinished(out / "train"), mark_unfinished(out / "test"):  # neither is whole before both are
         for name, wanted in (("train", False), ("test", True)):
             part = (pair for pair, group in zip(pairs, groups, strict=True) if (group in test_groups) == wanted)
@@ -357,7 +357,7 @@ def data_verl(
     from rewardlab.prompts import load_template
 
     if out.suffix != ".parquet":
-        raise OutputError(f"{out}: verl tells files by their ending; name it .parquet")
+        raise OutputError(f"{out}: verl recognises files by their suffix; use .parquet")
     judge_template = load_template(template)
     pairs: Iterable[PreferencePair] = PairSet(data, images=images, allow_columns=columns_of(allow_columns))
     if shuffle is not None:

@@ -85,7 +85,7 @@ def data_validate(
                     row = BadRow(index, error.rest) if isinstance(error.rest, InputError) else error.rest
                 reason = row.reason if isinstance(row, BadRow) else ""
                 if not isinstance(row, BadRow) and row.pair_id in names:
-                    reason = f"{data}, row {index}: pair_id {row.pair_id!r} is there twice; every pair needs its own"
+                    reason = f"{data}, row {index}: pair_id {row.pair_id!r} appears twice; every pair needs its own"
                 if reason:
                     bad += 1
                     if reasons.is_shown(reason):

@@ -109,7 +109,7 @@ def data_negatives(options: NegativesOptions) -> None:
     pairs = pairs_of(options.data, options.frames, options.policy or "", images=options.images, allow_columns=columns)
     readers = readers_of(pairs)
     if len(readers) < len(pairs):
-        raise DataError(f"{options.data}: some pairs share a pair_id, by which answers are matched; give each its own")
+        raise DataError(f"{options.data}: some pairs share a pair_id, but answers are matched by it; give each pair its own")
     left_out: Counter[str] | None = None
     if options.answers:
         paid = list(logged_answers(options.answers))

@@ -113,8 +113,8 @@ def _author_readme(folder: Path, local: str | None, remote: str | None) -> str |
     written = [text for text in (local, remote) if text is not None and author_text(text)]
     if len(written) == 2 and author_text(written[0]) != author_text(written[1]):
         raise DataError(
-            f"{folder}: README.md here and that of the repository hold different texts; copy one over the other, or give "
-            "--replace-card to write it anew"
+            f"{folder}: README.md here and that of the repository differ; copy one over the other, or "
+            "give --replace-card to overwrite it"
         )
     return written[0] if written else remote or local
 
@@ -231,8 +231,8 @@ def _read_report(run: Path, folder: Path) -> Report:
     report = read_run(run).report
     if report.failure:
         raise ConfigError(
-            f"{run}: no card may have its figures, for the run failed: {report.failure}; run the same benchmark command again, "
-            "which asks for what failed, or leave out this --report"
+            f"{run}: a card cannot report a failed run: {report.failure}; run the same benchmark command "
+            "again to retry what failed, or leave out this --report"
         )
     with (run / VOTES).open(encoding="utf-8") as log:
         identity = json.loads(log.readline()).get("identity", {})

@@ -63,7 +63,7 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
     texts = {"pair_id": pair.pair_id, "question": pair.question, "responses": "".join(pair.responses)}
     texts |= {name: getattr(pair, name) for name in TEXTS}
     if damaged := next((name for name, text in texts.items() if _has_lone_surrogate(text)), None):
-        raise DataError(f"{where}: {damaged!r} holds half of a surrogate pair, which is no character; clean it up")
+        raise DataError(f"{where}: {damaged!r} contains half a surrogate pair, which is not a valid character; clean it up")
     if not pair.question.strip():
         raise DataError(f"{where}: the question is empty")
     if not all(response.strip() for response in pair.responses):
@@ -119,7 +119,7 @@ def _embedded(media: Sequence[bytes]) -> list[dict[str, bytes | None]]:
 class Files:
     """Where a row's media are: paths start at ``folder``; with ``checked`` embedded images were checked when written.
 
-    A relative path that leads out of ``folder`` by ``..`` is refused, unless ``is_callers`` says that the caller and no
+    A relative path that is outside ``folder`` by ``..`` is refused, unless ``is_callers`` says that the caller and no
     file named it. An absolute path is read, and links are followed. ``undecodable``, for readers that do not look at images,
     takes images that cannot be decoded, with the reason (None: they are errors); a missing image is an error all the same.
     """
@@ -133,7 +133,7 @@ class Files:
         """Return the file that a row's ``path`` names. Raise MediaError for a relative one out of the folder."""
         if not self.is_callers and leads_out(path):
             raise MediaError(
-                f"{where}: {path:.160} leads out of {self.folder}, where paths start; name a folder that holds all media with "
+                f"{where}: {path:.160} is outside {self.folder}, where paths start; name a folder that holds all media with "
                 "--images and write paths from there, or whole paths"
             )
         return self.folder / path

@@ -41,7 +41,7 @@ class JudgeORM:
     def __call__(self, completions: list[str], **columns: Any) -> list[float]:
         for name in ("videos", "audios"):
             if any(columns.get(name) or ()):
-                raise DataError(f"rows have {name}, which a judge is not shown; expected texts and images alone")
+                raise DataError(f"rows have {name}, which judges do not support; expected text and images only")
         rows = columns.get("images") or [None] * len(completions)
         prompts = [read_prompt(_prompt(turns), images) for turns, images in zip(columns["messages"], rows, strict=True)]
         questions, images = [question for question, _ in prompts], [images for _, images in prompts]

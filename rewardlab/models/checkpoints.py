@@ -174,7 +174,7 @@ def template_of_card(card: Mapping[str, Any] | None, folder: Path | str, request
 def _own_template_of_card(card: Mapping[str, Any], folder: Path | str, name: str) -> Template:
     if not isinstance(text := card.get("template_text"), str):
         raise CheckpointError(
-            f"{folder}: was trained on words of your own, {name!r}, and its {CARD} only names their file, which is not here; "
+            f"{folder}: was trained on a custom template, {name!r}, and its {CARD} only names their file, which is not here; "
             "give the file: template=FORMAT:FILE (in a config `template: FORMAT:FILE`)"
         )
     try:
@@ -188,7 +188,7 @@ def _check_hash(card: Mapping[str, Any], folder: Path | str, template: Template)
     if template.hash != trained:
         raise CheckpointError(
             f"{folder}: was trained on template {name!r} with hash {trained}, but {template.name!r} now has hash "
-            f"{template.hash}; ask with the template it was trained on (template={name}), or train it again"
+            f"{template.hash}; use the template it was trained with (template={name}), or train it again"
         )
 
 

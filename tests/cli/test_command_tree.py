@@ -86,4 +86,4 @@ def test_stages_take_pairs_alike(name: str) -> None:
     """Whatever can be read is named, and where its images are may be said."""
     words = {parameter.name: parameter.help for parameter in TREE[name].params}
     assert ".parquet, .jsonl, or a folder of either" in words["data"]
-    assert "paths of images and videos start at" in words["images"]
+    assert "image and video paths are relative to" in words["images"]

@@ -192,7 +192,7 @@ def test_a_persons_readme_stays(push: Push, hub: HubServer, fake_checkpoint: Pat
     assert front_matter(card())["license"] == "mit"
     (fake_checkpoint / "README.md").write_text("Other words.")
     refused = push(fake_checkpoint, "me/adapter")
-    assert (refused.returncode, "hold different texts" in refused.stderr) == (2, True)
+    assert (refused.returncode, "differ; copy one over the other" in refused.stderr) == (2, True)
     assert push(fake_checkpoint, "me/adapter", "--replace-card").returncode == 0
     assert "words" not in author_text(card().decode())
 

@@ -59,7 +59,7 @@ def test_a_dump_is_read_back() -> None:
         (["a..b=3"], "expected KEY=VALUE"),
         (["seed=1", "seed=2"], "seed is set twice"),
         (["freeze=[a"], "not valid YAML"),
-        (["lora={r: 1, r: 2}"], "the key 'r' is there twice"),
+        (["lora={r: 1, r: 2}"], "the key 'r' appears twice"),
     ],
 )
 def test_what_is_no_assignment_is_refused(assignments: list[str], message: str) -> None:
@@ -149,7 +149,7 @@ def test_short_names_are_of_the_stage(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_file_with_a_key_twice_is_refused(tmp_path: Path) -> None:
     """Also where one of them is dotted."""
     path = tmp_path / "twice.yaml"
-    for text, message in [("seed: 1\nseed: 2", "'seed' is there twice"), ("lora: {r: 1}\nlora.r: 2", "lora.r is set twice")]:
+    for text, message in [("seed: 1\nseed: 2", "'seed' appears twice"), ("lora: {r: 1}\nlora.r: 2", "lora.r is set twice")]:
         path.write_text(text)
         with pytest.raises(ConfigError, match=message):
             load_config(SFTConfig, path)

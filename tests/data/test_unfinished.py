@@ -44,7 +44,7 @@ def test_what_a_kill_leaves_is_no_set(tmp_path: Path) -> None:
     writer.send_signal(signal.SIGKILL)
     writer.communicate()
     for path in (tmp_path / "set", tmp_path):  # as one of several parts as well
-        with pytest.raises(DataError, match=r"/set: is not whole, for the command that writes it was cut off"):
+        with pytest.raises(DataError, match=r"/set: is incomplete, because the command that writes it was interrupted"):
             read_pairs(path)
     assert len(list(write_shards(pairs(3), tmp_path / "set", rows_per_shard=2))) == 2
     assert [pair.pair_id for pair in read_pairs(tmp_path / "set")] == ["p0", "p1", "p2"]

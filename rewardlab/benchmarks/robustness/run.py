@@ -229,12 +229,12 @@ def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int) -> tup
     pairs, clusters = [row.pair for row in rows], [row.cluster for row in rows]
     attacked = _within_memory(attacked_pairs(pairs, chosen, seed=settings.seed, with_pictures=judge.sees))
     if not attacked:
-        raise DataError(f"{settings.data}: no family makes anything of these pairs; name other --attacks")
+        raise DataError(f"{settings.data}: no attack applies to these pairs; name other --attacks")
     notes += _notes_on_few([family for family in chosen if judge.sees or not needs_pictures(family)], attacked, len(pairs))
     labelled = [case for case in attacked if case.pair.preferred is not None]
     others = [case for case in attacked if case.pair.preferred is None]
     if not labelled:
-        raise ConfigError("of none of these families a better answer is known; name others beside them with --attacks")
+        raise ConfigError("none of these attack families has a known better answer; add others to --attacks")
     preferred, attacks = [pair.preferred or 0 for pair in pairs], _digest(attacked)
     benchmark = find_benchmark(settings.benchmark)
     name = PREFIX + benchmark.name

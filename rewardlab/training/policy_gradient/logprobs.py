@@ -23,7 +23,7 @@ def forward_fields(inputs: dict[str, Any]) -> Fields:
     if unknown := [
         name for name, value in inputs.items() if value is not None and value is not False and name not in FORWARD_KEYS
     ]:
-        raise NotImplementedError(f"no rule for dealing out {unknown}")
+        raise NotImplementedError(f"no rule for distributing {unknown}")
     return {name: value for name, value in inputs.items() if name in FORWARD_KEYS}
 
 

@@ -63,7 +63,7 @@ def split(batch: Mapping[str, Any], layout: RowLayout) -> list[_Sample]:
     ids_NL, mask_NL = batch["input_ids"], batch["attention_mask"].bool()
     names = [name for name in batch if name not in (*IMAGE_FIELDS, "attention_mask")]
     if unknown := [name for name in names if getattr(batch[name], "shape", None) != ids_NL.shape]:
-        raise NotImplementedError(f"no rule for dealing out {unknown}")
+        raise NotImplementedError(f"no rule for distributing {unknown}")
     images = images_by_row(batch, [ids[mask] for ids, mask in zip(ids_NL, mask_NL, strict=True)], layout.image_token)
     num_images = images[-1].stop
     rows = [

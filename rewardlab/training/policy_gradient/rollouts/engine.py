@@ -66,8 +66,8 @@ def check_engine(config: EngineConfig) -> None:
         raise ConfigError("engine serve is a server of one node; on several use kind: server, or colocate")
     if torch.cuda.is_available() and config.devices is None and "--gpu-memory-utilization" not in config.args:
         raise ConfigError(
-            "engine serve would fill a card that is trained on: name cards that no process has in engine.devices, or its share "
-            "of one by --gpu-memory-utilization in engine.args"
+            "engine serve would fill a GPU that is used for training: set engine.devices to GPUs without a training process, "
+            "or limit its memory with --gpu-memory-utilization in engine.args"
         )
 
 
