@@ -66,7 +66,7 @@ def _described(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
             by_name.setdefault(name, []).append(value)
     if len(by_name) > MOST_NAMES:
         raise DataError(
-            f"the rollouts have numeric fields of {len(by_name):,} names; expected at most {MOST_NAMES:,}: leave some out"
+            f"the rollouts have {len(by_name):,} distinct numeric fields; expected at most {MOST_NAMES:,}: leave some out"
         )
     metrics: dict[str, float] = {}
     for name, values in by_name.items():
