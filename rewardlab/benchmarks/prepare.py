@@ -80,8 +80,8 @@ def prepared_data(name: str) -> Path:
         raise ConfigError(f"{name}: expected --data FILE, because the location of its files is unknown")
     if _record(folder) is None:
         raise ConfigError(
-            f"{name}: expected --data FILE; without it {folder} is looked into, where `rewardlab bench prepare {name}` puts "
-            "the files (REWARDLAB_DATA names another place)"
+            f"{name}: expected --data FILE; without it {folder} is searched, where `rewardlab bench prepare {name}` puts "
+            "the files (REWARDLAB_DATA sets another folder)"
         )
     return _loadable(folder)
 

@@ -214,7 +214,7 @@ def _check_stopping(settings: BenchSettings, judge: AnyJudge) -> None:
     if query.stop_error is None:
         return
     if not judge.is_queried:
-        raise ConfigError(f"stop_error saves queries, and {judge.name} has none; its report says what stopping would cost")
+        raise ConfigError(f"stop_error saves queries, and {judge.name} has none; its report shows what stopping would cost")
     if judge.decides:
         raise ConfigError(f"stop_error settles a majority of votes, and {query.judge} decides {judge.decides}; use fewer votes")
     if query.orders != "both" or (query.votes or 1) < 2:

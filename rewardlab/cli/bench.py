@@ -652,7 +652,7 @@ def bench_check(
     from rewardlab.benchmarks.report_model import json_form
 
     if any("=" in number for number in numbers) != all("=" in number for number in numbers):
-        raise ConfigError("expected NAME=PERCENT throughout, or folders of runs throughout")
+        raise ConfigError("expected only NAME=PERCENT arguments, or only run folders")
     if all("=" not in number for number in numbers):
         checked = [_check_run(Path(folder)) for folder in numbers]
         check = Check(all(run.is_good for run in checked), tuple(checked))
@@ -670,7 +670,7 @@ def bench_check(
     if twice := [name for name in groups if [other for other, _ in named].count(name) > 1]:
         raise ConfigError(f"{twice[0]} is named twice; expected each group once")
     if "overall" not in groups:
-        raise ConfigError("expected overall=PERCENT beside the groups")
+        raise ConfigError("expected overall=PERCENT as well as the groups")
     overall = groups.pop("overall")
     words, ranked = sentence(groups, overall, groupings, "official"), fits(groups, overall, groupings)
     check = Check(any(fit.adds_up for fit in ranked), sentence=words, groupings=tuple(ranked))

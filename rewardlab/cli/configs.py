@@ -12,7 +12,7 @@ from rewardlab.cli.options import Overrides, configs_app
 from rewardlab.errors import ConfigError, OutputError
 
 Stage = Annotated[
-    Optional[str], typer.Option("--stage", help="Stage of the config, if neither its folder nor its name is one.")
+    Optional[str], typer.Option("--stage", help="Stage of the config, if it is not clear from its folder or name.")
 ]
 ConfigName = Annotated[str, typer.Argument(help="A name of `rewardlab configs list`, such as rl/grpo or grpo, or a file.")]
 
@@ -52,7 +52,7 @@ def configs_show(name: ConfigName, overrides: Overrides = None, stage: Stage = N
         path = find_config(name, stage)
         if stage is None and _group_of(name_of_config(path)) not in SCHEMAS and path.is_relative_to(_folder()):
             if changes:
-                raise ConfigError(f"{name}: of no stage, so {', '.join(changes)} cannot be set in it; edit a copy")
+                raise ConfigError(f"{name}: belongs to no stage, so {', '.join(changes)} cannot be set in it; edit a copy")
             typer.echo(path.read_text(encoding="utf-8"), nl=False)
             return
         known = stage_of(path, stage)

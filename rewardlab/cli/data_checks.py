@@ -125,8 +125,8 @@ def data_stats(
     seed: RandomSeed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show statistics of a set: balance, lengths, length bias; write them as `stats.json`, and with example pairs as
-    `stats.html`."""
+    """Show statistics of a set: balance, lengths, length bias. Writes `stats.json`, and `stats.html`
+    with example pairs."""
     from rewardlab.curation.overview import Overview, summary_lines
     from rewardlab.data.pairs import stream_pairs
     from rewardlab.reporting.progress import bar

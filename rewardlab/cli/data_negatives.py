@@ -71,7 +71,7 @@ class NegativesOptions:
     def check(self) -> None:
         """Raise ConfigError for options that contradict each other."""
         if (self.policy is None) == (self.answers is None) or (self.policy is None) != (self.judge is None):
-            raise ConfigError("answers come from --policy and --judge together, or from a log: --answers FILE")
+            raise ConfigError("give either --policy and --judge, or --answers FILE with a log of answers")
         if not 0 <= self.least_reward <= 1:
             raise ConfigError(f"--least-reward {self.least_reward:g}: expected a number from 0 to 1, as rewards are")
 

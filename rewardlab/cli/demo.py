@@ -86,7 +86,9 @@ def demo_build(
     out: Out,
     config: Annotated[Path, typer.Option("--config", help=CONFIG_HELP)] = Path("tiny/demo"),
     seed: Seed = None,
-    base: Annotated[bool, typer.Option("--base/--no-base", help="Also make the base model, or only the pairs.")] = True,
+    base: Annotated[
+        bool, typer.Option("--base/--no-base", help="Make the base model as well as the pairs, or only the pairs.")
+    ] = True,
     from_scratch: FromScratch = False,
 ) -> None:
     """Make the demonstration's pairs and its tiny base model: takes seconds, or minutes from scratch. Existing files are

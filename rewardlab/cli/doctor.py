@@ -56,11 +56,11 @@ class DoctorOptions:
     ] = None
     memory: Annotated[
         Optional[float],
-        typer.Option("--memory", min=1, help="GiB of memory per GPU of the planned run (default: this machine's)."),
+        typer.Option("--memory", min=1, help="Memory per GPU of the planned run in GiB (default: this machine's)."),
     ] = None
     host_memory: Annotated[
         Optional[float],
-        typer.Option("--host-memory", min=1, help="GiB of host memory per machine (default: this machine's if it has GPUs)."),
+        typer.Option("--host-memory", min=1, help="Host memory per machine in GiB (default: this machine's if it has GPUs)."),
     ] = None
     out: Annotated[
         Optional[Path],

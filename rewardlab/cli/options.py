@@ -207,7 +207,7 @@ def judge_of(judge: str, keys: Sequence[str] | None, votes: int | None = None, *
 def refuse_run_keys(config: JudgeConfig) -> JudgeConfig:
     """Return the config. Raise ConfigError for a key that only a benchmark run or an endpoint uses."""
     if unused := sorted(config.changed & {"orders", "policy", "stop_error"}):
-        raise ConfigError(f"{', '.join(unused)}: this command judges both orders and counts all votes; leave out")
+        raise ConfigError(f"{', '.join(unused)}: this command judges both orders and counts all votes; leave these out")
     return config
 
 

@@ -147,7 +147,7 @@ class TrainConfig(Schema):
     @model_validator(mode="after")
     def _one_schedule(self) -> Self:
         if self.max_steps == 0:
-            raise ValueError("max_steps 0 trains nothing; give the optimizer steps of the run, or -1 for epochs to decide")
+            raise ValueError("max_steps 0 trains nothing; set the number of optimizer steps, or -1 to use epochs")
         if self.warmup_steps and self.warmup_ratio:
             raise ValueError(
                 f"warmup_steps {self.warmup_steps} and warmup_ratio {self.warmup_ratio} both set the length of "

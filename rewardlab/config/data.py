@@ -105,7 +105,9 @@ class StepsConfig(SamplingConfig):
                 f"{self.alpha}: raise completions"
             )
         if self.judgments_per_order > self.completions:
-            raise ValueError("judgments_per_order are taken from the completions of the empty prefix and cannot be more")
+            raise ValueError(
+                "judgments_per_order cannot exceed completions, because these judgments are completions of the empty prefix"
+            )
         return self
 
 

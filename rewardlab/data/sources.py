@@ -85,7 +85,7 @@ class HubStream:
         """Download the dataset's files, continuing an interrupted download; return their folder. Raises ConfigError for a
         config or a split, DataError."""
         if self.config or self.split:
-            raise ConfigError(f"{self}: files are fetched whole, without CONFIG and SPLIT; name hf:{self.name} alone")
+            raise ConfigError(f"{self}: --download fetches all files, without CONFIG and SPLIT; use hf:{self.name} alone")
         from huggingface_hub import snapshot_download
 
         from rewardlab.models.hub import hub_options

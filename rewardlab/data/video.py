@@ -190,7 +190,7 @@ class _Work:
                 f"{self._name}: takes more than {self._bounds.seconds:g} s to decode; cut it, or send its frames as images"
             )
         if self._bounds.is_stopped():
-            raise MediaError(f"{self._name}: nobody waits for it any more")
+            raise MediaError(f"{self._name}: cancelled, because no client is waiting for it")
 
 
 def _encoded(frame: Image.Image) -> bytes:

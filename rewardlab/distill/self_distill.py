@@ -86,7 +86,7 @@ def set_hot_token(judge: GenerativeJudge, temperature: float) -> None:
     judge behind an API, where single tokens have no temperature."""
     sampler = judge.sampler
     if not isinstance(sampler, HFSampler):
-        raise ConfigError(f"{judge.name}: a hot token needs a judge that runs here; use hf:PATH")
+        raise ConfigError(f"{judge.name}: a hot token needs a local judge; use hf:PATH")
     position = len(sampler.processor.tokenizer.encode("<think>", add_special_tokens=False))
     sampler.hot = HotToken(temperature, position=position)
 

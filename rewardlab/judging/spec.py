@@ -162,7 +162,7 @@ def judge_config(named: str | JudgeConfig, keys: Mapping[str, Any] | None = None
     if isinstance(named, JudgeConfig):
         return load_config(JudgeConfig, None, named.model_dump(exclude_unset=True) | changes)
     if not isinstance(named, str):
-        raise ConfigError(f"{named!r} is not a judge's spec; give it, as openai:gpt-4o, which is the spec of a judge")
+        raise ConfigError(f"{named!r} is not a judge's spec; expected a spec such as openai:gpt-4o")
     path = Path(named)
     if path.suffix in (".yaml", ".yml") and ":" not in named:
         return load_config(JudgeConfig, path, changes)
@@ -205,7 +205,7 @@ def keys_of(text: str) -> set[str]:
 def check_keys(config: JudgeConfig) -> None:
     """Raise ConfigError for a key without an effect on this judge."""
     if dead := sorted(config.changed - keys_of(config.judge)):
-        raise ConfigError(f"{config.judge!r}: {', '.join(dead)} would have no effect on this judge; leave out")
+        raise ConfigError(f"{config.judge!r}: {', '.join(dead)} would have no effect on this judge; leave these out")
 
 
 def cache_folder(config: JudgeConfig) -> Path | None:

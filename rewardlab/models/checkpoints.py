@@ -159,8 +159,8 @@ def template_of_card(card: Mapping[str, Any] | None, folder: Path | str, request
         raise CheckpointError(f"{folder}: trained on template {name!r}, which this version does not have")
     if is_own and requested is None and verdict_format.endswith(".py"):
         raise CheckpointError(
-            f"{folder}: its answers are parsed by custom code, {verdict_format}, which no checkpoint contains; name "
-            f"it: template={name} (in a config `template: {name}`)"
+            f"{folder}: its answers are parsed by custom code, {verdict_format}, which checkpoints do not "
+            f"contain; name it: template={name} (in a config `template: {name}`)"
         )
     is_absent = requested in (None, name) and not Path(file).exists()
     if is_own and (is_absent or (requested is None and "template_text" in card)):

@@ -92,7 +92,7 @@ def read_content(content: Any) -> tuple[str, tuple[str, ...]]:
     if isinstance(content, str):
         return content, ()
     if not isinstance(content, Sequence):
-        raise DataError(f"a message's content is {type(content).__name__}; expected a text or a list of parts")
+        raise DataError(f"a message's content is {type(content).__name__}; expected a string or a list of parts")
     texts, images = [], []
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else None

@@ -71,7 +71,7 @@ def test_defaults_are_the_paper() -> None:
         (SFTConfig, "learning_rate: fast", "learning_rate"),
         (SFTConfig, "batch_size: 10\nmicro_batch_size: 4", "multiple of micro_batch_size"),
         (StepsConfig, "completions: 5", "raise completions"),
-        (StepsConfig, "judgments_per_order: 21", "cannot be more"),
+        (StepsConfig, "judgments_per_order: 21", "cannot exceed completions"),
         (PRMConfig, "lora: {}", "lora: null"),
         (RLConfig, "process_reward: x\nadvantage: rloo\ngroup_size: 2", "process_reward"),
         (RLConfig, "batch_size: 100", "multiple of batch_size"),

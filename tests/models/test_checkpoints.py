@@ -147,7 +147,7 @@ def test_a_checkpoint_brings_no_code_along(tmp_path: Path) -> None:
     checkpoint, words, template = own_checkpoint(tmp_path, str(reader))
     words.unlink()
     load_template.cache_clear()
-    with pytest.raises(CheckpointError, match=r"no checkpoint contains; name it: template=.*mine\.py"):
+    with pytest.raises(CheckpointError, match=r"which checkpoints do not contain; name it: template=.*mine\.py"):
         template_for(checkpoint, None)
     assert template_for(checkpoint, template.name) == template
 

@@ -130,7 +130,7 @@ def test_several_endpoints(demo_pairs: Any, demo_server: Callable[..., str]) -> 
     assert rows == OpenAISampler(good, "demo-teacher").sample(prompts, SamplingParams())
     lost = OpenAISampler([dead, broken], "demo-teacher", deadline_s=20)
     assert all(row[0].finish is FinishReason.ERROR and row[0].error for row in lost.sample(prompts[:2], SamplingParams()))
-    with pytest.raises(EndpointError, match="no OpenAI-compatible endpoint"):
+    with pytest.raises(EndpointError, match="response from an OpenAI-compatible endpoint"):
         OpenAISampler([dead, dead], "m").check()
 
 

@@ -211,7 +211,7 @@ def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int) -> tup
     """
     query = settings.judge
     if (query.votes or 1) > 1 or query.orders not in ("auto", "both") or query.stop_error is not None:
-        raise ConfigError("votes, orders, stop_error: pairs under attack are judged once, in both orders; leave out")
+        raise ConfigError("votes, orders, stop_error: attacked pairs are judged once, in both orders; leave these out")
     settings = replace(settings, judge=judge_config(settings.judge, votes=1, orders="both"))
     settings = replace(settings, controls=(), limit=None)
     chosen = families_of(settings.attacks)

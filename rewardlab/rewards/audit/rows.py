@@ -156,7 +156,8 @@ class Rewarder:
         if row.recorded is None and self.source(row.prompt) is None:
             route_of(row.prompt, self._verifiers)
             raise DataError(
-                f"{row.prompt.prompt_id}: domain {row.prompt.domain!r} has no verifier and the row no reward; give --judge, "
+                f"{row.prompt.prompt_id}: domain {row.prompt.domain!r} has no "
+                "verifier, and the row has no reward; give --judge, "
                 f"or use one of {', '.join(sorted(self._verifiers))}, {VERDICT}"
             )
 

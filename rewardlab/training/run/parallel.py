@@ -167,7 +167,7 @@ def read_launch(path: Path) -> Launch:
     try:
         config = load_config_from_file(str(path))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{path}: accelerate does not take it ({error}); see configs/accelerate/") from error
+        raise ConfigError(f"{path}: accelerate does not accept it ({error}); see configs/accelerate/") from error
     kind = str(getattr(config.distributed_type, "value", config.distributed_type))
     deepspeed = (config.deepspeed_config or {}) if kind == "DEEPSPEED" else {}
     zero = 3 if kind == "FSDP" else int(deepspeed.get("zero_stage", 0))

@@ -59,7 +59,9 @@ def check_engine(config: EngineConfig) -> None:
     on several nodes, whose processes it does not listen to."""
     if config.kind != "serve":
         if importlib.util.find_spec(VLLM) is None:
-            raise ConfigError(f"engine {config.kind} is vLLM within Python: pip install 'rewardlab[vllm]', or kind: serve")
+            raise ConfigError(
+                f"engine {config.kind} needs vLLM in this Python environment: pip install 'rewardlab[vllm]', or kind: serve"
+            )
         return
     find_vllm()
     if os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")) != os.environ.get("WORLD_SIZE", "1"):
