@@ -79,7 +79,7 @@ def fit_run(folder: Path) -> CalibrationFit:
     if len(rows) < FEWEST_PAIRS:
         raise DataError(
             f"{folder}: {len(rows):,} pairs have probabilities in both orders; expected {FEWEST_PAIRS} or more. "
-            "Bench a prob: judge on more pairs, with orders=both"
+            "Benchmark a prob: judge on more pairs, with orders=both"
         )
     width = max(len(margins[row.row]) for row in rows)
     margins_BK = torch.full((len(rows), width), torch.nan, dtype=torch.float64)

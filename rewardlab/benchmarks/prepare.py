@@ -57,7 +57,8 @@ def fetch_files(name: str, out: Path, *, hub: str = "https://huggingface.co") ->
             raise
         place = f"the dataset {source.repo} of the Hub" if source.repo else ", ".join(source.urls.values())
         raise DataError(
-            f"{name} could not be fetched ({error}); on a machine with a network fetch {place}, copy it here, and check it "
+            f"{name} could not be fetched ({error}); on a machine with network "
+            f"access, download {place}, copy it here, and check it "
             f"with `rewardlab bench prepare {name} --check PATH`"
         ) from error
     record = FetchRecord(name, source.repo, revision, {file: sha256_of(out / file) for file in urls})

@@ -252,7 +252,7 @@ def bench_suite(options: SuiteOptions) -> None:
     typer.echo(text)
     typer.echo(f"written: {options.out}/suite.md, and a folder for each benchmark")
     if any(report.failure for report in reports.values()):
-        typer.echo("runs failed at the endpoint; the same command asks again", err=True)
+        typer.echo("some runs failed at the endpoint; run the same command again to retry them", err=True)
         raise typer.Exit(ExitCode.ENDPOINT)
     if unread := {name: report for name, report in reports.items() if is_unread(report)}:
         typer.echo("\n".join(f"{name}: {finding}" for name, report in unread.items() for finding in report.findings), err=True)

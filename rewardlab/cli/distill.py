@@ -72,7 +72,9 @@ def distill_command(options: Distill) -> None:
         from rewardlab.distill.ray_transport import distill_on_ray
 
         if options.limit is not None or options.images is not None:
-            raise ConfigError("--ray-workers takes shards with media inside, and all of them; leave --limit and --images out")
+            raise ConfigError(
+                "--ray-workers needs shards with embedded media, and uses all of them; leave out --limit and --images"
+            )
         workers, address = options.ray_workers, options.ray_address
         statistics = distill_on_ray(
             data, settings, out, workers=workers, address=address, allow_without_images=allow_without_images

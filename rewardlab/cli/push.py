@@ -243,7 +243,7 @@ def _read_report(run: Path, folder: Path) -> Report:
         )
     trained = (read_card(folder) or {}).get("template_hash")
     if trained and identity.get("template") not in (None, trained):
-        raise ConfigError(f"{run}: asked in words of hash {identity['template']}; {folder} was trained on {trained}")
+        raise ConfigError(f"{run}: it used a template with hash {identity['template']}; {folder} was trained on {trained}")
     return report
 
 

@@ -53,7 +53,7 @@ def read_settings(context: typer.Context, path: Optional[Path]) -> Optional[Path
     variables = {name.removeprefix(prefix).lower() for name in os.environ if name.startswith(prefix)}
     for variable in sorted(variables - names - {"config"}):
         raise ConfigError(
-            f"{prefix}{variable.upper()} is set, and there is no option {_option(variable)}{_nearest(variable, names)}"
+            f"{prefix}{variable.upper()} is set, but there is no option {_option(variable)}{_nearest(variable, names)}"
         )
     if path is None:
         return None

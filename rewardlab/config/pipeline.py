@@ -26,7 +26,7 @@ class StageConfig(Schema):
     @model_validator(mode="after")
     def _ends(self) -> Self:
         if bool(self.result) == bool(self.ready):
-            raise ValueError("a stage has either a result or, if it is a server, the URL ready; give one of them")
+            raise ValueError("a stage has either a result or, if it is a server, the URL `ready`; give one of them")
         return self
 
 

@@ -28,8 +28,9 @@ def logged_answers(path: Path) -> Iterator[PaidAnswer]:
         reward = row["reward"]
         if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float) or not 0 <= reward <= 1):
             raise DataError(
-                f"{path}, line {number}: the reward is {_in_short(reward)}; expected a number from 0 to 1, the probability to "
-                "beat the preferred response, or null. A policy whose `phi` is not probability, and one under a scalar judge, "
+                f"{path}, line {number}: the reward is {_in_short(reward)}; expected a number from 0 to 1, the probability "
+                "of beating the preferred response, or null. A policy whose `phi` is "
+                "not probability, and one under a scalar judge, "
                 "log on another scale: convert these rewards, or sample answers anew with --policy and --judge"
             )
         answer = without_thinking(row.get("answer", row.get("text")))

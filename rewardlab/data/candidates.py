@@ -38,7 +38,7 @@ def _candidates(row: Mapping[str, Any], number: int, folder: Path, where: str, c
     try:
         lists = [row[name] for name in (("chosen", "rejected") if "chosen" in row else ("responses",))]
         if not all(isinstance(texts, list | tuple) for texts in lists):
-            raise TypeError("expected a list of texts, got one text or none")
+            raise TypeError("expected a list of strings, got a single string or nothing")
         if "chosen" in row:
             right, wrong = list(row["chosen"]), list(row["rejected"])
             responses, best = (*right, *wrong), tuple(range(len(right)))

@@ -203,7 +203,7 @@ def make_pairs_by_score(
 def clean_text(value: Any, name: str) -> str:
     """Return a text of a row, without media placeholders and outer blanks. Raises DataError if it is no text."""
     if not isinstance(value, str):
-        raise DataError(f"{name!r} must be a text, got {value!r:.60}")
+        raise DataError(f"{name!r} must be a string, got {value!r:.60}")
     text: str = value
     for mark in ("<image>", "<video>", "<ImageHere>", IMAGE_MARK, VIDEO_MARK):
         text = text.replace(mark, "")
@@ -218,7 +218,7 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
             value = value[int(step)] if isinstance(value, list | tuple) else value[step]
         except (KeyError, IndexError, TypeError, ValueError) as error:
             if not isinstance(value, Mapping):
-                raise DataError(f"no {path!r} in the row: {step!r} is no place in a {_kind_of(value)}") from error
+                raise DataError(f"no {path!r} in the row: {step!r} is not an index or key of a {_kind_of(value)}") from error
             names = list(map(str, value))
             close = get_close_matches(step, names, n=1)
             meant = f"; did you mean {close[0]!r}?" if close else ""

@@ -187,7 +187,7 @@ class _Work:
     def _check_work(self) -> None:
         if time.thread_time() > self._end:
             raise MediaError(
-                f"{self._name}: takes more than {self._bounds.seconds:g} s to decode; cut it, or send its frames as images"
+                f"{self._name}: takes more than {self._bounds.seconds:g} s to decode; shorten it, or send its frames as images"
             )
         if self._bounds.is_stopped():
             raise MediaError(f"{self._name}: cancelled, because no client is waiting for it")

@@ -60,6 +60,6 @@ def _truth(text: Any) -> GroundTruth:
         raise DataError(f"ground_truth: its media is {media!r:.80}; expected a list of image references such as upload:ID")
     for name, value in (("question", question), ("anchor", anchor)):
         if not isinstance(value, str | None):
-            raise DataError(f"ground_truth: its {name} is {value!r:.80}; expected a text")
+            raise DataError(f"ground_truth: its {name} is {value!r:.80}; expected a string")
     question, _ = read_prompt(question, media)
     return GroundTruth(question, tuple(media), anchor)

@@ -48,8 +48,8 @@ class JudgeORM:
         rewards = asyncio.run(request_rewards(self.client, questions, completions, images))
         if None in rewards:
             raise EndpointError(
-                f"{self.address}: no reward for {rewards.count(None)} of {len(rewards)} completions, which ms-swift would pay "
-                "0; see the log"
+                f"{self.address}: no reward for {rewards.count(None)} of {len(rewards)} completions, which ms-swift would "
+                "count as 0; see the log"
             )
         return [reward for reward in rewards if reward is not None]
 

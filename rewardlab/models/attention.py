@@ -30,7 +30,7 @@ def check_attention(name: str) -> None:
             "attn_implementation: auto"
         )
     raise ConfigError(
-        f"attn_implementation: {name} needs a CUDA card of compute capability {capability[0]}.{capability[1]} or higher and "
+        f"attn_implementation: {name} needs a GPU of compute capability {capability[0]}.{capability[1]} or higher and "
         f"a version of {package} that transformers supports; use attn_implementation: auto"
     )
 

@@ -106,7 +106,9 @@ def _read_card_file(path: Path) -> dict[str, Any]:
 def add_to_card(folder: Path, **facts: Any) -> None:
     """Add ``facts`` to a checkpoint's card, or replace them, atomically. Raise CheckpointError for a folder without a card."""
     if (card := read_card(folder)) is None:
-        raise CheckpointError(f"{folder}: has no {CARD}, which training writes beside the weights; nothing can be added to it")
+        raise CheckpointError(
+            f"{folder}: has no {CARD}, which training writes next to the weights, so nothing can be added to it"
+        )
     write_atomic(folder / CARD, json.dumps({**card, **facts}, indent=1) + "\n")
 
 

@@ -288,7 +288,7 @@ class _Loop:
         labelled = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
         size = min(len(labelled), math.ceil(self.config.mix * len(negatives)))
         if size < 1 and self.config.mix:
-            raise DataError(f"{self.config.data}: has no labelled pair to train the judge on beside its negatives; label some")
+            raise DataError(f"{self.config.data}: has no labelled pair to mix with the judge's negatives; label some")
         chosen = sorted(random.Random(f"harden {self.config.seed + number}").sample(labelled, size))
         places = [*negatives.values(), *((pairs, n) for n in chosen)]
         write_parquet((table[n] for table, n in places), path)  # one at a time: they may have large pictures

@@ -116,7 +116,7 @@ class BatchClient:
         status: object = batch.status
         if not isinstance(status, str):
             raise EndpointError(
-                f"{self.base_url}: batch {batch_id} has the status {status!r}; expected a text such as 'completed'; nothing "
+                f"{self.base_url}: batch {batch_id} has the status {status!r}; expected a string such as 'completed'; nothing "
                 "is lost: run again once the provider reports it"
             )
         errors = [str(error.message or "") for error in getattr(batch.errors, "data", None) or ()]

@@ -383,6 +383,6 @@ def test_what_is_refused(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.M
     model = Truthful(read_pairs(pairs_file))
     monkeypatch.setattr(robustness_run, "open_any_judge", lambda settings: model.judge())
     monkeypatch.setattr(robustness_run, "MOST_BYTES", 1000)
-    with pytest.raises(ConfigError, match="take a lower --limit"):
+    with pytest.raises(ConfigError, match="use a lower --limit"):
         attack(pairs_file, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -92,7 +92,7 @@ def test_changes_over_a_file_and_options_beside_them(tmp_path: Path) -> None:
         ({"seed": 1}, {"seed": 2}, "seed is set twice, by seed="),
         ({"budget": {"usd": 1}}, {"budget.usd": 2}, "budget.usd is set twice"),
         ({"budget": None}, {"budget.usd": 2}, "budget is set twice"),
-        ({"budget": None, "budget.usd": 2}, {}, "budget.usd is set beside budget"),
+        ({"budget": None, "budget.usd": 2}, {}, "budget.usd is set as well as budget"),
         ({"budget.usd": 2, "budget": None}, {}, "budget is set twice"),
         ({"buget.usd": 2}, {}, "unknown key 'buget'; did you mean 'budget'"),
     ],

@@ -108,7 +108,7 @@ def test_bad_rows_are_listed_and_the_good_kept(demo_pairs: Any, tmp_path: Path) 
         "expected 0 or 1",
         "are equal",
         "none.png",
-        "'judgment' must be a text",
+        "'judgment' must be a string",
         "neither bytes nor a path",
         "cannot be read",
     ]

@@ -195,13 +195,13 @@ def rewardlab_urls(*beginnings: str) -> Any:
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"responses": ["a"]}, DataError, "list of two texts"),
-    ({"responses": "ab"}, DataError, "list of two texts"),
+    ({"responses": ["a"]}, DataError, "list of two strings"),
+    ({"responses": "ab"}, DataError, "list of two strings"),
     ({"responses": ["a", "a"]}, DataError, "are equal"),
     ({"responses": ["a", " "]}, DataError, "a response is empty"),
-    ({"responses": ["a", 3]}, DataError, "must be a text"),
+    ({"responses": ["a", 3]}, DataError, "must be a string"),
     ({"question": " "}, DataError, "the question is empty"),
-    ({"question": None}, DataError, "must be a text"),
+    ({"question": None}, DataError, "must be a string"),
     ({"images": [3]}, MediaError, "expected a path, encoded bytes, a PIL image"),
     ({"images": [b"no image"]}, MediaError, "not a readable image"),
     ({"images": ["none.png"]}, MediaError, "none.png: cannot be read"),

@@ -285,8 +285,8 @@ def _within_memory(attacked: Iterable[AttackedPair]) -> list[AttackedPair]:
                 num_bytes += len(image)
         if num_bytes > MOST_BYTES:
             raise ConfigError(
-                f"the edited pictures of these pairs take more than {MOST_BYTES >> 30} GiB; take a lower --limit, or --attacks "
-                "without edit, caption and unseen"
+                f"the edited images of these pairs take more than {MOST_BYTES >> 30} GiB; use a lower --limit, or "
+                "--attacks without edit, caption and unseen"
             )
         all_pairs.append(case)
     return all_pairs

@@ -227,7 +227,7 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
         content = request.responses_create_params.get("input")
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         if not isinstance(messages, list):
-            raise DataError("responses_create_params.input is neither a text nor a list of messages")
+            raise DataError("responses_create_params.input is neither a string nor a list of messages")
         question, references = read_conversation(messages)
         # Several tasks may have the same text.
         scope = json.dumps([request.task_index, request.prompt_id])
