@@ -52,7 +52,7 @@ def different_protocols(runs: Sequence[Run]) -> list[str]:
         judges = (runs[0].report.judge, run.report.judge)
         differ = protocol_differences(runs[0], run, unknown_differs=False)
         if differ and not any(judge.startswith("baseline:") for judge in judges):
-            sentences.append(f"{run.name} was asked otherwise than {runs[0].name}: they differ in {', '.join(differ)}")
+            sentences.append(f"{run.name} used another protocol than {runs[0].name}: they differ in {', '.join(differ)}")
     return sentences
 
 

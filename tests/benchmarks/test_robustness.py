@@ -339,7 +339,7 @@ def test_report_and_comparison(pairs_file: Path, tmp_path: Path) -> None:
         assert "padded" in text
     plain = tmp_path / "plain"
     run_bench(settings_of(pairs_file), plain)
-    with pytest.raises(ConfigError, match="not of the same benchmark"):
+    with pytest.raises(ConfigError, match="different benchmarks or data files"):
         against(runs[0], read_run(plain))
     assert read_run(plain).report.robustness is None
 

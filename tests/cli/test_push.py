@@ -275,7 +275,7 @@ def test_a_failed_run_is_on_no_card(name: str, measured: Path, fake_checkpoint: 
     path.write_text(json.dumps({**json.loads(path.read_text()), "failure": failure}))
     refused = run_main(main, "push", fake_checkpoint, "me/judge", "--report", path.parent, "--dry-run")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert f"the run failed: {failure}; " in " ".join(refused.stderr.split())
+    assert f"a card cannot report a failed run: {failure}; " in " ".join(refused.stderr.split())
     assert "run the same benchmark command again" in " ".join(refused.stderr.split())
     other = measured / ("plain" if name == "attacked" else "attacked")
     with pytest.raises(ConfigError, match="28 of 80 votes failed"):

@@ -47,7 +47,7 @@ def test_a_recipe_is_the_same_method_for_a_policy(path: Path) -> None:
     judge, fields = load_config(RLConfig, path), set(MethodConfig.model_fields) - {"model", "template"}
     method = {name: value for name, value in load_yaml(path).items() if name in fields}
     if judge.window:
-        with pytest.raises(ValueError, match="whole answers"):
+        with pytest.raises(ValueError, match="needs complete answers"):
             PolicyConfig(**method)
         return
     rates = {"learning_rate", "value_learning_rate", "template"}

@@ -212,7 +212,7 @@ def test_the_mapping_is_said_and_commands_take_it(tmp_path: Path, capsys: pytest
         (["chosen", "rejected"], "question none"),
         (["prompt", "query", "chosen", "rejected"], "question prompt or query"),
         (["prompt", "chosen", "rejected", "photo", "screenshot"], "images photo or screenshot"),
-        (["prompt", "chosen", "rejected", "answer_a", "answer_b", "winner"], "more than one"),
+        (["prompt", "chosen", "rejected", "answer_a", "answer_b", "winner"], "not uniquely"),
         (["prompt", "answer_a", "answer_b"], "0 of the columns"),
         (["prompt", "answer_a", "answer_b", "winner", "label"], "2 of the columns"),
     ],

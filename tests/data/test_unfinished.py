@@ -63,7 +63,7 @@ def test_who_takes_only_some_shards_leaves_no_set(tmp_path: Path) -> None:
         list(write_shards((pair for n, pair in enumerate(pairs(6)) if 1 / (4 - n)), tmp_path / "broken", rows_per_shard=2))
     for name in ("closed", "broken"):
         assert list((tmp_path / name).glob("part-*.parquet"))
-        with pytest.raises(DataError, match="is not whole"):
+        with pytest.raises(DataError, match="is incomplete"):
             read_pairs(tmp_path / name)
         list(write_shards(pairs(1), tmp_path / name))
         assert len(read_pairs(tmp_path / name)) == 1

@@ -57,7 +57,7 @@ def test_a_video_has_bounds(tmp_path: Path) -> None:
     with pytest.raises(MediaError, match="64x48 px are more than 3,000"):
         frames_of_video(video, 2, bounds=DecodingBounds(pixels=3000))
     asked = iter([False] * 5)
-    with pytest.raises(MediaError, match="nobody waits"):
+    with pytest.raises(MediaError, match="no client is waiting"):
         frames_of_video(video, 2, bounds=DecodingBounds(is_stopped=lambda: next(asked, True)))
 
 

@@ -211,7 +211,7 @@ def test_what_is_no_address(url: str) -> None:
     """A sentence, also as the address of an endpoint."""
     with pytest.raises(ConfigError, match=r"not an address; expected http://HOST:PORT"):
         ServedJudge(url)
-    with pytest.raises(ConfigError, match=r"is no address|openai:MODEL@URL"):
+    with pytest.raises(ConfigError, match=r"not an address|openai:MODEL@URL"):
         open_model_judge(f"openai:m@{url}")
 
 

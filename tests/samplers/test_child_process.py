@@ -73,7 +73,7 @@ def test_a_child_that_dies_or_hangs_is_started_again(child: ProcessSampler, orde
     before = child.pid
     with pytest.raises(EndpointError, match=told):
         child.sample([said(order)], SamplingParams())
-    with pytest.raises(EndpointError, match="started again"):
+    with pytest.raises(EndpointError, match="restart"):
         child.check()
     until(child.check)
     assert child.pid != before

@@ -146,7 +146,7 @@ def test_resume(
 
 
 def test_labels_of_other_pairs(tiny_checkpoint: Path, demo_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="of other pairs"):
+    with pytest.raises(DataError, match="belong to other pairs"):
         train_prm(demo_pairs[0][8:], labelled, config_for(tiny_checkpoint), tmp_path)
 
 
