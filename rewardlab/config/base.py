@@ -140,7 +140,7 @@ class TrainConfig(Schema):
         named = named.replace(" ", "")
         if unknown := set(named.split(",")) - {"none", *TRACKERS}:
             raise ValueError(
-                f"{', '.join(sorted(unknown))} is not a tracker; expected none, {', '.join(TRACKERS)}, with commas"
+                f"{', '.join(sorted(unknown))} is not a tracker; expected none, {', '.join(TRACKERS)}, comma-separated"
             )
         return named
 

@@ -208,7 +208,7 @@ class MethodConfig(TrainConfig, Method):
         if self.hot_token and (self.hot_token.position or 0) >= self.max_completion_length:
             raise ValueError(
                 f"hot_token.position {self.hot_token.position} is beyond the longest rollout, {self.max_completion_length} "
-                f"tokens: lower it"
+                "tokens: lower it"
             )
         return self
 
