@@ -197,7 +197,7 @@ async def memory(url: str, pairs: Sequence[PreferencePair], process: Any, num: i
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--judge", default=DEMO, help="hf:CHECKPOINT, by default the judge that travels with the package")
+    parser.add_argument("--judge", default=DEMO, help="hf:CHECKPOINT, by default the bundled judge")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--only", choices=("rates", "overload", "fairness", "sigterm", "memory"))

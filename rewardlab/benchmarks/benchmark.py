@@ -23,12 +23,14 @@ def run_benchmark(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) 
     """Run a benchmark or ``NAME:attacked``; return and raise what :func:`rewardlab.benchmarks.runner.run_bench` does."""
     name, variant = split_variant(settings.benchmark)
     if variant in LISTWISE:
-        raise ConfigError(f"{settings.benchmark}: has a report of its own; `rewardlab bench run {settings.benchmark}` makes it")
+        raise ConfigError(
+            f"{settings.benchmark}: has its own kind of report; `rewardlab bench run {settings.benchmark}` makes it"
+        )
     if variant == "attacked":
         settings = replace(settings, benchmark=name, judge=variant_judge(settings.judge, variant))
         return run_robustness(settings, out, num_pairs=settings.limit or NUM_ATTACKED, spent=spent)
     if settings.attacks:
-        raise ConfigError(f"--attacks: {name} is not under attack; expected {name}:attacked")
+        raise ConfigError(f"--attacks: {name} is not an attacked benchmark; expected {name}:attacked")
     return run_bench(settings, out, spent=spent)
 
 

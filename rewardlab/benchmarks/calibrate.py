@@ -79,7 +79,7 @@ def fit_run(folder: Path) -> CalibrationFit:
     if len(rows) < FEWEST_PAIRS:
         raise DataError(
             f"{folder}: {len(rows):,} pairs have probabilities in both orders; expected {FEWEST_PAIRS} or more. "
-            "Bench a prob: judge on more pairs, with orders=both"
+            "Benchmark a prob: judge on more pairs, with orders=both"
         )
     width = max(len(margins[row.row]) for row in rows)
     margins_BK = torch.full((len(rows), width), torch.nan, dtype=torch.float64)
@@ -93,7 +93,7 @@ def fit_run(folder: Path) -> CalibrationFit:
             "(take harder pairs), or a mean over many rationales hides the wrong ones (bench with --votes 1)",
             TemperatureFit.NO_SIGNAL: "its probabilities are right no more often than a coin, and the flatter the better",
         }[best.fit]
-        raise DataError(f"{folder}: no temperature is best: {why}")
+        raise DataError(f"{folder}: no temperature could be fitted: {why}")
     before_B, after_B = (_probabilities(margins_BK / tau, preferred_B) for tau in (1.0, best.tau))
     gains_B = (after_B.log() - before_B.log()).numpy()
     return CalibrationFit(
@@ -140,9 +140,13 @@ def _calibration_error(p_right_B: torch.Tensor) -> float:
 def _checkpoint(judge: str, identity: Mapping[str, Any]) -> Path:
     checkpoint = JudgeSpec.parse(judge).checkpoint
     if checkpoint is None or not checkpoint.is_dir():
-        raise ConfigError(f"{judge}: is no checkpoint folder here, so that nothing can be stored with it; expected prob:FOLDER")
+        raise ConfigError(
+            f"{judge}: is not a local checkpoint folder, so the temperature cannot be stored in it; expected prob:FOLDER"
+        )
     if identity.get("weights") != weights_id(checkpoint):
-        raise ConfigError(f"{checkpoint}: has other weights than when the run was made; bench it again, and calibrate that run")
+        raise ConfigError(
+            f"{checkpoint}: its weights have changed since the run; benchmark it again, and calibrate the new run"
+        )
     return checkpoint
 
 
@@ -159,7 +163,7 @@ def _votes(path: Path) -> tuple[dict[str, Any], dict[int, list[Vote]]]:
             if entry["pass"] == "votes":
                 votes = [vote_of(vote) for vote in entry["votes"]]
                 if odd := [vote.margin for vote in votes if vote.margin is not None and not _is_finite(vote.margin)]:
-                    raise ValueError(f"a margin on pair {entry['row']} is {odd[0]!r}, and should be a finite number")
+                    raise ValueError(f"a margin on pair {entry['row']} is {odd[0]!r}; expected a finite number")
                 yield entry["row"], votes
 
     try:

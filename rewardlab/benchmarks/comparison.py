@@ -169,7 +169,7 @@ def _seen_images(folder: Path, report: Report) -> str:
         with (folder / VOTES).open(encoding="utf-8") as log:
             return str(json.loads(next(log, "{}")).get("identity", {}).get("images", ""))
     except (ValueError, AttributeError) as error:
-        raise DataError(f"{folder / VOTES}: not the votes of a run ({error}); restore the file from a copy") from error
+        raise DataError(f"{folder / VOTES}: not the votes of a run ({error}); restore the file from a backup") from error
 
 
 def score_of(row: RowScore) -> float:
@@ -184,14 +184,17 @@ def against(base: Run, other: Run, value: Callable[[RowScore], float] = score_of
     difference comes about where the two are exchangeable). Raise ConfigError if the runs are not of the same rows.
     """
     if (base.report.benchmark, base.report.data_sha256) != (other.report.benchmark, other.report.data_sha256):
-        raise ConfigError(f"{base.name} and {other.name} are not of the same benchmark and data file; compare like with like")
+        raise ConfigError(
+            f"{base.name} and {other.name} are runs of different benchmarks or data files; compare runs of the same one"
+        )
     if base.images and other.images and base.images != other.images:
-        raise ConfigError(f"{base.name} and {other.name} judged other images; name the same --images for both")
+        raise ConfigError(f"{base.name} and {other.name} judged different images; give the same --images for both")
     attacks = [run.report.robustness.attacks if run.report.robustness else "" for run in (base, other)]
     if attacks[0] != attacks[1]:
         raise ConfigError(
-            f"{base.name} and {other.name} are under other attacks; use the same --limit, --seed and --attacks (a judge that "
-            "sees no pictures, such as a baseline, is under none of pictures: name the other families)"
+            f"{base.name} and {other.name} were run with different attacks; use the "
+            "same --limit, --seed and --attacks (a judge that "
+            "sees no images, such as a baseline, skips image attacks: name the other families)"
         )
     before, after = base.values(value), other.values(value)
     if before.keys() != after.keys():

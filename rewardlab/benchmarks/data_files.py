@@ -22,11 +22,11 @@ def check_text(path: Path, expected: str) -> None:
     with path.open("rb") as file:
         start = file.read(_START)
     if start.startswith(b"\x1f\x8b"):
-        raise DataError(f"{path}: is packed by gzip; unpack it first (gunzip), expected {expected}")
+        raise DataError(f"{path}: is compressed with gzip; unpack it first (gunzip), expected {expected}")
     if start.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{path}: is in UTF-16; save it as UTF-8, expected {expected}")
     if b"\0" in start:
-        raise DataError(f"{path}: is no text file; expected {expected}")
+        raise DataError(f"{path}: is not a text file; expected {expected}")
 
 
 def json_rows(path: Path, expected: str) -> Iterator[tuple[Mapping[str, Any], str]]:
@@ -69,11 +69,11 @@ def whole_json(path: Path, expected: str) -> Any:
         text = path.read_text(encoding="utf-8-sig")
         return json.loads(text)
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: is no text in UTF-8 (byte {error.start:,}); expected {expected}") from error
+        raise DataError(f"{path}: is not UTF-8 text (byte {error.start:,}); expected {expected}") from error
     except ValueError as error:
         raise DataError(f"{path}: is not JSON ({json_fault(error, text)}); expected {expected}") from error
     except RecursionError as error:
-        raise DataError(f"{path}: is JSON nested too deeply; expected {expected}") from error
+        raise DataError(f"{path}: JSON nested too deeply; expected {expected}") from error
 
 
 def reason(error: BaseException, fields: Any = None) -> str:

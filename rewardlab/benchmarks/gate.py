@@ -53,7 +53,7 @@ def parse_figure(text: str) -> GateFigure:
         hint = (
             f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(known)}, or one of a group: accuracy[GROUP]"
         )
-        raise ConfigError(f"--figure {text}: there is no such figure; {hint}")
+        raise ConfigError(f"--figure {text}: unknown metric; {hint}")
     return GateFigure(parts[1], parts[2] or "")
 
 

@@ -36,7 +36,7 @@ def write_inspect_log(run: Run, rows: Sequence[Row], out: Path, *, with_images: 
     try:
         from inspect_ai.log import write_eval_log
     except ImportError as error:
-        raise MissingPackageError("inspect_ai is not installed, which this needs; pip install 'rewardlab[inspect]'") from error
+        raise MissingPackageError("this needs inspect_ai, which is not installed: pip install 'rewardlab[inspect]'") from error
     log = inspect_log(run, rows, with_images=with_images)
     out.parent.mkdir(parents=True, exist_ok=True)
     part = out.with_name(f".{out.stem}.part{out.suffix}")

@@ -24,7 +24,7 @@ def check_media(names: Iterable[str], folder: Path, benchmark: str) -> None:
     """Raise MediaError with the number and the first of the files and folders that are not there, or lead out of ``folder``."""
     wanted = sorted(set(names))
     if outside := [name for name in wanted if leads_out(name)]:
-        raise MediaError(f"{outside[0]:.160} leads out of {folder}; the media of {benchmark} are below one folder")
+        raise MediaError(f"{outside[0]:.160} is outside {folder}; all media of {benchmark} must be in one folder")
     missing = [name for name in wanted if not _stands(folder / name)]
     if missing:
         first = ", ".join(repr(name) for name in missing[:3])
@@ -35,9 +35,9 @@ def check_media(names: Iterable[str], folder: Path, benchmark: str) -> None:
 
 
 def read_within(folder: Path, name: str) -> tuple[bytes, ...]:
-    """Return :func:`read_media` of a path below ``folder``. Raise MediaError also for one that leads out of it."""
+    """Return :func:`read_media` of a path below ``folder``. Raise MediaError also for one that is outside it."""
     if leads_out(name):
-        raise MediaError(f"{name:.160} leads out of {folder}")
+        raise MediaError(f"{name:.160} is outside {folder}")
     return read_media(folder / name)
 
 
@@ -52,7 +52,7 @@ def embedded_image(data: Path, column: str, number: int) -> tuple[bytes, ...]:
             image = _group_column(file, group, column)[number - first - starts[group]].as_py()
             return (plain_image((image or {}).get("bytes") or b"", where=where),)
         first += starts[-1]
-    raise DataError(f"{where}: is not there any more; leave a data file alone while it is read")
+    raise DataError(f"{where}: no longer exists; do not change a data file while it is being read")
 
 
 @lru_cache(maxsize=64)

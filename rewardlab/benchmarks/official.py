@@ -39,7 +39,10 @@ def protocol_differences(old: Run, new: Run, *, unknown_differs: bool = True) ->
 def check_protocols(old: Run, new: Run) -> None:
     """Raise ConfigError where the two were not asked alike; another template is another judge, and no difference here."""
     if differ := protocol_differences(old, new):
-        raise ConfigError(f"{old.name} and {new.name} were not asked alike: they differ in {', '.join(differ)}; ask both alike")
+        raise ConfigError(
+            f"{old.name} and {new.name} have different protocols: they differ in "
+            f"{', '.join(differ)}; run both with the same settings"
+        )
 
 
 def different_protocols(runs: Sequence[Run]) -> list[str]:
@@ -49,7 +52,7 @@ def different_protocols(runs: Sequence[Run]) -> list[str]:
         judges = (runs[0].report.judge, run.report.judge)
         differ = protocol_differences(runs[0], run, unknown_differs=False)
         if differ and not any(judge.startswith("baseline:") for judge in judges):
-            sentences.append(f"{run.name} was asked otherwise than {runs[0].name}: they differ in {', '.join(differ)}")
+            sentences.append(f"{run.name} used another protocol than {runs[0].name}: they differ in {', '.join(differ)}")
     return sentences
 
 
@@ -79,7 +82,7 @@ def find_scorer(name: str) -> OfficialScorer:
     if name not in scorers and name not in PACKAGED:
         scorers |= _others(name)
     if name not in scorers:
-        raise ConfigError(f"no official scorer of {name!r} is here; expected {', '.join(scorers)}")
+        raise ConfigError(f"no official scorer of {name!r} is included; expected {', '.join(scorers)}")
     return scorers[name]
 
 

@@ -133,8 +133,8 @@ class Pass:
             return
         raise EndpointError(
             f"{judge.name}: every one of {len(completions):,} requests{self.of_control} failed: "
-            f"{errors_in_words(completions)}{refusal_cure(judge.name, completions[-1].error)}; nothing is lost: cure it and "
-            f"run the same command again{self.cure}"
+            f"{errors_in_words(completions)}{refusal_cure(judge.name, completions[-1].error)}; nothing is lost: fix the "
+            f"cause and run the same command again{self.cure}"
         )
 
     def chunk_seed(self, seed: int, start: int) -> int:
@@ -292,6 +292,6 @@ class _Asking:
             total = sum(map(len, self._places))
             there = total - sum(len(self._places[n]) - len(self._known[n]) for n in missing)
             raise EndpointError(
-                f"the budget is spent: {there:,} of {total:,} votes of the pass {self._pass.name!r} are there, and "
+                f"the budget is spent: {there:,} of {total:,} votes of the pass {self._pass.name!r} are done, and "
                 f"{len(missing):,} pairs lack some; raise it and run the same command again"
             )

@@ -57,7 +57,8 @@ def fetch_files(name: str, out: Path, *, hub: str = "https://huggingface.co") ->
             raise
         place = f"the dataset {source.repo} of the Hub" if source.repo else ", ".join(source.urls.values())
         raise DataError(
-            f"{name} could not be fetched ({error}); on a machine with a network fetch {place}, copy it here, and check it "
+            f"{name} could not be fetched ({error}); on a machine with network "
+            f"access, download {place}, copy it here, and check it "
             f"with `rewardlab bench prepare {name} --check PATH`"
         ) from error
     record = FetchRecord(name, source.repo, revision, {file: sha256_of(out / file) for file in urls})
@@ -77,11 +78,11 @@ def prepared_data(name: str) -> Path:
     benchmark = find_benchmark(name)
     folder = prepared_folder(benchmark.name)
     if benchmark.files is None:
-        raise ConfigError(f"{name}: expected --data FILE, as nothing is known of where its files are")
+        raise ConfigError(f"{name}: expected --data FILE, because the location of its files is unknown")
     if _record(folder) is None:
         raise ConfigError(
-            f"{name}: expected --data FILE; without it {folder} is looked into, where `rewardlab bench prepare {name}` puts "
-            "the files (REWARDLAB_DATA names another place)"
+            f"{name}: expected --data FILE; without it {folder} is searched, where `rewardlab bench prepare {name}` puts "
+            "the files (REWARDLAB_DATA sets another folder)"
         )
     return _loadable(folder)
 
@@ -90,15 +91,15 @@ def known_files(benchmark: Benchmark) -> BenchmarkFiles:
     """Return where a benchmark's files are. Raise ConfigError if nothing is known of them."""
     if benchmark.files is None:
         names = [other.name for other in packaged_benchmarks() if other.files]
-        raise ConfigError(f"{benchmark.name}: has no files that are known; expected one of {', '.join(names)}")
+        raise ConfigError(f"{benchmark.name}: has no known files; expected one of {', '.join(names)}")
     return benchmark.files
 
 
 def _inside(out: Path, file: str) -> Path:
-    """Return the path of a file in ``out``. Raise DataError for a name that leads out of it."""
+    """Return the path of a file in ``out``. Raise DataError for a name that is outside it."""
     path = out / file
     if not path.resolve().is_relative_to(out.resolve()):
-        raise DataError(f"a file named {file!r} would be written outside of {out}; the source is not to be trusted")
+        raise DataError(f"a file named {file!r} would be written outside {out}; do not trust this source")
     return path
 
 
@@ -128,7 +129,7 @@ def _download(client: httpx.Client, url: str, path: Path, expected: str | None, 
                     file.write(block)
                     advance(len(block))
         if expected and (digest := sha256_of(partial)) != expected:
-            raise DataError(f"{url}: its SHA-256 is {digest}, expected {expected}; the file was changed, or damaged on its way")
+            raise DataError(f"{url}: its SHA-256 is {digest}, expected {expected}; the file has changed or is corrupt")
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

@@ -95,7 +95,7 @@ class Replay(JudgeKind):
                 return
             row = values["row"]
             if not isinstance(row, int) or isinstance(row, bool) or row < 0:
-                raise ValueError(f"row is {row!r}, expected a number from 0 on")
+                raise ValueError(f"row is {row!r}, expected a number >= 0")
             if self.is_run:
                 self._take_votes(values, row)
             elif "scores" in values:

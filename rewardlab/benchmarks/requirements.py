@@ -180,16 +180,16 @@ def _check_figure(text: str, name: str, group: str, side: str) -> None:
     if name not in FIGURES:
         near = get_close_matches(name, FIGURES, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(FIGURES)}"
-        raise ConfigError(f"{text!r}: there is no figure {name!r}; {hint}")
+        raise ConfigError(f"{text!r}: unknown metric {name!r}; {hint}")
     if group and name not in GROUP_FIGURES:
         raise ConfigError(f"{text!r}: a report has no {name} of a group; expected one of {', '.join(GROUP_FIGURES)}")
     if side and side not in ("low", "high"):
         raise ConfigError(f"{text!r}: expected .low or .high, the bounds of an interval, instead of .{side}")
     if side and not FIGURES[name].has_interval:
         known = ", ".join(other for other, figure in FIGURES.items() if figure.has_interval)
-        raise ConfigError(f"{text!r}: a report has no interval of {name}; expected one of {known}")
+        raise ConfigError(f"{text!r}: reports have no interval for {name}; expected one of {known}")
     if side and group and name == "invalid_rate":
-        raise ConfigError(f"{text!r}: a report has no interval of a group's {name}; require {name}.{side}, of the whole run")
+        raise ConfigError(f"{text!r}: reports have no interval for a group's {name}; require {name}.{side}, of the whole run")
 
 
 def _bound(text: str, figure: Figure, number: str, is_percent: bool) -> float:
@@ -198,9 +198,9 @@ def _bound(text: str, figure: Figure, number: str, is_percent: bool) -> float:
     except ValueError:
         bound = math.nan
     if figure.is_share and not 0 <= bound <= 1:
-        raise ConfigError(f"{text!r}: expected a share from 0 to 1, such as 0.7 or 70%")
+        raise ConfigError(f"{text!r}: expected a fraction from 0 to 1, such as 0.7 or 70%")
     if not figure.is_share and (is_percent or not 0 <= bound < math.inf):
-        raise ConfigError(f"{text!r}: expected a number from 0 on; it is no share")
+        raise ConfigError(f"{text!r}: expected a number >= 0; this metric is not a fraction")
     return bound
 
 
@@ -221,13 +221,13 @@ def check_possible(
             hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(set(groups)))}"
             raise ConfigError(f"{one.text!r}: the data has no group {one.group!r}; {hint}")
         if one.figure in BOTH_ORDERS_FIGURES and orders != "both":
-            raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave orders={orders} out")
+            raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave out orders={orders} out")
         if (control := CONTROL_FIGURES.get(one.figure)) and control not in controls:
             raise ConfigError(f"{one.text!r}: needs --controls {','.join([*controls, control])}")
         if one.figure in ROBUSTNESS_FIGURES and measured is None:
-            raise ConfigError(f"{one.text!r}: is a figure of a run under attack; require it of NAME:attacked")
+            raise ConfigError(f"{one.text!r}: is a metric of attacked runs; require it of NAME:attacked")
         if one.figure in ROBUSTNESS_FIGURES and one.figure not in (measured or ()):
-            raise ConfigError(f"{one.text!r}: none of these families is held out and of its kind; leave --attacks out")
+            raise ConfigError(f"{one.text!r}: none of these families is a held-out one of this kind; leave out --attacks")
         if one.figure == "all_right" and not whole_prompts:
             raise ConfigError(f"{one.text!r}: this benchmark does not count prompts with all pairs right; require accuracy")
 

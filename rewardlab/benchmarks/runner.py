@@ -189,7 +189,7 @@ def judge_rows(
     report = make_report(result, notes, out)
     row_scores = [row_score(row, item) for row, item in zip(rows, label_rows(rows, judgments), strict=True)]
     if wrong := problems(report, row_scores):
-        raise RuntimeError(f"{out}: the report does not add up, a fault of the scoring: {'; '.join(wrong)}")
+        raise RuntimeError(f"{out}: the report is inconsistent, a bug in the scoring: {'; '.join(wrong)}")
     if extra:
         report = extra.finish(judgments, others, report)
     report = replace(report, requirements=tuple(check_report(report, required) for required in settings.requirements))
@@ -205,7 +205,7 @@ def check_budget(settings: BenchSettings, judge: AnyJudge) -> None:
     if settings.budget.usd is not None and settings.prices == NO_PRICES:
         raise ConfigError("--budget-usd needs --price PROMPT,COMPLETION, in US dollars per million tokens")
     if not judge.is_metered:
-        raise ConfigError(f"a budget is kept of an openai: judge, and not of {judge.name}; leave the budget out")
+        raise ConfigError(f"budgets are supported for openai: judges only, not for {judge.name}; leave out the budget")
 
 
 def _check_stopping(settings: BenchSettings, judge: AnyJudge) -> None:
@@ -214,7 +214,7 @@ def _check_stopping(settings: BenchSettings, judge: AnyJudge) -> None:
     if query.stop_error is None:
         return
     if not judge.is_queried:
-        raise ConfigError(f"stop_error saves queries, and {judge.name} has none; its report says what stopping would cost")
+        raise ConfigError(f"stop_error saves queries, and {judge.name} has none; its report shows what stopping would cost")
     if judge.decides:
         raise ConfigError(f"stop_error settles a majority of votes, and {query.judge} decides {judge.decides}; use fewer votes")
     if query.orders != "both" or (query.votes or 1) < 2:

@@ -53,7 +53,7 @@ def entry_settings(
     places = [root / entry.data for entry in suite.benchmarks]
     if missing := [str(place) for place in places if not place.exists()]:
         raise DataError(
-            f"{len(missing)} of {len(places)} data files are not there: {', '.join(missing)}; "
+            f"{len(missing)} of {len(places)} data files are missing: {', '.join(missing)}; "
             "see `rewardlab bench prepare --help`"
         )
     settings, used = [], effective_keys(judge_config(judge).judge)

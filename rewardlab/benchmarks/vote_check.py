@@ -75,8 +75,8 @@ def count_votes(path: Path, rows: Sequence[RowScore], verdict_format: str | None
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         fault = f"{type(error).__name__}: {error}"[:200]
         raise DataError(
-            f"{where}: not the votes of a run, or cut off ({fault}); restore the file from a copy: what is lost can only be "
-            "asked for anew"
+            f"{where}: not the votes of a run, or cut off ({fault}); restore the file from a backup: lost votes "
+            "can only be queried again"
         ) from error
     return CountedVotes(identity, table)
 

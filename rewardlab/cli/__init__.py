@@ -60,9 +60,7 @@ def main() -> None:
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             _end_with_fault()
-        typer.echo(
-            f"error: {str(error.filename)[:60]}...: a longer name than a file may have; expected the path of a file", err=True
-        )
+        typer.echo(f"error: {str(error.filename)[:60]}...: longer than a file name may be; expected a file path", err=True)
         raise SystemExit(ExitCode.INPUT) from error
     except Exception:  # the boundary: 1 would say that a check found something
         _end_with_fault()

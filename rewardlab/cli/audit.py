@@ -19,7 +19,7 @@ def audit_command(
     contract: Annotated[
         str,
         typer.Option(
-            "--contract", help="Where the final answer stands: boxed (\\boxed{}), box (GLM's box tokens) or answer (tags)."
+            "--contract", help="Format of the final answer: boxed (\\boxed{}), box (GLM's box tokens) or answer (tags)."
         ),
     ] = "boxed",
     thinking: Annotated[bool, typer.Option(help="Whether responses must open with `<think>…</think>`.")] = True,
@@ -28,25 +28,25 @@ def audit_command(
     ] = None,
     overrides: JudgeKeys = None,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None,
-    num_probed: Annotated[int, typer.Option("--probed", min=0, help="Prompts to probe in each domain.")] = 8,
+    num_probed: Annotated[int, typer.Option("--probed", min=0, help="Number of prompts to probe per domain.")] = 8,
     seed: RandomSeed = 0,
 ) -> None:
-    """Audit a reward before training with it: its distribution, and probes that try to earn it without deserving it.
+    """Audit a reward before training with it: its distribution, and probes that try to earn it undeservedly.
 
     A row has `domain`, `question`, `response` and `truth`; a recorded `reward` is compared with the one computed here.
     Domains: `math`, `number`, `choice`, `exact`, `ocr`, `grounding`, `count` (verified by rule), `verdict` (a judge's own
     judgment; truth 1 or 2), or any other name (a judge compares with `truth`, or with `best`, a best-of-N sample).
 
     Probes are responses made from each truth: ranges, alternatives, the question restated, several boxes, look-alike letters,
-    enormous texts, orders to the judge. **Exit status 1** if a probe earns more than it may, or the truth itself earns too
-    little.
+    enormous texts, instructions to the judge. **Exit status 1** if a probe earns more than it may, or the truth itself earns
+    too little.
     """
     from rewardlab.rewards.audit.audit import audit_markdown, audit_sentences, run_audit, write_audit
     from rewardlab.rewards.audit.rows import open_rewarder, read_audit
 
     rows = read_audit(data, images=images, contract=contract, thinking=thinking)
     if judge is None and overrides:
-        raise ConfigError(f"{overrides[0]}: keys of a judge, and there is none; give --judge")
+        raise ConfigError(f"{overrides[0]}: judge keys without a judge; give --judge")
     config = None if judge is None else refuse_run_keys(judge_of(judge, overrides))
     with open_rewarder(config, seed=seed) as rewarder:
         report = run_audit(rows, rewarder, num_probed=num_probed, seed=seed)

@@ -97,7 +97,8 @@ class RunOptions:
         Optional[Path],
         typer.Option(
             "--data",
-            help="The benchmark's data file (mmrb2: or the folder of its four); default: what `bench prepare` fetched.",
+            help="The benchmark's data file (mmrb2: or the folder of its four files); "
+            "default: the files fetched by `bench prepare`.",
             rich_help_panel=ROWS,
         ),
     ] = None
@@ -136,7 +137,8 @@ class RunOptions:
         Optional[str],
         typer.Option(
             "--cluster",
-            help="Own pairs: what intervals resample as one: prompt (same images, or the same question if there are none; the "
+            help="Unit that intervals resample, for pairs of your own: prompt (same "
+            "images, or the same question if there are none; the "
             "default), image (any in common), question, pair, or a column of --data.",
             rich_help_panel=ROWS,
         ),
@@ -146,7 +148,7 @@ class RunOptions:
         bool,
         typer.Option(
             "--allow-without-images",
-            help="Also judge own pairs whose question speaks of an image not there.",
+            help="Also judge pairs of your own whose question mentions a missing image.",
             rich_help_panel=ROWS,
         ),
     ] = False
@@ -164,14 +166,14 @@ def bench_run(options: RunOptions) -> None:
     `{"row": 0, "scores": [0.3, 0.7]}`, or an outcome, `{"row": 0, "right": true}`; `row` is the 0-based row of the data file,
     index 0 its first/chosen response. Texts are read as R1-Reward writes them (`<answer>1</answer>`) unless `template=` names
     another format; a finished run's `votes.jsonl` is a replay file, too.
-    `NAME:attacked` measures how often a worse answer wins by an attack: `--limit` pairs (100), sampled by the seed, each under
-    every family of `--attacks`, beside harmless words; the figures of held-out families are the ones to report. Judged once in
+    `NAME:attacked` measures how often an attack makes a worse answer win: `--limit` pairs (100), sampled by the seed, each
+    under every family of `--attacks`, with harmless words as a control; report the metrics of held-out families. Judged once in
     both orders at temperature 0. `rewardbench2:choice` shows four answers at once, `:ratings` each alone, in the words of
     `template=FILE` ({question} {a} {b} {c} {d}, or {question} {a}), at temperature 0 with 2,048 tokens.
 
-    The same command continues a killed run. **Exit status 1** if no verdict could be read in any answer: `template=` is not
-    the judge's. **Exit status 3** if an endpoint refuses request after request, or more than `--max-failed` of the votes
-    failed: such a report is marked as failed.
+    The same command resumes a killed run. **Exit status 1** if no verdict could be parsed from any answer: `template=`
+    does not fit the judge. **Exit status 3** if an endpoint keeps refusing requests, or more than `--max-failed` of the
+    votes failed; the report is then marked as failed.
     """
     import rewardlab.benchmarks.report  # noqa: F401  (what it lacks is said before anything is queried)
     from rewardlab.benchmarks.benchmark import run_benchmark
@@ -212,7 +214,7 @@ class SuiteOptions:
     """Options of `bench suite`."""
 
     suite: Annotated[
-        Path, typer.Argument(help="YAML of the benchmarks and the judge's keys on each, such as eval/images.yaml.")
+        Path, typer.Argument(help="YAML of the benchmarks and the judge's keys for each, such as eval/images.yaml.")
     ]
     overrides: JudgeKeys = None
     judge: JudgeOption
@@ -226,11 +228,11 @@ class SuiteOptions:
 
 @command(bench_app, "suite")
 def bench_suite(options: SuiteOptions) -> None:
-    """Run every benchmark of a suite, one folder each with its reports, and a table over all in `suite.md`.
+    """Run every benchmark of a suite; write one folder of reports per benchmark and a summary table, `suite.md`.
 
-    Missing data is reported before anything is queried; the same command continues a killed run. `bench prepare` fetches data.
-    A budget is one of all benchmarks together; once it is spent the exit status is 3, as when a run failed. **Exit status 1**
-    if no verdict could be read in any answer about one of the benchmarks.
+    Missing data is reported before anything is queried; the same command resumes a killed run. `bench prepare` fetches data.
+    A budget covers all benchmarks together; the exit status is 3 once it is spent, or if a run failed. **Exit status 1**
+    if no verdict could be parsed from any answer on one of the benchmarks.
     """
     from rewardlab.benchmarks.suite import entry_settings, is_unread, run_suite
     from rewardlab.config import SuiteConfig, load_config
@@ -244,7 +246,7 @@ def bench_suite(options: SuiteOptions) -> None:
     typer.echo(text)
     typer.echo(f"written: {options.out}/suite.md, and a folder for each benchmark")
     if any(report.failure for report in reports.values()):
-        typer.echo("runs failed at the endpoint; the same command asks again", err=True)
+        typer.echo("some runs failed at the endpoint; run the same command again to retry them", err=True)
         raise typer.Exit(ExitCode.ENDPOINT)
     if unread := {name: report for name, report in reports.items() if is_unread(report)}:
         typer.echo("\n".join(f"{name}: {finding}" for name, report in unread.items() for finding in report.findings), err=True)
@@ -269,7 +271,7 @@ def run_protocol(options: RunOptions, protocol: str, config: JudgeConfig, data: 
     spec = JudgeSpec.parse(config.judge)
     if spec.by_probability or spec.verifies:
         raise ConfigError(
-            f"--judge {config.judge}: expected hf:PATH, vllm:PATH or openai:MODEL@URL, which write an answer of their own"
+            f"--judge {config.judge}: expected hf:PATH, vllm:PATH or openai:MODEL@URL, which can write answers of their own"
         )
     words = None if config.template is None else Path(config.template)
     config = judge_config(config.model_copy(update={"template": None}))
@@ -297,20 +299,21 @@ def bench_compare(
     different_protocols: Annotated[
         bool,
         typer.Option(
-            "--different-protocols", help="Compare runs of other orders, votes or sampling too; what differs is said."
+            "--different-protocols", help="Also compare runs with other orders, votes or sampling; the differences are listed."
         ),
     ] = False,
     out: Annotated[
-        Optional[Path], typer.Option("--out", help="Also write the table to this .md, .html or .csv file; a .csv has numbers.")
+        Optional[Path],
+        typer.Option("--out", help="Also write the table to this .md, .html or .csv file; a .csv has unformatted numbers."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Leaderboard of several runs: accuracies with intervals, and each against the first, pair by pair, with a p-value.
+    """Leaderboard of several runs: accuracies with intervals, and each run's paired difference to the first, with a p-value.
 
-    Macro average, swap consistency and Acc+ are compared too, by paired differences with intervals. Of three and more runs,
-    p-values adjusted for their number (Holm) stand beside. Runs that were asked otherwise (orders, votes, sampling) are
-    refused: a difference would be of the protocol as much as of the judge. A terminal shows the columns that fit into it, or
-    lists them where it is narrow; elsewhere, as in a pipe, the table is whole and in Markdown.
+    Macro average, swap consistency and Acc+ are compared too, by paired differences with intervals. With three or more runs,
+    p-values adjusted for multiple comparisons (Holm) are added. Runs with other orders, votes or sampling are
+    refused, because the difference could come from the protocol. A terminal shows the columns that fit,
+    or a list if it is narrow; in a pipe the complete table is printed as Markdown.
     """
     from rewardlab.benchmarks import official as protocols
     from rewardlab.benchmarks.comparison import (
@@ -329,7 +332,7 @@ def bench_compare(
     finished = [read_run(folder) for folder in runs]
     sentences = protocols.different_protocols(finished)
     if sentences and not different_protocols:
-        raise ConfigError(f"{sentences[0]}; ask both alike, or allow it by --different-protocols")
+        raise ConfigError(f"{sentences[0]}; run both with the same settings, or add --different-protocols")
     differences = "".join(f"- {sentence}\n" for sentence in sentences)
     if as_json:
         typer.echo(json.dumps(json_form(compare_runs(finished, sentences)), indent=1, allow_nan=False))
@@ -344,9 +347,9 @@ def bench_compare(
 
 @bench_app.command("list")
 def bench_list() -> None:
-    """List the benchmarks of `bench run`: pairs, groups, where their files are, and whose official scorer is here.
+    """List the benchmarks of `bench run`: pairs, groups, where their files are, and which have their official scorer included.
 
-    Beside the package's own: those of installed packages (entry points) and your own as a Python file.
+    Also lists benchmarks of installed packages (entry points); a Python file with a benchmark of your own works too.
     """
     from rewardlab.benchmarks.registry import GROUP, find_benchmark, packaged_benchmarks
     from rewardlab.extensions import extension_names
@@ -366,7 +369,7 @@ def bench_list() -> None:
 def bench_prepare(
     benchmark: Annotated[
         str,
-        typer.Argument(help="A benchmark of `bench run` whose files are known; of another name those that are are listed."),
+        typer.Argument(help="A benchmark of `bench run` with known files; any other name lists these benchmarks."),
     ],
     out: Annotated[
         Optional[Path],
@@ -377,13 +380,13 @@ def bench_prepare(
         ),
     ] = None,
     data: Annotated[
-        Optional[Path], typer.Option("--check", help="A file or folder at hand: check it instead of fetching.")
+        Optional[Path], typer.Option("--check", help="A local file or folder to check instead of fetching.")
     ] = None,
 ) -> None:
-    """Fetch a benchmark's files, or check those at hand: hashes against the known ones, rows and labels per group.
+    """Fetch a benchmark's files, or check local ones: known hashes, rows and labels per group.
 
-    Everything is fetched at one revision, which `prepared.json` names beside the files' hashes. **Exit status 1** where a file
-    is not the known one, or a group not of the published size. What licences say of the data is for you to read.
+    Everything is fetched at one revision, which `prepared.json` names beside the files' hashes. **Exit status 1** if a file
+    differs from the known one, or a group from its published size. Check the data's licence yourself.
     """
     from rewardlab.benchmarks.prepare import check_files, fetch_files, prepared_folder
 
@@ -401,7 +404,7 @@ def bench_prepare(
 
 @bench_app.command("import")
 def bench_import(
-    form: Annotated[str, typer.Argument(help=f"Whose form the recording has: {', '.join(FORMS)}.")],
+    form: Annotated[str, typer.Argument(help=f"Format of the recording: {', '.join(FORMS)}.")],
     recording: Annotated[Path, typer.Argument(help="The file that the tool wrote.")],
     data: Annotated[Path, typer.Option("--data", help="The benchmark's data file, as in `bench run`.")],
     out: Annotated[Path, typer.Option("--out", help="Replay file to write.")],
@@ -410,10 +413,11 @@ def bench_import(
     ] = None,
     allow_columns: AllowColumns = None,
 ) -> None:
-    """Turn a recording of another tool into a replay file: official inference files, lmms-eval, VLMEvalKit, IXC, 0/1 outcomes.
+    """Convert another tool's recorded answers into a replay file: official inference files, lmms-eval, VLMEvalKit, IXC, 0/1
+    outcomes.
 
-    Samples find their rows by their texts, or by ids, and keep the order they were shown in. Samples without a row are counted;
-    **more than a twentieth of them** is an error. The command to score the file is printed.
+    Samples are matched to rows by text or id, and keep their order of presentation. Samples without
+    a row are counted; **more than 5 %** is an error. The command to score the file is printed.
     """
     from rewardlab.benchmarks.recordings.readers import import_recording
     from rewardlab.benchmarks.registry import find_benchmark
@@ -438,33 +442,36 @@ def bench_import(
 
 @bench_app.command("gate")
 def bench_gate(
-    old: Annotated[Path, typer.Argument(help="Folder of the run to hold on to: its report.json and scores.jsonl are enough.")],
-    new: Annotated[Path, typer.Argument(help="Folder of the run that may replace it, of the same pairs asked alike.")],
+    old: Annotated[Path, typer.Argument(help="Folder of the reference run; report.json and scores.jsonl are enough.")],
+    new: Annotated[Path, typer.Argument(help="Folder of the candidate run, on the same pairs with the same protocol.")],
     figures: Annotated[
         list[str],
         typer.Option(
             "--figure",
-            help="accuracy, invalid_rate, or flipped, invalid or split (shares of pairs; fewer is better), or of a group: "
-            "accuracy[GROUP]. Repeatable; all must pass.",
+            help="accuracy, invalid_rate, or flipped, invalid or split (fractions of pairs; lower is better), "
+            "or that of a group: accuracy[GROUP]. Repeatable; all must pass.",
         ),
     ] = ["accuracy"],  # noqa: B006  (typer's way to say a default)
-    margin: Annotated[float, typer.Option("--margin", min=0.0, max=1.0, help="Loss to put up with: 0.01 is a point.")] = 0.0,
+    margin: Annotated[
+        float, typer.Option("--margin", min=0.0, max=1.0, help="Loss to tolerate: 0.01 is one percentage point.")
+    ] = 0.0,
     proves: Annotated[
         bool,
         typer.Option(
-            "--prove", help="Pass only where NEW is shown to lose no more than --margin; without: unless it is shown."
+            "--prove",
+            help="Pass only if NEW is shown to lose no more than --margin (default: pass unless NEW is shown to lose more).",
         ),
     ] = False,
     allow_more_invalid: Annotated[
-        bool, typer.Option("--allow-more-invalid", help="Let NEW have more answers without a verdict than OLD.")
+        bool, typer.Option("--allow-more-invalid", help="Allow NEW to have more answers without a verdict than OLD.")
     ] = False,
 ) -> None:
     """Is NEW worse than OLD beyond noise? By the paired interval of `bench compare`, for a gate in continuous integration.
 
-    **Exit status 1** where it is, where its invalid rate rises beyond noise, whatever the other figures are, and where either
-    run is no evidence: votes that failed at the endpoint, not one verdict, sums that do not add up. Runs of other pairs, or
-    that were asked otherwise, are refused. With few pairs the interval is wide and much passes: the sentence says how large a
-    loss is not ruled out, and `--prove` turns the burden round.
+    **Exit status 1** if NEW is worse, if its invalid rate rises beyond noise, or if either run is unusable:
+    votes that failed at the endpoint, no verdict at all, inconsistent sums. Runs on other pairs, or with another protocol, are
+    refused. With few pairs the interval is wide and most changes pass: the output states the largest loss that is not ruled
+    out, and `--prove` reverses the burden of proof.
     """
     from rewardlab.benchmarks.comparison import read_run
     from rewardlab.benchmarks.gate import INVALID_RATE, GateFigure, faults_of, gate_runs, parse_figure
@@ -484,14 +491,14 @@ def bench_gate(
 
 @bench_app.command("calibrate")
 def bench_calibrate(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run of a prob: judge, a checkpoint folder here.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run of a prob: judge whose checkpoint is a local folder.")],
 ) -> None:
     """Fit the temperature of a judge's verdict probabilities on a run, and store it with the checkpoint.
 
     `rewardlab bench run pairs --judge prob:runs/rl/final --data held_out.parquet --votes 5 --out runs/held_out`, then
-    `rewardlab bench calibrate runs/held_out`. It divides the log-odds of verdicts wherever the checkpoint is a `prob:` judge
-    from then on: in benchmarks, behind the endpoint, as a policy's reward. `prob@1:PATH` is the same judge without it. Bench
-    with the number of votes that the judge will be asked for, and measure its calibration on other pairs.
+    `rewardlab bench calibrate runs/held_out`. From then on it divides the verdict log-odds wherever the checkpoint is
+    used as a `prob:` judge: in benchmarks, behind the endpoint, as a policy's reward. `prob@1:PATH` is the same judge without
+    it. Benchmark with the number of votes that you will use later, and measure calibration on other pairs.
     """
     from rewardlab.benchmarks.calibrate import calibrate_run
 
@@ -511,17 +518,17 @@ def bench_calibrate(
 def bench_export(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     out: Annotated[Path, typer.Option("--out", help="File to write: a log of Inspect, .eval (small) or .json (to read).")],
-    data: Annotated[Optional[Path], typer.Option("--data", help="The run's data file, where it has moved since.")] = None,
+    data: Annotated[Optional[Path], typer.Option("--data", help="The run's data file, if it has moved since.")] = None,
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the benchmark's images, as in the run.")] = None,
     benchmark: Annotated[
-        Optional[str], typer.Option("--benchmark", help="The Python file of a benchmark that was run from one.")
+        Optional[str], typer.Option("--benchmark", help="The Python file of the benchmark, if it was run from one.")
     ] = None,
     with_images: Annotated[bool, typer.Option("--with-images/--without-images", help="Put the images into the log.")] = True,
     allow_columns: AllowColumns = None,
 ) -> None:
     """Write a run as a log of Inspect (inspect_ai): a sample per pair with its images, votes of both orders and scores.
 
-    `pip install 'rewardlab[inspect]'`, then `inspect view --log-dir FOLDER` shows it. Figures are those of the run's report.
+    `pip install 'rewardlab[inspect]'`, then `inspect view --log-dir FOLDER` shows it. Metrics are those of the run's report.
     """
     from rewardlab.benchmarks.comparison import read_run
     from rewardlab.benchmarks.inspect_log import write_inspect_log
@@ -534,9 +541,9 @@ def bench_export(
     finished = read_run(run)
     place = data or Path(finished.report.data)
     if not place.exists():
-        raise DataError(f"{place}: the run's data file is not there; give it by --data")
+        raise DataError(f"{place}: the run's data file is missing; give it with --data")
     if data_hash(place) != finished.report.data_sha256:
-        raise DataError(f"{place}: is not the data file of {run}, or has changed since; give that one by --data")
+        raise DataError(f"{place}: is not the data file of {run}, or has changed since; give the original with --data")
     name = benchmark or finished.report.benchmark
     settings = bench_settings(name, place, finished.report.judge, images=images, allow_columns=columns_of(allow_columns))
     rows = load_rows_as_stored(find_benchmark(name), settings, with_images=with_images)
@@ -549,11 +556,14 @@ def bench_figures(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
     formats: Annotated[str, typer.Option("--format", help="svg, pdf and png, comma-separated.")] = "svg,pdf",
-    dpi: Annotated[int, typer.Option("--dpi", min=50, max=1200, help="Pixels per inch of .png, of 5 inches.")] = 200,
+    dpi: Annotated[
+        int, typer.Option("--dpi", min=50, max=1200, help="Pixels per inch of .png files, which are 5 inches wide.")
+    ] = 200,
 ) -> None:
-    """Write the figures of runs as files: those of their pages, and of several runs of the same data one of all judges.
+    """Write the figures of runs to files: those of the report pages and, for several runs on the same data, one with all
+    judges.
 
-    They are drawn for a light page, on white. The same run gives the same files.
+    They have a white background. The same run gives the same files.
     """
     from rewardlab.benchmarks.comparison import read_run
     from rewardlab.benchmarks.run_exports import write_figures
@@ -567,10 +577,10 @@ def bench_figures(
 def bench_table(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs, in the order of the rows.")],
     out: Annotated[
-        Path, typer.Option("--out", help="File to write: .csv (every number), .tex (booktabs) or .md (the main ones).")
+        Path, typer.Option("--out", help="File to write: .csv (all metrics), .tex (booktabs) or .md (main metrics).")
     ],
 ) -> None:
-    """Write the numbers of runs as a table: CSV of every one with its interval, LaTeX or Markdown of the main ones.
+    """Write the metrics of runs as a table: CSV with all metrics and intervals, LaTeX or Markdown with the main ones.
 
     `bench compare` tests the differences between runs.
     """
@@ -582,8 +592,8 @@ def bench_table(
 
 
 @bench_app.command("index")
-def bench_index(folder: Annotated[Path, typer.Argument(help="Folder that has the folders of runs, at any depth.")]) -> None:
-    """Write a page that lists all runs below a folder: accuracy, what is wrong with each judge, and links to their pages."""
+def bench_index(folder: Annotated[Path, typer.Argument(help="Folder that contains the run folders, at any depth.")]) -> None:
+    """Write a page that lists all runs below a folder: accuracy, problems of each judge, and links to the reports."""
     from rewardlab.benchmarks.index_page import write_index
 
     page, faults = write_index(folder)
@@ -595,19 +605,21 @@ def bench_index(folder: Annotated[Path, typer.Argument(help="Folder that has the
 @bench_app.command("official")
 def bench_official(
     benchmark: Annotated[
-        Optional[str], typer.Argument(help="The scorer: a benchmark's name or a part's; without one all are listed.")
+        Optional[str], typer.Argument(help="The scorer: the name of a benchmark or of one of its tasks; lists all if omitted.")
     ] = None,
     outputs: Annotated[
-        Optional[Path], typer.Argument(help="The file that the benchmark's own inference writes, or `bench run` exports.")
+        Optional[Path],
+        typer.Argument(help="The file written by the benchmark's own inference script, or exported by `bench run`."),
     ] = None,
     data: Annotated[
-        Optional[Path], typer.Option("--data", help="mmrb2: a task's benchmark file, or the folder of all, for the labels.")
+        Optional[Path],
+        typer.Option("--data", help="mmrb2 only: the task's benchmark file, or the folder of all tasks, for the labels."),
     ] = None,
 ) -> None:
-    """Print what the benchmark's own scorer prints on these outputs, to the digit, quirks included.
+    """Reproduce the output of the benchmark's official scorer exactly, including its quirks.
 
-    `rewardlab bench official` alone lists the scorers and what each takes. Numbers to compare with published ones, not to
-    trust: see each scorer's docstring.
+    `rewardlab bench official` alone lists the scorers and their inputs. Use these numbers only to compare with
+    published ones: see each scorer's docstring.
     """
     from rewardlab.benchmarks.official import official_lines, official_scorers
 
@@ -625,23 +637,24 @@ def bench_check(
         list[str], typer.Argument(help="NAME=PERCENT for each group, and overall=PERCENT; or folders of finished runs.")
     ],
     benchmark: Annotated[
-        str, typer.Option("--benchmark", help="The benchmark of the row; its groupings must be known.")
+        str, typer.Option("--benchmark", help="The benchmark of the published row; one with known groupings.")
     ] = "vl_rewardbench",
     as_json: AsJson = False,
 ) -> None:
-    """Do the numbers add up? Of a published row: under whose grouping. Of a run: from its rows to its overall.
+    """Check that numbers add up: for a published row, under which grouping; for a run, from its rows to its overall accuracy.
 
     `rewardlab bench check general=63.84 hallucination=85.71 reasoning=64.78 overall=71.92`, `rewardlab bench check runs/bench`.
-    **Exit status 1** where they do not. Of a run its groups, overall, macro, invalid rate and the curve's end are looked at.
-    Where its votes.jsonl is there every vote is counted: scores of rows, statuses, position bias, swap consistency. It must be
-    of the report's judge, data and settings, and texts are read again where the report names a verdict format of the package.
+    **Exit status 1** if they do not. For a run, its groups, overall, macro, invalid rate and the end of the vote
+    curve are checked. If its votes.jsonl exists, every vote is recounted: row scores, statuses, position bias, swap
+    consistency. It must come from the report's judge, data and settings, and texts are parsed again if the report names a
+    built-in verdict format.
     """
     from rewardlab.benchmarks.arithmetic import Check, fits, sentence
     from rewardlab.benchmarks.registry import find_benchmark, packaged_benchmarks
     from rewardlab.benchmarks.report_model import json_form
 
     if any("=" in number for number in numbers) != all("=" in number for number in numbers):
-        raise ConfigError("expected NAME=PERCENT throughout, or folders of runs throughout")
+        raise ConfigError("expected only NAME=PERCENT arguments, or only run folders")
     if all("=" not in number for number in numbers):
         checked = [_check_run(Path(folder)) for folder in numbers]
         check = Check(all(run.is_good for run in checked), tuple(checked))
@@ -659,7 +672,7 @@ def bench_check(
     if twice := [name for name in groups if [other for other, _ in named].count(name) > 1]:
         raise ConfigError(f"{twice[0]} is named twice; expected each group once")
     if "overall" not in groups:
-        raise ConfigError("expected overall=PERCENT beside the groups")
+        raise ConfigError("expected overall=PERCENT as well as the groups")
     overall = groups.pop("overall")
     words, ranked = sentence(groups, overall, groupings, "official"), fits(groups, overall, groupings)
     check = Check(any(fit.adds_up for fit in ranked), sentence=words, groupings=tuple(ranked))

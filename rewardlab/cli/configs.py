@@ -12,7 +12,7 @@ from rewardlab.cli.options import Overrides, configs_app
 from rewardlab.errors import ConfigError, OutputError
 
 Stage = Annotated[
-    Optional[str], typer.Option("--stage", help="Stage of the config, if neither its folder nor its name is one.")
+    Optional[str], typer.Option("--stage", help="Stage of the config, if it is not clear from its folder or name.")
 ]
 ConfigName = Annotated[str, typer.Argument(help="A name of `rewardlab configs list`, such as rl/grpo or grpo, or a file.")]
 
@@ -52,7 +52,7 @@ def configs_show(name: ConfigName, overrides: Overrides = None, stage: Stage = N
         path = find_config(name, stage)
         if stage is None and _group_of(name_of_config(path)) not in SCHEMAS and path.is_relative_to(_folder()):
             if changes:
-                raise ConfigError(f"{name}: of no stage, so {', '.join(changes)} cannot be set in it; edit a copy")
+                raise ConfigError(f"{name}: belongs to no stage, so {', '.join(changes)} cannot be set in it; edit a copy")
             typer.echo(path.read_text(encoding="utf-8"), nl=False)
             return
         known = stage_of(path, stage)
@@ -103,7 +103,7 @@ def configs_keys(
         str, typer.Argument(help="A stage: distill, sft, rm, rl, prm, steps, policy, recipes, harden, pipelines or judge.")
     ],
     words: Annotated[
-        Optional[list[str]], typer.Argument(help="Words: only keys with one of them in name or description.")
+        Optional[list[str]], typer.Argument(help="Only list keys with one of these words in their name or description.")
     ] = None,
 ) -> None:
     """Print every key of a stage's configs with its type, default and description: `rewardlab configs keys rl kl clip`."""

@@ -68,7 +68,7 @@ def recipe_names() -> list[str]:
 
 @data_app.command("recipes")
 def data_recipes_list() -> None:
-    """The public sources there are recipes for: licence, rows published, where they are, what to know of them."""
+    """List the public sources with a recipe: licence, published rows, location and caveats."""
     for name in recipe_names():
         recipe = find_recipe(name)
         rows = "unknown" if recipe.published is None else f"{recipe.published:,}"
@@ -103,23 +103,25 @@ class DataBuild:
             "--similarity",
             min=0.0,
             max=1.0,
-            help="Least text similarity at which pairs of one picture are repeats; 0: keep all.",
+            help="Minimum text similarity at which pairs about one image count as duplicates; 0: keep all.",
         ),
     ] = 0.9
     media_folder: Annotated[
         bool, typer.Option("--media-folder", help="Write media to OUT/media, named by content, instead of into the Parquet.")
     ] = False
     download: Annotated[
-        bool, typer.Option("--download", help="Download the files of an hf: source first: if its rows name media by path.")
+        bool, typer.Option("--download", help="Download the files of an hf: source first, if its rows refer to media by path.")
     ] = False
-    frames: Annotated[int, typer.Option("--frames", min=1, help="Most frames of a video that is a folder of frames.")] = 8
-    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Stop after so many pairs.")] = None
+    frames: Annotated[
+        int, typer.Option("--frames", min=1, help="Maximum frames to read from a video given as a folder of frames.")
+    ] = 8
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Stop after this many pairs.")] = None
     seed: RandomSeed = 0
 
 
 @command(data_app, "build")
 def data_build(options: DataBuild) -> None:
-    """Make a set of pairs from a public source: converted, checked, balanced, without repetitions and benchmark rows.
+    """Make a set of pairs from a public source: converted, checked, balanced, without duplicates and benchmark rows.
 
     Writes Parquet shards, `rejected.jsonl` (everything left out, and why), `stats.json`, `stats.html` and `report.json`.
     `rewardlab data build rlaif_v --from downloads/rlaif_v --against vl_rewardbench=vlrb.jsonl,images --out sets/rlaif_v`
@@ -200,7 +202,7 @@ def data_split(
         groups = picture_groups(PairSet(data, images=images, allow_columns=names), advance)  # of videos, by their frames
     test_groups = hold_out_groups(groups, share, seed)
     if not test_groups:
-        raise DataError(f"{data}: no picture's pairs fit into {share:g} of {len(groups):,}; give a larger --share")
+        raise DataError(f"{data}: no image's pairs fit into {share:g} of {len(groups):,}; give a larger --share")
     with mark_unfinished(out / "train"), mark_unfinished(out / "test"):  # neither is whole before both are
         for name, wanted in (("train", False), ("test", True)):
             part = (pair for pair, group in zip(pairs, groups, strict=True) if (group in test_groups) == wanted)
@@ -253,7 +255,9 @@ def data_filter(
     ] = 0.02,
     length_fence: Annotated[
         float,
-        typer.Option("--length-fence", min=0.0, help="Interquartile ranges of log length beyond which one is an outlier."),
+        typer.Option(
+            "--length-fence", min=0.0, help="Interquartile ranges of log length beyond which a judgment is an outlier."
+        ),
     ] = 3.0,
     consistency: Annotated[
         Optional[str],
@@ -262,7 +266,7 @@ def data_filter(
     images: Images = None,
     allow_columns: AllowColumns = None,
 ) -> None:
-    """Remove judgments that are not fit to teach from: contradictions, leaked labels, templates, outliers.
+    """Remove judgments that are unfit as training targets: contradictions, leaked labels, templates, outliers.
 
     Writes `kept.parquet`, `filtered.jsonl` (each with its reason) and `report.json`. Pairs without a judgment stay, and
     count as pairs only: SFT learns from `num_judgments_kept`.
@@ -291,10 +295,13 @@ class DataDecontaminate:
     images: Images = None
     allow_columns: AllowColumns = None
     image_bits: Annotated[
-        int, typer.Option("--image-bits", min=0, max=32, help="Bits of 64 that perceptual hashes of one picture may differ in.")
+        int,
+        typer.Option(
+            "--image-bits", min=0, max=32, help="Maximum differing bits (of 64) between perceptual hashes of the same image."
+        ),
     ] = 8
     similarity: Annotated[
-        float, typer.Option("--similarity", min=0.1, max=1.0, help="Least Jaccard similarity of two texts' word triples.")
+        float, typer.Option("--similarity", min=0.1, max=1.0, help="Minimum Jaccard similarity of two texts' word trigrams.")
     ] = 0.7
     least_words: Annotated[int, typer.Option("--least-words", min=1, help="Shorter texts are not compared.")] = 8
 
@@ -327,11 +334,14 @@ def data_verl(
     data: Data,
     out: Annotated[Path, typer.Option("--out", help="A .parquet file for data.train_files or data.val_files.")],
     both_orders: Annotated[
-        bool, typer.Option("--both-orders", help="Each pair twice, the two orders one after the other; else in its own.")
+        bool,
+        typer.Option(
+            "--both-orders", help="Write each pair in both orders, one after the other, instead of its own order only."
+        ),
     ] = False,
-    template: Annotated[str, typer.Option("--template", help="Of the checkpoint that is to be trained.")] = "r1_reward",
+    template: Annotated[str, typer.Option("--template", help="Prompt template of the checkpoint to be trained.")] = "r1_reward",
     shuffle: Annotated[
-        Optional[int], typer.Option("--shuffle", help="A seed to shuffle the pairs by, in memory, for data.shuffle=False.")
+        Optional[int], typer.Option("--shuffle", help="Seed to shuffle the pairs with, in memory, for data.shuffle=False.")
     ] = None,
     images: Images = None,
     allow_columns: AllowColumns = None,
@@ -347,7 +357,7 @@ def data_verl(
     from rewardlab.prompts import load_template
 
     if out.suffix != ".parquet":
-        raise OutputError(f"{out}: verl tells files by their ending; name it .parquet")
+        raise OutputError(f"{out}: verl recognises files by their suffix; use .parquet")
     judge_template = load_template(template)
     pairs: Iterable[PreferencePair] = PairSet(data, images=images, allow_columns=columns_of(allow_columns))
     if shuffle is not None:
@@ -367,7 +377,9 @@ class PreferenceSet:
     out: Annotated[Path, typer.Option("--out", help="A .parquet file.")]
     min_margin: Annotated[
         float,
-        typer.Option("--min-margin", min=0.0, max=1.0, help="Least fraction of votes for the winner minus that for the other."),
+        typer.Option(
+            "--min-margin", min=0.0, max=1.0, help="Minimum margin: the winner's fraction of votes minus the loser's."
+        ),
     ] = 0.0
     keep_inconsistent: Annotated[
         bool, typer.Option("--keep-inconsistent", help="Keep pairs whose winner depends on the order they are shown in.")
@@ -378,7 +390,7 @@ class PreferenceSet:
 
 @command(data_app, "dpo")
 def data_dpo(options: PreferenceSet) -> None:
-    """Write pairs as a judge decided them, for DPO: prompt, chosen, rejected, images, in TRL's conversational form.
+    """Write pairs with a judge's decisions as labels, for DPO: prompt, chosen, rejected, images, in TRL's conversational form.
 
     Further columns: `margin`, `share`, `swap_consistent` and `pair_id`. The judge's winner is the chosen response, whatever the
     label. Dropped pairs are counted by reason.
@@ -389,7 +401,8 @@ def data_dpo(options: PreferenceSet) -> None:
 
 @command(data_app, "kto")
 def data_kto(options: PreferenceSet) -> None:
-    """Write responses as a judge decided them, for KTO: prompt, completion, label, images; two rows for each pair kept.
+    """Write responses with a judge's decisions as labels, for KTO: prompt, completion, label, images; two rows for each pair
+    kept.
 
     `rewardlab data kto runs/rank --data candidates.jsonl --out kto.parquet`
     """

@@ -58,8 +58,8 @@ def data_validate(
 ) -> None:
     """Check every row: list the bad ones with their reasons, and with --out keep the good ones.
 
-    Exit status 1 if any row is bad, or there is none. Five rows are listed for each reason, and the others counted. Columns
-    that are not read are listed once, at the end; rows that have them are not kept.
+    Exit status 1 if any row is bad, or there are no rows. Five rows are listed per reason, and the others
+    counted. Unknown columns are listed once, at the end; rows that have them are not kept.
     """
     if suggest:
         if out or images or allow_columns:
@@ -85,7 +85,7 @@ def data_validate(
                     row = BadRow(index, error.rest) if isinstance(error.rest, InputError) else error.rest
                 reason = row.reason if isinstance(row, BadRow) else ""
                 if not isinstance(row, BadRow) and row.pair_id in names:
-                    reason = f"{data}, row {index}: pair_id {row.pair_id!r} is there twice; every pair needs its own"
+                    reason = f"{data}, row {index}: pair_id {row.pair_id!r} appears twice; every pair needs its own"
                 if reason:
                     bad += 1
                     if reasons.is_shown(reason):
@@ -125,8 +125,8 @@ def data_stats(
     seed: RandomSeed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Show statistics of a set: balance, lengths, length bias; write them as `stats.json`, and with example pairs as
-    `stats.html`."""
+    """Show statistics of a set: balance, lengths, length bias. Writes `stats.json`, and `stats.html`
+    with example pairs."""
     from rewardlab.curation.overview import Overview, summary_lines
     from rewardlab.data.pairs import stream_pairs
     from rewardlab.reporting.progress import bar

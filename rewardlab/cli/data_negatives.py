@@ -35,33 +35,34 @@ class NegativesOptions:
         str,
         typer.Option(
             "--truth",
-            help="How a wrong answer is known: exact (the preferred response is the only right one), rules (the rule of the "
+            help="How wrong answers are detected: exact (the preferred response is the only right one), rules (the rule of the "
             "pair's category), judge:SPEC (a teacher, unanimous over both orders) or file:PATH (filled-in lines of "
             "OUT/to_label.jsonl).",
         ),
     ]
     policy: Annotated[Optional[str], typer.Option("--policy", help="Checkpoint of the policy that answers.")] = None
-    judge: Annotated[Optional[str], typer.Option("--judge", help=f"The judge that pays the answers. {spec_help()}.")] = None
+    judge: Annotated[Optional[str], typer.Option("--judge", help=f"The judge that rewards the answers. {spec_help()}.")] = None
     answers: Annotated[
         Optional[Path],
         typer.Option(
-            "--answers", help="Instead of a policy: a log of paid answers, such as samples.jsonl of `rewardlab policy`."
+            "--answers",
+            help="Log of rewarded answers to use instead of --policy and --judge, such as samples.jsonl of `rewardlab policy`.",
         ),
     ] = None
-    number: Annotated[int, typer.Option("--number", min=1, help="Questions, one answer each.")] = 1000
+    number: Annotated[int, typer.Option("--number", min=1, help="Number of questions; each gets one answer.")] = 1000
     temperature: Annotated[
-        float, typer.Option("--temperature", min=0.0, help="Temperature of the answers; above 1 they are unusual ones.")
+        float, typer.Option("--temperature", min=0.0, help="Sampling temperature; above 1 gives unusual answers.")
     ] = 1.0
     least_reward: Annotated[
-        float, typer.Option("--least-reward", help="Wrong answers with a lower reward (0 to 1) are no negatives.")
+        float, typer.Option("--least-reward", help="Minimum reward (0 to 1) of a wrong answer to become a negative.")
     ] = 0.25
     template: Annotated[str, typer.Option("--template", help="Prompt template of a question to the policy.")] = "answer"
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Most tokens of an answer.")] = 1024
-    judge_max_tokens: Annotated[int, typer.Option("--judge-max-tokens", min=1, help="Most tokens of a judgment.")] = 1024
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Maximum tokens per answer.")] = 1024
+    judge_max_tokens: Annotated[int, typer.Option("--judge-max-tokens", min=1, help="Maximum tokens per judgment.")] = 1024
     contract: Annotated[
         str, typer.Option("--contract", help="Where --truth rules finds an answer's result: boxed, box or answer.")
     ] = "boxed"
-    frames: Annotated[int, typer.Option("--frames", min=1, help="Frames of a video, if the policy's family has no own.")] = 8
+    frames: Annotated[int, typer.Option("--frames", min=1, help="Frames per video, if the policy's family has no default.")] = 8
     batch_size: BatchSize = 64
     seed: RandomSeed = 0
     images: Images = None
@@ -70,14 +71,14 @@ class NegativesOptions:
     def check(self) -> None:
         """Raise ConfigError for options that contradict each other."""
         if (self.policy is None) == (self.answers is None) or (self.policy is None) != (self.judge is None):
-            raise ConfigError("answers come from --policy and --judge together, or from a log: --answers FILE")
+            raise ConfigError("give either --policy and --judge, or --answers FILE with a log of answers")
         if not 0 <= self.least_reward <= 1:
             raise ConfigError(f"--least-reward {self.least_reward:g}: expected a number from 0 to 1, as rewards are")
 
 
 @command(data_app, "negatives")
 def data_negatives(options: NegativesOptions) -> None:
-    """Find wrong answers of a policy that a judge pays well, and make hard negatives of them.
+    """Find wrong answers of a policy that a judge rewards highly, and turn them into hard negatives.
 
     A negative is a pair of the wrong answer and the preferred response. Samples are kept in OUT/answers.jsonl, so the same
     command resumes; OUT/policy.json counts right and wrong answers. Answers that may be right or wrong are written to
@@ -108,7 +109,7 @@ def data_negatives(options: NegativesOptions) -> None:
     pairs = pairs_of(options.data, options.frames, options.policy or "", images=options.images, allow_columns=columns)
     readers = readers_of(pairs)
     if len(readers) < len(pairs):
-        raise DataError(f"{options.data}: some pairs share a pair_id, by which answers are matched; give each its own")
+        raise DataError(f"{options.data}: some pairs share a pair_id, but answers are matched by it; give each pair its own")
     left_out: Counter[str] | None = None
     if options.answers:
         paid = list(logged_answers(options.answers))
@@ -141,7 +142,7 @@ def data_negatives(options: NegativesOptions) -> None:
         typer.echo(f"written: {to_label}; lines without a label: {unlabelled:,}; fill in `right`, then --truth file:{to_label}")
     if not made:
         (out / NEGATIVES).unlink(missing_ok=True)  # of an earlier run: `rewardlab rl` would take it for this one's
-        typer.echo("no negative: no answer that is known to be wrong was paid so much", err=True)
+        typer.echo("no negative: no answer known to be wrong has a reward this high", err=True)
         raise typer.Exit(ExitCode.FINDING)
     write_parquet(made, out / NEGATIVES)
     typer.echo(f"written: {out / NEGATIVES}, {len(made):,} negatives")
@@ -221,7 +222,7 @@ class HardenOptions:
         str,
         typer.Option(
             "--families",
-            help="Families or kinds of attacks, comma-separated, such as degenerate,order; default: all that are for training.",
+            help="Families or kinds of attacks, comma-separated, such as degenerate,order; default: all training families.",
         ),
     ] = ""
     template: Annotated[
@@ -241,14 +242,15 @@ class HardenOptions:
 def data_harden(options: HardenOptions) -> None:
     """Add hard negatives to a labelled set: a judge learns from them to resist degenerate and hostile responses.
 
-    Each pair is followed by its negatives, whose better response is known. An empty, one-word, looped or refusing response
-    loses. A forged verdict, an order or harmless words within either response change nothing, nor does a JPEG of the picture:
-    the pair's own judgment (of `rewardlab distill`) stays true and is kept. For a degenerate response a judgment names the
-    defect. Pairs without a judgment or tag have negatives without. Families that `bench run` holds out are not used.
+    Each pair is followed by its negatives, whose label is known. An empty, one-word, looping or refusing response
+    loses. A forged verdict, an instruction or harmless words in either response do not change the label, nor does JPEG
+    compression of the image: the pair's own judgment (of `rewardlab distill`) stays true and is kept. For a degenerate response
+    a judgment names the defect. Negatives of pairs without a judgment or tag have none either. Families that `bench run` holds
+    out are not used.
 
     `rewardlab data harden runs/distill/distilled.parquet --template plain --out runs/hardened` writes Parquet shards.
-    `rewardlab sft --data runs/hardened` trains on their judgments, `rewardlab rl` on their labels; pairs without judgments are
-    for RL alone. After an interruption the same command starts again. **Exit status 1** if no negative could be made.
+    `rewardlab sft --data runs/hardened` trains on their judgments, `rewardlab rl` on their labels; pairs without judgments
+    are for RL only. An interrupted command starts over. **Exit status 1** if no negative could be made.
     """
     from rewardlab.curation.harden import HardenCounts, HardenSettings, harden
     from rewardlab.data.pairs import stream_pairs, write_shards

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 FromScratch = Annotated[
-    bool, typer.Option("--from-scratch", help="Train the base model instead of taking the one that travels with the package.")
+    bool, typer.Option("--from-scratch", help="Train the base model instead of using the one bundled with the package.")
 ]
 
 
@@ -86,10 +86,13 @@ def demo_build(
     out: Out,
     config: Annotated[Path, typer.Option("--config", help=CONFIG_HELP)] = Path("tiny/demo"),
     seed: Seed = None,
-    base: Annotated[bool, typer.Option("--base/--no-base", help="Make the base model too, or the pairs alone.")] = True,
+    base: Annotated[
+        bool, typer.Option("--base/--no-base", help="Make the base model as well as the pairs, or only the pairs.")
+    ] = True,
     from_scratch: FromScratch = False,
 ) -> None:
-    """Make the demonstration's pairs and its tiny base model: seconds; from scratch minutes. Pieces that exist are kept."""
+    """Make the demonstration's pairs and its tiny base model: takes seconds, or minutes from scratch. Existing files are
+    kept."""
     from rewardlab.demo.build import DemoConfig, build_base, build_pairs
 
     settings = DemoConfig.load(config, seed=seed)
@@ -102,7 +105,7 @@ def demo_build(
 @demo_app.command("serve")
 def demo_serve(
     folder: Annotated[Path, typer.Option("--folder", help="Folder made by `rewardlab demo build`.")],
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on, of this machine only.")] = 8321,
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on, on localhost only.")] = 8321,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the teacher's mistakes.")] = 0,
 ) -> None:
     """Serve the demonstration's teacher and consistency checker over an OpenAI-compatible API."""
@@ -120,15 +123,15 @@ def demo_train(
     ] = Path("tiny"),
     seed: RandomSeed = 0,
 ) -> None:
-    """Train the judge that travels with the package again, and say whether its weights are the same, bit for bit.
+    """Retrain the bundled judge and check that its weights are bit-identical.
 
-    Half an hour on one thread; the same command continues an interrupted training. Writes `OUT/judge`.
+    Takes half an hour on one thread; the same command resumes an interrupted run. Writes `OUT/judge`.
     """
     from rewardlab.demo.judge_training import is_shipped, train_judge
 
     judge = train_judge(out, configs, seed)
     same = "the same weights as" if is_shipped(judge) else "other weights than"
-    typer.echo(f"{judge}: {same} the judge that travels with the package; see {judge}/README.md")
+    typer.echo(f"{judge}: {same} the bundled judge; see {judge}/README.md")
 
 
 @app.command("quickstart", rich_help_panel=DEMONSTRATION)
@@ -142,7 +145,7 @@ def quickstart_command(
 ) -> None:
     """Run the whole pipeline on the embedded demonstration: pairs, teacher, SFT, StableReinforce, benchmark, endpoint.
 
-    Stages that OUT holds already are kept, so an interrupted quickstart continues. The result is `OUT/report.html`.
+    Finished stages in OUT are kept, so the same command resumes an interrupted quickstart. The result is `OUT/report.html`.
     """
     from rewardlab.demo.quickstart import quickstart
 

@@ -73,7 +73,9 @@ def distill_command(options: Distill) -> None:
         from rewardlab.distill.ray_transport import distill_on_ray
 
         if options.limit is not None or options.images is not None:
-            raise ConfigError("--ray-workers takes shards with media inside, and all of them; leave --limit and --images out")
+            raise ConfigError(
+                "--ray-workers needs shards with embedded media, and uses all of them; leave out --limit and --images"
+            )
         workers, address = options.ray_workers, options.ray_address
         statistics = distill_on_ray(
             data, settings, out, workers=workers, address=address, allow_without_images=allow_without_images
@@ -110,12 +112,12 @@ def select_command(
     allow_columns: AllowColumns = None,
     seed: RandomSeed = 0,
 ) -> None:
-    """Select the pairs to train on by difficulty: for the teacher, and with --votes for the judge itself.
+    """Select training pairs by their difficulty for the teacher or, with --votes, for the judge itself.
 
-    Tiers by the share of right votes: easy from 90 %, medium from 60 %, hard from 25 %, very_hard below; without votes, by the
-    teacher's share or attempts. Pairs that the judge always gets wrong in both orders are probably mislabelled and go to
-    suspects.parquet for inspection. `report.json` has histograms before and after, and how far the measures agree.
-    Of pairs that no teacher has tagged `rewardlab rl` trains on all.
+    Tiers by the fraction of right votes: easy from 90 %, medium from 60 %, hard from 25 %, very_hard below; without votes, by
+    the teacher's share or attempts. Pairs that the judge always gets wrong in both orders are probably mislabelled and go to
+    suspects.parquet for inspection. `report.json` has histograms before and after, and the agreement of the two
+    measures. Without a teacher's tags, `rewardlab rl` trains on all selected pairs.
     """
     from rewardlab.data.pairs import PairSet
     from rewardlab.data.votes import read_votes, require_same_run
@@ -138,7 +140,7 @@ def self_distill_command(
     overrides: JudgeKeys = None,
     samples: Annotated[int, typer.Option("--samples", min=1, help="Samples of each pair in each order.")] = 8,
     keep: Annotated[
-        int, typer.Option("--keep", min=1, help="Most judgments to keep of a pair; those with different openings first.")
+        int, typer.Option("--keep", min=1, help="Maximum judgments to keep per pair; those with different openings first.")
     ] = 1,
     alpha: Annotated[
         float,
@@ -146,7 +148,7 @@ def self_distill_command(
             "--alpha",
             min=0.0,
             max=1.0,
-            help="Keep a pair only if a guesser is right as often with at most this probability; 1 keeps all.",
+            help="Keep a pair only if guessing would be right as often with at most this probability; 1 keeps all.",
         ),
     ] = 0.05,
     hot_token: Annotated[

@@ -30,15 +30,17 @@ class DoctorOptions:
     config: Annotated[Path, typer.Argument(help="A config: a YAML file, or a name under configs/ such as rl/grpo.")]
     overrides: Overrides = None
     stage: Annotated[
-        Optional[str], typer.Option("--stage", help="sft, rl, ...; by default the config's folder or name says it.")
+        Optional[str], typer.Option("--stage", help="sft, rl, ...; default: inferred from the config's folder or name.")
     ] = None
     data: Annotated[
         Optional[Path],
-        typer.Option("--data", exists=True, help="Pairs to try it with: counts tokens, judges a few, trains one step."),
+        typer.Option(
+            "--data", exists=True, help="Pairs to test the config with: counts tokens, judges a few, trains one step."
+        ),
     ] = None
     images: Annotated[
         Optional[Path],
-        typer.Option("--images", help="Folder of relative media paths in --data (default: its own)."),
+        typer.Option("--images", help="Folder that media paths in --data are relative to (default: that of the data file)."),
     ] = None
     allow_columns: AllowColumns = None
     allow_without_images: AllowWithoutImages = False
@@ -53,13 +55,12 @@ class DoctorOptions:
         Optional[str], typer.Option("--model", help="Model to check with, if the config's does not exist yet.")
     ] = None
     memory: Annotated[
-        Optional[float], typer.Option("--memory", min=1, help="GiB of each card of the planned run (default: this machine's).")
+        Optional[float],
+        typer.Option("--memory", min=1, help="Memory per GPU of the planned run in GiB (default: this machine's)."),
     ] = None
     host_memory: Annotated[
         Optional[float],
-        typer.Option(
-            "--host-memory", min=1, help="GiB of each machine's own memory (default: this machine's if it has cards)."
-        ),
+        typer.Option("--host-memory", min=1, help="Host memory per machine in GiB (default: this machine's if it has GPUs)."),
     ] = None
     out: Annotated[
         Optional[Path],
@@ -86,9 +87,9 @@ def doctor_command(options: DoctorOptions) -> None:
     """Check a planned run before it costs money: config, batch sizes, memory, disk, data, endpoints, one training step.
 
     For a training run with --data, it counts tokens, makes real judgments and trains one step in a temporary folder. For a
-    distillation with --data, it says what the judgments cost at most. Memory is estimated from shapes, with a line for each
-    part; on a GPU the step's peak is measured. Exit status 1 if a check failed; `look` marks what you have to decide, and
-    what could not be compared because a flag is missing.
+    distillation with --data, it reports the maximum cost of the judgments. Memory is estimated from shapes, one line per
+    component; on a GPU the step's peak is measured. Exit status 1 if a check failed; `look` marks items for you to decide,
+    and checks that were skipped because a flag is missing.
     """
     failed = False
     for finding in _findings(options):

@@ -16,12 +16,13 @@ def harden_command(
     overrides: Overrides = None,
     config: Annotated[str, typer.Option("--config", help=CONFIG_HELP)] = "harden/loop",
 ) -> None:
-    """Train a policy under a judge, and the judge against the policy, in turns.
+    """Alternately train a policy with a judge as its reward, and the judge on the policy's wrong answers.
 
-    A round: the policy learns (`rewardlab policy`); its answers that are wrong and paid become hard negatives (`rewardlab data
-    negatives`); the judge learns them beside pairs of the set (`rewardlab rl`); a benchmark compares it with the old one
-    (`rewardlab bench run`), which it replaces unless it is worse beyond noise. The next round starts from the latest checkpoint
-    of the policy that is as good as the best. OUT/index.html shows the rounds. The same command resumes an interrupted run.
+    A round: the policy learns (`rewardlab policy`); its wrong answers with a high reward become hard negatives (`rewardlab data
+    negatives`); the judge learns from them, mixed with pairs of the set (`rewardlab rl`); a benchmark compares it with the old
+    one (`rewardlab bench run`), which it replaces unless it is worse beyond noise. The next round starts from the latest
+    checkpoint of the policy that is as good as the best. OUT/index.html shows the rounds. The same command resumes an
+    interrupted run.
 
     `rewardlab harden data=pairs.parquet held_out=held_out.parquet policy=POLICY judge=runs/rl/final truth=exact --out
     runs/harden`. `rewardlab configs keys harden` lists the keys; the command lines of the stages are keys as well.

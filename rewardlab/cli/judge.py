@@ -47,9 +47,9 @@ def judge_command(
 
     `rewardlab judge --judge hf:runs/rl/final --image a.png --question "How many?" --first "Two." --second "Three."`
 
-    A response is better if more than half of the votes asked name it. Exit status 1 if neither has so many and it is no
-    tie, or no vote of an order names a response (the other one alone would carry its position bias); 3 if every vote of an
-    order failed at the endpoint.
+    A response wins if more than half of the requested votes name it. Exit status 1 if neither wins and it is
+    not a tie, or if one order has no valid vote (the other order alone would be position-biased); 3 if every vote of
+    one order failed at the endpoint.
     """
     from rewardlab.data.images import read_image
     from rewardlab.data.rows import validate
@@ -87,7 +87,7 @@ class RankOptions:
             "against the next) or anchored (each against the last).",
         ),
     ] = "adaptive"
-    budget: Annotated[Optional[int], typer.Option("--budget", min=1, help="Most matches per prompt (adaptive: 2 N).")] = None
+    budget: Annotated[Optional[int], typer.Option("--budget", min=1, help="Maximum matches per prompt (adaptive: 2 N).")] = None
     votes: Votes = None
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None
     allow_columns: AllowColumns = None
@@ -103,8 +103,8 @@ def rank_command(options: RankOptions) -> None:
     Rows may have `images`, `group`, and `best`, the index of the best response (or a list of indices), which scores the
     result; rows of RewardBench 2 (`prompt`, `chosen`, `rejected`, `subset`) work too. Writes `rankings.jsonl`,
     `matches.jsonl` (every vote) and `report.json`; the same command resumes a killed run. `adaptive` spends its budget
-    where the first place is in doubt; `knockout` is cheapest if few matches are undecided. **Exit status 3** if an endpoint
-    refuses request after request, or more than `--max-failed` of the votes failed: the figures are not shown then.
+    on the responses that may be best; `knockout` is cheapest if few matches are undecided. **Exit status 3** if an endpoint
+    keeps refusing requests, or more than `--max-failed` of the votes failed; no metrics are shown then.
     """
     from rewardlab.data.candidates import read_candidates
     from rewardlab.judging.best_of_n import run_ranking

@@ -79,7 +79,7 @@ def main_options(
     ] = False,
     log_level: Annotated[
         LogLevel,
-        typer.Option("--log-level", envvar="REWARDLAB_LOG", help="Least severity that is logged; `error` hides progress, too."),
+        typer.Option("--log-level", envvar="REWARDLAB_LOG", help="Minimum severity to log; `error` also hides progress."),
     ] = LogLevel.WARNING,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The same as --log-level error.")] = False,
 ) -> None:
@@ -96,16 +96,17 @@ def version_command() -> None:
 
 
 demo_app = App(
-    help="Judge six pairs with the judge that travels with the package and write a page; subcommands are the pieces it was "
-    "trained on.\n\nPrints six pairs of pictures and answers, each judged in both orders; seconds. The judge is `--judge demo` "
+    help="Judge six pairs with the bundled judge and write a page; subcommands rebuild its training data, "
+    "servers and weights.\n\nPrints six pairs of pictures and answers, each judged in "
+    "both orders; takes seconds. The judge is `--judge demo` "
     "of the other commands."
 )
 app.add_typer(demo_app, name="demo", rich_help_panel=DEMONSTRATION)
-configs_app = App(help="Configs that ship: list them, show one with every key, copy one, look a key up.")
+configs_app = App(help="List, show and copy the shipped configs, and look up their keys.")
 app.add_typer(configs_app, name="configs", rich_help_panel=CHECKS)
 data_app = App(help="Build, check, clean and convert sets of preference pairs.")
 app.add_typer(data_app, name="data", rich_help_panel=DATA)
-bench_app = App(help="Benchmark judges, by each benchmark's rules and by ours.")
+bench_app = App(help="Benchmark judges, by each benchmark's official protocol and by ours.")
 app.add_typer(bench_app, name="bench", rich_help_panel=JUDGING)
 
 Out = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
@@ -122,37 +123,37 @@ PAIR_FILES = ".parquet, .jsonl, or a folder of either; .csv, .json, a dataset th
 Data = Annotated[Path, typer.Argument(help=f"Pairs: {PAIR_FILES}.")]
 Images = Annotated[
     Optional[Path],
-    typer.Option("--images", help="Folder that paths of images and videos start at (default: that of the file of pairs)."),
+    typer.Option("--images", help="Folder that image and video paths are relative to (default: that of the data file)."),
 ]
 AllowColumns = Annotated[
     Optional[str],
     typer.Option(
         "--allow-columns",
-        help="Columns of --data that may be there and are not read, comma-separated; all: every one that holds no media.",
+        help="Columns of --data to ignore, comma-separated; all: every column without media.",
     ),
 ]
 AllowWithoutImages = Annotated[
     bool,
-    typer.Option("--allow-without-images", help="Take a set in which questions speak of images and no pair has one."),
+    typer.Option("--allow-without-images", help="Accept a set whose questions mention images although no pair has one."),
 ]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
 RandomSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else on standard output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to standard output.")]
 MaxFailed = Annotated[
     float,
     typer.Option(
         "--max-failed",
         min=0.0,
         max=1.0,
-        help="Share of votes that may fail at the endpoint; with more the report is marked as failed (exit status 3).",
+        help="Fraction of votes that may fail at the endpoint; above it the report is marked as failed (exit status 3).",
     ),
 ]
 JudgeOption = Annotated[
     str,
     typer.Option(
         "--judge",
-        help="Who judges: hf:PATH, vllm:PATH, openai:MODEL@URL, http://HOST:PORT, panel:A,B, ..., a YAML of its keys, or the "
+        help="The judge: hf:PATH, vllm:PATH, openai:MODEL@URL, http://HOST:PORT, panel:A,B, ..., a YAML of its keys, or the "
         "folder of a `bench run`.",
     ),
 ]
@@ -169,17 +170,20 @@ Price = Annotated[
     typer.Option(
         "--price",
         metavar="PROMPT,COMPLETION",
-        help="US dollars per million tokens of prompts and of answers, or PROMPT,CACHED,COMPLETION: the report has the cost.",
+        help="US dollars per million prompt and completion tokens: PROMPT,COMPLETION or "
+        "PROMPT,CACHED,COMPLETION; adds the cost to the report.",
         rich_help_panel=COSTS,
     ),
 ]
 BudgetUsd = Annotated[
     Optional[float],
-    typer.Option("--budget-usd", help="Most US dollars of the run, controls included; needs --price.", rich_help_panel=COSTS),
+    typer.Option(
+        "--budget-usd", help="Maximum cost of the run in US dollars, controls included; needs --price.", rich_help_panel=COSTS
+    ),
 ]
 BudgetTokens = Annotated[
     Optional[int],
-    typer.Option("--budget-tokens", min=1, help="Most tokens of prompts and answers of the run.", rich_help_panel=COSTS),
+    typer.Option("--budget-tokens", min=1, help="Maximum prompt and answer tokens of the run.", rich_help_panel=COSTS),
 ]
 
 
@@ -207,7 +211,7 @@ def refuse_run_keys(config: JudgeConfig) -> JudgeConfig:
     """Return the config. Raise ConfigError for a key that only a benchmark run or an endpoint uses."""
     unused = sorted(config.changed & {"orders", "policy", "stop_error"})
     if unused and (unused, config.orders) != (["orders"], "both"):  # a run's config says both
-        raise ConfigError(f"{', '.join(unused)}: this command judges both orders and counts all votes; leave out")
+        raise ConfigError(f"{', '.join(unused)}: this command judges both orders and counts all votes; leave these out")
     return config
 
 

@@ -45,10 +45,10 @@ class Push:
     images: Images = None
     private: Annotated[bool, typer.Option("--private", help="Create the repository as a private one.")] = False
     replace_card: Annotated[
-        bool, typer.Option("--replace-card", help="Write README.md anew, over what others wrote in it.")
+        bool, typer.Option("--replace-card", help="Overwrite README.md, including text that others wrote.")
     ] = False
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the card, list the files sent and deleted; send nothing.")
+        bool, typer.Option("--dry-run", help="Print the card and list the files to send and delete; send nothing.")
     ] = False
 
 
@@ -56,8 +56,8 @@ class Push:
 def push_command(options: Push) -> None:
     """Push a checkpoint or a set of pairs to the Hub, with a card: accuracy in both orders, template hash, command, versions.
 
-    Files, card and deletions are one commit: a push that was cut off changes nothing, and the same command goes on. A README
-    that somebody wrote stays: only the section between rewardlab's marks is replaced.
+    Files, card and deletions are pushed as one commit: an interrupted push changes nothing, and the same command retries it. A
+    README that you wrote is kept: only the section between rewardlab's markers is replaced.
     `HF_TOKEN=... rewardlab push runs/rl/final me/my-judge license=apache-2.0 --report runs/bench`
     """
     from rewardlab.data.hub import HubRepo, pairs_upload
@@ -113,8 +113,8 @@ def _author_readme(folder: Path, local: str | None, remote: str | None) -> str |
     written = [text for text in (local, remote) if text is not None and author_text(text)]
     if len(written) == 2 and author_text(written[0]) != author_text(written[1]):
         raise DataError(
-            f"{folder}: README.md here and that of the repository hold different texts; copy one over the other, or give "
-            "--replace-card to write it anew"
+            f"{folder}: README.md here and that of the repository differ; copy one over the other, or "
+            "give --replace-card to overwrite it"
         )
     return written[0] if written else remote or local
 
@@ -231,8 +231,8 @@ def _read_report(run: Path, folder: Path) -> Report:
     report = read_run(run).report
     if report.failure:
         raise ConfigError(
-            f"{run}: no card may have its figures, for the run failed: {report.failure}; run the same benchmark command again, "
-            "which asks for what failed, or leave out this --report"
+            f"{run}: a card cannot report a failed run: {report.failure}; run the same benchmark command "
+            "again to retry what failed, or leave out this --report"
         )
     with (run / VOTES).open(encoding="utf-8") as log:
         identity = json.loads(log.readline()).get("identity", {})
@@ -243,7 +243,7 @@ def _read_report(run: Path, folder: Path) -> Report:
         )
     trained = (read_card(folder) or {}).get("template_hash")
     if trained and identity.get("template") not in (None, trained):
-        raise ConfigError(f"{run}: asked in words of hash {identity['template']}; {folder} was trained on {trained}")
+        raise ConfigError(f"{run}: it used a template with hash {identity['template']}; {folder} was trained on {trained}")
     return report
 
 

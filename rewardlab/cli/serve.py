@@ -57,7 +57,7 @@ def read_settings(context: typer.Context, path: Optional[Path]) -> Optional[Path
     variables = {name.removeprefix(prefix).lower() for name in os.environ if name.startswith(prefix)}
     for variable in sorted(variables - names - {"config"}):
         raise ConfigError(
-            f"{prefix}{variable.upper()} is set, and there is no option {_option(variable)}{_nearest(variable, names)}"
+            f"{prefix}{variable.upper()} is set, but there is no option {_option(variable)}{_nearest(variable, names)}"
         )
     if path is None:
         return None
@@ -114,8 +114,9 @@ class ServeOptions:
             "--config",
             is_eager=True,
             callback=read_settings,
-            help="YAML of these options and of the judge's keys by their names (`group-size: 8`, `temperature: 0`). Each is "
-            "also a variable, such as REWARDLAB_SERVE_GROUP_SIZE. The command line overrides the variable, and that the file.",
+            help="YAML of these options and of the judge's keys by their names (`group-size: 8`, `temperature: 0`). Each can "
+            "also be set by an environment variable, such as REWARDLAB_SERVE_GROUP_SIZE. The command "
+            "line overrides the variables, and the variables override the file.",
         ),
     ] = None
     votes: Votes = None
@@ -123,7 +124,7 @@ class ServeOptions:
         str,
         typer.Option(
             "--host",
-            help="Address to listen on; 0.0.0.0: all addresses of this machine.",
+            help="Address to listen on; 0.0.0.0: all interfaces.",
             rich_help_panel=ADDRESS,
         ),
     ] = "127.0.0.1"
@@ -156,13 +157,13 @@ class ServeOptions:
         str,
         typer.Option(
             "--root-path",
-            help="Path that a proxy serves this under, such as /judge.",
+            help="Path under which a proxy exposes this server, such as /judge.",
             rich_help_panel=ADDRESS,
         ),
     ] = ""
     ssl_certfile: Annotated[
         Optional[Path],
-        typer.Option("--ssl-certfile", help="Certificate with its chain, PEM; then this speaks TLS.", rich_help_panel=ADDRESS),
+        typer.Option("--ssl-certfile", help="Certificate with its chain (PEM); enables TLS.", rich_help_panel=ADDRESS),
     ] = None
     ssl_keyfile: Annotated[
         Optional[Path],
@@ -176,7 +177,7 @@ class ServeOptions:
         str,
         typer.Option(
             "--strategy",
-            help="How a group is compared there: all_pairs, circular, knockout or bradley_terry.",
+            help="How groups are compared: all_pairs, circular, knockout or bradley_terry.",
             rich_help_panel=GROUPS,
         ),
     ] = "all_pairs"
@@ -186,8 +187,8 @@ class ServeOptions:
             "--group-size",
             min=2,
             max=1024,
-            help="Responses to a prompt that wait for each other if sent one by one (default: 8). Given, or with --peers, "
-            "several of one request that are fewer wait, too.",
+            help="Group size to wait for when the responses to a prompt are sent one by one (default: 8). If it is "
+            "set, or with --peers, a request with several but fewer responses also waits.",
             rich_help_panel=GROUPS,
         ),
     ] = None
@@ -205,7 +206,7 @@ class ServeOptions:
         typer.Option(
             "--timeout",
             min=1.0,
-            help="Seconds that a group may take there; beyond it there is no reward (504).",
+            help="Maximum seconds to judge a group; beyond it the request gets 504 and no reward.",
             rich_help_panel=GROUPS,
         ),
     ] = 600.0
@@ -213,8 +214,8 @@ class ServeOptions:
         str,
         typer.Option(
             "--peers",
-            help="URL,URL of all servers that share groups, with --address: responses to one prompt that are sent one by one "
-            "to different ones meet at one of them. All name the same servers and have the same keys.",
+            help="URL,URL of all servers that share groups, with --address: responses to one prompt that are sent one "
+            "by one to different servers are grouped on one of them. All servers need the same --peers and --keys.",
             rich_help_panel=GROUPS,
         ),
     ] = ""
@@ -231,14 +232,17 @@ class ServeOptions:
         typer.Option(
             "--notice",
             min=0.0,
-            help="Seconds after SIGTERM in which /ready says 503 and requests are still taken.",
+            help="Seconds after SIGTERM during which /ready returns 503 while requests are still accepted.",
             rich_help_panel=ENGINE,
         ),
     ] = 5.0
     drain: Annotated[
         float,
         typer.Option(
-            "--drain", min=0.0, help="Seconds after that to finish what was taken; the rest gets 503.", rich_help_panel=ENGINE
+            "--drain",
+            min=0.0,
+            help="Seconds after --notice to finish accepted requests; the rest get 503.",
+            rich_help_panel=ENGINE,
         ),
     ] = 90.0
     engine_timeout: Annotated[
@@ -246,7 +250,7 @@ class ServeOptions:
         typer.Option(
             "--engine-timeout",
             min=0.1,
-            help="Most seconds of one batch.",
+            help="Maximum seconds per batch.",
             rich_help_panel=ENGINE,
         ),
     ] = 600.0
@@ -255,7 +259,8 @@ class ServeOptions:
         typer.Option(
             "--replicas",
             min=0,
-            help="Open the judge so many times on the Ray cluster of RAY_ADDRESS, or else on this machine (0: once, here).",
+            help="Number of copies of the judge to open on the Ray cluster of "
+            "RAY_ADDRESS, or else on this machine (0: once, here).",
             rich_help_panel=ENGINE,
         ),
     ] = 0
@@ -264,7 +269,7 @@ class ServeOptions:
         typer.Option(
             "--replica-gpus",
             min=0.0,
-            help="Cards of each replica (default: one where there are any).",
+            help="GPUs per replica (default: 1 if there are any).",
             rich_help_panel=ENGINE,
         ),
     ] = None
@@ -272,22 +277,22 @@ class ServeOptions:
         Optional[Path],
         typer.Option(
             "--judge-file",
-            help="File with the name of a judge, as --judge takes it, which is served in its place. When the file changes, the "
-            "judge that it names then is loaded while the last one serves, and takes the requests that come from then on.",
+            help="File that holds the judge's name in the form of --judge, used instead of --judge. "
+            "When the file changes, the new judge is loaded while the old one keeps serving, and then takes over new requests.",
             rich_help_panel=ENGINE,
         ),
     ] = None
     queue: Annotated[
         int,
-        typer.Option("--queue", min=1, help="Most pairs that wait; beyond it requests get 429.", rich_help_panel=CLIENTS),
+        typer.Option("--queue", min=1, help="Maximum pairs in the queue; beyond it requests get 429.", rich_help_panel=CLIENTS),
     ] = 1024
     keys: Annotated[
         Optional[Path],
         typer.Option(
             "--keys",
-            help="File with an API key a line, or sha256:HEX of it, and after it name=WORD, for logs and metrics, and limits: "
+            help="File with one API key per line, or its sha256:HEX, followed by name=WORD, for logs and metrics, and limits: "
             "per_minute=600 (requests), samples_per_minute=N, tokens_per_minute=N, max_bytes=N, and its weight=1 while several "
-            "keys wait. It is read again when it changes. Without it no key is needed.",
+            "keys wait. The file is reloaded when it changes. Without it no key is needed.",
             rich_help_panel=CLIENTS,
         ),
     ] = None
@@ -296,7 +301,7 @@ class ServeOptions:
         typer.Option(
             "--rate",
             min=0.1,
-            help="Most requests of a key per minute.",
+            help="Maximum requests per key and minute.",
             rich_help_panel=CLIENTS,
         ),
     ] = 1e9
@@ -304,22 +309,22 @@ class ServeOptions:
         Optional[list[str]],
         typer.Option(
             "--limit",
-            help="NAME=NUMBER, a bound of what requests and connections may take, such as comparisons=131072; repeat for "
-            "several. The guide to deployment lists all.",
+            help="NAME=NUMBER, a limit on requests or connections, such as comparisons=131072; "
+            "repeat for several. The deployment guide lists all.",
             rich_help_panel=CLIENTS,
         ),
     ] = None
     allow_url: Annotated[
         Optional[list[str]],
         typer.Option(
-            "--allow-url", help="Media are fetched from URLs that begin with this; repeat for several.", rich_help_panel=MEDIA
+            "--allow-url", help="Allow fetching media from URLs with this prefix; repeat for several.", rich_help_panel=MEDIA
         ),
     ] = None
     media: Annotated[
         Optional[Path],
         typer.Option(
             "--media",
-            help="Folder whose files requests name as media:NAME.",
+            help="Folder of files that requests can refer to as media:NAME.",
             rich_help_panel=MEDIA,
         ),
     ] = None
@@ -327,7 +332,7 @@ class ServeOptions:
         Optional[Path],
         typer.Option(
             "--uploads",
-            help="Folder for uploads, which then outlive the server (default: a temporary one).",
+            help="Folder for uploads, which then survive a restart (default: a temporary folder).",
             rich_help_panel=MEDIA,
         ),
     ] = None
@@ -336,7 +341,7 @@ class ServeOptions:
         typer.Option(
             "--upload-bytes",
             min=1,
-            help="Bytes of uploads that are kept for each key.",
+            help="Maximum bytes of uploads kept per key.",
             rich_help_panel=MEDIA,
         ),
     ] = 1_000_000_000
@@ -344,8 +349,8 @@ class ServeOptions:
         Optional[Path],
         typer.Option(
             "--signs-data",
-            help="Pairs like those that the policies are trained on: new words in the answers then are a sign of a policy that "
-            "pleases the judge rather than gets better.",
+            help="Pairs like those that policies are trained on with this server: the novelty of the answers' "
+            "wording is then monitored, as one of the indicators of reward hacking.",
             rich_help_panel=SIGNS,
         ),
     ] = None
@@ -355,8 +360,8 @@ class ServeOptions:
             "--check-rate",
             min=0.0,
             max=1.0,
-            help="Fraction of the comparisons of groups that is repeated with blank images, each with a labelled pair of "
-            "--signs-data; 0.01 costs 2 %.",
+            help="Fraction of group comparisons to repeat with blank images, each with a labelled pair "
+            "of --signs-data, to detect reward hacking; 0.01 costs 2 %.",
             rich_help_panel=SIGNS,
         ),
     ] = 0.0

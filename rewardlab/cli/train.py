@@ -149,8 +149,9 @@ class RLOptions(TrainOptions):
 def rl_command(options: RLOptions) -> None:
     """Train a judge by reinforcement learning on the hard pairs, with StableReinforce or a method of `configs/rl/`.
 
-    Hard pairs are those that the teacher did not judge right at once; without a teacher, all labelled pairs are used. Writes
-    `OUT/final`; the same command resumes an interrupted run. `rewardlab rl --data runs/distill/distilled.parquet --out runs/rl
+    Hard pairs are those that the teacher did not get right at the first attempt; without a teacher, all labelled pairs are
+    used. Writes `OUT/final`; the same command resumes an interrupted run. `rewardlab rl --data runs/distill/distilled.parquet
+    --out runs/rl
     --config stable_reinforce model=runs/sft/final consistency.weight=0`
     """
     from rewardlab.config import RLConfig
@@ -226,7 +227,7 @@ def prm_command(options: PRMOptions) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyOptions(TrainOptions):
-    data: Annotated[Path, typer.Option("--data", help=f"Questions with images, as pairs: {PAIR_FILES}.")]
+    data: Annotated[Path, typer.Option("--data", help=f"Questions with images, in the format of pairs: {PAIR_FILES}.")]
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder or hub id of the policy.")] = None
     judge: Annotated[Optional[str], typer.Option("--judge", help=f"{spec_help('rm')}.")] = None
 
@@ -253,7 +254,7 @@ def merge_command(
     adapter: Annotated[Path, typer.Argument(help="Folder of a LoRA adapter, OUT/final of a run.")],
     out: Annotated[Path, typer.Option("--out", help="Checkpoint folder to write.")],
     dtype: Annotated[
-        str, typer.Option("--dtype", help="Type of its weights: bfloat16, float32, or auto, that of the base model.")
+        str, typer.Option("--dtype", help="Dtype of the merged weights: bfloat16, float32, or auto (that of the base model).")
     ] = "auto",
 ) -> None:
     """Merge a LoRA adapter into its base model, for servers that take full checkpoints. The judge's card is copied too.
@@ -272,11 +273,11 @@ def show_command(
     run: Annotated[Path, typer.Argument(help="Folder of a training run, finished or not.")],
     data: Annotated[
         Optional[Path],
-        typer.Option("--data", help="The pairs that it was trained on, if they have moved: for questions and images."),
+        typer.Option("--data", help="The training pairs, if they have moved; their questions and images are shown."),
     ] = None,
     images: Images = None,
 ) -> None:
-    """Write RUN/run.html: curves of all logged metrics, rollouts over time with their images, and the watchdog's signs."""
+    """Write RUN/run.html: curves of all logged metrics, rollouts over time with their images, and the watchdog's alerts."""
     from rewardlab.health.run_page import write_run_page
 
     typer.echo(f"written: {write_run_page(run, data=data, images=images)}")

@@ -139,17 +139,19 @@ class TrainConfig(Schema):
     def _known_trackers(cls, named: str) -> str:
         named = named.replace(" ", "")
         if unknown := set(named.split(",")) - {"none", *TRACKERS}:
-            raise ValueError(f"{', '.join(sorted(unknown))} is no tracker; there are none, {', '.join(TRACKERS)}, with commas")
+            raise ValueError(
+                f"{', '.join(sorted(unknown))} is not a tracker; expected none, {', '.join(TRACKERS)}, comma-separated"
+            )
         return named
 
     @model_validator(mode="after")
     def _one_schedule(self) -> Self:
         if self.max_steps == 0:
-            raise ValueError("max_steps 0 trains nothing; give the optimizer steps of the run, or -1 for epochs to decide")
+            raise ValueError("max_steps 0 trains nothing; set the number of optimizer steps, or -1 to use epochs")
         if self.warmup_steps and self.warmup_ratio:
             raise ValueError(
-                f"warmup_steps {self.warmup_steps} and warmup_ratio {self.warmup_ratio} both say how long the rate rises; "
-                "keep one of them"
+                f"warmup_steps {self.warmup_steps} and warmup_ratio {self.warmup_ratio} both set the length of "
+                "the warm-up; keep one of them"
             )
         if self.lr_scheduler == "constant" and (self.warmup_ratio or self.warmup_steps):
             name = "warmup_ratio" if self.warmup_ratio else "warmup_steps"
@@ -207,5 +209,5 @@ class EvaluationConfig(Schema):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if self.data is not None and self.fraction is not None:
-            raise ValueError("data is a held-out set already; leave fraction out, or data")
+            raise ValueError("data already names a held-out set; set fraction or data, not both")
         return self

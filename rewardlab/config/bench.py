@@ -26,7 +26,9 @@ class BenchEntry(QueryConfig):
         description="Own pairs: what intervals draw as one: `prompt`, `image`, `question`, `pair`, a column; null: prompt.",
     )
     allow_columns: tuple[str, ...] = Field((), description="Of own pairs: columns that are not read and may be there; `all`.")
-    allow_without_images: bool = Field(False, description="Also judge own pairs whose question speaks of an image not there.")
+    allow_without_images: bool = Field(
+        False, description="Also judge pairs of your own whose question mentions a missing image."
+    )
     limit: int | None = Field(None, ge=1, description="Only the first so many rows; null: all.")
 
 

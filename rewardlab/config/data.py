@@ -61,16 +61,16 @@ class DistillConfig(SamplingConfig):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if self.votes % 2:
-            raise ValueError(f"votes is {self.votes}; an even number asks as often in either order")
+            raise ValueError(f"votes is {self.votes}; use an even number, so that both orders get as many votes")
         if not self.base_urls:
             raise ValueError("base_url is an empty list; name an endpoint")
         keys = self.api_key_env
         if isinstance(keys, list) and len(keys) != len(self.base_urls):
             raise ValueError(f"{len(keys)} of api_key_env for {len(self.base_urls)} of base_url; give one, or one for each")
         if self.budget.usd is not None and not (self.prices.prompt or self.prices.completion):
-            raise ValueError("budget.usd needs prices (US dollars per million tokens); without them nothing is ever spent")
+            raise ValueError("budget.usd needs prices (US dollars per million tokens); without prices no cost is counted")
         if self.transport == "batch" and len(self.base_urls) > 1:
-            raise ValueError("transport: batch takes one base_url; a batch lives with the provider that it was sent to")
+            raise ValueError("transport: batch takes one base_url, because a batch stays with its provider")
         return self
 
     @property
@@ -101,11 +101,13 @@ class StepsConfig(SamplingConfig):
     def _can_tell(self) -> Self:
         if 0.5**self.completions > self.alpha:
             raise ValueError(
-                f"a guesser gets all of {self.completions} right with chance {0.5**self.completions:.3g}, more than alpha "
+                f"guessing gets all {self.completions} right with probability {0.5**self.completions:.3g}, more than alpha "
                 f"{self.alpha}: raise completions"
             )
         if self.judgments_per_order > self.completions:
-            raise ValueError("judgments_per_order are taken from the completions of the empty prefix and cannot be more")
+            raise ValueError(
+                "judgments_per_order cannot exceed completions, because these judgments are completions of the empty prefix"
+            )
         return self
 
 
@@ -138,7 +140,7 @@ class MappingConfig(Schema):
         placed = self.chosen is not None and self.rejected is not None
         labelled = len(self.responses) == 2 and self.preferred is not None
         if placed == labelled:
-            raise ValueError("name either chosen and rejected, or two responses and preferred")
+            raise ValueError("give either chosen and rejected, or two responses and preferred")
         if len({self.first, self.second, *self.ties}) < 2 + len(self.ties):
             raise ValueError(f"first, second and ties must be different values, got {[self.first, self.second, *self.ties]}")
         return self

@@ -38,9 +38,9 @@ class RequestConfig(Schema):
     def _only_further_fields(cls, body: dict[str, JsonValue]) -> dict[str, JsonValue]:
         for name, value in body.items():
             if name in _SET_BY and not (name in OPTIONAL_FIELDS and value is None):
-                raise ValueError(f"sets {name}, which {_SET_BY[name]} sets; leave it out of the body")
+                raise ValueError(f"sets {name}, which {_SET_BY[name]} sets; remove it from the body")
         if body.get("stream"):
-            raise ValueError("asks for a stream of pieces, and answers are read whole; leave stream out of it")
+            raise ValueError("asks for streaming, but answers are read as a whole; leave out stream")
         return body
 
     @property

@@ -39,7 +39,7 @@ def load_yaml(name_or_path: str | Path, stage: str | None = None) -> dict[str, A
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: expected key: value lines, got a {type(value).__name__}")
     if strangers := [key for key in values if not isinstance(key, str)]:
-        raise ConfigError(f"{path}: the key {strangers[0]!r} is no text; expected key: value lines")
+        raise ConfigError(f"{path}: the key {strangers[0]!r} is not a string; expected key: value lines")
     return values
 
 
@@ -94,7 +94,7 @@ def nest(values: Mapping[str, Any], where: str = "options") -> dict[str, Any]:
         for part in above:
             place = place.setdefault(part, {})
             if not isinstance(place, dict):
-                raise ConfigError(f"{where}: {key} is set beside {part}; give one of them")
+                raise ConfigError(f"{where}: {key} is set as well as {part}; give one of them")
         if last not in place:
             place[last] = inner
         elif isinstance(inner, dict) and isinstance(place[last], dict) and not _shared(inner, place[last]):
@@ -288,7 +288,7 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
         if twice := sorted({key for key in keys if keys.count(key) > 1}):
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} is there twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]!r} appears twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 

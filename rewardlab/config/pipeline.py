@@ -29,7 +29,7 @@ class StageConfig(Schema):
     @model_validator(mode="after")
     def _ends(self) -> Self:
         if bool(self.result) == bool(self.ready):
-            raise ValueError("a stage has either a result or, if it is a server, the URL ready; give one of them")
+            raise ValueError("a stage has either a result or, if it is a server, the URL `ready`; give one of them")
         if self.ready and not self.ready.startswith(("http://", "{")):
             raise ValueError(f"ready {self.ready!r}: expected a URL such as http://127.0.0.1:8000/health")
         return self
@@ -77,8 +77,8 @@ class HardenConfig(Schema):
     questions: int = Field(1000, ge=1, description="Questions that each checkpoint of the policy answers, and for negatives.")
     least_reward: float = Field(0.25, ge=0, le=1, description="Wrong answers with a lower reward are no negatives.")
     mix: float = Field(12.0, ge=0, description="Labelled pairs of `data` per negative in the judge's training.")
-    max_tokens: int = Field(1024, ge=1, description="Most tokens of an answer.")
-    judge_max_tokens: int = Field(1024, ge=1, description="Most tokens of a judgment.")
+    max_tokens: int = Field(1024, ge=1, description="Maximum tokens per answer.")
+    judge_max_tokens: int = Field(1024, ge=1, description="Maximum tokens per judgment.")
     judge_file: str | None = Field(
         None, description="File that `rewardlab serve --judge-file` follows: it names each accepted judge; null: none."
     )

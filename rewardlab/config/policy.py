@@ -47,7 +47,7 @@ class PolicyConfig(MethodConfig):
     )
     other_judges: list[str] = Field([], description="Further judges; a response earns the least of them (arXiv 2310.02743).")
     judge_votes: int = Field(1, ge=1, description="Rationales (or votes) in each order of a comparison.")
-    judge_max_tokens: int = Field(1024, ge=1, description="Most tokens of a judgment.")
+    judge_max_tokens: int = Field(1024, ge=1, description="Maximum tokens per judgment.")
     judge_batch_size: int = Field(64, ge=1, description="Sequences that the judge samples at a time.")
     anchor: Literal["preferred", "start", "best", "group"] = Field(
         "preferred", description="Opponent: the preferred response, the first policy's greedy or best one, or the group's."
@@ -80,15 +80,19 @@ class PolicyConfig(MethodConfig):
     def _compares_with_all(self) -> Self:
         scalar = [name for name in (self.judge, *self.other_judges) if name.startswith("rm:")]
         if self.other_judges and scalar:
-            raise ValueError(f"other_judges are pairwise judges on one scale; {scalar[0]} is a scalar head: leave it out")
+            raise ValueError(
+                f"other_judges must be pairwise judges, which share one scale; {scalar[0]} is a scalar head: leave it out"
+            )
         if len({self.judge, *self.other_judges}) <= len(self.other_judges):
-            raise ValueError("other_judges name a judge twice; the least of equal ones is no other")
+            raise ValueError("other_judges name a judge twice; name each judge once")
         return self
 
     @model_validator(mode="after")
     def _whole_answers(self) -> Self:
         if self.window:
-            raise ValueError("window lets rollouts grow over steps, and a judge is asked about whole answers: set it to null")
+            raise ValueError(
+                "window lets rollouts grow over several steps, but the judge needs complete answers: set it to null"
+            )
         return self
 
     @model_validator(mode="after")

@@ -25,7 +25,7 @@ class ConsistencyConfig(Schema):
     weight: float = Field(0.5, ge=0, description="Weight of the consistency reward; 0 switches it and its requests off.")
     concurrency: int = Field(64, ge=1, description="Requests in flight.")
     deadline_s: float = Field(20.0, gt=0, description="Seconds per question; a late answer counts 0.")
-    max_tokens: int = Field(8, ge=1, description="Most tokens of an answer.")
+    max_tokens: int = Field(8, ge=1, description="Maximum tokens per answer.")
 
 
 class HotTokenConfig(Schema):
@@ -198,8 +198,8 @@ class MethodConfig(TrainConfig, Method):
     def _without_dropout(self) -> Self:
         if self.lora and self.lora.dropout:
             raise ValueError(
-                f"lora.dropout {self.lora.dropout:g}: with dropout every pass is by another policy than the one that sampled, "
-                "and the probability ratio is noise before the first update; set lora.dropout to 0"
+                f"lora.dropout {self.lora.dropout:g}: with dropout every forward pass uses a different policy from the "
+                "one that sampled, so the probability ratio is noisy even before the first update; set lora.dropout to 0"
             )
         return self
 
@@ -207,7 +207,7 @@ class MethodConfig(TrainConfig, Method):
     def _hot_token_in_a_rollout(self) -> Self:
         if self.hot_token and (self.hot_token.position or 0) >= self.max_completion_length:
             raise ValueError(
-                f"hot_token.position {self.hot_token.position} is beyond the rollouts of at most {self.max_completion_length} "
+                f"hot_token.position {self.hot_token.position} is beyond the longest rollout, {self.max_completion_length} "
                 "tokens: lower it"
             )
         return self
@@ -225,24 +225,26 @@ class MethodConfig(TrainConfig, Method):
             return self
         if self.window:
             raise ValueError(
-                "an engine is asked in words and completes whole turns; a window continues tokens: set window to null"
+                "an engine takes text and completes whole turns, but a window continues from tokens: set window to null"
             )
         if self.importance_cap is None:
-            raise ValueError("an engine samples a little unlike the trainer; set importance_cap (2 is usual) to correct for it")
+            raise ValueError(
+                "an engine samples slightly differently from the trainer; set importance_cap (2 is usual) to correct for it"
+            )
         if engine.ahead and self.dynamic_sampling != "off":
-            raise ValueError("dynamic_sampling chooses prompts by what was drawn before: set engine.ahead to 0, or it to off")
+            raise ValueError("dynamic_sampling chooses prompts by earlier rollouts: set engine.ahead to 0, or it to off")
         if engine.kind == "serve":
             if self.lora:
-                raise ValueError(
-                    "engine serve is given all weights; use colocate, server or the trainer's own decoder with lora"
-                )
+                raise ValueError("engine serve needs all weights; use colocate, server or the trainer's own decoder with lora")
             return self
         if self.lora and self.lora.quantize:
-            raise ValueError("vLLM is given whole weights, and lora.quantize leaves none: set engine or lora.quantize to null")
+            raise ValueError(
+                "vLLM is sent full-precision weights, which lora.quantize does not keep: set engine or lora.quantize to null"
+            )
         if self.health.policy == "roll_back":
             raise ValueError("TRL's vLLM modes cannot be started twice in a process: set health.policy to stop or warn")
         if self.estimator.critic:
-            raise ValueError("TRL's vLLM modes would be sent the critic's weights with the policy's: use kind: serve with gae")
+            raise ValueError("TRL's vLLM modes would receive the critic's weights with the policy's: use kind: serve with gae")
         return self
 
     @model_validator(mode="after")
@@ -265,10 +267,10 @@ class MethodConfig(TrainConfig, Method):
             )
         if self.hot_token:
             raise ValueError(
-                "hot_token is one token of a whole rollout, and a window begins anew in every step; set one to null"
+                "hot_token is one token of a whole rollout, but a window starts again at every step; set one to null"
             )
         if self.group_size > 1:
-            raise ValueError("window draws its prompts one by one, for the critic needs no groups: set group_size to 1")
+            raise ValueError("window samples prompts one by one, because the critic needs no groups: set group_size to 1")
         return self
 
 
@@ -303,14 +305,15 @@ class RLConfig(MethodConfig):
                 "twice group_size"
             )
         if self.swap_weight and (self.dynamic_sampling != "off" or self.window):
-            raise ValueError("dynamic_sampling and window draw single prompts, and swap_weight needs both orders of a pair")
+            raise ValueError("dynamic_sampling and window sample single prompts, but swap_weight needs both orders of a pair")
         if self.process_reward and (not self.estimator.by_token or self.window):
             raise ValueError(
-                "process_reward pays single tokens of whole rollouts: it needs advantage reinforce_pp, reinforce_pp_baseline "
+                "process_reward rewards single tokens of whole rollouts: it needs "
+                "advantage reinforce_pp, reinforce_pp_baseline "
                 "or gae, and no window"
             )
         if self.overlong_margin and self.overlong_margin > self.max_completion_length:
-            raise ValueError("overlong_margin is a part of max_completion_length and cannot be longer")
+            raise ValueError("overlong_margin must not be longer than max_completion_length")
         if self.self_verify:
             self._check_dialogue()
         return self
@@ -320,17 +323,17 @@ class RLConfig(MethodConfig):
         if not self.estimator.critic or self.window:
             raise ValueError("self_verify gives each turn an advantage of its own: it needs advantage gae, and no window")
         if self.engine:
-            raise ValueError(
-                "self_verify continues the tokens of earlier turns, an engine is asked in words: set engine to null"
-            )
+            raise ValueError("self_verify continues the tokens of earlier turns, but an engine takes text: set engine to null")
         if self.hot_token:
             raise ValueError(
                 "hot_token is one token of a rollout, and self_verify samples several turns: set hot_token to null"
             )
         if self.swap_weight or self.process_reward:
-            raise ValueError("self_verify pays turns, swap_weight and process_reward whole rollouts: set them to 0 and null")
+            raise ValueError(
+                "self_verify rewards turns, but swap_weight and process_reward reward whole rollouts: set them to 0 and null"
+            )
         if self.positive_nll:
             raise ValueError(
-                "positive_nll raises the likelihood of correct rollouts, and with self_verify a turn of one may be "
-                "wrong: set it to 0"
+                "positive_nll raises the likelihood of correct rollouts, but with self_verify a correct rollout "
+                "may contain a wrong turn: set it to 0"
             )

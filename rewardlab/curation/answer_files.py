@@ -28,8 +28,9 @@ def logged_answers(path: Path) -> Iterator[PaidAnswer]:
         reward = row["reward"]
         if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float) or not 0 <= reward <= 1):
             raise DataError(
-                f"{path}, line {number}: the reward is {_in_short(reward)}; expected a number from 0 to 1, the probability to "
-                "beat the preferred response, or null. A policy whose `phi` is not probability, and one under a scalar judge, "
+                f"{path}, line {number}: the reward is {_in_short(reward)}; expected a number from 0 to 1, the probability "
+                "of beating the preferred response, or null. A policy whose `phi` is "
+                "not probability, and one under a scalar judge, "
                 "log on another scale: convert these rewards, or sample answers anew with --policy and --judge"
             )
         answer = without_thinking(row.get("answer", row.get("text")))
@@ -72,7 +73,7 @@ def _labels_of(path: Path) -> dict[tuple[str, str], Mapping[str, Any]]:
         if None not in (right, before["right"]) and right != before["right"]:
             raise DataError(
                 f"{path}, line {number}: right is {_in_short(right)}, and {_in_short(before['right'])} of the same answer in "
-                f"line {line}; expected one label of an answer: delete the line that is mistaken"
+                f"line {line}; expected one label per answer: delete the wrong line"
             )
         if name not in rows or right is not None:
             rows[name] = (number, row)
@@ -96,8 +97,8 @@ def _rows_of(path: Path, field: str, expected: str) -> Iterator[tuple[int, Mappi
             "".join(map(str, texts)).encode()
         except UnicodeEncodeError:
             raise DataError(
-                f"{where}: a text holds half of a surrogate pair, which is no character, and no file of pairs can hold it; "
-                "clean it up, or delete the line"
+                f"{where}: a text contains half a surrogate pair, which is not a valid character and "
+                "cannot be stored; clean it up, or delete the line"
             ) from None
         yield number, row
 

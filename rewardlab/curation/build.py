@@ -161,7 +161,7 @@ def build(
     report, with ``facts``. Raises OutputError if ``out`` holds a finished set or other shards, DataError if no pair is left, or
     ``options.images`` is no folder."""
     if (out / REPORT).exists():
-        raise OutputError(f"{out / REPORT}: a finished set; choose another --out")
+        raise OutputError(f"{out / REPORT}: already holds a finished set; choose another --out")
     check_images_folder(options.images)
     if isinstance(source, Path):
         source_files(source, recipe.files, recipe.url)  # write nothing if there is nothing to read
@@ -176,7 +176,8 @@ def build(
                 default=(0, "no rows"),
             )
             raise DataError(
-                f"{source}: no pair is left of it, most often ({most[0]:,} ×): {most[1]}; see {out / REJECTED} for every reason"
+                f"{source}: no pair of it is kept; most frequent reason ({most[0]:,} ×): "
+                f"{most[1]}; see {out / REJECTED} for every reason"
             )
         report = {
             "recipe": recipe.name,

@@ -44,7 +44,7 @@ class HardenSettings:
             raise ConfigError(f"no judgments are written as {self.verdict_format!r}; expected one of {', '.join(WRITERS)}")
         if held_out := [name for name in self.families if name in FAMILIES and not FAMILIES[name].in_training]:
             known = ", ".join(name for name, family in FAMILIES.items() if family.in_training)
-            raise ConfigError(f"families that are held out for `bench run`: {', '.join(held_out)}; expected some of {known}")
+            raise ConfigError(f"these families are held out for `bench run`: {', '.join(held_out)}; expected some of {known}")
         if bare := [name for name in self.families if not any(family.in_training for family in families_of((name,)))]:
             raise ConfigError(f"no family for training is of {', '.join(bare)}")
 
@@ -93,12 +93,12 @@ def harden(pairs: Iterable[PreferencePair], settings: HardenSettings, counts: Ha
 
 def _check(pair: PreferencePair, settings: HardenSettings) -> None:
     if pair.source.startswith(f"{SOURCE}:"):
-        raise DataError(f"{pair.pair_id}: is a negative of `data harden` already; harden the set that this one was made of")
+        raise DataError(f"{pair.pair_id}: is already a negative of `data harden`; harden the original set instead")
     form = settings.verdict_format
     if form and pair.judgment and parse_verdict(pair.judgment, form).status not in READABLE:
         raise ConfigError(
-            f"{pair.pair_id}: its judgment has no verdict in the form {form}, in which those that name a defect are written; "
-            "give --template the template that it was written for, or none"
+            f"{pair.pair_id}: its judgment has no verdict in the form {form}, which the new judgments use; set "
+            "--template to the template of these judgments, or to none"
         )
 
 

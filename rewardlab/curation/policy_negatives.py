@@ -202,7 +202,7 @@ def _check_failures(name: str, number: int, num_requests: int) -> None:
     """Log how many requests failed. Raise EndpointError if these are too many."""
     failures = f"{number:,} of {num_requests:,} requests failed"
     if number > MAX_FAILED * num_requests:
-        raise EndpointError(f"{name}: {failures}; cure it and run the same command again, which repeats these")
+        raise EndpointError(f"{name}: {failures}; fix the cause and run the same command again, which repeats these")
     if number:
         log_line(f"{name}: {failures}, and nothing is known of these answers")
 
@@ -257,7 +257,10 @@ def wrong_and_paid(
     for paid in answers:
         counts.answers += 1
         if paid.pair_id not in pairs:
-            raise DataError(f"an answer is to pair {paid.pair_id!r}, which the set does not have; give the set it was asked of")
+            raise DataError(
+                f"an answer is to pair {paid.pair_id!r}, which the set does not have; "
+                "give the set that the answers were sampled from"
+            )
         if (reader := pairs[paid.pair_id]) is None:
             counts.unlabelled += 1
             continue

@@ -26,8 +26,8 @@ def undamaged(path: Path, number: int) -> Iterator[None]:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
         raise DataError(
-            f"{path}, line {number}: damaged ({what}); restore it, or delete the line and run the same command again: what it "
-            "held is requested anew"
+            f"{path}, line {number}: corrupt ({what}); restore the file, or delete the line and run the same "
+            f"command again, which repeats the request"
         ) from error
 
 
@@ -88,9 +88,9 @@ class AppendLog:
         try:
             row = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{self.path}, line {number}: damaged ({error}); restore it or start anew") from error
+            raise DataError(f"{self.path}, line {number}: damaged ({error}); restore it or start over") from error
         if not isinstance(row, dict):
-            raise DataError(f"{self.path}, line {number}: damaged (not an object); restore it or start anew")
+            raise DataError(f"{self.path}, line {number}: damaged (not an object); restore it or start over")
         return row
 
     def append(self, row: Mapping[str, object]) -> None:

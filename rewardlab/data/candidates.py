@@ -38,7 +38,7 @@ def _candidates(row: Mapping[str, Any], number: int, folder: Path, where: str, c
     try:
         lists = [row[name] for name in (("chosen", "rejected") if "chosen" in row else ("responses",))]
         if not all(isinstance(texts, list | tuple) for texts in lists):
-            raise TypeError("expected a list of texts, got one text or none")
+            raise TypeError("expected a list of strings, got a single string or nothing")
         if "chosen" in row:
             right, wrong = list(row["chosen"]), list(row["rejected"])
             responses, best = (*right, *wrong), tuple(range(len(right)))
@@ -46,13 +46,13 @@ def _candidates(row: Mapping[str, Any], number: int, folder: Path, where: str, c
             responses, best = tuple(row["responses"]), _best(row.get("best"))
         question = row["question"] if "question" in row else row["prompt"]
         if not all(isinstance(text, str) for text in (question, *responses)):
-            raise TypeError("a text is no string")
+            raise TypeError("one of them is not a string")
     except (KeyError, TypeError) as error:
         raise DataError(f"{where}: expected question and responses, or prompt, chosen and rejected ({error!r})") from error
     if len(responses) < 2:
         raise DataError(f"{where}: has {len(responses)} responses; expected two or more to choose from")
     if not all(0 <= n < len(responses) for n in best):
-        raise DataError(f"{where}: best is {list(best)}; expected places 0 to {len(responses) - 1}")
+        raise DataError(f"{where}: best is {list(best)}; expected indices from 0 to {len(responses) - 1}")
     images = tuple(Files(folder).image(image, f"{where}, image {n}") for n, image in enumerate(row.get("images") or ()))
     group = str(row.get("group") or row.get("subset") or "all")
     return Candidates(str(row.get("id", number)), question, responses, images, best, group)
@@ -61,7 +61,7 @@ def _candidates(row: Mapping[str, Any], number: int, folder: Path, where: str, c
 def _best(value: Any) -> tuple[int, ...]:
     values = [] if value is None else value if isinstance(value, list) else [value]
     if not all(isinstance(n, int) and not isinstance(n, bool) for n in values):
-        raise TypeError(f"best is {value!r}, expected a place or a list of places")
+        raise TypeError(f"best is {value!r}, expected an index or a list of indices")
     return tuple(values)
 
 

@@ -114,7 +114,7 @@ def guess_mapping(columns: Sequence[str], where: str) -> ColumnMapping | None:
     questions, images = like("question"), like("images")
     if len(questions) != 1 or len(images) > 1 or is_chosen == bool(sides) or len(sides) > 1:
         raise DataError(
-            f"{where}: the columns ({', '.join(columns)}) can be read in no way or in more than one: question "
+            f"{where}: the columns ({', '.join(columns)}) cannot be mapped, or not uniquely: question "
             f"{' or '.join(questions) or 'none'}, images {' or '.join(images) or 'none'}; {CURE}"
         )
     image = images[0] if images else None

@@ -94,7 +94,7 @@ def lock_folder(folder: Path) -> None:
 def write_atomic(path: Path, text: str) -> None:
     """Write ``text`` to a temporary neighbour of ``path`` and move it into place. Raises OutputError."""
     if not path.name:
-        raise OutputError(f"{path}: is no name of a file; expected one to write")
+        raise OutputError(f"{path}: not a file name; expected the file to write")
     partial = path.with_name(f".{path.name}.partial")
     try:
         if path.exists() and not path.is_file():

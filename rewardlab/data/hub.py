@@ -160,7 +160,7 @@ class HubRepo:
             url = str(self._api.create_repo(self.name, repo_type=self.kind, private=private or None, exist_ok=True))
             is_public = private and not self._api.repo_info(self.name, repo_type=self.kind).private
         if is_public:
-            raise ConfigError(f"{self.name}: is there and public; make it private on its page, or leave --private out")
+            raise ConfigError(f"{self.name}: exists and is public; make it private on its page, or leave out --private")
         return url
 
     def list_files(self) -> list[str]:

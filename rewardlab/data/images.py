@@ -203,7 +203,7 @@ def _eight_bits(image: Image.Image, where: str) -> Image.Image:
         return image
     values = np.asarray(image)
     if image.mode == "F" or values.min() < 0 or values.max() > MAX_GREY:
-        raise MediaError(f"{where}: its pixels (mode {image.mode}) are no grey of 8 or 16 bits; save it as a PNG of 8 bits")
+        raise MediaError(f"{where}: its pixels (mode {image.mode}) are not 8- or 16-bit greyscale; save it as an 8-bit PNG")
     grey = Image.fromarray((values >> 8).astype(np.uint8))
     if (transparent := image.info.get("transparency")) is not None:
         grey.putalpha(Image.fromarray(np.where(values == transparent, 0, 255).astype(np.uint8)))
@@ -227,7 +227,7 @@ def plain_image(data: bytes, *, where: str = "image", most_pixels: int = MAX_PIX
 def _check_size(size: tuple[int, int], where: str, most_pixels: int = MAX_PIXELS) -> None:
     width, height = size
     if min(size) < MIN_SIDE_PX:
-        raise MediaError(f"{where}: {width}x{height} px has nothing to see; expected at least {MIN_SIDE_PX} px a side")
+        raise MediaError(f"{where}: {width}x{height} px is too small; expected at least {MIN_SIDE_PX} px a side")
     if width * height > most_pixels:
         raise MediaError(
             f"{where}: refused as a decompression bomb: {width}x{height} px is more than {most_pixels:,}; resize it first"
@@ -258,7 +258,7 @@ def encode_png(image: Image.Image) -> bytes:
 def refuse_devices(path: Path, where: str) -> None:
     """Raise MediaError for a path that is something else than a file: a device has no end, and a pipe may never begin."""
     if path.exists() and not path.is_file():
-        raise MediaError(f"{where}: is no file; expected an image or a video")
+        raise MediaError(f"{where}: not a file; expected an image or a video")
 
 
 def read_image(path: Path, *, where: str = "") -> bytes:
@@ -309,7 +309,7 @@ def from_data_url(url: str, *, where: str = "", max_bytes: int | None = None) ->
     try:
         pieces = [body[start : start + BASE64_PIECE] for start in range(0, len(body), BASE64_PIECE)]
         if any(piece.endswith("=") for piece in pieces[:-1]):
-            raise ValueError("padding stands before its end")
+            raise ValueError("padding before its end")
         return b"".join(base64.b64decode(piece, validate=True) for piece in pieces)
     except ValueError as error:
         raise MediaError(f"{prefix}the data URL is not valid base64 ({error})") from error

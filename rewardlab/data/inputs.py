@@ -30,7 +30,7 @@ def load_image(image: Any, urls: AllowedUrls, *, where: str) -> bytes:
     if isinstance(image, str) and image.startswith(("http://", "https://")):
         if not urls.allows(image):
             raise MediaError(
-                f"{where}: {image[:80]!r} is not fetched; allow it by allow_urls=[{_beginning(image)!r}], or download it"
+                f"{where}: {image[:80]!r} is not fetched; allow it with allow_urls=[{_beginning(image)!r}], or download it"
             )
         return plain_image(fetch_media(image, where, MAX_IMAGE_BYTES), where=where)
     if isinstance(image, str | Path):

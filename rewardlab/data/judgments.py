@@ -71,7 +71,7 @@ def read_judged(
     if identity.get("benchmark") != "pairs":
         raise DataError(f"{log}: votes of {identity.get('benchmark')!r}; {EXPECTED}")
     if identity.get("data") != data_hash(data):
-        raise DataError(f"{log}: its votes are of another file than {data} is now; name the --data of that run")
+        raise DataError(f"{log}: its votes belong to another version of {data}; give the --data of that run")
     judge = str(identity.get("judge", ""))
     compared, limit = _ImagesOf(), identity.get("limit")
     for number, stored in enumerate(PairSet(data, images=images, frames=None, allow_columns=allow_columns)):
@@ -80,7 +80,7 @@ def read_judged(
             compared.add(stored)
         yield judge_of_votes(pair, [vote_of(vote) for rows in votes.get(number, [])[-1:] for vote in rows], judge)
     if not compared.may_be(str(identity.get("images", ""))):
-        raise DataError(f"{log}: its votes are of other images than {data} has now; name the --images of that run")
+        raise DataError(f"{log}: its votes belong to other images than those of {data}; give the --images of that run")
 
 
 class _ImagesOf:
@@ -132,12 +132,12 @@ def _matches(log: Path, data: Path, images: Path | None, allow_columns: Collecti
     """Yield the two responses of each match, the votes of all its turns together."""
     rankings = log.with_name(RANKINGS)
     if not rankings.is_file():
-        raise DataError(f"{rankings}: is missing; the same `rewardlab rank` command goes on to its end")
+        raise DataError(f"{rankings}: is missing; run the same `rewardlab rank` command again to finish the run")
     with rankings.open(encoding="utf-8") as lines:
         prompts = read_candidates(data, images=images, allow_columns=allow_columns)[: sum(1 for _ in lines)]
     identity, turns = _read_log(log, lambda row: (row["row"], row["first"], row["second"], row["nth"]))
     if identity.get("data") != candidates_hash(prompts):
-        raise DataError(f"{log}: its matches are of another file than {data} is now; name the file of that run")
+        raise DataError(f"{log}: its matches belong to another version of {data}; give the file of that run")
     votes: dict[tuple[int, int, int], list[Vote]] = defaultdict(list)
     for (row, first, second, _), rows in turns.items():
         of_turn = [vote_of(vote) for vote in rows[-1]]

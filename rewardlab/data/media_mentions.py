@@ -68,7 +68,7 @@ class MediaCount:
         :data:`LEAST_SHARE` of the questions does in a set without media."""
         if self.num_mentions and (self.num_with_media or self.num_mentions >= LEAST_SHARE * self.num_pairs):
             raise DataError(
-                f"{data}, row {self.first_mention}: the question speaks of an image and the pair has none, as of "
+                f"{data}, row {self.first_mention}: the question mentions an image but the pair has none, as in "
                 f"{self.num_mentions:,} of {self.num_pairs:,} pairs; give them in 'images', or --allow-without-images"
             )
 
@@ -76,7 +76,8 @@ class MediaCount:
         """Raise DataError for a set without media of whose questions a fraction of :data:`LEAST_SHARE` refers to images."""
         if not self.num_with_media and self.num_mentions and self.num_mentions >= LEAST_SHARE * self.num_pairs:
             raise DataError(
-                f"{data}: {self.num_mentions:,} of {self.num_pairs:,} questions speak of an image (row {self.first_mention} "
-                "first), and no pair has one: a judge would learn to answer unseen; give the images in the column 'images', or "
-                "--allow-without-images where the texts are all there is"
+                f"{data}: {self.num_mentions:,} of {self.num_pairs:,} questions mention an image (row {self.first_mention} "
+                "first), but no pair has one, so a judge would learn to answer without "
+                "looking; give the images in the column 'images', or "
+                "--allow-without-images if the set is text only"
             )

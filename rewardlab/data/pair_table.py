@@ -87,7 +87,7 @@ class ParquetRows:
         self._columns = [self._metadata.schema.column(n).path for n in range(len(self._metadata.schema))]
         largest = max((group.total_byte_size for group in groups), default=0)
         if largest > MOST_GROUP_BYTES:
-            raise DataError(f"{path}: a row group of {largest >> 20:,} MiB is read whole for each of its pairs; {REWRITE}")
+            raise DataError(f"{path}: a row group of {largest >> 20:,} MiB is read as a whole for each of its pairs; {REWRITE}")
         if largest > LARGE_GROUP_BYTES:
             log_line(f"{path}: row groups of up to {largest >> 20} MiB make reading slow; {REWRITE}")
         self._local = threading.local()
@@ -211,7 +211,7 @@ class HeldRows:
     def __init__(self, path: Path) -> None:
         self.path = path
         if (size := path.stat().st_size) > MOST_HELD_BYTES:
-            raise DataError(f"{path}: its {size >> 20:,} MiB would all be held in memory; {REWRITE}")
+            raise DataError(f"{path}: its {size >> 20:,} MiB would all be loaded into memory; {REWRITE}")
         self._rows = list(rows_in_pair_form(path))
 
     def __len__(self) -> int:
@@ -390,7 +390,9 @@ class PairTable(Sequence[PreferencePair]):
         if isinstance(pair, BadRow):
             raise pair.error
         if PairFacts.of(pair) != self._all_facts[index]:
-            raise DataError(f"{self.path}, row {index}: is another pair than at the start; leave a set alone while it is read")
+            raise DataError(
+                f"{self.path}, row {index}: has changed since the start; do not change a data file while it is being read"
+            )
         return pair
 
     def number_of_row(self, message: str) -> int | None:

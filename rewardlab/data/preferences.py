@@ -115,7 +115,7 @@ def write_preferences(pairs: Iterable[JudgedPair], path: Path, kind: str, rules:
     if path.suffix != ".parquet":
         raise OutputError(f"{path}: expected the name of a .parquet file")
     if path.exists():
-        raise OutputError(f"{path}: is there already; choose another --out, or remove it")
+        raise OutputError(f"{path}: already exists; choose another --out, or remove it")
     from rewardlab.data.parquet import TableFile
 
     dropped, kept = Counter[str](), 0

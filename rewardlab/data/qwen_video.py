@@ -48,8 +48,8 @@ class QwenFrames:
             number = utils.smart_nframes(wanted, total_frames=total, video_fps=video_fps)
         except ValueError as error:
             raise MediaError(
-                f"{where}: {total} frames, and at most {max_frames} wanted, but this judge's family takes two or more; give "
-                "one frame as an image, and `frames` of 2 or more"
+                f"{where}: {total} frames, with a limit of {max_frames}, but this judge's family needs two or "
+                f"more; give a single frame as an image, and set `frames` to 2 or more"
             ) from error
         places: list[int] = torch.linspace(0, total - 1, number).round().long().tolist()
         return places

@@ -50,7 +50,7 @@ class SourceFolder:
     def required_image(self, value: Any, where: str) -> tuple[bytes, ...]:
         """Return the image of a row that must have one. Raises DataError, MediaError."""
         if not value:
-            raise DataError(f"{where}: is missing, in a source where every row has one")
+            raise DataError(f"{where}: is missing, but every row of this source should have one")
         return (self.image(value, where),)
 
     def images(self, value: Any, where: str) -> tuple[bytes, ...]:
@@ -60,9 +60,9 @@ class SourceFolder:
 
     def _locate(self, path: str) -> Path:
         """Return a published path, or its last parts: archives unpack with and without their top folder. Raise MediaError if it
-        leads out of the source's folder."""
+        is outside the source's folder."""
         if leads_out(path.lstrip("/")):
-            raise MediaError(f"{path:.160}: leads out of {self.folder}; the media of a source are below its folder")
+            raise MediaError(f"{path:.160}: is outside {self.folder}; the media of a source must be in its folder")
         parts = Path(path.lstrip("/")).parts
         candidates = [self.folder.joinpath(*parts[n:]) for n in range(len(parts))]
         return next((candidate for candidate in candidates if candidate.exists()), candidates[0])
@@ -106,7 +106,7 @@ class Rejected:
 def check_images_folder(folder: Path | None) -> None:
     """Raise DataError for what is no folder."""
     if folder is not None and not folder.is_dir():
-        raise DataError(f"--images {folder}: no such folder; expected the one that paths of media start at")
+        raise DataError(f"--images {folder}: no such folder; expected the folder that media paths are relative to")
 
 
 def convert_source(
@@ -203,7 +203,7 @@ def make_pairs_by_score(
 def clean_text(value: Any, name: str) -> str:
     """Return a text of a row, without media placeholders and outer blanks. Raises DataError if it is no text."""
     if not isinstance(value, str):
-        raise DataError(f"{name!r} must be a text, got {value!r:.60}")
+        raise DataError(f"{name!r} must be a string, got {value!r:.60}")
     text: str = value
     for mark in ("<image>", "<video>", "<ImageHere>", IMAGE_MARK, VIDEO_MARK):
         text = text.replace(mark, "")
@@ -218,7 +218,7 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
             value = value[int(step)] if isinstance(value, list | tuple) else value[step]
         except (KeyError, IndexError, TypeError, ValueError) as error:
             if not isinstance(value, Mapping):
-                raise DataError(f"no {path!r} in the row: {step!r} is no place in a {_kind_of(value)}") from error
+                raise DataError(f"no {path!r} in the row: {step!r} is not an index or key of a {_kind_of(value)}") from error
             names = list(map(str, value))
             close = get_close_matches(step, names, n=1)
             meant = f"; did you mean {close[0]!r}?" if close else ""

@@ -42,7 +42,9 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     files = sorted(path.rglob("*.parquet")) or sorted(path.rglob("*.jsonl"))
     if marked := sorted(folder for folder in {path, *(file.parent for file in files)} if (folder / UNFINISHED).exists()):
-        raise DataError(f"{marked[0]}: is not whole, for the command that writes it was cut off; run that command again")
+        raise DataError(
+            f"{marked[0]}: is incomplete, because the command that writes it was interrupted; run that command again"
+        )
     if not files:
         saved = "; `rewardlab data build MAPPING.yaml` makes pairs of its .arrow files" if any(path.rglob("*.arrow")) else ""
         tables = [f"; name {file}" for file in sorted(path.iterdir()) if file.suffix in (".csv", ".tsv", ".json")]
@@ -203,7 +205,7 @@ def _csv_columns(path: Path) -> list[str]:
         cure = f"save it with {_SEPARATORS[separator]}" + (f", or name it {path.stem}.tsv" if other == "\t" else "")
         raise DataError(f"{path}: expected {_SEPARATORS[separator]} between columns; this file seems to use {other!r}: {cure}")
     if twice := sorted({name for name in columns if name and columns.count(name) > 1}):
-        raise DataError(f"{path}: the column {twice[0]!r} is there twice; rename one")
+        raise DataError(f"{path}: the column {twice[0]!r} appears twice; rename one")
     return columns
 
 

@@ -63,7 +63,7 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
     texts = {"pair_id": pair.pair_id, "question": pair.question, "responses": "".join(pair.responses)}
     texts |= {name: getattr(pair, name) for name in TEXTS}
     if damaged := next((name for name, text in texts.items() if _has_lone_surrogate(text)), None):
-        raise DataError(f"{where}: {damaged!r} holds half of a surrogate pair, which is no character; clean it up")
+        raise DataError(f"{where}: {damaged!r} contains half a surrogate pair, which is not a valid character; clean it up")
     if not pair.question.strip():
         raise DataError(f"{where}: the question is empty")
     if not all(response.strip() for response in pair.responses):
@@ -119,7 +119,7 @@ def _embedded(media: Sequence[bytes]) -> list[dict[str, bytes | None]]:
 class Files:
     """Where a row's media are: paths start at ``folder``; with ``checked`` embedded images were checked when written.
 
-    A relative path that leads out of ``folder`` by ``..`` is refused, unless ``is_callers`` says that the caller and no
+    A relative path that is outside ``folder`` by ``..`` is refused, unless ``is_callers`` says that the caller and no
     file named it. An absolute path is read, and links are followed. ``undecodable``, for readers that do not look at images,
     takes images that cannot be decoded, with the reason (None: they are errors); a missing image is an error all the same.
     """
@@ -133,8 +133,8 @@ class Files:
         """Return the file that a row's ``path`` names. Raise MediaError for a relative one out of the folder."""
         if not self.is_callers and leads_out(path):
             raise MediaError(
-                f"{where}: {path:.160} leads out of {self.folder}, where paths start; name a folder that holds all media with "
-                "--images and write paths from there, or whole paths"
+                f"{where}: {path:.160} is outside {self.folder}, which paths are relative to; set --images to a "
+                "folder with all media and use paths relative to it, or absolute paths"
             )
         return self.folder / path
 
@@ -185,7 +185,7 @@ def path_of_medium(value: Any, kind: str, where: str) -> str:
     """Return the path, or the data URL, of an image or a video (``kind``) without bytes. Raises MediaError if there is none."""
     path = value.get("path") if isinstance(value, Mapping) else value
     if isinstance(value, Mapping) and path is None:
-        raise MediaError(f"{where}: holds neither bytes nor a path; give one of them, or leave the {kind} out of the list")
+        raise MediaError(f"{where}: holds neither bytes nor a path; give one of them, or remove the {kind} from the list")
     if not isinstance(path, str):
         raise MediaError(f"{where}: expected the path of the {kind}, or {{'bytes': ...}}, got {type(path).__name__}")
     if not path.strip():
@@ -229,7 +229,9 @@ class _Content:
                 content.text += VIDEO_MARK
                 content.videos.append(fields["video"])
             else:
-                raise DataError(f"{where}: {name!r} must be a text, or a list of text, image and video parts; got {part!r:.80}")
+                raise DataError(
+                    f"{where}: {name!r} must be a string, or a list of text, image and video parts; got {part!r:.80}"
+                )
         return content
 
 
@@ -253,7 +255,7 @@ def from_row(
         raise DataError(f"{where}: expected an object with question, responses and preferred, got {row!r:.80}")
     responses = row.get("responses")
     if not (isinstance(responses, list | tuple) and len(responses) == 2):
-        raise DataError(f"{where}: 'responses' must be a list of two texts, got {responses!r:.80}")
+        raise DataError(f"{where}: 'responses' must be a list of two strings, got {responses!r:.80}")
     if unread := (columns or AllowedColumns()).unread(row, where):
         rest = {name: value for name, value in row.items() if name not in unread.columns}
         try:
@@ -264,12 +266,12 @@ def from_row(
     question = _Content.of(row.get("question"), "question", where)
     contents = [_Content.of(response, "responses", where) for response in responses]
     if any(VIDEO_MARK in content.text for content in contents):
-        raise DataError(f"{where}: a response holds a video, which no judge takes; give its frames as images")
+        raise DataError(f"{where}: a response contains a video, which judges do not support; give its frames as images")
     if row.get("order") not in (None, "", *Order):
         raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
     for name in TEXTS:
         if not isinstance(row.get(name) or "", str):
-            raise DataError(f"{where}: {name!r} must be a text, got {row[name]!r:.60}")
+            raise DataError(f"{where}: {name!r} must be a string, got {row[name]!r:.60}")
     level, share = _number(row.get("level")), _number(row.get("teacher_share"))
     if level is not None and (not isinstance(level, int) or not 0 <= level < 128):
         raise DataError(f"{where}: 'level' is {level!r}; expected a whole number from 0 to 127, or nothing")
@@ -326,11 +328,12 @@ def check_marks(pair: PreferencePair, where: str) -> None:
     for text, images in zip(pair.responses, pair.response_images, strict=True):
         if text.count(IMAGE_MARK) != len(images):
             raise DataError(
-                f"{where}: a response has {text.count(IMAGE_MARK)} places (U+FFFC) for images and {len(images)} response_images"
+                f"{where}: a response has {text.count(IMAGE_MARK)} placeholders "
+                f"(U+FFFC) for images and {len(images)} response_images"
             )
     for mark, media, name in ((IMAGE_MARK, pair.images, "images"), (VIDEO_MARK, pair.videos, "videos")):
         if (places := pair.question.count(mark)) not in (0, len(media)):
-            raise DataError(f"{where}: the question has {places} places for {name} and {len(media)} {name}")
+            raise DataError(f"{where}: the question has {places} placeholders for {name}, but {len(media)} {name} were given")
 
 
 def with_frames(

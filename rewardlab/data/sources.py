@@ -61,8 +61,8 @@ class HubStream:
         except Exception as error:  # the boundary: the library fails in many ways
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise DataError(
-                f"{self}: cannot be read ({reason}); check name, config and split, accept its terms and log in by `hf auth "
-                "login`, or fetch its files (--download)"
+                f"{self}: cannot be read ({reason}); check name, config and split, accept its terms and log in "
+                "with `hf auth login`, or fetch its files (--download)"
             ) from error
 
     def parts(self) -> Iterator[tuple[str, SourceRows]]:
@@ -78,14 +78,14 @@ class HubStream:
                 number += 1
         except Exception as error:  # the boundary: see above
             raise DataError(
-                f"{self}: split {split} breaks off after {number:,} rows ({error}); run the command again"
+                f"{self}: split {split} ends early, after {number:,} rows ({error}); run the command again"
             ) from error
 
     def download(self) -> Path:
         """Download the dataset's files, continuing an interrupted download; return their folder. Raises ConfigError for a
         config or a split, DataError."""
         if self.config or self.split:
-            raise ConfigError(f"{self}: files are fetched whole, without CONFIG and SPLIT; name hf:{self.name} alone")
+            raise ConfigError(f"{self}: --download fetches all files, without CONFIG and SPLIT; use hf:{self.name} alone")
         from huggingface_hub import snapshot_download
 
         from rewardlab.models.hub import hub_options
@@ -95,7 +95,7 @@ class HubStream:
             folder = snapshot_download(self.name, repo_type="dataset", revision=self.revision or None, local_files_only=offline)
         except Exception as error:  # the boundary: see above
             raise DataError(
-                f"{self}: cannot be fetched ({error}); accept its terms and log in by `hf auth login`, or fetch it on a "
+                f"{self}: cannot be fetched ({error}); accept its terms and log in with `hf auth login`, or fetch it on a "
                 "machine with a network and name its folder"
             ) from error
         return Path(folder)

@@ -43,7 +43,7 @@ def parse_address(url: str) -> httpx.URL:
     except (httpx.InvalidURL, ValueError, TypeError):
         is_one = False
     if not is_one or "?" in url or "#" in url:
-        raise ConfigError(f"{url!r} is no address; expected http://HOST:PORT or https://HOST, and a path after it or none")
+        raise ConfigError(f"{url!r} not an address; expected http://HOST:PORT or https://HOST, optionally with a path")
     return address
 
 
@@ -90,12 +90,12 @@ def fetch_media(url: str, where: str, max_bytes: int) -> bytes:
     try:
         with httpx.stream("GET", url, follow_redirects=False, timeout=FETCH_TIMEOUT_S) as response:
             if response.status_code != 200:
-                raise MediaError(f"{where}: its host answers HTTP {response.status_code}; redirects are not followed")
+                raise MediaError(f"{where}: its host returned HTTP {response.status_code}; redirects are not followed")
             body, end = bytearray(), time.monotonic() + FETCH_TIMEOUT_S
             for chunk in response.iter_bytes():
                 body += chunk
                 if time.monotonic() > end:
-                    raise MediaError(f"{where}: not here within {FETCH_TIMEOUT_S:g} s")
+                    raise MediaError(f"{where}: not received within {FETCH_TIMEOUT_S:g} s")
                 if len(body) > max_bytes:
                     raise MediaError(f"{where}: more than {max_bytes:,} bytes; resize it first")
             return bytes(body)

@@ -131,7 +131,7 @@ def describe_frames(number: int, policy: QwenFrames | None) -> str:
 def _frame_rate(rate: Any, name: str) -> float:
     """Return frames per second. Raises MediaError if the file does not say."""
     if not rate:
-        raise MediaError(f"{name}: does not say how many frames it has a second; re-encode it, or give a folder of its frames")
+        raise MediaError(f"{name}: its frame rate is missing; re-encode it, or give a folder of its frames")
     return float(rate)
 
 
@@ -144,7 +144,7 @@ def _container(video: bytes, name: str) -> str:
     description, and open the files and sockets that these name."""
     if (container := {"mp4": "mov", "mkv": "matroska", "avi": "avi"}.get(kind_of(video))) is not None:
         return container
-    raise MediaError(f"{name}: not a video that is read from bytes; expected MP4, MOV, WebM, Matroska or AVI")
+    raise MediaError(f"{name}: not a supported video format; expected MP4, MOV, WebM, Matroska or AVI")
 
 
 class _Work:
@@ -167,7 +167,7 @@ class _Work:
             self._check_size(frame.width, frame.height)
             if frame.width * frame.height > most_pixels:
                 size = f"{frame.width}x{frame.height}"
-                raise MediaError(f"{self._name}: has frames of {size} px, and its header says {declared}; re-encode it")
+                raise MediaError(f"{self._name}: has frames of {size} px, but its header declares {declared}; re-encode it")
             self._check_work()
             if n >= MAX_FRAMES:
                 raise MediaError(f"{self._name}: more than {MAX_FRAMES:,} frames; cut the video first")
@@ -187,10 +187,10 @@ class _Work:
     def _check_work(self) -> None:
         if time.thread_time() > self._end:
             raise MediaError(
-                f"{self._name}: takes more than {self._bounds.seconds:g} s to decode; cut it, or send its frames as images"
+                f"{self._name}: takes more than {self._bounds.seconds:g} s to decode; shorten it, or send its frames as images"
             )
         if self._bounds.is_stopped():
-            raise MediaError(f"{self._name}: nobody waits for it any more")
+            raise MediaError(f"{self._name}: cancelled, because no client is waiting for it")
 
 
 def _encoded(frame: Image.Image) -> bytes:

@@ -23,7 +23,7 @@ ATTACKS = "attacks"  # in the identity of a run whose votes are on attacked pair
 def refuse_attacked(identity: Mapping[str, Any]) -> None:
     """Raise ValueError for the votes of `bench run NAME:attacked`, which are not on the pairs of the data file."""
     if ATTACKS in identity:
-        raise ValueError("votes of `bench run NAME:attacked` are on attacked pairs, and not on those of the file")
+        raise ValueError("votes of `bench run NAME:attacked` are on attacked pairs, not on those of the file")
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,11 @@ def require_same_run(path: Path, data: Path, *, template: str = "") -> None:
         identity = _identity(file.readline())
     if identity.get("data") != data_hash(data):
         raise DataError(
-            f"{path}: its votes are not on the pairs of {data}, or that file has changed since; bench the judge on this --data"
+            f"{path}: its votes are not on the pairs of {data}, or that file has "
+            "changed since; benchmark the judge on this --data"
         )
     if template and identity.get("template") != template:
-        raise DataError(f"{path}: its judge had another prompt template than the config's; bench it with that one")
+        raise DataError(f"{path}: its judge used another prompt template than the config's; benchmark it with the config's")
 
 
 def read_votes(path: Path) -> Iterator[StoredVote]:
@@ -68,7 +69,7 @@ def _identity(first_line: str) -> dict[str, Any]:
         raise ValueError("the file is empty")
     head = json.loads(first_line)
     if not isinstance(head, dict) or not isinstance(head.get("identity"), dict):
-        raise ValueError("its first line names no judge")
+        raise ValueError("its first line does not name the judge")
     refuse_attacked(head["identity"])
     return dict(head["identity"])
 
@@ -76,7 +77,7 @@ def _identity(first_line: str) -> dict[str, Any]:
 def _stored(row: Any, vote: Any) -> StoredVote | None:
     """Return a vote on a row; None for a failure of the endpoint, which says nothing about the pair."""
     if isinstance(row, bool) or not isinstance(row, int) or row < 0:
-        raise ValueError(f"row is {row!r}, and should be a number from 0 on")
+        raise ValueError(f"row is {row!r}; expected an integer >= 0")
     if vote.get("status") in (VerdictStatus.ERROR, VerdictStatus.TIMEOUT):
         return None
     if not isinstance(vote["text"], str):

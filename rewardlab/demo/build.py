@@ -53,7 +53,7 @@ class DemoConfig:
         try:
             return cls(**values)
         except TypeError as error:
-            raise ConfigError(f"{path}: {error}; its settings are {', '.join(cls.__dataclass_fields__)}") from error
+            raise ConfigError(f"{path}: {error}; valid settings are {', '.join(cls.__dataclass_fields__)}") from error
 
 
 def build_pairs(out: Path, config: DemoConfig) -> None:
@@ -63,7 +63,7 @@ def build_pairs(out: Path, config: DemoConfig) -> None:
         settings = json.loads(settings_file.read_text(encoding="utf-8"))
         if settings != asdict(config):
             names = sorted(name for name, value in asdict(config).items() if settings.get(name) != value)
-            raise ConfigError(f"{out}: holds another demonstration, which differs in {', '.join(names)}; use another --out")
+            raise ConfigError(f"{out}: holds a demonstration that differs in  {', '.join(names)}; use another --out")
         return
     truths: list[Truth] = []
     for split, num in config.num_of_split.items():

@@ -78,7 +78,7 @@ def check_packages(names: Sequence[str] = PACKAGES) -> None:
     """Raise ConfigError for the first package that is not installed."""
     for name in names:
         if find_spec(name) is None:
-            raise ConfigError(f"the demo needs {name}, which this installation lacks: pip install 'rewardlab[demo]'")
+            raise ConfigError(f"the demo needs {name}, which is not installed: pip install 'rewardlab[demo]'")
 
 
 def judge_examples(judge: str = DEMO, folder: Path = EXAMPLES) -> DemoRun:

@@ -165,7 +165,7 @@ class BatchTransport:
         if state.status == "failed":
             raise EndpointError(
                 f"{self._client.base_url}: batch {state.id} was refused: {state.error or 'no reason given'}; nothing is lost: "
-                "cure it (smaller batch_requests or batch_bytes?) and run again"
+                "fix the cause (smaller batch_requests or batch_bytes?) and run again"
             )
 
     async def _record_answers(self, state: BatchState, calls: list[tuple[str, int]]) -> None:
@@ -177,10 +177,10 @@ class BatchTransport:
                     place = int(request_id.partition("-")[0])
                     pair, attempt = calls[place]
                     if request_id != custom_id(place, pair, attempt):
-                        raise ValueError(f"its request {request_id!r} is not ours")
+                        raise ValueError(f"its request {request_id!r} is unknown")
                 except (ValueError, IndexError) as error:
                     raise EndpointError(
-                        f"{self._client.base_url}: batch {state.id} answers what was not asked ({error})"
+                        f"{self._client.base_url}: batch {state.id} answered unknown requests ({error})"
                     ) from error
                 missing.discard(place)
                 new = self.journal.record_answer(pair, attempt, completion, self.budget.price(completion))

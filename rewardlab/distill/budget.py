@@ -83,7 +83,7 @@ class BudgetGuard:
         """Count an answer or a billed failure. Raises EndpointError for an answer without usage if there is a budget."""
         usd, tokens = self.price(completion), completion.num_prompt_tokens + completion.num_tokens
         if not (tokens or completion.failed) and self.limited:
-            raise EndpointError("the endpoint's answers report no usage, so that no budget can be kept; leave the budget out")
+            raise EndpointError("the endpoint's answers report no usage, so a budget cannot be enforced; leave out the budget")
         self.usd, self.tokens = self.usd + usd, self.tokens + tokens
         self.answers += not completion.failed
         self._longest_prompt = max(self._longest_prompt, completion.num_prompt_tokens)

@@ -69,7 +69,8 @@ class ChatTransport:
         """Return the transport of one process. Raises ConfigError if the journal has batches that are not collected."""
         if journal.open_batches():
             raise ConfigError(
-                f"{journal.path}: batches are not collected, and would be paid twice; collect them first (transport: batch)"
+                f"{journal.path}: some batches are not collected yet and would be "
+                "paid twice; collect them first (transport: batch)"
             )
         endpoints, ledger = open_endpoints(config, api_key), CallLedger(journal, budget)
         answered = journal.usage().answers > 0

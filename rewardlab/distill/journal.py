@@ -110,7 +110,7 @@ class Journal:
             # An OperationalError is of the disk, unless it is of the statement: then the tables are not ours.
             if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
                 raise self._not_written(error) from error
-            raise DataError(f"{self.path}: not a journal of a distillation ({error}); restore it or start anew") from error
+            raise DataError(f"{self.path}: not a journal of a distillation ({error}); restore it or start over") from error
 
     def _identify(self, identity: Mapping[str, object]) -> None:
         row = self._db.execute("SELECT identity, id FROM run").fetchone()

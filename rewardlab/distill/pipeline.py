@@ -114,7 +114,7 @@ def refuse_unfit(number: int, num_ids: int, unlabelled: Sequence[str]) -> None:
     if unlabelled:
         raise DataError(f"{len(unlabelled)} pairs have no label ('preferred'), for example {unlabelled[0]}; drop them first")
     if num_ids < number:
-        raise DataError("some pairs share a pair_id; every pair needs its own, the journal is keyed by it")
+        raise DataError("some pairs share a pair_id; every pair needs its own, because the journal is keyed by it")
 
 
 def identity_of(config: DistillConfig, data: str) -> dict[str, str | int | float]:

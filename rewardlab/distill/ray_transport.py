@@ -165,14 +165,16 @@ def distill_on_ray(
     """
     data, out, shards = data.resolve(), out.resolve(), files_of(data.resolve())
     if wrong := [shard for shard in shards if not is_checked(shard)]:
-        raise ConfigError(f"{wrong[0]}: Ray takes Parquet shards as this project writes them; see `rewardlab data convert`")
+        raise ConfigError(
+            f"{wrong[0]}: with Ray, --data must be Parquet shards written by rewardlab; see `rewardlab data convert`"
+        )
     if config.transport == "batch":
-        raise ConfigError("transport: batch sends files, which one process does best; leave Ray out")
+        raise ConfigError("transport: batch sends whole files from one process; leave out Ray")
     pairs = PairSet(data, frames=None)
     number, fingerprint = survey(pairs, allow_without_images=allow_without_images)
     with _open_journal(out / JOURNAL, identity_of(config, fingerprint)) as journal:  # raise its errors here, not in an actor
         if journal.open_batches():
-            raise ConfigError(f"{out / JOURNAL}: batches are not collected; collect them first (transport: batch)")
+            raise ConfigError(f"{out / JOURNAL}: some batches are not collected yet; collect them first (transport: batch)")
     progress = Progress()
     ledger: Any = None  # the handle of the actor, whose methods ray makes as it runs
     keys = {name: os.environ[name] for name in config.api_key_envs if name in os.environ}
@@ -208,7 +210,7 @@ def distill_on_ray(
                 advance(row["done"], note=f"{progress.kept:,} kept, ${usd:,.2f}")
     except (ray.exceptions.RayError, ConnectionError) as error:
         causes = [cause for cause in _causes(error) if isinstance(cause, RewardlabError)]
-        raise causes[-1] if causes else EndpointError(f"Ray: {error}; nothing is lost: cure it and run again") from error
+        raise causes[-1] if causes else EndpointError(f"Ray: {error}; nothing is lost: fix the cause and run again") from error
     finally:
         if ledger is not None:
             with contextlib.suppress(ray.exceptions.RayError):

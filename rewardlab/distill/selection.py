@@ -155,7 +155,7 @@ def _share(text: str, plan: str) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise ConfigError(f"plan {plan!r}: expected a share from 0 to 1 after the colon, got {text!r}")
+        raise ConfigError(f"plan {plan!r}: expected a fraction from 0 to 1 after the colon, got {text!r}")
     return share
 
 
@@ -287,9 +287,9 @@ def select(pairs: Iterable[PreferencePair], votes: Iterable[StoredVote] | None, 
         for n, d in enumerate(by_teacher)
     ]
     if plan.startswith(("hardest", "rlcs")) and not student:
-        raise DataError(f"plan {plan!r} goes by a judge's votes; give --votes, the votes.jsonl of `rewardlab bench run pairs`")
+        raise DataError(f"plan {plan!r} needs a judge's votes; give --votes, the votes.jsonl of `rewardlab bench run pairs`")
     if plan.startswith("attempts") and all(d.attempts is None for d in difficulties):
-        raise DataError(f"plan {plan!r} goes by the teacher's attempts, and no pair has any; run `rewardlab distill` first")
+        raise DataError(f"plan {plan!r} needs the teacher's attempts, but no pair has any; run `rewardlab distill` first")
     suspects = [n for n, d in enumerate(difficulties) if d.suspect]
     return Selection(choose_places(difficulties, domains, seed), suspects, difficulties)
 

@@ -86,7 +86,7 @@ def set_hot_token(judge: GenerativeJudge, temperature: float) -> None:
     judge behind an API, where single tokens have no temperature."""
     sampler = judge.sampler
     if not isinstance(sampler, HFSampler):
-        raise ConfigError(f"{judge.name}: a hot token needs a judge that runs here; use hf:PATH")
+        raise ConfigError(f"{judge.name}: a hot token needs a local judge; use hf:PATH")
     position = len(sampler.processor.tokenizer.encode("<think>", add_special_tokens=False))
     sampler.hot = HotToken(temperature, position=position)
 
@@ -110,7 +110,7 @@ def self_distill(
     if least_correct > 2 * rules.samples:
         raise ConfigError(
             f"nothing could be kept: with {rules.samples} samples in each order not even {2 * rules.samples} right ones are "
-            f"rarer than a guesser's in {rules.alpha:g} of cases; give more --samples, or a larger --alpha"
+            f"less likely by guessing than {rules.alpha:g} of cases; give more --samples, or a larger --alpha"
         )
     identity = {"data": data, **judge.identity, "batch": batch, **asdict(rules)}
     with AppendLog(out / JOURNAL, identity) as log, bar("self-distil", len(pairs)) as advance:
@@ -122,7 +122,7 @@ def self_distill(
             judgments = judge.compare_many(batch_pairs, orders=orders, num_votes=rules.samples, seed=seed)
             if failures := sum(num_failed(judgment.votes) for judgment in judgments):
                 raise EndpointError(
-                    f"{judge.name}: {failures:,} samples of a batch failed; nothing is lost: cure it and run again"
+                    f"{judge.name}: {failures:,} samples of a batch failed; nothing is lost: fix the cause and run again"
                 )
             batch_records = [_record(pair, judgment, rules) for pair, judgment in zip(batch_pairs, judgments, strict=True)]
             rows.append({"batch": number, "pairs": batch_records})

@@ -255,10 +255,7 @@ def label_steps(
     if config.source == "pairs" and not any(pair.judgment for pair in pairs):
         raise DataError("no pair carries a judgment; use source: judge, or the output of `rewardlab distill`")
     if not isinstance(judge.sampler, HFSampler):
-        raise ConfigError(
-            f"{judge.name}: a judge behind an API takes whole turns only and cannot be handed the beginning of its own answer; "
-            "use hf:PATH"
-        )
+        raise ConfigError(f"{judge.name}: a judge behind an API cannot continue its own answer from a prefix; use hf:PATH")
     judgments = [(pair.order.value, pair.judgment) for pair in pairs] if config.source == "pairs" else []
     identity = {
         "data": data + hashlib.sha256(repr(judgments).encode()).hexdigest()[:8],
@@ -294,5 +291,5 @@ def read_steps(path: Path) -> list[dict[str, Any]]:
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: not the steps.jsonl of `rewardlab steps` ({error!r})") from error
     if not labelled:
-        raise DataError(f"{path}: holds no labelled judgment; label more pairs, or ones that the judge is better at")
+        raise DataError(f"{path}: holds no labelled judgment; label more pairs, or easier ones")
     return labelled

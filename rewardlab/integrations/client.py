@@ -186,12 +186,12 @@ class RewardClient:
         if code in (401, 403, 404, 405):
             raise EndpointError(f"{self.url}{path}: HTTP {code}: {text}")
         if code == 422 and any(re.search(rf"\b{name}\b", response.text) for name in self.options):
-            raise EndpointError(f"{self.url}{path}: refuses an option: {text}")
+            raise EndpointError(f"{self.url}{path}: the server refuses an option: {text}")
         status, sentence = _status_and_sentence(response)
         if code == 413 or (code == 422 and (status == "limit" or sentence.startswith("responses:"))):
             raise EndpointError(
-                f"{self.url}{path}: HTTP {code}: {sentence}. Every group as large would be refused: make the groups or their "
-                "images smaller, or start the server with a greater --limit"
+                f"{self.url}{path}: HTTP {code}: {sentence}. Every group of this size would be refused: make the "
+                "groups or their images smaller, or start the server with a higher --limit"
             )
         if code in PASSING:
             wait_s = retry_after_s(response.headers.get("Retry-After"), default=1.0)
@@ -291,8 +291,9 @@ def read_prompt(turns: Any, images: Sequence[Any] | None = None) -> tuple[str, l
     mark = IMAGE_PLACE.search(text)
     if len(given) < len(places) or (mark and not given):
         raise DataError(
-            f"the prompt {text!r:.80} has {max(1, len(places))} place(s) for images{f' ({mark[0]})' if mark else ''}, and "
-            f"{len(given)} images came with it: give each in the row or in its part of the prompt, or take the place out"
+            f"the prompt {text!r:.80} has {max(1, len(places))} placeholder(s) "
+            f"for images{f' ({mark[0]})' if mark else ''}, and "
+            f"{len(given)} images came with it: give one image per placeholder, or remove the placeholder"
         )
     return IMAGE_PLACE.sub("", text).strip(), given
 
@@ -309,7 +310,7 @@ def _places(turns: Any) -> list[Any]:
         if kind in IMAGE_KINDS or (kind is None and image is not None):
             places.append(image.get("url", image) if isinstance(image, Mapping) else image)
         elif kind not in TEXT_KINDS and not isinstance(fields.get("text"), str):
-            raise DataError(f"a part of the prompt is of kind {kind!r}, which a judge is not shown; expected text or an image")
+            raise DataError(f"a part of the prompt is of kind {kind!r}, which judges do not support; expected text or an image")
     return places
 
 

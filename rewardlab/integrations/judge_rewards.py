@@ -79,7 +79,7 @@ class JudgeRewards:
             await asyncio.shield(self._check)
         except EndpointError as error:
             self._check = None
-            raise EndpointError(f"no consistency model answers: {error}") from error
+            raise EndpointError(f"the consistency model does not answer: {error}") from error
 
     async def _agreement(self, entry: WaitingRollout, pair_id: str) -> float:
         waiting = self._pairs.setdefault(pair_id, [])

@@ -41,15 +41,15 @@ class JudgeORM:
     def __call__(self, completions: list[str], **columns: Any) -> list[float]:
         for name in ("videos", "audios"):
             if any(columns.get(name) or ()):
-                raise DataError(f"rows have {name}, which a judge is not shown; expected texts and images alone")
+                raise DataError(f"rows have {name}, which judges do not support; expected text and images only")
         rows = columns.get("images") or [None] * len(completions)
         prompts = [read_prompt(_prompt(turns), images) for turns, images in zip(columns["messages"], rows, strict=True)]
         questions, images = [question for question, _ in prompts], [images for _, images in prompts]
         rewards = asyncio.run(request_rewards(self.client, questions, completions, images))
         if None in rewards:
             raise EndpointError(
-                f"{self.address}: no reward for {rewards.count(None)} of {len(rewards)} completions, which ms-swift would pay "
-                "0; see the log"
+                f"{self.address}: no reward for {rewards.count(None)} of {len(rewards)} completions, which ms-swift would "
+                "count as 0; see the log"
             )
         return [reward for reward in rewards if reward is not None]
 

@@ -40,8 +40,8 @@ def judge_reward(url: str, **options: Any) -> Callable[..., Awaitable[list[float
             log_metric("judge/policy_signs", float(len(client.signs)))
         if None in rewards and _pays_none_as_0(getattr(log_metric, "__self__", None)):
             raise EndpointError(
-                f"{client.url}: no reward for {rewards.count(None)} of {len(rewards)} completions, and TRL would pay each 0 "
-                "beside its other reward functions: let the judge be the only one, or, in GRPO, set "
+                f"{client.url}: no reward for {rewards.count(None)} of {len(rewards)} completions, and TRL would count "
+                "each as 0 next to its other reward functions: use the judge as the only one or, in GRPO, set "
                 'multi_objective_aggregation="normalize_then_sum"; why they have none is in the log'
             )
         return rewards

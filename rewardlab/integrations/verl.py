@@ -22,7 +22,7 @@ async def compute_score(
     judge. Raise DataError without question, EndpointError without reward."""
     info = extra_info or {}
     if not info.get("question"):
-        raise DataError(f"{data_source}: extra_info has no 'question'; a judge must know what was asked")
+        raise DataError(f"{data_source}: extra_info has no 'question'; the judge needs the question")
     client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
     images = info.get("images")  # may be an array, which has no truth value
     (urls,) = await image_urls([() if images is None else images])

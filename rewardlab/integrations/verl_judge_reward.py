@@ -109,5 +109,5 @@ def tokenizer_end_ids(tokenizer: Any, model: str) -> frozenset[int]:
         end = generation.get("eos_token_id")
         ends |= set(end if isinstance(end, list) else [] if end is None else [end])
     if not ends:
-        raise ConfigError(f"{model}: neither tokenizer nor generation config names a token that ends a completion")
+        raise ConfigError(f"{model}: neither tokenizer nor generation config defines an end-of-sequence token")
     return frozenset(ends)

@@ -61,7 +61,7 @@ def verl_row(pair: PreferencePair, order: Order, template: Template, *, index: i
     """Return the row of a pair in one order. An ``<image>`` (``<video>``, ``<audio>``) that a text itself contains is broken by
     a zero-width space, as in sanitized prompts: verl would look for an image. Raise DataError for a pair without a label."""
     if pair.preferred is None:
-        raise DataError(f"{pair.pair_id}: has no 'preferred'; a judge cannot be paid for a pair that nobody labelled")
+        raise DataError(f"{pair.pair_id}: has no 'preferred'; a judge cannot be rewarded on an unlabelled pair")
     messages = build_messages(pair, order=order, template=template)
     return {
         "data_source": pair.source or "rewardlab",

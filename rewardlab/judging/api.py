@@ -153,7 +153,7 @@ class SyncJudge:
         ``strategy``: all_pairs, circular, knockout, bradley_terry, or anchor, each against the response ``anchor``.
         """
         if (strategy == "anchor") != (anchor is not None):
-            raise ConfigError("the strategy anchor needs an anchor, and no other takes one")
+            raise ConfigError("the strategy anchor needs an anchor, and no other strategy accepts one")
         group = self._group(question, responses, images, anchor)
         judge = _Answering(self.engine)
         return reward_group(judge, group, strategy=strategy, budget=budget, num_votes=self._num_votes(votes), seed=seed).rewards

@@ -81,7 +81,7 @@ def open_model_judge(judge: str | JudgeConfig, *, api_key: str = "", server_key:
 
     if nested := [member for member in parsed.members if member.startswith(("panel:", "pool:"))]:
         raise ConfigError(
-            f"{config.judge!r}: a panel has judges for members, no panels; name those of {nested[0]!r} themselves"
+            f"{config.judge!r}: members of a panel must be judges, not panels; name the members of {nested[0]!r} themselves"
         )
     values = config.model_dump(exclude_defaults=True)
     members = [
@@ -125,11 +125,11 @@ def open_generative_judge(
     by_probability = parsed.by_probability or (checkpoint is not None and template.verdict_format == "bare")
     if by_probability and template.verdict_format not in READ_BY_PROBABILITY:
         raise ConfigError(
-            f"{config.judge!r}: probabilities are read where <answer> stands, or of a bare verdict, not in "
+            f"{config.judge!r}: probabilities need an <answer> tag or a bare verdict, not the format "
             f"{template.verdict_format}; leave prob: out"
         )
     if by_probability and parsed.verifies:
-        raise ConfigError(f"{config.judge!r}: a judge that weighs probabilities of single verdicts has no judgment to verify")
+        raise ConfigError(f"{config.judge!r}: a judge by verdict probabilities writes no judgment to verify")
     is_served = restart_after_s is not None  # to many clients, whose prompts share a call
     query = config.model_copy(update={"cache": cache_folder(config)})
     sampler = open_engine(parsed, EngineOptions(query, key, restart_after_s, replicas, is_served))

@@ -118,10 +118,10 @@ class PanelJudge(ModelJudge):
     def __init__(self, members: Sequence[ModelJudge], *, by_log_odds: bool = False, config: JudgeConfig | None = None) -> None:
         names = [member.spec for member in members]
         if not names:
-            raise ConfigError("a panel needs a member; expected panel:A,B,C")
+            raise ConfigError("a panel needs members; expected panel:A,B,C")
         keys = [_one_name(name) for name in names]
         if twice := [name for n, name in enumerate(names) if keys[n] in keys[:n]]:
-            raise ConfigError(f"{twice[0]!r} is named twice in the panel; every member has one voice")
+            raise ConfigError(f"{twice[0]!r} is named twice in the panel; name each member once")
         self._members, self.by_log_odds = tuple(members), by_log_odds
         self.config = config or JudgeConfig.of(f"{'pool' if by_log_odds else 'panel'}:{';'.join(names)};")
 

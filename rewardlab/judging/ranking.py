@@ -168,9 +168,9 @@ def _doubtful(strengths: np.ndarray, covariance: np.ndarray, met: np.ndarray, re
 
 def _check(num: int, least: int, budget: int | None, plan: str) -> None:
     if num < 2:
-        raise ValueError(f"there is nothing to rank among {num} responses; expected two or more")
+        raise ValueError(f"nothing to rank: {num} responses; expected two or more")
     if budget is not None and budget < least:
-        raise ValueError(f"{plan} of {num} responses takes {least} comparisons or more, the budget is {budget}")
+        raise ValueError(f"{plan} of {num} responses needs at least {least} comparisons, but the budget is {budget}")
 
 
 @dataclass(frozen=True)

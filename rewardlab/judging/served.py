@@ -104,14 +104,17 @@ class ServedJudge(ModelJudge):
             health = (await connection.client.get("/health", timeout=15)).json()
             status = (await connection.client.get("/v1/status", timeout=15)).status_code
             if status not in _REFUSALS and not {"judge", "template_hash"} <= set(health):
-                raise ValueError("no health of a judge")
+                raise ValueError("not the health status of a judge")
         except (httpx.HTTPError, ValueError, TypeError) as error:
             raise EndpointError(
-                f"{self.url}: no `rewardlab serve` answers ({type(error).__name__}); is it running? A judge behind another "
+                f"{self.url}: no response from a `rewardlab serve` "
+                f"({type(error).__name__}); is it running? A judge behind another "
                 "server is openai:MODEL@URL"
             ) from error
         if status in _REFUSALS:
-            raise EndpointError(f"{self.url}: HTTP {status}: the key is refused; set REWARDLAB_API_KEY to one of the server's")
+            raise EndpointError(
+                f"{self.url}: HTTP {status}: the key was refused; set REWARDLAB_API_KEY to one of the server's keys"
+            )
         return dict(health)
 
     def compare_many(
@@ -174,8 +177,8 @@ class ServedJudge(ModelJudge):
         if judge != self._seen:
             before, now = _words_of(self._seen), _words_of(judge)
             raise EndpointError(
-                f"{self.url}: has replaced its judge ({before} before, {now} now); the judgments of one run must be of one "
-                "judge: begin again, in another --out"
+                f"{self.url}: has replaced its judge ({before} before, {now} now); all judgments of a run must come "
+                "from one judge: start again in another --out"
             )
 
     async def _ask(self, connection: _Connection, request: Callable[[], Mapping[str, Any]]) -> Any:
@@ -208,7 +211,7 @@ class ServedJudge(ModelJudge):
             return _json_of(response)
         failure = _failure(f"HTTP {response.status_code}: {_sentence(response)}")
         if response.status_code in _REFUSALS:
-            raise EndpointError(f"{self.url}: {failure.error}; the key that is sent is REWARDLAB_API_KEY")
+            raise EndpointError(f"{self.url}: {failure.error}; the key sent is REWARDLAB_API_KEY")
         if response.status_code not in (429, *_PASSING):
             return failure
         retry_after = response.headers.get("Retry-After")
@@ -280,7 +283,7 @@ def _words_of(judge: tuple[Any, ...]) -> str:
 
 def _refuse_images(pairs: Sequence[PreferencePair]) -> None:
     if within := [pair.pair_id for pair in pairs if any(pair.response_images)]:
-        raise DataError(f"{within[0]}: has images within its responses, which a served judge does not take; use its engine")
+        raise DataError(f"{within[0]}: has images in its responses, which a served judge does not support; use its engine")
 
 
 def _request(pair: PreferencePair, orders: tuple[Order, ...], num_votes: int, seed: int) -> dict[str, Any]:

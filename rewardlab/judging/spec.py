@@ -67,7 +67,7 @@ _PREFIXES = (
 
 def spec_help(*others: str) -> str:
     """Return what ``--judge`` takes: every engine, every prefix, and the ``others`` of :data:`OTHERS` that a command takes."""
-    forms = [f"{DEMO} (the judge that travels with the package)", *(engine.form for engine in ENGINES.values())]
+    forms = [f"{DEMO} (the bundled judge)", *(engine.form for engine in ENGINES.values())]
     return ", ".join([*forms, *_PREFIXES, *(OTHERS[name] for name in others)])
 
 
@@ -106,7 +106,7 @@ class JudgeSpec:
         if not target.strip() or not (engine in ENGINES or is_other):
             raise ConfigError(f"unknown judge {text!r}; expected {spec_help(*others)}")
         if by_probability and not ENGINES[engine].is_local:
-            raise ConfigError(f"{text!r}: {engine} tells no probabilities of verdicts; expected prob:PATH or prob:vllm:PATH")
+            raise ConfigError(f"{text!r}: {engine} gives no verdict probabilities; expected prob:PATH or prob:vllm:PATH")
         return JudgeSpec(engine, target, by_probability, verifies, temperature)
 
     def __str__(self) -> str:
@@ -146,7 +146,7 @@ def _without_temperature(text: str) -> tuple[str, float | None]:
     except ValueError:
         temperature = math.nan
     if not 0 < temperature < math.inf:
-        raise ConfigError(f"{text!r}: {number!r} is no temperature; expected a positive number, as in prob@1:PATH")
+        raise ConfigError(f"{text!r}: {number!r} is not a temperature; expected a positive number, as in prob@1:PATH")
     return f"prob:{rest}", temperature
 
 
@@ -164,7 +164,7 @@ def judge_config(named: str | JudgeConfig, keys: Mapping[str, Any] | None = None
     if isinstance(named, JudgeConfig):
         return load_config(JudgeConfig, None, merge(named.model_dump(exclude_unset=True), changes))
     if not isinstance(named, str):
-        raise ConfigError(f"{named!r} is no name of a judge; give its name, as openai:gpt-4o, which is the spec of a judge")
+        raise ConfigError(f"{named!r} is not a judge's spec; expected a spec such as openai:gpt-4o")
     path = Path(named)
     if path.suffix in (".yaml", ".yml") and ":" not in named:
         return load_config(JudgeConfig, path, changes)
@@ -218,7 +218,7 @@ def effective_keys(text: str) -> set[str]:
 def check_keys(config: JudgeConfig) -> None:
     """Raise ConfigError for a key without an effect on this judge."""
     if dead := sorted(config.changed - effective_keys(config.judge)):
-        raise ConfigError(f"{config.judge!r}: {', '.join(dead)} would have no effect on this judge; leave out")
+        raise ConfigError(f"{config.judge!r}: {', '.join(dead)} would have no effect on this judge; leave these out")
 
 
 def cache_folder(config: JudgeConfig) -> Path | None:

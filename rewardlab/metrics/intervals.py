@@ -38,7 +38,7 @@ class DifferenceEstimate:
 def wilson_interval(hits: int, number: int) -> Interval:
     """Return Wilson's score interval of the share ``hits / number`` (0..1). Raise ValueError unless 0 <= hits <= number > 0."""
     if number < 1 or not 0 <= hits <= number:
-        raise ValueError(f"expected a share of at least one, got {hits} of {number}")
+        raise ValueError(f"expected a count out of at least one, got {hits} of {number}")
     share, z2 = hits / number, _Z**2
     center, width = (2 * number * share + z2) / (2 * (number + z2)), _Z / (2 * (number + z2))
     delta = width * math.sqrt(4 * number * share * (1 - share) + z2)

@@ -30,8 +30,8 @@ def check_attention(name: str) -> None:
             "attn_implementation: auto"
         )
     raise ConfigError(
-        f"attn_implementation: {name} needs a CUDA card of compute capability {capability[0]}.{capability[1]} or more and a "
-        f"version of {package} that transformers takes; take attn_implementation: auto"
+        f"attn_implementation: {name} needs a GPU of compute capability {capability[0]}.{capability[1]} or higher and "
+        f"a version of {package} that transformers supports; use attn_implementation: auto"
     )
 
 
@@ -48,7 +48,7 @@ def choose_attention(name: str, config: Any, *, in_16_bits: bool) -> str | None:
     if name in _FLASH and not in_16_bits:
         raise ConfigError(
             f"attn_implementation: {name} computes in 16 bits, and this model is loaded in float32: load it in bfloat16 "
-            "('engine_args=--dtype bfloat16'), or take attn_implementation: auto"
+            "('engine_args=--dtype bfloat16'), or use attn_implementation: auto"
         )
     return name
 

@@ -106,7 +106,9 @@ def _read_card_file(path: Path) -> dict[str, Any]:
 def add_to_card(folder: Path, **facts: Any) -> None:
     """Add ``facts`` to a checkpoint's card, or replace them, atomically. Raise CheckpointError for a folder without a card."""
     if (card := read_card(folder)) is None:
-        raise CheckpointError(f"{folder}: has no {CARD}, which training writes beside the weights; nothing can be added to it")
+        raise CheckpointError(
+            f"{folder}: has no {CARD}, which training writes next to the weights, so nothing can be added to it"
+        )
     write_atomic(folder / CARD, json.dumps({**card, **facts}, indent=1) + "\n")
 
 
@@ -159,8 +161,8 @@ def template_of_card(card: Mapping[str, Any] | None, folder: Path | str, request
         raise CheckpointError(f"{folder}: trained on template {name!r}, which this version does not have")
     if is_own and requested is None and verdict_format.endswith(".py"):
         raise CheckpointError(
-            f"{folder}: its answers are parsed by custom code, {verdict_format}, which no checkpoint contains; name "
-            f"it: template={name} (in a config `template: {name}`)"
+            f"{folder}: its answers are parsed by custom code, {verdict_format}, which checkpoints do not "
+            f"contain; name it: template={name} (in a config `template: {name}`)"
         )
     is_absent = requested in (None, name) and not Path(file).exists()
     if is_own and (is_absent or (requested is None and "template_text" in card)):
@@ -174,7 +176,7 @@ def template_of_card(card: Mapping[str, Any] | None, folder: Path | str, request
 def _own_template_of_card(card: Mapping[str, Any], folder: Path | str, name: str) -> Template:
     if not isinstance(text := card.get("template_text"), str):
         raise CheckpointError(
-            f"{folder}: was trained on words of your own, {name!r}, and its {CARD} only names their file, which is not here; "
+            f"{folder}: was trained on a custom template, {name!r}, and its {CARD} only names their file, which is not here; "
             "give the file: template=FORMAT:FILE (in a config `template: FORMAT:FILE`)"
         )
     try:
@@ -188,7 +190,7 @@ def _check_hash(card: Mapping[str, Any], folder: Path | str, template: Template)
     if template.hash != trained:
         raise CheckpointError(
             f"{folder}: was trained on template {name!r} with hash {trained}, but {template.name!r} now has hash "
-            f"{template.hash}; ask with the template it was trained on (template={name}), or train it again"
+            f"{template.hash}; use the template it was trained with (template={name}), or train it again"
         )
 
 

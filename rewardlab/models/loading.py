@@ -217,7 +217,7 @@ def set_pixels(processor: Any, pixels: PixelConfig) -> None:
     for a family that shows all images at one size."""
     size = processor.image_processor.size
     if "shortest_edge" not in size or "longest_edge" not in size:
-        raise ConfigError(f"pixels: {type(processor).__name__} shows every image at {dict(size)}; leave pixels out")
+        raise ConfigError(f"pixels: {type(processor).__name__} resizes every image to {dict(size)}; leave pixels out")
     processor.image_processor.size = {"shortest_edge": pixels.min, "longest_edge": pixels.max}
 
 

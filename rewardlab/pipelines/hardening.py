@@ -1,9 +1,9 @@
 """A policy that learns under a judge, and a judge that learns the policy's wrong answers that it pays, in turns.
 
-A round: the policy learns; its answers that are wrong and paid become hard negatives; the judge learns them beside pairs of the
-set; unless it is worse on held-out pairs it replaces the old one, in a running server too. The next round starts from the
-latest checkpoint of the policy that is as good as the best. The stages are command lines (``configs/harden/loop.yaml``), run in
-the folder of the loop with paths that start there: it may be moved.
+A round: the policy learns; its wrong answers with a high reward become hard negatives; the judge learns from them, mixed with
+pairs of the set; unless it is worse on held-out pairs it replaces the old one, in a running server too. The next round starts
+from the latest checkpoint of the policy that is as good as the best. The stages are command lines
+(``configs/harden/loop.yaml``), run in the folder of the loop with paths that start there: it may be moved.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def harden(config: HardenConfig, out: Path, **how: Any) -> Round:
     """
     if (several := num_processes()) > 1:
         raise ConfigError(
-            f"`rewardlab harden` is one process, and a launcher has started {several} of it; start it without one, and set "
+            f"`rewardlab harden` is a single process, but a launcher started {several}; start it without a launcher, and set "
             f"launcher='accelerate launch --num_processes {several}', which starts its training stages"
         )
     out = out.resolve()
@@ -179,9 +179,9 @@ def _check_held_out(config: HardenConfig, out: Path, frames: int) -> None:
             f"{config.held_out}: {unlabelled:,} of {len(facts):,} pairs have no label; both judges are tested on all of them"
         )
     if len({each.pair_id for each in facts}) < len(facts):
-        raise DataError(f"{config.held_out}: some pairs share a pair_id, by which answers are matched; give each its own")
+        raise DataError(f"{config.held_out}: some pairs share a pair_id, but answers are matched by it; give each pair its own")
     if fingerprint_of(held_out) == fingerprint_of(data):
-        raise ConfigError(f"{config.held_out}: holds the pairs of data; a judge that learns them is not tested on them")
+        raise ConfigError(f"{config.held_out}: holds the pairs of data; the judge would be tested on its training pairs")
     if shared := len({each.pair_id for each in facts} & {each.pair_id for each in pair_facts(data)}):
         log_line(f"{config.held_out}: {shared:,} of {len(facts):,} pairs have the pair_id of a pair of data; are they others?")
 
@@ -202,7 +202,7 @@ class _Loop:
         while (result := read_round(self.out, len(rounds))) is not None:
             rounds.append(result)
         if len(rounds) > self.config.rounds:
-            raise ConfigError(f"{self.out}: has {len(rounds)} rounds already; give as many rounds as there are, or more")
+            raise ConfigError(f"{self.out}: already has {len(rounds)} rounds; set rounds to that number or more")
         while True:
             self.publish(rounds[-1].next_judge if rounds else self.config.judge)
             write_page(self.config, rounds, self.out)
@@ -288,7 +288,7 @@ class _Loop:
         labelled = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
         size = min(len(labelled), math.ceil(self.config.mix * len(negatives)))
         if size < 1 and self.config.mix:
-            raise DataError(f"{self.config.data}: has no labelled pair to train the judge on beside its negatives; label some")
+            raise DataError(f"{self.config.data}: has no labelled pair to mix with the judge's negatives; label some")
         chosen = sorted(random.Random(f"harden {self.config.seed + number}").sample(labelled, size))
         places = [*negatives.values(), *((pairs, n) for n in chosen)]
         write_parquet((table[n] for table, n in places), path)  # one at a time: they may have large pictures

@@ -98,7 +98,7 @@ def launcher_words(launcher: str) -> list[str]:
         raise ConfigError(f"launcher {launcher}: cannot be read ({error}); expected a command line") from error
     if words and shutil.which(words[0]) is None:
         raise ConfigError(
-            f"launcher {launcher}: there is no program {words[0]}; expected a command line such as `accelerate launch "
+            f"launcher {launcher}: cannot find the program {words[0]}; expected a command line such as `accelerate launch "
             "--num_processes 8`"
         )
     return words
@@ -184,7 +184,8 @@ class Pipeline:
         settings = json.loads(json.dumps(dict(self.settings)))
         if changed := [name for name in settings if settings[name] != before.get(name)]:
             raise ConfigError(
-                f"{self.out}: was begun with other settings ({', '.join(changed)}); choose another --out, or give the same ones"
+                f"{self.out}: was started with other settings "
+                f"({', '.join(changed)}); choose another --out, or give the same ones"
             )
 
     def write(self) -> None:
@@ -216,7 +217,7 @@ class Pipeline:
             while any(not stage.config.ready for stage in [*waiting.values(), *(run.stage for run in running.values())]):
                 chosen = self._next(waiting, running)
                 if not chosen and all(run.stage.config.ready for run in running.values()):
-                    raise ConfigError(f"stages {', '.join(waiting)} need each other; remove one of their needs")
+                    raise ConfigError(f"stages {', '.join(waiting)} form a cycle; remove one of their needs")
                 for stage in chosen:
                     running[stage.name] = Run(waiting.pop(stage.name), self._start(stage), time.monotonic())
                     if stage.config.ready:

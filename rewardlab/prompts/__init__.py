@@ -162,7 +162,7 @@ def interleaved(text: str, images: Sequence[bytes]) -> list[Part]:
     """Return a text with its images at their marks. Raise DataError if their numbers differ."""
     pieces = text.split(IMAGE_MARK)
     if len(pieces) != len(images) + 1:
-        raise DataError(f"a text has places for {len(pieces) - 1} images and {len(images)} images: {text[:60]!r}")
+        raise DataError(f"a text has {len(pieces) - 1} image placeholders for {len(images)} images: {text[:60]!r}")
     parts = [part for piece, image in zip(pieces, images, strict=False) for part in (Part(text=piece), Part(image=image))]
     return [*parts, Part(text=pieces[-1])]
 

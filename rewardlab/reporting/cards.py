@@ -43,9 +43,11 @@ def merge_card(readme: str, front: Mapping[str, Any], body: str, *, given: Colle
     try:
         values = yaml.safe_load(front_matter[1]) if front_matter else {}
     except yaml.YAMLError as error:
-        raise DataError(f"README.md: its front matter is no YAML ({error}); repair it, or give --replace-card") from error
+        raise DataError(
+            f"README.md: its front matter is not valid YAML ({error}); repair it, or give --replace-card"
+        ) from error
     if not isinstance(values or {}, dict):
-        raise DataError("README.md: its front matter is no mapping; repair it, or give --replace-card")
+        raise DataError("README.md: its front matter is not a mapping; repair it, or give --replace-card")
     ours = {*MEASURED, *given}
     kept = {
         name: value for name, value in (values or {}).items() if name not in ours or (name != RESULTS and not front.get(name))

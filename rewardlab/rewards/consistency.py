@@ -50,8 +50,8 @@ async def refuse_pair_judge(base_url: str, api_key: str) -> None:
         return
     if "rewardlab" in owners:
         raise ConfigError(
-            f"{base_url}: is a `rewardlab serve`, a judge of pairs, which cannot say whether a reasoning supports a verdict; "
-            "serve a language model by `vllm serve MODEL`, and name its address"
+            f"{base_url}: is a `rewardlab serve`, a judge of pairs, which cannot tell whether a reasoning supports "
+            "a verdict; serve a language model with `vllm serve MODEL`, and give its address"
         )
 
 

@@ -104,9 +104,9 @@ class EndpointConsistencyJudge:
         """Raise EndpointError if :data:`GIVE_UP_AFTER` answers in a row could not be read."""
         if self._num_unread >= GIVE_UP_AFTER:
             raise EndpointError(
-                f"{self._config.base_url}: none of the last {self._num_unread:,} questions about consistency was answered: "
-                f"{self._config.model} {self._last_unread}. Cure it and run the same command again, or do without by "
-                "consistency.weight=0"
+                f"{self._config.base_url}: none of the last {self._num_unread:,} consistency requests was answered: "
+                f"{self._config.model} {self._last_unread}. Fix the cause and run the same command again, or switch it "
+                "off with consistency.weight=0"
             )
 
     async def check(self) -> None:

@@ -116,7 +116,10 @@ def least_correct_or_raise(num: int, alpha: float, guess: float = 0.5) -> int:
     """Return how many of ``num`` completions must be right so that a guesser gets there with probability at most ``alpha``: 15
     of 20 at 0.025. Raise ValueError if even ``num`` would not do."""
     if chance_of_at_least(num, num, guess) > alpha:
-        raise ValueError(f"{num} right of {num} happen to a guesser with chance {guess**num:.3g}, more than {alpha}: draw more")
+        raise ValueError(
+            f"{num} right of {num} would happen by guessing with probability "
+            f"{guess**num:.3g}, more than {alpha}: take more samples"
+        )
     return next(right for right in range(num + 1) if chance_of_at_least(right, num, guess) <= alpha)
 
 
@@ -177,7 +180,7 @@ class ProcessReward:
             raise CheckpointError(f"{folder}: not a process reward model (no {WEIGHTS} in it); train one with `rewardlab prm`")
         if load_processor(str(folder)).tokenizer.get_vocab() != tokenizer.get_vocab():
             raise CheckpointError(
-                f"{folder}: has another tokenizer than the policy; train it from a model of the policy's family"
+                f"{folder}: its tokenizer differs from the policy's; train it from a model of the policy's family"
             )
         return ProcessReward(
             ValueModel.for_scoring(folder, device, attention=config.attn_implementation),

@@ -79,8 +79,8 @@ class VerifiedReward:
         result = verify(problem, MARKED[self._contract].format(truth), self._verifiers)
         if result.score != 1:
             raise DataError(
-                f"pair {prompt.prompt_id!r} ({prompt.domain}): its preferred response ends in {truth[:80]!r}, which the rule "
-                f"of its category does not accept as an answer to itself ({result.status.value}); mark the final answer as "
+                f"pair {prompt.prompt_id!r} ({prompt.domain}): its preferred response ends in {truth[:80]!r}, which the "
+                f"rule of its own category does not accept ({result.status.value}); mark the final answer as "
                 f"{MARKED[self._contract].format('...')}, or give the pair another category"
             )
 

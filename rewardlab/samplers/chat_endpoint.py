@@ -180,7 +180,8 @@ class ChatEndpoint:
             return  # it answers; not every server lists its models
         except (TimeoutError, openai.OpenAIError, ValueError) as error:
             raise EndpointError(
-                f"{self.base_url}: no OpenAI-compatible endpoint answers ({type(error).__name__}); is the server running?"
+                f"{self.base_url}: no response from an OpenAI-compatible endpoint "
+                f"({type(error).__name__}); is the server running?"
             ) from error
 
     async def aclose(self) -> None:

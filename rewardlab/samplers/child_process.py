@@ -86,7 +86,7 @@ class ProcessSampler:
     def check(self) -> None:
         """Raise EndpointError while there is no child to ask."""
         if not self._ready.is_set():
-            raise EndpointError(f"{self._name}: the engine is being started again")
+            raise EndpointError(f"{self._name}: the engine is restarting")
         if not self._process.is_alive():
             self._start_again("it ended")
             raise EndpointError(f"{self._name}: the engine ended")
@@ -117,7 +117,7 @@ class ProcessSampler:
                 except (EOFError, OSError) as broken:
                     why = f"no answer within {self._timeout_s:g} s" if hung.is_set() else "it ended"
                     self._start_again(why)
-                    raise EndpointError(f"{self._name}: {why}; the engine is started again") from broken
+                    raise EndpointError(f"{self._name}: {why}; the engine is being restarted") from broken
         if error is not None:
             raise error
         return result
@@ -145,7 +145,7 @@ class ProcessSampler:
             if not self._ready.is_set():
                 return
             self._ready.clear()
-        LOG.warning("%s: %s; the engine is started again", self._name, why)
+        LOG.warning("%s: %s; the engine is being restarted", self._name, why)
         threading.Thread(target=self._revive, name="engine-start", daemon=True).start()
 
     def _revive(self) -> None:

@@ -54,7 +54,7 @@ class FailureStreak:
             number, cure = self._number + self._of_content, refusal_cure(self._name, completion.error)
             raise EndpointError(
                 f"{self._name}: {number} requests{self._what} in a row failed, the last with {completion.error!r}{cure}; "
-                f"nothing is lost: cure it and run the same command again{self._cure}"
+                f"nothing is lost: fix the cause and run the same command again{self._cure}"
             )
 
     def note_answer(self) -> None:

@@ -222,7 +222,7 @@ class HFSampler:
         count as tokens of its prompt. Raise ValueError for a prefix that has ended.
         """
         if prefixes is not None and (finished := [n for n, prefix in enumerate(prefixes) if self._ends & set(prefix)]):
-            raise ValueError(f"prefix {finished[0]} holds an end token; nothing comes after the end of an answer")
+            raise ValueError(f"prefix {finished[0]} holds an end token; an answer cannot continue after it")
         per_batch = max(1, self.batch_size // params.num_samples)
         generator = torch.Generator(self.model.device).manual_seed(params.seed)
         completions: list[list[Completion]] = []
@@ -264,7 +264,7 @@ class HFSampler:
             hot=self.hot,
         )
         if params.temperature > 0 and any(math.isnan(value) for row in draws.logprobs for value in row):
-            raise CheckpointError(f"{self._name}: its scores of the next token are no numbers; it has diverged, or is damaged")
+            raise CheckpointError(f"{self._name}: its next-token logits are not finite; the model has diverged or is corrupt")
         prompt_tokens = inputs["attention_mask"].sum(1).tolist()
         k = params.num_samples
         flat = [

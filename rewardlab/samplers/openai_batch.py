@@ -116,8 +116,8 @@ class BatchClient:
         status: object = batch.status
         if not isinstance(status, str):
             raise EndpointError(
-                f"{self.base_url}: batch {batch_id} has the status {status!r}; expected a text such as 'completed'; nothing is "
-                "lost: run again once the provider tells it"
+                f"{self.base_url}: batch {batch_id} has the status {status!r}; expected a string such as 'completed'; nothing "
+                "is lost: run again once the provider reports it"
             )
         errors = [str(error.message or "") for error in getattr(batch.errors, "data", None) or ()]
         return BatchState(batch.id, status.casefold(), batch.output_file_id, batch.error_file_id, "; ".join(errors))
@@ -140,7 +140,8 @@ class BatchClient:
 
     def _failed(self, error: Exception) -> EndpointError:
         return EndpointError(
-            f"{self.base_url}: the batch API fails ({type(error).__name__}: {error}); nothing is lost: cure it and run again"
+            f"{self.base_url}: the batch API fails ({type(error).__name__}: "
+            f"{error}); nothing is lost: fix the cause and run again"
         )
 
     def _id_of(self, answer: Any) -> str:

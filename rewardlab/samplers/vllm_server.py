@@ -79,7 +79,7 @@ def find_vllm() -> str:
     else:
         program = shutil.which(VLLM, path=os.path.dirname(sys.executable)) or shutil.which(VLLM)
     if program is None:
-        raise ConfigError("no vllm program is found: pip install vllm, or name that of another environment in REWARDLAB_VLLM")
+        raise ConfigError("no vllm program found: pip install vllm, or set REWARDLAB_VLLM to that of another environment")
     return program
 
 
@@ -142,7 +142,7 @@ class VLLMServer:
             if self._stopping.is_set():
                 raise EndpointError(f"vllm serve {self.model}: was stopped")
             if time.monotonic() - started > self._start_timeout_s:
-                raise EndpointError(f"vllm serve {self.model}: not up again within {self._start_timeout_s:g} s")
+                raise EndpointError(f"vllm serve {self.model}: did not restart within {self._start_timeout_s:g} s")
 
     def stop(self) -> None:
         self._stopping.set()
@@ -280,7 +280,7 @@ class VLLMServerSampler(OpenAISampler):
     def check(self) -> None:
         """Raise EndpointError while the server is down."""
         if not self.server.healthy:
-            raise EndpointError(f"{self.name}: vLLM is being started again")
+            raise EndpointError(f"{self.name}: vLLM is restarting")
         super().check()
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
@@ -322,8 +322,8 @@ class VLLMServerSampler(OpenAISampler):
 
 def _margin(answer: Any) -> tuple[float, float]:
     if isinstance(answer, Completion):
-        raise EndpointError(f"vLLM tells no probabilities: {answer.error}")
+        raise EndpointError(f"vLLM gives no probabilities: {answer.error}")
     try:
         return margin_of({token.token: token.logprob for token in answer.choices[0].logprobs.content[0].top_logprobs})
     except (AttributeError, IndexError, TypeError, ValueError) as error:
-        raise EndpointError(f"vLLM tells no probabilities: garbled answer ({error!r})") from error
+        raise EndpointError(f"vLLM gives no probabilities: garbled answer ({error!r})") from error

@@ -48,7 +48,7 @@ class Admission:
                     f"the body and images of a request have {num_held + number:,} bytes or more; the server holds {most:,} "
                     f"(its --limit held_bytes{half}): send less at a time, or smaller images"
                 )
-            raise OverloadedError(RETRY_S, f"other requests hold most of {most:,} bytes (this server's --limit held_bytes)")
+            raise OverloadedError(RETRY_S, f"other requests use most of the {most:,} bytes (this server's --limit held_bytes)")
         self.num_bytes += number
         self._bytes[tenant] += number
 
@@ -68,8 +68,8 @@ class Admission:
         if self._comparisons[tenant] + number > self.limits.key_comparisons:
             raise OverloadedError(
                 RETRY_S,
-                f"{self._comparisons[tenant]:,} comparisons are in progress, and this server takes at most "
-                f"{self.limits.key_comparisons:,} of one key at a time (its --limit key_comparisons)",
+                f"{self._comparisons[tenant]:,} comparisons are in progress; this server accepts at most "
+                f"{self.limits.key_comparisons:,} per key at a time (its --limit key_comparisons)",
             )
         self._comparisons[tenant] += number
 

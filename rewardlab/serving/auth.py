@@ -84,7 +84,7 @@ def read_keys(path: Path, *, per_minute: float = math.inf) -> list[Key]:
         expected = ", ".join(["name=WORD", *(f"{name}=N" for name in LIMITS)])
         raise ConfigError(f"--keys {path}: {error}; expected KEY or sha256:HEX, then any of {expected}") from error
     if not keys:
-        raise ConfigError(f"--keys {path}: holds no key; leave the option out to let everybody ask")
+        raise ConfigError(f"--keys {path}: holds no key; leave out the option to serve everybody")
     return keys
 
 
@@ -93,11 +93,11 @@ def _key(key: str, *options: str, per_minute: float) -> Key:
     for text in options:
         name, _, value = text.partition("=")
         if name in given:
-            raise ValueError(f"{name!r} is there twice")
+            raise ValueError(f"{name!r} appears twice")
         given[name] = value
     tenant = given.pop("name", None)
     if tenant is not None and not _NAME.fullmatch(tenant):
-        raise ValueError(f"{tenant!r} is no name: letters, digits, '.', '_' and '-', at most 64")
+        raise ValueError(f"{tenant!r} is not a valid name: letters, digits, '.', '_' and '-', at most 64")
     values = {"per_minute": per_minute} | {limit: float(value) for limit, value in given.items()}
     if unknown := set(values) - set(LIMITS):
         raise ValueError(f"unknown limit {min(unknown)!r}")

@@ -92,7 +92,7 @@ def read_content(content: Any) -> tuple[str, tuple[str, ...]]:
     if isinstance(content, str):
         return content, ()
     if not isinstance(content, Sequence):
-        raise DataError(f"a message's content is {type(content).__name__}; expected a text or a list of parts")
+        raise DataError(f"a message's content is {type(content).__name__}; expected a string or a list of parts")
     texts, images = [], []
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else None
@@ -110,8 +110,8 @@ def text_alone(text: str, images: Sequence[str]) -> str:
     """Return the text of a response. Raise DataError if it has images: judged without them, its reward would be meaningless."""
     if images:
         raise DataError(
-            "a response holds an image; this server judges the text of a response alone. Judge such pairs offline, with their "
-            "images as response_images (rewardlab bench run pairs), or send an image of the question with the question"
+            "a response holds an image; this server judges the text of a response alone. Judge such pairs offline, "
+            "with their images as response_images (rewardlab bench run pairs), or move the image to the question"
         )
     return text
 
@@ -146,8 +146,8 @@ def read_item(item: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
             return "assistant", "", ()
         case kind:
             raise DataError(
-                f"an item is of type {kind!r:.80}; expected message, function_call, function_call_output or reasoning. The "
-                "judge is shown no other: leave it out, or judge pairs whose responses hold images offline (response_images)"
+                f"an item is of type {kind!r:.80}; expected message, function_call, function_call_output or reasoning. Judges "
+                "do not support others: leave it out, or judge pairs whose responses hold images offline (response_images)"
             )
 
 
@@ -185,11 +185,12 @@ def labeled_sample(question: str, response: str, label: Any = None) -> Sample:
     if not isinstance(media, list) or not all(isinstance(reference, str) for reference in media):
         raise DataError(f"a label's media is {media!r:.80}; expected a list of image references such as upload:ID")
     if anchor is not None and not isinstance(anchor, str):
-        raise DataError(f"a label's anchor is {anchor!r:.80}; expected a text to be compared with")
+        raise DataError(f"a label's anchor is {anchor!r:.80}; expected a string to compare with")
     if not media and (lost := _LOST_IMAGE.search(question)):
         raise DataError(
-            f"the prompt has a place for an image ({lost[0]}) and no image came: upload it, and name it in the label as "
-            '{"media": ["upload:ID"]}, or ask in a form that carries images'
+            f"the prompt has a placeholder for an image ({lost[0]}) but no image "
+            "was sent: upload it, and name it in the label as "
+            '{"media": ["upload:ID"]}, or use a request format with images'
         )
     question = strip_markup(_LOST_IMAGE.sub("", str(fields.get("question") or question)))
     return Sample(question, strip_markup(response), tuple(media), anchor)
@@ -206,6 +207,6 @@ def chat_sample(messages: Sequence[Mapping[str, Any]]) -> Sample:
     if len(messages) < 2 or messages[-1].get("role") != "assistant":
         raise DataError("expected messages that end with the assistant's: a question and the response to be rewarded")
     if messages[-1].get("tool_calls") or messages[-1].get("function_call"):
-        raise DataError("the response calls a tool, which the judge is not shown; send the call as a part of the text")
+        raise DataError("the response calls a tool, which judges do not support; include the call in the text")
     question, images = read_conversation(messages[:-1])
     return Sample(question, text_alone(*read_item(messages[-1])[1:]), images)

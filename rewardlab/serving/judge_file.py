@@ -109,10 +109,10 @@ def refuse_another_kind(judge: GenerativeJudge, before: GenerativeJudge) -> None
     """Raise ConfigError for a judge that cannot replace ``before`` without a restart of the server."""
     if processor_pixels(judge) != processor_pixels(before):
         raise ConfigError(
-            f"it reads images of up to {processor_pixels(judge)} pixels, the present judge of {processor_pixels(before)}; "
+            f"it reads images of up to {processor_pixels(judge)} pixels, the current judge of {processor_pixels(before)}; "
             "start a server for it"
         )
     if probability_judge_of(judge) is None and probability_judge_of(before) is not None:
-        raise ConfigError("it has no probabilities of its verdicts, and the present judge has; start a server for it")
+        raise ConfigError("it gives no verdict probabilities, but the current judge does; start another server for it")
     if type(judge) is not type(before):
-        raise ConfigError("one of the two weighs probabilities, the other counts verdicts: rewards would be on two scales")
+        raise ConfigError("one of the two uses probabilities, the other counts verdicts: rewards would be on different scales")

@@ -107,7 +107,7 @@ async def run_in_thread(work: Callable[[IsStopped], T], *rooms: Room) -> T:
 
     def leave(task: asyncio.Task[Any]) -> None:
         if not task.cancelled():
-            task.exception()  # retrieved even if nobody waits for it any more
+            task.exception()  # retrieved even if cancelled, because no client is waiting for it
         for room in rooms:
             room.leave()
 
@@ -244,7 +244,7 @@ class Media:
         except (OSError, ValueError) as error:  # ValueError: a name with a null byte
             raise MediaError(f"{where}: media:{name[:80]!r} cannot be read") from error
         if data is None:
-            raise MediaError(f"{where}: media:{name[:80]} is no file of the server's folder of at most {max_bytes:,} bytes")
+            raise MediaError(f"{where}: media:{name[:80]} is not a file of at most {max_bytes:,} bytes in the media folder")
         return data
 
 

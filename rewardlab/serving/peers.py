@@ -104,7 +104,7 @@ class Peers:
         """Raise PeerError unless a sample is meant for this server, and its sender knows the same servers."""
         if home != self.address:
             raise PeerError(
-                f"a peer reaches this server as {home}, and its own --address is {self.address}; "
+                f"a peer reaches this server as {home}, but its own --address is {self.address}; "
                 "give each server the address at which the others reach it"
             )
         if tuple(servers) != self.servers:

@@ -287,7 +287,7 @@ class JudgeQueue:
         if not entry.is_trial and seconds > (left := entry.deadline - now):
             self._count(entry.tenant, "late")
             raise DeadlineExceededError(
-                f"the judge would need {seconds:.1f} s and has {max(left, 0):.1f} s: give it more time, or come later"
+                f"the judge would need {seconds:.1f} s and has {max(left, 0):.1f} s: allow more time, or retry later"
             )
 
     def _seconds_busy(self, now: float, version: JudgeVersion) -> float:

@@ -133,9 +133,9 @@ class RewardsRequest(RequestBase):
     @model_validator(mode="after")
     def _fits(self) -> RewardsRequest:
         if (self.strategy == "anchor") != (self.anchor is not None):
-            raise ValueError("the strategy anchor needs an anchor, and no other takes one")
+            raise ValueError("the strategy anchor needs an anchor, and no other strategy accepts one")
         if self.strategy != "anchor" and len(self.responses) < 2:
-            raise ValueError("one response cannot be compared with anything; give two or more, or an anchor")
+            raise ValueError("one response has nothing to compare it with; give two or more, or an anchor")
         if any(len(response) > MAX_CHARS for response in self.responses):
             raise ValueError(f"a response is longer than {MAX_CHARS} characters")
         return self

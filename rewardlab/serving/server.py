@@ -147,7 +147,7 @@ def check_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise OutputError(f"{host}:{port} cannot be listened on ({error.strerror}); choose another --port") from error
+            raise OutputError(f"{host}:{port} cannot be bound ({error.strerror}); choose another --port") from error
 
 
 def run_server(app: Any, times: StopTimes, **config: Any) -> None:

@@ -144,7 +144,7 @@ async def _read_form(request: Request) -> tuple[bytes, bool]:
     async with request.form(max_files=MAX_PARTS, max_fields=MAX_PARTS) as form:
         files = [value for _, value in form.multi_items() if isinstance(value, UploadFile)]
         if len(files) != 1:
-            raise MediaError(f"upload: a form with {len(files)} files; expected one, such as curl -F file=@star.png sends")
+            raise MediaError(f"upload: a form with {len(files)} files; expected one, as sent by curl -F file=@star.png")
         (file,) = files
         is_video = _is_video(file.content_type or "", file.filename or "")
         max_bytes = _max_bytes(is_video)

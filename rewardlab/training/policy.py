@@ -45,7 +45,7 @@ def open_reward(config: PolicyConfig, pairs: Sequence[PreferencePair]) -> Policy
     specs = [JudgeSpec.parse(name) for name in (config.judge, *config.other_judges)]
     folders = [(each.by_probability, Path(each.target).resolve()) for each in specs if Path(each.target).is_dir()]
     if len(set(folders)) < len(folders):
-        raise ConfigError("other_judges name a judge twice; the least of equal ones is no other")
+        raise ConfigError("other_judges name a judge twice; name each judge once")
     judges = [_open_judge(name, config) for name in (config.judge, *config.other_judges)]
     checks = [_checks(config, judges[0], pairs), *[None] * len(config.other_judges)]
     rewards = [
@@ -66,8 +66,8 @@ def _open_judge(name: str, config: PolicyConfig) -> GenerativeJudge:
     spec = JudgeSpec.parse(name, "rm")
     if spec.engine == VLLM:
         raise ConfigError(
-            f"judge: {name}: every process of the run would start a vLLM on its own card, which takes nine tenths of "
-            f"it and leaves no room to train; serve it on other cards (`vllm serve {spec.target}`) and name judge: "
+            f"judge: {name}: every process of the run would start a vLLM on its own card, which takes 90 % of "
+            f"its memory and leaves too little to train; serve it on other cards (`vllm serve {spec.target}`) and name judge: "
             f"openai:{spec.target}@http://HOST:8000/v1, or read it beside training by prob:{spec.target} or hf:{spec.target}"
         )
     judge = open_generative_judge(name, max_tokens=config.judge_max_tokens, batch_size=config.judge_batch_size)

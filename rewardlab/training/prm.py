@@ -71,7 +71,8 @@ def prm_rows(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]]) -
     by_id = {facts.pair_id: number for number, facts in enumerate(pair_facts(pairs))}
     if missing := [row["pair_id"] for row in steps if row["pair_id"] not in by_id]:
         raise DataError(
-            f"{len(missing)} labelled judgments are of other pairs, for example {missing[0]}; give the pairs labelled"
+            f"{len(missing)} labelled judgments belong to other pairs, for example "
+            f"{missing[0]}; give the pairs that were labelled"
         )
     return StepRows(pairs, [by_id[row["pair_id"]] for row in steps], steps)
 

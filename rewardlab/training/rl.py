@@ -49,7 +49,7 @@ def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> Sequence[Pr
     tags = sorted({attempts for _, attempts in labelled})
     if unknown := [tag for tag in tags if tag not in get_args(Attempts)]:
         raise DataError(
-            f'the pairs\' attempts are {unknown[0]!r}, which is no tag of difficulty; expected one of {get_args(Attempts)}, "" '
+            f'the pairs\' attempts are {unknown[0]!r}, which is not a difficulty tag; expected one of {get_args(Attempts)}, "" '
             "where no teacher was asked"
         )
     if tags == [""] and "" not in config.attempts:
@@ -193,6 +193,6 @@ def require_consistency_judge(config: RLConfig) -> None:
         asyncio.run(judge.check())
     except EndpointError as error:
         raise EndpointError(
-            f"no consistency model answers: {error} Serve {config.consistency.model} there, name another endpoint by "
-            "`consistency.base_url`, or leave this reward out by `consistency.weight=0`"
+            f"the consistency model does not answer: {error} Serve {config.consistency.model} there, set another endpoint "
+            "with `consistency.base_url`, or switch this reward off with `consistency.weight=0`"
         ) from error

@@ -83,7 +83,7 @@ def judgment_dialogues(pairs: Sequence[PreferencePair]) -> list[SFTDialogue]:
     if not dialogues:
         raise DataError(
             "no pair carries a judgment: run `rewardlab distill` first and train on its output, write judgments of your own "
-            "into the column `judgment`, or learn labels alone by template=verdict"
+            "into the column `judgment`, or train on labels only with template=verdict"
         )
     return dialogues
 
@@ -155,8 +155,8 @@ def train_sft(
     verdict_only = template.verdict_format == "bare"
     if votes and verdict_only:
         raise ConfigError(
-            f"template {template.name} asks for the verdict alone, of which one token is learnt; verifying votes takes "
-            "words: name a template that asks for reasoning, or leave the votes out"
+            f"template {template.name} asks for the verdict alone, so only one token is trained, but verifying "
+            "votes needs reasoning: use a template that asks for reasoning, or leave the votes out"
         )
     if votes and isinstance(pairs, str | Path):
         require_same_run(votes, Path(pairs), template=template.hash)
@@ -235,12 +235,12 @@ def verification_dialogues(pairs: Sequence[PreferencePair], votes: Path, left_ou
     if not usable:
         raise DataError(
             f"{votes}: no vote is on a pair with a kept judgment that mentions what the responses differ in, in its order; "
-            "bench the judge on the same pairs"
+            "benchmark the judge on the same pairs"
         )
     if not right or not wrong:
         raise DataError(
             f"{votes}: all {len(usable):,} votes that can be verified are {'right' if right else 'wrong'}, and a judge learns "
-            "to verify from both; bench it with more --votes, or on more pairs"
+            "to verify from both; benchmark it with more --votes, or on more pairs"
         )
     chosen = choose_evenly(right, wrong)
     if is_main():
@@ -304,7 +304,7 @@ def _votes_with_judgments(pairs: Sequence[PreferencePair], votes: Path, left_out
     stored, num_rows = list(read_votes(votes)), len(facts) + len(left_out)
     if beyond := [vote.row for vote in stored if vote.row >= num_rows]:
         raise DataError(
-            f"{votes}: has votes on pair {beyond[0]}, and there are {num_rows:,} pairs; name the votes of this --data"
+            f"{votes}: has votes on pair {beyond[0]}, and there are {num_rows:,} pairs; give the votes on this --data"
         )
     numbers = {row: number for number, row in enumerate(row for row in range(num_rows) if row not in left_out)}
     stored = [replace(vote, row=numbers[vote.row]) for vote in stored if vote.row in numbers]

@@ -334,10 +334,10 @@ def _checked(name: str, read: Reader) -> Reader:
             raise ConfigError(f"verdict format {name}: its reader fails ({error!r}) on {text[:60]!r}") from error
         is_verdict = isinstance(verdict, Verdict) and isinstance(verdict.status, VerdictStatus)
         if not is_verdict or not (verdict.choice is None or isinstance(verdict.choice, Choice)):
-            raise ConfigError(f"verdict format {name}: its reader gave {verdict!r}; expected a rewardlab.types.Verdict")
+            raise ConfigError(f"verdict format {name}: its reader returned {verdict!r}; expected a rewardlab.types.Verdict")
         if (verdict.choice is not None) != (verdict.status is VerdictStatus.OK):  # it would count as read, and be no choice
             raise ConfigError(
-                f"verdict format {name}: its reader gave {verdict!r}; a choice goes with status OK, and only with it"
+                f"verdict format {name}: its reader returned {verdict!r}; a choice requires status OK, and vice versa"
             )
         return verdict
 

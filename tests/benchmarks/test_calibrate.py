@@ -164,11 +164,11 @@ def test_what_cannot_be_calibrated(copied: Path) -> None:
         calibrate_run(run)
     (checkpoint / CARD).write_bytes(plain)
     (checkpoint / "model.safetensors").touch()
-    with pytest.raises(ConfigError, match="has other weights than when the run was made"):
+    with pytest.raises(ConfigError, match="its weights have changed since the run"):
         calibrate_run(run)
     report = run / "report.json"
     report.write_text(report.read_text().replace(f"prob:{checkpoint}", "openai:gpt"))
-    with pytest.raises(ConfigError, match="is no checkpoint folder here"):
+    with pytest.raises(ConfigError, match="is not a local checkpoint folder"):
         calibrate_run(run)
 
 

@@ -105,7 +105,7 @@ def test_what_cannot_be_compared(runs: Path, tmp_path: Path) -> None:
         against(read_run(runs / "first"), read_run(runs / "short"))
     longest = read_run(runs / "longest")
     other = replace(longest, report=replace(longest.report, data_sha256="x"))
-    with pytest.raises(ConfigError, match="not of the same benchmark"):
+    with pytest.raises(ConfigError, match="different benchmarks or data files"):
         against(read_run(runs / "first"), other)
     (tmp_path / "report.json").write_text(json.dumps({}))
     with pytest.raises(DataError, match=r"has a report\.json and no scores\.jsonl; .*votes\.jsonl"):
@@ -134,7 +134,7 @@ def test_runs_that_were_asked_otherwise_are_refused(runs: Path, tmp_path: Path) 
         assert told in str(done.exception)
     allowed = CliRunner().invoke(app, ["bench", "compare", both, given, "--different-protocols"])
     assert allowed.exit_code == 0, allowed.output
-    assert "asked otherwise" in allowed.output
+    assert "used another protocol" in allowed.output
     assert CliRunner().invoke(app, ["bench", "compare", both, str(runs / "first")]).exit_code == 0
     sampled = read_run(tmp_path / "both")
     warm = replace(sampled, report=replace(sampled.report, temperature=0.7))

@@ -118,8 +118,8 @@ def test_from_the_command_line(data: Path, tmp_path: Path) -> None:
     ("options", "sentence"),
     [
         ({"budget": Budget(usd=1.0, tokens=None), "prices": NO_PRICES}, "needs --price"),
-        ({"budget": Budget(usd=None, tokens=1), "judge": "baseline:first"}, "a budget is kept of an openai: judge"),
-        ({"budget": Budget(usd=None, tokens=1), "judge": "verify:openai:m@http://127.0.0.1:9/v1"}, "leave the budget out"),
+        ({"budget": Budget(usd=None, tokens=1), "judge": "baseline:first"}, "budgets are supported for openai: judges"),
+        ({"budget": Budget(usd=None, tokens=1), "judge": "verify:openai:m@http://127.0.0.1:9/v1"}, "leave out the budget"),
     ],
 )
 def test_budgets_that_cannot_be_kept(options: dict[str, Any], sentence: str, data: Path, tmp_path: Path) -> None:

@@ -211,6 +211,6 @@ def test_scores_that_lack_a_figure(name: str, old: Run, tmp_path: Path) -> None:
 def test_other_images(old: Run) -> None:
     """Runs of one data file over two folders of images are not compared; of a judge that does not look they are."""
     assert old.images == ""
-    with pytest.raises(ConfigError, match="judged other images"):
+    with pytest.raises(ConfigError, match="judged different images"):
         gate_runs(replace(old, images="a1"), replace(old, images="b2"), ACCURACY)
     assert gate_runs(replace(old, images="a1"), old, ACCURACY).passes

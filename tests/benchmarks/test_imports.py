@@ -138,7 +138,7 @@ def test_sheets(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "x.xlsx", "w") as archive:
         archive.writestr("xl/worksheets/sheet1.xml", f"<worksheet {space}><row>")
     for name in ("n", "e", "x", "none"):
-        with pytest.raises(DataError, match=r"is no \.xlsx file that can be read; expected a table, or saved as \.csv"):
+        with pytest.raises(DataError, match=r"is not a readable \.xlsx file; expected a table, or saved as \.csv"):
             list(sheet_rows(tmp_path / f"{name}.xlsx", "a table"))
 
 

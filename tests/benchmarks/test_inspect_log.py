@@ -95,7 +95,7 @@ def test_what_is_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     try:
         done = run_main(main, "bench", "export", run / "out", "--out", tmp_path / "log.eval")
         assert done.returncode == 2
-        assert "give it by --data" in done.stderr
+        assert "give it with --data" in done.stderr
         done = run_main(main, "bench", "export", run / "out", "--out", tmp_path / "log.eval", "--data", run / "votes.jsonl")
         assert done.returncode == 2
         assert "is not the data file of" in done.stderr

@@ -295,10 +295,10 @@ def test_a_killed_or_broken_ranking_continues(data: Path, tmp_path: Path) -> Non
         ({"prompt": "q", "chosen": "good", "rejected": "bad"}, "expected a list"),
         ({"question": "q", "responses": "yes"}, "expected a list"),
         ({"question": "q", "responses": ["a"]}, "two or more"),
-        ({"question": "q", "responses": ["a", "b"], "best": 2}, "places 0 to 1"),
-        ({"question": "q", "responses": ["a", 3]}, "no string"),
+        ({"question": "q", "responses": ["a", "b"], "best": 2}, "indices from 0 to 1"),
+        ({"question": "q", "responses": ["a", 3]}, "not a string"),
         ({"responses": ["a", "b"]}, "expected question"),
-        ({"question": "q", "responses": ["a", "b"], "best": True}, "expected a place"),
+        ({"question": "q", "responses": ["a", "b"], "best": True}, "expected an index"),
     ],
 )
 def test_bad_candidates(row: dict[str, Any], told: str, tmp_path: Path) -> None:

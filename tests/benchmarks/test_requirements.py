@@ -115,7 +115,7 @@ def test_bounds_of_biases_are_of_their_size(report: Report) -> None:
 
 def test_bounds_of_groups(report: Report) -> None:
     """Of accuracy and of the lean to a place; invalid rates of groups have none, and an estimate is never taken for a bound."""
-    with pytest.raises(ConfigError, match="no interval of a group's invalid_rate; require invalid_rate"):
+    with pytest.raises(ConfigError, match="no interval for a group's invalid_rate; require invalid_rate"):
         parse_requirement("invalid_rate[general].high<=0.1")
     group, cell = next(item for item in report.scores.groups.items() if item[1].position_interval)
     low, high = cell.position_interval or (0.0, 0.0)
@@ -141,12 +141,12 @@ def test_what_has_no_value_meets_nothing(report: Report) -> None:
         ("accuracy>0.7", "expected FIGURE>=NUMBER"),
         ("accuracy", "expected FIGURE>=NUMBER"),
         ("", "expected FIGURE>=NUMBER"),
-        ("accuracy>=70", "a share from 0 to 1, such as 0.7 or 70%"),
-        ("accuracy>=nan", "a share from 0 to 1"),
-        ("accuracy>=much", "a share from 0 to 1"),
-        ("num_pairs>=50%", "it is no share"),
-        ("num_pairs>=inf", "it is no share"),
-        ("num_pairs.low>=10", "no interval of num_pairs; expected one of accuracy"),
+        ("accuracy>=70", "a fraction from 0 to 1, such as 0.7 or 70%"),
+        ("accuracy>=nan", "a fraction from 0 to 1"),
+        ("accuracy>=much", "a fraction from 0 to 1"),
+        ("num_pairs>=50%", "this metric is not a fraction"),
+        ("num_pairs>=inf", "this metric is not a fraction"),
+        ("num_pairs.low>=10", "no interval for num_pairs; expected one of accuracy"),
         ("accuracy.middle>=0.1", "expected .low or .high"),
         ("swap_consistency[general]>=0.1", "no swap_consistency of a group; expected one of accuracy"),
     ],

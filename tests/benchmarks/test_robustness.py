@@ -272,7 +272,7 @@ def test_votes_under_attack_are_no_votes_on_the_pairs(pairs_file: Path, tmp_path
     with pytest.raises(DataError, match="votes of 'robustness of pairs'"):
         list(read_judged(tmp_path / "run", pairs_file))
     attack(pairs_file, tmp_path / "other", num_pairs=6, seed=1)
-    with pytest.raises(ConfigError, match="under other attacks; use the same --limit, --seed and --attacks"):
+    with pytest.raises(ConfigError, match="run with different attacks; use the same --limit, --seed and --attacks"):
         against(read_run(tmp_path / "run"), read_run(tmp_path / "other"))
 
 
@@ -340,7 +340,7 @@ def test_report_and_comparison(pairs_file: Path, tmp_path: Path) -> None:
         assert "padded" in text
     plain = tmp_path / "plain"
     run_bench(settings_of(pairs_file), plain)
-    with pytest.raises(ConfigError, match="not of the same benchmark"):
+    with pytest.raises(ConfigError, match="different benchmarks or data files"):
         against(runs[0], read_run(plain))
     assert read_run(plain).report.robustness is None
 
@@ -365,7 +365,7 @@ def test_the_command(pairs_file: Path, tmp_path: Path) -> None:
     assert "its upper bound is above the 0.00 % required" in again.stderr
     refused = run_main(main, "bench", "run", "pairs", *common[:4], "--out", tmp_path / "x", "--require", "right_unseen<=0.6")
     assert refused.returncode == 2
-    assert "is a figure of a run under attack" in refused.stderr
+    assert "is a metric of attacked runs" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -399,16 +399,16 @@ def test_what_is_refused(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match="has no votes on attacked pairs"):
         attack(pairs_file, tmp_path / "run", f"replay:{votes}")
     unclaimed = settings_of(pairs_file)
-    with pytest.raises(ConfigError, match="a better answer is known"):
+    with pytest.raises(ConfigError, match="a known better answer"):
         run_robustness(replace(unclaimed, attacks=("other_repeated",)), tmp_path / "run", num_pairs=5)
     impossible = replace(unclaimed, requirements=(parse_requirement("lost_by_edits<=0.1"),))
-    with pytest.raises(ConfigError, match="none of these families is held out and of its kind; leave --attacks out"):
+    with pytest.raises(ConfigError, match="none of these families is a held-out one of this kind; leave out --attacks"):
         run_robustness(replace(impossible, attacks=("order", "hedge")), tmp_path / "run", num_pairs=5)
     with pytest.raises(ConfigError, match="unknown family"):
         run_robustness(replace(unclaimed, attacks=("nothing",)), tmp_path / "run", num_pairs=5)
     model = Truthful(read_pairs(pairs_file))
     monkeypatch.setattr(robustness_run, "open_any_judge", lambda settings: model.judge())
     monkeypatch.setattr(robustness_run, "MOST_BYTES", 1000)
-    with pytest.raises(ConfigError, match="take a lower --limit"):
+    with pytest.raises(ConfigError, match="use a lower --limit"):
         attack(pairs_file, tmp_path / "run")
     assert not (tmp_path / "run").exists()

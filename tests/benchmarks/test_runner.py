@@ -439,7 +439,7 @@ def test_a_report_that_does_not_add_up_is_not_written(
 ) -> None:
     """No assertion, which an optimized run leaves out."""
     monkeypatch.setattr(runner, "problems", lambda report, rows: ["the mean is not one"])
-    with pytest.raises(RuntimeError, match="does not add up, a fault of the scoring: the mean is not one"):
+    with pytest.raises(RuntimeError, match="is inconsistent, a bug in the scoring: the mean is not one"):
         bench(tmp_path / "out", pairs_file, "baseline:first")
     assert not (tmp_path / "out" / "report.json").exists()
 

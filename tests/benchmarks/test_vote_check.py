@@ -142,7 +142,7 @@ def test_a_file_that_was_cut_off(run: Path) -> None:
     path = run / "votes.jsonl"
     path.write_bytes(path.read_bytes()[:-40])
     said = str(CliRunner().invoke(app, ["bench", "check", str(run)]).exception)
-    assert re.search(r"line 13: not the votes of a run, or cut off .*; restore the file from a copy", said), said
+    assert re.search(r"line 13: not the votes of a run, or cut off .*; restore the file from a backup", said), said
     assert "same command" not in said
 
 

@@ -97,7 +97,7 @@ CASES: list[tuple[str, list[str], str]] = [
     (
         "unknown judge",
         ["bench", "run", "pairs", "--data", "{pairs}", "--judge", "gpt", "--out", "{out}"],
-        "expected demo (the judge that travels with the package), hf:PATH",
+        "expected demo (the bundled judge), hf:PATH",
     ),
     (
         "unknown control",

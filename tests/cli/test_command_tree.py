@@ -70,7 +70,7 @@ def test_resumable_commands_exist_and_say_so() -> None:
 def test_help_of_the_demo_and_of_templates() -> None:
     """What `demo` does by itself, in its help and in the list of commands; which template an endpoint gets."""
     for arguments in (("demo", "--help"), ("--help",)):
-        assert "Judge six pairs with the judge that travels with the package" in words_of(*arguments)
+        assert "Judge six pairs with the bundled judge" in words_of(*arguments)
     assert "the checkpoint's, r1_reward for endpoints" in words_of("configs", "keys", "judge")
     for command in ("bench run", "judge", "rank", "serve"):
         assert "rewardlab configs keys judge" in words_of(*command.split(), "--help")
@@ -86,4 +86,4 @@ def test_stages_take_pairs_alike(name: str) -> None:
     """Whatever can be read is named, and where its images are may be said."""
     words = {parameter.name: parameter.help for parameter in TREE[name].params}
     assert ".parquet, .jsonl, or a folder of either" in words["data"]
-    assert "paths of images and videos start at" in words["images"]
+    assert "image and video paths are relative to" in words["images"]

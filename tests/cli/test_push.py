@@ -192,7 +192,7 @@ def test_a_persons_readme_stays(push: Push, hub: HubServer, fake_checkpoint: Pat
     assert front_matter(card())["license"] == "mit"
     (fake_checkpoint / "README.md").write_text("Other words.")
     refused = push(fake_checkpoint, "me/adapter")
-    assert (refused.returncode, "hold different texts" in refused.stderr) == (2, True)
+    assert (refused.returncode, "differ; copy one over the other" in refused.stderr) == (2, True)
     assert push(fake_checkpoint, "me/adapter", "--replace-card").returncode == 0
     assert "words" not in author_text(card().decode())
 
@@ -275,7 +275,7 @@ def test_a_failed_run_is_on_no_card(name: str, measured: Path, fake_checkpoint: 
     path.write_text(json.dumps({**json.loads(path.read_text()), "failure": failure}))
     refused = run_main(main, "push", fake_checkpoint, "me/judge", "--report", path.parent, "--dry-run")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert f"the run failed: {failure}; " in " ".join(refused.stderr.split())
+    assert f"a card cannot report a failed run: {failure}; " in " ".join(refused.stderr.split())
     assert "run the same benchmark command again" in " ".join(refused.stderr.split())
     other = measured / ("plain" if name == "attacked" else "attacked")
     with pytest.raises(ConfigError, match="28 of 80 votes failed"):

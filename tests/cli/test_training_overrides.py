@@ -54,7 +54,7 @@ def test_a_finished_run_is_refused_before_data_are_read(command: str, tmp_path: 
     more = ("--steps", tmp_path / "steps.jsonl") if command == "prm" else ()
     done = run_main(main, command, "--data", tmp_path / "none.parquet", "--out", tmp_path / "run", *more)
     assert done.returncode == ExitCode.INPUT
-    assert f"{tmp_path / 'run'}: holds a finished run; choose another --out, or delete it to train anew" in done.stderr
+    assert f"{tmp_path / 'run'}: holds a finished run; choose another --out, or delete it to train again" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["sft", "rl", "rm"])

@@ -47,7 +47,7 @@ def test_a_recipe_is_the_same_method_for_a_policy(path: Path) -> None:
     judge, fields = load_config(RLConfig, path), set(MethodConfig.model_fields) - {"model", "template"}
     method = {name: value for name, value in load_yaml(path).items() if name in fields}
     if judge.window:
-        with pytest.raises(ValueError, match="whole answers"):
+        with pytest.raises(ValueError, match="needs complete answers"):
             PolicyConfig(**method)
         return
     rates = {"learning_rate", "value_learning_rate", "template"}
@@ -71,7 +71,7 @@ def test_defaults_are_the_paper() -> None:
         (SFTConfig, "learning_rate: fast", "learning_rate"),
         (SFTConfig, "batch_size: 10\nmicro_batch_size: 4", "multiple of micro_batch_size"),
         (StepsConfig, "completions: 5", "raise completions"),
-        (StepsConfig, "judgments_per_order: 21", "cannot be more"),
+        (StepsConfig, "judgments_per_order: 21", "cannot exceed completions"),
         (PRMConfig, "lora: {}", "lora: null"),
         (RLConfig, "process_reward: x\nadvantage: rloo\ngroup_size: 2", "process_reward"),
         (RLConfig, "batch_size: 100", "multiple of batch_size"),

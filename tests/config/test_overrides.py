@@ -59,7 +59,7 @@ def test_a_dump_is_read_back() -> None:
         (["a..b=3"], "expected KEY=VALUE"),
         (["seed=1", "seed=2"], "seed is set twice"),
         (["freeze=[a"], "not valid YAML"),
-        (["lora={r: 1, r: 2}"], "the key 'r' is there twice"),
+        (["lora={r: 1, r: 2}"], "the key 'r' appears twice"),
         (["freeze=&x [*x]"], "recursive"),
         (["freeze=" + "[" * 3000], "cannot be read"),
         (["seed=" + "1" * 5000], "cannot be read"),
@@ -96,7 +96,7 @@ def test_changes_over_a_file_and_options_beside_them(tmp_path: Path) -> None:
         ({"seed": 1}, {"seed": 2}, "seed is set twice, by seed="),
         ({"budget": {"usd": 1}}, {"budget.usd": 2}, "budget.usd is set twice"),
         ({"budget": None}, {"budget.usd": 2}, "budget is set twice"),
-        ({"budget": None, "budget.usd": 2}, {}, "budget.usd is set beside budget"),
+        ({"budget": None, "budget.usd": 2}, {}, "budget.usd is set as well as budget"),
         ({"budget.usd": 2, "budget": None}, {}, "budget is set twice"),
         ({"buget.usd": 2}, {}, "unknown key 'buget'; did you mean 'budget'"),
     ],
@@ -153,7 +153,7 @@ def test_short_names_are_of_the_stage(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_file_with_a_key_twice_is_refused(tmp_path: Path) -> None:
     """Also where one of them is dotted."""
     path = tmp_path / "twice.yaml"
-    for text, message in [("seed: 1\nseed: 2", "'seed' is there twice"), ("lora: {r: 1}\nlora.r: 2", "lora.r is set twice")]:
+    for text, message in [("seed: 1\nseed: 2", "'seed' appears twice"), ("lora: {r: 1}\nlora.r: 2", "lora.r is set twice")]:
         path.write_text(text)
         with pytest.raises(ConfigError, match=message):
             load_config(SFTConfig, path)

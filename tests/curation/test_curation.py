@@ -108,11 +108,11 @@ def test_bad_rows_are_listed_and_the_good_kept(demo_pairs: Any, tmp_path: Path) 
         "expected 0 or 1",
         "are equal",
         "none.png",
-        "'judgment' must be a text",
+        "'judgment' must be a string",
         "neither bytes nor a path",
         "cannot be read",
     ]
-    said += ["expected 0 or 1", "is there twice", "not JSON", "not UTF-8"]
+    said += ["expected 0 or 1", "appears twice", "not JSON", "not UTF-8"]
     assert [word in line for word, line in zip(said, lines, strict=False)] == [True] * len(said)
     assert lines[-1] == "2 good, 10 bad, 0 with images"
     assert len(read_pairs(tmp_path / "good")) == 2

@@ -95,7 +95,7 @@ def test_pairs_without_label_or_judgment(demo_pairs: Any) -> None:
     everything, counts = made(unsolved, ratio=100.0, verdict_format="")
     assert {pair.attempts for pair in everything} == {"unsolved"}
     assert not any(pair.judgment for pair in everything if pair.source == "harden:no_answer")
-    with pytest.raises(DataError, match="is a negative of `data harden` already; harden the set that this one was made of"):
+    with pytest.raises(DataError, match="is already a negative of `data harden`; harden the original set instead"):
         made(everything, ratio=100.0)
 
 
@@ -113,7 +113,7 @@ def test_judgments_in_any_form(demo_pairs: Any, verdict_format: str) -> None:
     [
         (
             {"families": ("hedge",)},
-            "families that are held out for `bench run`: hedge; expected some of no_answer",
+            "these families are held out for `bench run`: hedge; expected some of no_answer",
         ),
         ({"families": ("caption",)}, "no family for training is of caption"),
         ({"families": ("degenerate", "caption", "unseen")}, "no family for training is of caption, unseen"),
@@ -164,7 +164,7 @@ def test_a_run_that_was_cut_off_leaves_no_whole_set(demo_pairs: Any, tmp_path: P
     path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"question": "?"}]))
     assert run_main(main, *words).returncode == 2
     assert list((tmp_path / "o").glob("part-*.parquet"))
-    with pytest.raises(DataError, match="is not whole, for the command that writes it was cut off"):
+    with pytest.raises(DataError, match="is incomplete, because the command that writes it was interrupted"):
         read_pairs(tmp_path / "o")
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert run_main(main, *words).returncode == 0

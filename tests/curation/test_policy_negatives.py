@@ -275,7 +275,7 @@ def test_a_reward_that_is_none(tmp_path: Path, reward: str) -> None:
         ("[" * 500 + "]" * 500, r"expected an object with pair_id, .* got \[\[.*\.\.\.$"),
         ('{"pair_id": ["p0"], "answer": "x", "reward": 1, "right": true}', r"got .*pair_id \(list\)"),
         ('{"pair_id": "p0", "answer": null, "reward": 1, "right": true}', r"got answer \(NoneType\)"),
-        ('{"pair_id": "p0", "answer": "\\ud800 x", "reward": 1, "right": true}', "half of a surrogate pair"),
+        ('{"pair_id": "p0", "answer": "\\ud800 x", "reward": 1, "right": true}', "half a surrogate pair"),
     ],
 )
 def test_lines_that_are_none(tmp_path: Path, line: str, sentence: str) -> None:

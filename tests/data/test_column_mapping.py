@@ -113,7 +113,7 @@ def test_a_picture_within_a_mapped_parquet_is_looked_at(tmp_path: Path) -> None:
 def test_what_is_held_in_memory_is_bounded(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = write(tmp_path, form, [{name: value for name, value in row.items() if name != "id"} for row in CHOSEN])
     monkeypatch.setattr("rewardlab.data.pair_table.MOST_HELD_BYTES", 1000)
-    with pytest.raises(DataError, match="would all be held in memory; `rewardlab data convert FILE"):
+    with pytest.raises(DataError, match="would all be loaded into memory; `rewardlab data convert FILE"):
         PairTable(data)
 
 
@@ -212,7 +212,7 @@ def test_the_mapping_is_said_and_commands_take_it(tmp_path: Path, capsys: pytest
         (["chosen", "rejected"], "question none"),
         (["prompt", "query", "chosen", "rejected"], "question prompt or query"),
         (["prompt", "chosen", "rejected", "photo", "screenshot"], "images photo or screenshot"),
-        (["prompt", "chosen", "rejected", "answer_a", "answer_b", "winner"], "more than one"),
+        (["prompt", "chosen", "rejected", "answer_a", "answer_b", "winner"], "not uniquely"),
         (["prompt", "answer_a", "answer_b"], "0 of the columns"),
         (["prompt", "answer_a", "answer_b", "winner", "label"], "2 of the columns"),
     ],

@@ -192,20 +192,20 @@ def test_counts_of_media() -> None:
     assert count(seen, text, blind).notes()[1].startswith("1 questions without an image speak of one, row 2 first")
     count(seen, blind).refuse_blind_set("p")
     count(*[text] * 20, blind).refuse_blind_set("p")
-    with pytest.raises(DataError, match=r"p: 1 of 2 questions speak of an image \(row 1 first\)"):
+    with pytest.raises(DataError, match=r"p: 1 of 2 questions mention an image \(row 1 first\)"):
         count(text, blind).refuse_blind_set("p")
-    with pytest.raises(DataError, match="p, row 1: the question speaks of an image and the pair has none"):
+    with pytest.raises(DataError, match="p, row 1: the question mentions an image but the pair has none"):
         count(seen, blind).refuse_missing("p")
-    with pytest.raises(DataError, match="p, row 1: the question speaks of an image"):
+    with pytest.raises(DataError, match="p, row 1: the question mentions an image"):
         count(text, blind).refuse_missing("p")
     count(*[text] * 20, blind).refuse_missing("p")
 
 
 def test_training_and_distillation_count_media(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blind = write(tmp_path / "p.jsonl", [row(question="What is in the image?")] * 2)
-    with pytest.raises(DataError, match="2 of 2 questions speak of an image"):
+    with pytest.raises(DataError, match="2 of 2 questions mention an image"):
         PairTable(blind)
-    with pytest.raises(DataError, match=r"2 of 2 questions speak of an image.* --allow-without-images"):
+    with pytest.raises(DataError, match=r"2 of 2 questions mention an image.* --allow-without-images"):
         survey(read_pairs(blind))
     table = PairTable(blind, allow_without_images=True)
     assert len(table) == survey(read_pairs(blind), allow_without_images=True)[0] == 2
@@ -232,9 +232,9 @@ def test_a_blind_set_is_read_on_purpose(tmp_path: Path) -> None:
     config.write_text("template: verdict\n")
     command = ["doctor", str(config), "--stage", "sft", "--data", str(blind), "--dry-run"]
     refused, read = (CliRunner().invoke(app, [*command, *more]) for more in ([], ["--allow-without-images"]))
-    assert "300 of 300 questions speak of an image" in refused.output
+    assert "300 of 300 questions mention an image" in refused.output
     assert "300 pairs" in read.output
-    assert "speak of an image (row" not in read.output
+    assert "mention an image (row" not in read.output
 
 
 def test_rows_without_a_label_are_counted(tmp_path: Path) -> None:

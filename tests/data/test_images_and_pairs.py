@@ -51,7 +51,7 @@ PAIR = PreferencePair("p1", "Which?", ("a", "b"), 1, (png(),), "general", "test"
         (png_header(40_000, 40_000), "decompression bomb"),
         (png_header(9_000, 9_000), "decompression bomb"),
         (png_header(0, 5), "image"),
-        (png(1, 1), "nothing to see"),
+        (png(1, 1), "is too small"),
         (png(4, 1000), "thinner than 1:200"),
     ],
 )
@@ -121,17 +121,17 @@ ROW: dict[str, Any] = {"question": "Which?", "responses": ["a", "b"], "preferred
     [
         ({"responses": ["a", " a "]}, "equal"),
         ({"responses": ["a", " "]}, "empty"),
-        ({"responses": ["a"]}, "list of two texts"),
-        ({"responses": "ab"}, "list of two texts"),
-        ({"responses": ["a", 3]}, "'responses' must be a text, or a list of"),
-        ({"responses": ["a", [{"type": "video", "video": "x.mp4"}]]}, "no such|holds a video"),
+        ({"responses": ["a"]}, "list of two strings"),
+        ({"responses": "ab"}, "list of two strings"),
+        ({"responses": ["a", 3]}, "'responses' must be a string, or a list of"),
+        ({"responses": ["a", [{"type": "video", "video": "x.mp4"}]]}, "no such|contains a video"),
         ({"question": [{"type": "text"}]}, "list of text, image and video parts"),
         ({"question": "Which \ufffc of \ufffc?", "images": []}, "2 places for images and 0"),
         ({"responses": ["a \ufffc", "b"]}, "1 places"),
         ({"response_images": [[]]}, "two lists"),
         ({"teacher_share": 1.5}, "from 0 to 1"),
         ({"question": " "}, "question is empty"),
-        ({"question": None}, "'question' must be a text"),
+        ({"question": None}, "'question' must be a string"),
         ({"preferred": 2}, "expected 0 or 1"),
         ({"preferred": "first"}, "expected 0 or 1"),
         ({"preferred": True}, "expected 0 or 1"),
@@ -348,7 +348,7 @@ def test_grey_of_16_bits_is_not_white() -> None:
 @pytest.mark.parametrize(("mode", "fill"), [("F", 0.5), ("I", 70_000), ("I", -1)])
 def test_numbers_of_unknown_white_are_refused(mode: str, fill: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rewardlab.data.images.FORMATS", ("TIFF",))
-    with pytest.raises(MediaError, match=rf"image: its pixels \(mode {mode}\) are no grey of 8 or 16 bits"):
+    with pytest.raises(MediaError, match=rf"image: its pixels \(mode {mode}\) are not 8- or 16-bit greyscale"):
         decode_image(saved(Image.new(mode, (28, 28), fill), "TIFF"))
     grey = decode_image(saved(Image.new("I", (28, 28), 51_400), "TIFF"))  # as older Pillows open a PNG
     assert grey.getpixel((0, 0)) == (200, 200, 200)

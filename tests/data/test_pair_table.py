@@ -152,7 +152,7 @@ def test_what_is_refused(pairs: list[PreferencePair], tmp_path: Path, monkeypatc
         list(PairTable(tmp_path / "set.jsonl"))
     write_parquet(pairs, tmp_path / "set.parquet")
     monkeypatch.setattr("rewardlab.data.pair_table.MOST_GROUP_BYTES", 100)
-    with pytest.raises(DataError, match="is read whole for each of its pairs"):
+    with pytest.raises(DataError, match="is read as a whole for each of its pairs"):
         PairTable(tmp_path / "set.parquet")
 
 
@@ -238,7 +238,7 @@ def test_pictures_by_their_ends() -> None:
     check_image(picture(1, "PNG")[:at] + bytes(4))  # a wrong check sum of a picture that can be decoded
     with pytest.raises(MediaError, match="not a readable image"):
         check_image(b"GIF8")
-    with pytest.raises(MediaError, match="nothing to see"):
+    with pytest.raises(MediaError, match="is too small"):
         check_image(picture(1, side=1))
 
 
@@ -291,7 +291,7 @@ def test_a_set_that_changes_or_breaks_while_it_is_read(pairs: list[PreferencePai
     table = PairTable(tmp_path / "set.jsonl")
     lines = (tmp_path / "set.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "set.jsonl").write_text("".join([lines[3], *lines[1:3], lines[0], *lines[4:]]))
-    with pytest.raises(DataError, match="row 0: is another pair than at the start"):
+    with pytest.raises(DataError, match="row 0: has changed since the start"):
         table[0]
     (tmp_path / "set.jsonl").unlink()
     with pytest.raises(DataError, match="cannot be read any more"):

@@ -160,7 +160,7 @@ def test_votes_of_other_data(run: tuple[Path, Path], tmp_path: Path) -> None:
     """Of another file, of another benchmark, or no votes at all: one sentence."""
     other = tmp_path / "other.parquet"
     write_parquet([pair("x")], other)
-    with pytest.raises(DataError, match="of another file"):
+    with pytest.raises(DataError, match="belong to another version"):
         list(read_judged(run[0], other))
     with pytest.raises(DataError, match=r"holds neither votes\.jsonl"):
         list(read_judged(tmp_path, run[1]))
@@ -236,7 +236,7 @@ def test_refused_before_and_after(run: tuple[Path, Path], tmp_path: Path) -> Non
     before = run[1].read_bytes()
     done = invoke("data", "dpo", run[0], "--data", run[1], "--out", run[1])
     assert (str(done.exception), run[1].read_bytes()) == (
-        f"{run[1]}: is there already; choose another --out, or remove it",
+        f"{run[1]}: already exists; choose another --out, or remove it",
         before,
     )
     with pytest.raises(DataError, match="no such file or folder"):
@@ -266,5 +266,5 @@ def test_votes_of_other_images(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="other images"):
         list(read_judged(out, data, images=tmp_path / "blue"))
     run_bench(replace(settings, images=tmp_path / "blue"), tmp_path / "other")
-    with pytest.raises(ConfigError, match="judged other images"):
+    with pytest.raises(ConfigError, match="judged different images"):
         against(read_run(out), read_run(tmp_path / "other"))

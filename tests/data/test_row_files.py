@@ -71,7 +71,7 @@ def test_another_separator_with_quotes(tmp_path: Path) -> None:
 
 def test_a_column_twice(tmp_path: Path) -> None:
     (tmp_path / "c.csv").write_text("question,chosen,rejected,chosen\nq,x,y,z\n")
-    with pytest.raises(DataError, match="the column 'chosen' is there twice"):
+    with pytest.raises(DataError, match="the column 'chosen' appears twice"):
         read_pairs(tmp_path / "c.csv")
 
 

@@ -166,5 +166,5 @@ def test_votes_of_another_run(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="another prompt template"):
         require_same_run(votes, data, template="xyz")
     data.write_text("{}\n{}\n")
-    with pytest.raises(DataError, match="bench the judge on this --data"):
+    with pytest.raises(DataError, match="benchmark the judge on this --data"):
         require_same_run(votes, data)

@@ -133,7 +133,7 @@ def test_names_of_the_hub(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"expected hf:OWNER/NAME"):
             HubStream.parse(wrong)
     assert open_source(str(tmp_path), ()) == tmp_path
-    with pytest.raises(ConfigError, match="fetched whole"):
+    with pytest.raises(ConfigError, match="fetches all files"):
         open_source("hf:a/b:c", ("one.json",))
 
 

@@ -44,7 +44,7 @@ def test_what_a_kill_leaves_is_no_set(tmp_path: Path) -> None:
     writer.send_signal(signal.SIGKILL)
     writer.communicate()
     for path in (tmp_path / "set", tmp_path):  # as one of several parts as well
-        with pytest.raises(DataError, match=r"/set: is not whole, for the command that writes it was cut off"):
+        with pytest.raises(DataError, match=r"/set: is incomplete, because the command that writes it was interrupted"):
             read_pairs(path)
     assert len(list(write_shards(pairs(3), tmp_path / "set", rows_per_shard=2))) == 2
     assert [pair.pair_id for pair in read_pairs(tmp_path / "set")] == ["p0", "p1", "p2"]
@@ -63,7 +63,7 @@ def test_who_takes_only_some_shards_leaves_no_set(tmp_path: Path) -> None:
         list(write_shards((pair for n, pair in enumerate(pairs(6)) if 1 / (4 - n)), tmp_path / "broken", rows_per_shard=2))
     for name in ("closed", "broken"):
         assert list((tmp_path / name).glob("part-*.parquet"))
-        with pytest.raises(DataError, match="is not whole"):
+        with pytest.raises(DataError, match="is incomplete"):
             read_pairs(tmp_path / name)
         list(write_shards(pairs(1), tmp_path / name))
         assert len(read_pairs(tmp_path / name)) == 1

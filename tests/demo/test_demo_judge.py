@@ -135,7 +135,7 @@ def test_a_package_that_is_missing() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2
     said = " ".join(done.stderr.split())
-    assert said == "error: the demo needs torch, which this installation lacks: pip install 'rewardlab[demo]'"
+    assert said == "error: the demo needs torch, which is not installed: pip install 'rewardlab[demo]'"
 
 
 class Text(HTMLParser):

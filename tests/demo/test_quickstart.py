@@ -127,7 +127,7 @@ def test_another_seed_needs_another_folder(done: tuple[Path, Path, Summary]) -> 
     folder, out, _ = done
     with pytest.raises(ConfigError, match=r"other settings \(seed\)"):
         quickstart(out, folder, 1)
-    with pytest.raises(ConfigError, match="another demonstration, which differs in seed"):
+    with pytest.raises(ConfigError, match="a demonstration that differs in seed"):
         build_pairs(out / "demo", DemoConfig.load(folder / "demo.yaml", seed=1))
     (folder / "rl.yaml").write_text(CONFIGS["rl"].replace("max_steps: 2", "max_steps: 4"))
     with pytest.raises(ConfigError, match=r"other settings \(configs\)"):

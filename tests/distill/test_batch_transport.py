@@ -207,7 +207,7 @@ def test_what_is_collected_again_is_paid_once(tmp_path: Path) -> None:
     with running(server.build()) as url:
         config = batched(f"{url}/v1", max_attempts=1)
         for _ in range(2):
-            with pytest.raises(EndpointError, match="answers what was not asked"):
+            with pytest.raises(EndpointError, match="answered unknown requests"):
                 distill(PAIRS[:20], config, tmp_path)
             assert all(call["failures"] == 0 and call["finish"] is None for call in calls_of(tmp_path / "journal.sqlite"))
         statistics = distill(PAIRS[:20], config, tmp_path)

@@ -116,7 +116,7 @@ def test_what_is_paid() -> None:
 def test_an_answer_without_usage() -> None:
     """No budget can be kept by it; without a budget, and of a failure, it is none that matters."""
     nothing = Completion("yes", FinishReason.STOP)
-    with pytest.raises(EndpointError, match=r"^the endpoint's answers report no usage.*leave the budget out$"):
+    with pytest.raises(EndpointError, match=r"^the endpoint's answers report no usage.*leave out the budget$"):
         guard(tokens=1000).pay(nothing)
     guard().pay(nothing)
     failed = guard(tokens=1000)

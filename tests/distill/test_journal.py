@@ -167,7 +167,7 @@ def test_one_process_writes_at_a_time(path: Path) -> None:
 def test_what_is_no_journal(tmp_path: Path) -> None:
     """A sentence with the path and the cure."""
     (tmp_path / "text.sqlite").write_text("not a database, but long enough to look like one\n" * 20)
-    with pytest.raises(DataError, match=r"not a journal of a distillation.*restore it or start anew"):
+    with pytest.raises(DataError, match=r"not a journal of a distillation.*restore it or start over"):
         Journal(tmp_path / "text.sqlite", IDENTITY)
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="choose a writable --out"):

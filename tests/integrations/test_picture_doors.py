@@ -243,5 +243,5 @@ def test_what_cannot_be_shown_is_refused(send: Callable[[str, Any], None], url: 
     cut = Image.open(io.BytesIO(file.getvalue()[:2000]))
     with pytest.raises(MediaError, match="not a readable image"):
         send(url, cut)
-    with pytest.raises(MediaError, match="no grey of 8 or 16 bits"):
+    with pytest.raises(MediaError, match="not 8- or 16-bit greyscale"):
         send(url, Image.fromarray(np.full((8, 8), 1e6, dtype=np.float32)))

@@ -128,9 +128,9 @@ def by_easyr1(url: str, question: str, images: list[Any] | None) -> list[float]:
 def test_a_mark_without_its_image_is_refused(url: str, adapter: Any, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By each adapter, as the server refuses it in a label; with its image it is judged."""
     monkeypatch.setenv("REWARDLAB_URL", url)
-    with pytest.raises(DataError, match="place for an image"):
+    with pytest.raises(DataError, match="placeholder for an image"):
         labeled_sample(f"{mark}{SEE}", "a")
-    with pytest.raises(DataError, match=r"1 place\(s\) for images .* 0 images"):
+    with pytest.raises(DataError, match=r"1 placeholder\(s\) for images .* 0 images"):
         adapter(url, f"{mark}{SEE}", None)
     assert adapter(url, f"{mark}{SEE}", [DATA_URL]) == [-1, 1, 0]
 

@@ -98,7 +98,7 @@ def test_trl_leaves_it_out_or_the_run_ends(url: str, tiny_checkpoint: Path, tmp_
     assert advantages[2] == 0
     assert advantages[1] == advantages[3] > 0 > advantages[0]
     assert sum(advantages) == pytest.approx(0, abs=1e-3)
-    with pytest.raises(EndpointError, match="would pay each 0 beside its other reward functions"):
+    with pytest.raises(EndpointError, match="would count each as 0 next to its other reward functions"):
         trl_advantages(name, tiny_checkpoint, tmp_path, [judge_reward(url), same_format])
 
 

@@ -75,7 +75,7 @@ def test_pairs_without_a_label_are_counted(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="1 pairs without"):
         write_verl_rows([unknown], tmp_path / "b.parquet", TEMPLATE, both_orders=False)
     assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
-    with pytest.raises(DataError, match="nobody labelled"):
+    with pytest.raises(DataError, match="on an unlabelled pair"):
         verl_row(unknown, Order.GIVEN, TEMPLATE)
 
 

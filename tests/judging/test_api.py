@@ -176,7 +176,7 @@ def test_urls_are_fetched_only_where_allowed() -> None:
 
     with running(Starlette(routes=[Route("/{path:path}", image)])) as url:
         answer = ANSWERS["first"]
-        with pytest.raises(MediaError, match=r"is not fetched; allow it by allow_urls=\['http://127.0.0.1:\d+/set/'\]"):
+        with pytest.raises(MediaError, match=r"is not fetched; allow it with allow_urls=\['http://127.0.0.1:\d+/set/'\]"):
             scripted(answer).compare(QUESTION, ["a", "b"], images=[f"{url}/set/a.png"])
         engine = scripted(answer).engine
         judge = SyncJudge(engine, rewardlab_urls(f"{url}/set/"))
@@ -195,13 +195,13 @@ def rewardlab_urls(*beginnings: str) -> Any:
 
 
 BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"responses": ["a"]}, DataError, "list of two texts"),
-    ({"responses": "ab"}, DataError, "list of two texts"),
+    ({"responses": ["a"]}, DataError, "list of two strings"),
+    ({"responses": "ab"}, DataError, "list of two strings"),
     ({"responses": ["a", "a"]}, DataError, "are equal"),
     ({"responses": ["a", " "]}, DataError, "a response is empty"),
-    ({"responses": ["a", 3]}, DataError, "must be a text"),
+    ({"responses": ["a", 3]}, DataError, "must be a string"),
     ({"question": " "}, DataError, "the question is empty"),
-    ({"question": None}, DataError, "must be a text"),
+    ({"question": None}, DataError, "must be a string"),
     ({"images": [3]}, MediaError, "expected a path, encoded bytes, a PIL image"),
     ({"images": [b"no image"]}, MediaError, "not a readable image"),
     ({"images": ["none.png"]}, MediaError, "none.png: cannot be read"),
@@ -443,7 +443,7 @@ def test_a_judge_is_given_by_its_name(tmp_path: Path) -> None:
     """Not by an object: a sentence."""
     (tmp_path / "pairs.jsonl").write_text('{"pair_id": "p", "question": "Which?", "responses": ["a", "b"], "preferred": 0}')
     for judge in (scripted(ANSWERS["first"]), None, Path("runs/rl/final")):
-        with pytest.raises(ConfigError, match="is no name of a judge; give its name"):
+        with pytest.raises(ConfigError, match="is not a judge's spec; give it"):
             rewardlab.open_judge(judge)  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match="is no name of a judge; give its name"):
+        with pytest.raises(ConfigError, match="is not a judge's spec; give it"):
             rewardlab.benchmark("pairs", data=tmp_path / "pairs.jsonl", judge=judge, out=tmp_path / "out")  # type: ignore[arg-type]

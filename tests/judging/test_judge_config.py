@@ -106,7 +106,7 @@ def test_a_judge_in_yaml(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_without_an_effect_is_refused(judge: str, key: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=f"{key} would have no effect on this judge; leave out"):
+    with pytest.raises(ConfigError, match=f"{key} would have no effect on this judge; leave these out"):
         open_model_judge(judge, **{key: value})
 
 

@@ -94,20 +94,20 @@ def test_a_failing_member_is_counted_and_no_coin(urls: dict[str, str]) -> None:
     assert (even.outcome, even.share_0) == (Outcome.TIE, 0.5)
     with pytest.raises(EndpointError, match=r"no vote was answered: .*too small"):
         rewardlab.open_judge(f"panel:{urls['down']},").compare(QUESTION, ["1", "2"])
-    with pytest.raises(EndpointError, match="no `rewardlab serve` answers"):
+    with pytest.raises(EndpointError, match="no response from a `rewardlab serve`"):
         rewardlab.open_judge(f"panel:{urls['greater']},http://127.0.0.1:9").check()
 
 
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("panel:,", "a panel needs a member"),
+        ("panel:,", "a panel needs members"),
         ("panel:{greater},{greater}", "named twice"),
         ("panel:{greater},{greater}/", "named twice"),
         ("panel:{greater},{greater}/v1", "named twice"),
         ("panel:openai:m@{greater}/v1,openai:m@{greater}/v1/", "named twice"),
         ("panel:demo,hf:{demo}", "named twice"),
-        ("panel:{greater};pool:{first}", "no panels"),
+        ("panel:{greater};pool:{first}", "not panels"),
         ("panel:{greater},baseline:first", "unknown judge"),
         ("verify:panel:{greater}", "unknown judge"),
     ],

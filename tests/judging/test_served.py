@@ -88,7 +88,7 @@ def test_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     with judge_servers("greater", keys=[Key.of("secret")]) as [address]:
         monkeypatch.delenv("REWARDLAB_API_KEY", raising=False)
         judge = rewardlab.open_judge(address)
-        with pytest.raises(EndpointError, match="the key is refused; set REWARDLAB_API_KEY"):
+        with pytest.raises(EndpointError, match="the key was refused; set REWARDLAB_API_KEY"):
             judge.check()
         with pytest.raises(EndpointError, match="HTTP 401"):
             judge.compare(QUESTION, ["1", "2"])
@@ -113,7 +113,7 @@ def test_a_pair_that_fails_says_why(url: str) -> None:
     assert bad.votes[0].error.startswith("HTTP 422: question: ")
     with pytest.raises(EndpointError, match="no vote was answered: HTTP 422: votes"):
         rewardlab.open_judge(url).compare(QUESTION, ["1", "2"], votes=65)
-    with pytest.raises(DataError, match="images within its responses"):
+    with pytest.raises(DataError, match="images in its responses"):
         rewardlab.open_judge(url).compare_many([replace(PAIRS[0], responses=("\ufffc", "b"), response_images=((png(),), ()))])
 
 
@@ -181,7 +181,7 @@ def test_a_busy_server_is_waited_for() -> None:
     with running(answers(429)) as address:
         assert "HTTP 429: busy" in ServedJudge(address, deadline_s=0.5).compare(PAIRS[0]).votes[0].completion.error
     nobody = ServedJudge("http://127.0.0.1:9", deadline_s=0.5)
-    with pytest.raises(EndpointError, match="no `rewardlab serve` answers"):
+    with pytest.raises(EndpointError, match="no response from a `rewardlab serve`"):
         nobody.check()
     assert "no connection" in nobody.compare(PAIRS[0]).votes[0].completion.error
     with running(answers(votes())) as address, pytest.raises(EndpointError, match="openai:MODEL@URL"):
@@ -209,9 +209,9 @@ def test_commands_take_it(url: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["http://h:x", "http://[::1", "https://127.0.0.1:99999", "http://", "http://h?a"])
 def test_what_is_no_address(url: str) -> None:
     """A sentence, also as the address of an endpoint."""
-    with pytest.raises(ConfigError, match=r"is no address; expected http://HOST:PORT"):
+    with pytest.raises(ConfigError, match=r"not an address; expected http://HOST:PORT"):
         ServedJudge(url)
-    with pytest.raises(ConfigError, match=r"is no address|openai:MODEL@URL"):
+    with pytest.raises(ConfigError, match=r"not an address|openai:MODEL@URL"):
         open_model_judge(f"openai:m@{url}")
 
 

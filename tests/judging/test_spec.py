@@ -90,13 +90,13 @@ def test_what_no_engine_answers_for_is_taken_where_it_can_be() -> None:
     for text in ("baseline:longest", "replay:x", "rm:x", "http://a", "panel:hf:x,hf:y", "pool:hf:x,hf:y"):
         with pytest.raises(ConfigError, match="unknown judge"):
             JudgeSpec.parse(text)
-    with pytest.raises(ConfigError, match="tells no probabilities"):
+    with pytest.raises(ConfigError, match="gives no verdict probabilities"):
         JudgeSpec.parse("prob:openai:m@http://a")
 
 
 @pytest.mark.parametrize("number", ["", "x", "0", "-1", "inf", "nan"])
 def test_a_temperature_is_a_positive_number(number: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no temperature; expected a positive number, as in prob@1:PATH"):
+    with pytest.raises(ConfigError, match=r"is not a temperature; expected a positive number, as in prob@1:PATH"):
         JudgeSpec.parse(f"prob@{number}:runs/rl/final")
 
 

@@ -85,5 +85,5 @@ def test_what_is_sent_otherwise(adapted: Any) -> None:
     assert "_iter_named_params" not in vars(plain)
     sharded, _ = generation_of(adapted)
     sharded._dist.fsdp_version = 2
-    with pytest.raises(ConfigError, match="which FSDP leaves in parts"):
+    with pytest.raises(ConfigError, match="which FSDP keeps sharded"):
         send_merged_copies(sharded)

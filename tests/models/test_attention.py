@@ -44,5 +44,5 @@ def test_with_flash_attention(
             choose_attention(chosen, QWEN, in_16_bits=False)
     else:
         monkeypatch.setattr(attention, "find_spec", lambda name: name)
-        with pytest.raises(ConfigError, match=r"flash_attention_3 needs a CUDA card of compute capability 9\.0"):
+        with pytest.raises(ConfigError, match=r"flash_attention_3 needs a GPU of compute capability 9\.0"):
             check_attention("flash_attention_3")

@@ -117,7 +117,7 @@ def test_words_of_ones_own_are_in_the_card(tmp_path: Path) -> None:
         template_for(checkpoint, f"think_answer:{tmp_path / 'elsewhere.txt'}")
     words.write_text(OWN + " Quickly.")
     assert template_for(checkpoint, None) == template
-    with pytest.raises(CheckpointError, match="ask with the template it was trained on"):
+    with pytest.raises(CheckpointError, match="use the template it was trained with"):
         template_for(checkpoint, template.name)
 
 
@@ -132,7 +132,7 @@ def test_a_card_that_only_names_a_file(tmp_path: Path) -> None:
     load_template.cache_clear()
     assert template_for(checkpoint, f"think_answer:{moved}").hash == template.hash
     for requested in (None, template.name):
-        with pytest.raises(CheckpointError, match=r"words of your own.*not here; give the file: template=FORMAT:FILE"):
+        with pytest.raises(CheckpointError, match=r"a custom template.*not here; give the file: template=FORMAT:FILE"):
             template_for(checkpoint, requested)
     for text, message in ((OWN.replace("{first}", ""), "cannot be used.*first"), (OWN + "!", "now has hash")):
         (checkpoint / CARD).write_text(json.dumps(card | {"template_text": text}))
@@ -147,7 +147,7 @@ def test_a_checkpoint_brings_no_code_along(tmp_path: Path) -> None:
     checkpoint, words, template = own_checkpoint(tmp_path, str(reader))
     words.unlink()
     load_template.cache_clear()
-    with pytest.raises(CheckpointError, match=r"no checkpoint contains; name it: template=.*mine\.py"):
+    with pytest.raises(CheckpointError, match=r"which checkpoints do not contain; name it: template=.*mine\.py"):
         template_for(checkpoint, None)
     assert template_for(checkpoint, template.name) == template
 

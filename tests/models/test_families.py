@@ -136,7 +136,7 @@ def test_one_pixel_budget(tiny_checkpoint: Path, tmp_path: Path) -> None:
 
 
 def test_no_budget_where_all_images_are_one_size(checkpoint_of: Callable[[str], Path]) -> None:
-    with pytest.raises(ConfigError, match="shows every image at"):
+    with pytest.raises(ConfigError, match="resizes every image to"):
         set_pixels(load_processor(str(checkpoint_of("gemma3"))), PixelConfig())
 
 

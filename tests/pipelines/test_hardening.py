@@ -112,7 +112,7 @@ def test_a_round(demo_pairs: Any, tmp_path: Path) -> None:
         (("sft_config=tiny/sft", "sft_keys=[template=r1_reward]"), "so give both the same"),
         (("sft_config=tiny/sft", "sft_keys=[nonsense=1]"), "nonsense"),
         (("max_tokens=0",), "max_tokens"),
-        (("launcher=no_such_program",), "there is no program"),
+        (("launcher=no_such_program",), "cannot find the program"),
         (("held_out={pairs}",), "holds the pairs of data"),
         (("held_out={open}",), "1 of 6 pairs have no label"),
         (("held_out={twice}",), "share a pair_id"),

@@ -182,7 +182,7 @@ def test_lines_that_are_none(run: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("launcher", "message"),
-    [("accelerate 'launch", "cannot be read"), ("no_such_program --n 2", "there is no program no_such")],
+    [("accelerate 'launch", "cannot be read"), ("no_such_program --n 2", "cannot find the program no_such")],
 )
 def test_launchers_that_are_none(launcher: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -232,5 +232,5 @@ def test_stages_that_are_none_of_a_round(stages: dict[str, Any], message: str) -
 
 
 def test_stages_that_need_each_other(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="stages a, b need each other"):
+    with pytest.raises(ConfigError, match="stages a, b form a cycle"):
         Pipeline(tmp_path, {}).run(stages_in(tmp_path, a__b="", b__a=""))

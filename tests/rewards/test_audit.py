@@ -254,7 +254,7 @@ def test_the_samples_of_an_rl_run(tmp_path: Path) -> None:
 
 
 BAD = [
-    (row(response=None), "'response' must be a text"),
+    (row(response=None), "'response' must be a string"),
     (row(domain=" "), "'domain' is empty"),
     (row(reward="high"), "expected a finite number"),
     (row(reward=float("nan")), "expected a finite number"),

@@ -114,7 +114,7 @@ def test_threshold() -> None:
         for right in range(num + 1):
             assert chance_of_at_least(right, num, guess) == pytest.approx(binom.sf(right - 1, num, guess), abs=1e-12)
         assert least_correct_or_raise(num, alpha, guess) == binom.isf(alpha, num, guess) + 1
-    with pytest.raises(ValueError, match="draw more"):
+    with pytest.raises(ValueError, match="take more samples"):
         least_correct_or_raise(5, 0.025)
 
 

@@ -153,7 +153,7 @@ def test_nobody_needs_to_answer_what_is_kept(data: Path, tmp_path: Path) -> None
         first = bench(url, data, tmp_path / "a")
     again = bench(url, data, tmp_path / "b")
     assert (again.scores, again.cached_votes) == (first.scores, ALL)
-    with pytest.raises(EndpointError, match=r"no OpenAI-compatible endpoint answers.*is the server running"):
+    with pytest.raises(EndpointError, match=r"no response from an OpenAI-compatible endpoint.*is the server running"):
         bench(url, data, tmp_path / "c", seed=1)
     sampler = open_sampler(f"m@{url}", EngineOptions(QueryConfig.model_validate({"cache": tmp_path / "none"})))
     sampler.check()
@@ -164,7 +164,7 @@ def test_nobody_needs_to_answer_what_is_kept(data: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize("judge", ["demo", "http://127.0.0.1:9", "panel:demo,http://127.0.0.1:9", "baseline:first"])
 def test_only_draws_of_their_own_are_kept(judge: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sentence for who asks for it; what the environment names concerns endpoints alone."""
-    with pytest.raises(ConfigError, match=r"cache would have no effect on this judge; leave out"):
+    with pytest.raises(ConfigError, match=r"cache would have no effect on this judge; leave these out"):
         run_bench(bench_settings("pairs", data, judge, cache=tmp_path / "cache"), tmp_path / "out")
     monkeypatch.setenv("REWARDLAB_CACHE", str(tmp_path / "cache"))
     if judge == "baseline:first":

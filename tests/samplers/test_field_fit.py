@@ -178,7 +178,7 @@ def test_a_suite_says_how_each_is_asked(pairs_file: Path, tmp_path: Path) -> Non
     [
         ({"body": {"temperature": 0.3}}, "body: sets temperature, which temperature sets"),
         ({"body": {"max_tokens": None}}, "body: sets max_tokens, which max_tokens sets"),
-        ({"body": {"stream": True}}, "answers are read whole"),
+        ({"body": {"stream": True}}, "answers are read as a whole"),
         ({"max_tokens_field": "limit"}, "should be 'auto', 'max_tokens' or 'max_completion_tokens'"),
         ({"concurrency": 0}, "concurrency: .* greater than or equal to 1"),
     ],

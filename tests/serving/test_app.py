@@ -121,7 +121,7 @@ def test_images_as_data_urls_and_uploads(client: httpx.Client) -> None:
         ({"images": ["upload:nothing"]}, "send it again"),
         ({"images": ["data:image/png;base64,AAAA"]}, "not a readable image"),
         ({"images": ["data:image/png;base64,@"]}, "base64"),
-        ({"images": ["data:image/png;base64," + base64.b64encode(png((1, 1))).decode()]}, "nothing to see"),
+        ({"images": ["data:image/png;base64," + base64.b64encode(png((1, 1))).decode()]}, "is too small"),
     ],
 )
 def test_bad_requests(client: httpx.Client, change: dict[str, Any], said: str) -> None:

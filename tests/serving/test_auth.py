@@ -68,9 +68,9 @@ def test_keys_are_read(tmp_path: Path) -> None:
         ("alpha size=3 age=4", "unknown limit 'age'"),
         ("alpha weight=1=2", "could not convert string to float: '1=2'"),
         ("alpha weight", "could not convert string to float: ''"),
-        ("alpha weight=1 weight=2", "'weight' is there twice"),
-        ("alpha name=", "'' is no name: letters, digits, '.', '_' and '-', at most 64"),
-        (f"alpha name={'n' * 65}", f"'{'n' * 65}' is no name: letters, digits, '.', '_' and '-', at most 64"),
+        ("alpha weight=1 weight=2", "'weight' appears twice"),
+        ("alpha name=", "'' is not a valid name: letters, digits, '.', '_' and '-', at most 64"),
+        (f"alpha name={'n' * 65}", f"'{'n' * 65}' is not a valid name: letters, digits, '.', '_' and '-', at most 64"),
     ],
 )
 def test_a_bad_line_is_refused(tmp_path: Path, line: str, sentence: str) -> None:
@@ -84,7 +84,7 @@ def test_a_bad_line_is_refused(tmp_path: Path, line: str, sentence: str) -> None
 
 def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:
     for text in ("", "# nothing\n"):
-        with pytest.raises(ConfigError, match="holds no key; leave the option out to let everybody ask"):
+        with pytest.raises(ConfigError, match="holds no key; leave out the option to serve everybody"):
             keys_of(tmp_path, text)
     with pytest.raises(ConfigError, match=r"--keys .*none: cannot be read \("):
         read_keys(tmp_path / "none")

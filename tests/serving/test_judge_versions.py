@@ -196,7 +196,7 @@ def test_judges_of_another_kind_are_refused() -> None:
     for spec in ("vllm:red", "openai:red@http://localhost:1/v1"):
         with pytest.raises(ConfigError, match="cannot replace one of hf"):
             refuse_another_engine(spec, red)
-    with pytest.raises(ConfigError, match="two scales"):
+    with pytest.raises(ConfigError, match="different scales"):
         refuse_another_kind(ProbabilityJudge(red.sampler, PLAIN, judge="hf:red"), red)
 
 

@@ -442,7 +442,7 @@ def test_trouble_in_words(chromium: Any) -> None:
     """An endpoint elsewhere is not started again by this server; what the server says of itself stands."""
     script = """async address => {
         const { setJudge, trouble } = await import(address);
-        const engine = { status: "enginefailed", message: "EndpointError: it ended; the engine is started again." };
+        const engine = { status: "enginefailed", message: "EndpointError: it ended; the engine is being restarted." };
         const own = trouble(engine);
         setJudge("openai:a@http://b/v1");
         return [own, trouble(engine), trouble({ status: "enginefailed", message: "The server is shutting down; ask again." }),

@@ -288,7 +288,7 @@ def test_what_cannot_be_done_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
         await busy
         await late
 
-    queue, more = run_timed(monkeypatch, engine, body), "give it more time, or come later"
+    queue, more = run_timed(monkeypatch, engine, body), "allow more time, or retry later"
     assert told == {
         "first": "at 2.00",
         "short": f"the judge would need 2.0 s and has 1.0 s: {more}",
@@ -318,7 +318,7 @@ def test_threads_share_the_calls_before_and_not_ones_own(monkeypatch: pytest.Mon
         await asyncio.gather(*tasks)
 
     run_timed(monkeypatch, TimedEngine(lambda num: 2.0), body, num_threads=2, max_sequences=8)
-    assert told == ["the judge would need 5.5 s and has 5.4 s: give it more time, or come later", "at 8.00"]
+    assert told == ["the judge would need 5.5 s and has 5.4 s: allow more time, or retry later", "at 8.00"]
 
 
 def test_a_tenant_has_a_moment_for_its_next_job(monkeypatch: pytest.MonkeyPatch) -> None:

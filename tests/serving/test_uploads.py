@@ -155,7 +155,7 @@ def test_where_references_lead(tmp_path: Path) -> None:
     assert refusal(lambda: media.image("data:,x")) == "image 0: expected an image as a data URL: data:image/png;base64,..."
     assert refusal(lambda: folder.image(f"media:{long}")) == refusal(lambda: folder.plain(b"no image", "image 0"))
     assert refusal(lambda: folder.image(f"media:{long}x")) == (
-        f"image 0: media:{long[:80]} is no file of the server's folder of at most 20,000,000 bytes"
+        f"image 0: media:{long[:80]} is not a file of at most 20,000,000 bytes in the media folder"
     )
     assert refusal(lambda: folder.image(f"media:\0{long}")) == f"image 0: media:{chr(0) + long[:79]!r} cannot be read"
     assert refusal(lambda: media.image("https://127.0.0.1:1/a")).startswith("image 0: cannot be fetched (")
@@ -193,7 +193,7 @@ def test_uploads_are_checked(tmp_path: Path) -> None:
     assert refusal(lambda: small.upload(video, video=True)).startswith("upload: ")
     assert refusal(lambda: small.frames(video, 1, "here")).startswith("here: ")
     assert "more than 100" in refusal(lambda: small.upload(png((20, 20))))
-    gone = ": nobody waits for it any more"
+    gone = ": cancelled, because no client is waiting for it"
     assert refusal(lambda: media.upload(video, video=True, is_stopped=lambda: True)) == f"upload{gone}"
     assert refusal(lambda: media.frames(video, 1, "here", is_stopped=lambda: True)) == f"here{gone}"
 

@@ -183,7 +183,7 @@ def test_a_server_that_begins_anew_draws_again(sampler: AheadSampler) -> None:
     [
         (
             {"engine": {"ahead": 1}, "advantage": "grpo", "group_size": 2, "dynamic_sampling": "refill"},
-            "chooses prompts by what was drawn",
+            "chooses prompts by earlier rollouts",
         ),
         ({"engine": {"ahead": 3}}, "less than or equal to 2"),
     ],

@@ -110,7 +110,7 @@ def test_a_fit_may_take_smaller_steps(monkeypatch: pytest.MonkeyPatch) -> None:
             fit_config(value_pretrain_batch_size=wrong, **sizes)
     monkeypatch.setenv("WORLD_SIZE", "4")
     assert critic_config(fit_config(value_pretrain_batch_size=8, **sizes)).micro_batch_size == 2
-    with pytest.raises(ConfigError, match="2 rollouts a step are those of all processes, and 4 do not divide them"):
+    with pytest.raises(ConfigError, match=r"2 rollouts per step \(over all processes\) are not divisible by 4 processes"):
         critic_config(fit_config(value_pretrain_batch_size=2, **sizes))
 
 

@@ -141,7 +141,7 @@ def test_votes_on_other_pairs_teach_no_verification(demo_pairs: Any, tiny_checkp
 def test_votes_are_not_verified_by_one_token(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Of a template that asks for the verdict alone one token is learnt, of verifications, too."""
     config = SFTConfig(model=str(tiny_checkpoint), template="verdict", learning_rate=1e-3, batch_size=1, micro_batch_size=1)
-    with pytest.raises(ConfigError, match="asks for the verdict alone, of which one token is learnt"):
+    with pytest.raises(ConfigError, match="asks for the verdict alone, so only one token is trained"):
         train_sft(demo_pairs[0][:2], config, tmp_path / "sft", votes=tmp_path / "votes.jsonl")
     assert not (tmp_path / "sft").exists()
 
@@ -276,7 +276,7 @@ def test_cold_start_dialogues(demo_pairs: Any, tmp_path: Path) -> None:
         ([(2, "given", "first")], "kept judgment"),
         ([(0, "given", "first"), (1, "given", "second")], "all 2 votes that can be verified are right"),
         ([(0, "given", "second")], "all 1 votes that can be verified are wrong"),
-        ([(3, "given", "first")], "name the votes of this --data"),
+        ([(3, "given", "first")], "give the votes on this --data"),
     ],
 )
 def test_votes_that_teach_no_verification(

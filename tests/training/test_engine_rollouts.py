@@ -145,12 +145,12 @@ def test_a_chat_in_words_and_images() -> None:
     ("change", "said"),
     [
         ({"importance_cap": None}, "importance_cap"),
-        ({"lora": {"r": 2}}, "is given all weights"),
-        ({"engine": {"kind": "colocate"}, "lora": {"quantize": "nf4"}}, "lora.quantize leaves none"),
+        ({"lora": {"r": 2}}, "needs all weights"),
+        ({"engine": {"kind": "colocate"}, "lora": {"quantize": "nf4"}}, "lora.quantize does not keep"),
         ({"engine": {"kind": "colocate"}, "health": {"policy": "roll_back"}}, "cannot be started twice"),
         ({"engine": {"kind": "server"}}, "needs base_url"),
         ({"engine": {"kind": "colocate"}, "advantage": "gae"}, "the critic's weights"),
-        ({"advantage": "gae", "self_verify": True}, "an engine is asked in words"),
+        ({"advantage": "gae", "self_verify": True}, "an engine takes text"),
     ],
 )
 def test_what_goes_with_no_engine(change: dict[str, Any], said: str) -> None:
@@ -163,11 +163,11 @@ def test_where_an_engine_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"pip install 'rewardlab\[vllm\]'"):
         check_engine(EngineConfig(kind="colocate"))
     monkeypatch.setenv("REWARDLAB_VLLM", "no-such-program")
-    with pytest.raises(ConfigError, match="no vllm program is found"):
+    with pytest.raises(ConfigError, match="no vllm program found"):
         check_engine(EngineConfig())
     monkeypatch.setenv("REWARDLAB_VLLM", "true")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    with pytest.raises(ConfigError, match=r"name cards that no process has in engine.devices"):
+    with pytest.raises(ConfigError, match=r"set engine.devices to GPUs without a training process"):
         check_engine(EngineConfig())
     assert with_context_length(EngineConfig(args="--dtype half"), 4096).args == "--max-model-len 4096 --dtype half"
     for config in (EngineConfig(devices="7"), EngineConfig(args="--gpu-memory-utilization 0.3")):

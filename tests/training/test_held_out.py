@@ -132,7 +132,7 @@ def test_longest_answers() -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"data": "a", "fraction": 0.1}, "leave fraction out"),
+        ({"data": "a", "fraction": 0.1}, "set fraction or data, not both"),
         ({"fraction": 1.0}, "less than 1"),
         ({"eval_steps": 3}, "Extra inputs"),
     ],

@@ -115,7 +115,7 @@ def test_another_attention_of_auto_is_said(tmp_path: Path, capsys: pytest.Captur
 def test_the_file_of_another_program(tmp_path: Path) -> None:
     for text in ("[]", '{"config": 1, "data": ""}', '{"config": {}}', "{torn"):
         (tmp_path / "run.json").write_text(text)
-        with pytest.raises(ConfigError, match=r"run.json: not a training run's; use another --out"):
+        with pytest.raises(ConfigError, match=r"run.json: does not belong to a training run; use another --out"):
             open_run(tmp_path, config(), data="d")
         assert (tmp_path / "run.json").read_text() == text
 

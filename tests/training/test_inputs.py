@@ -40,7 +40,7 @@ def test_pairs_of_a_file(demo_pairs: Any, tmp_path: Path) -> None:
 def test_two_pairs_of_one_id_are_refused(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Their rollouts would be one group, and have one baseline."""
     pairs = [demo_pairs[0][0], replace(demo_pairs[0][1], pair_id=demo_pairs[0][0].pair_id)]
-    with pytest.raises(DataError, match="is there twice; every pair needs its own"):
+    with pytest.raises(DataError, match="appears twice; every pair needs its own"):
         rewardlab.train_rl(pairs, "rl/grpo", tmp_path / "rl", model=str(tiny_checkpoint), template="plain")
     assert not (tmp_path / "rl").exists()
 

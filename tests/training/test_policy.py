@@ -82,7 +82,7 @@ def test_the_judge_has_other_luck_at_each_step() -> None:
 def test_no_vllm_in_every_process() -> None:
     """Each would take nine tenths of a card that is there to train; the sentence says what to do in its place."""
     for judge in ("vllm:runs/rl/final", "prob:vllm:runs/rl/final"):
-        with pytest.raises(ConfigError, match=r"no room to train; serve it .*openai:runs/rl/final@http"):
+        with pytest.raises(ConfigError, match=r"too little to train; serve it .*openai:runs/rl/final@http"):
             policy_module.open_reward(PolicyConfig(judge=judge), [])
 
 
@@ -358,7 +358,7 @@ def test_the_truth_of_a_worked_response() -> None:
     assert verified.check([worked])["verifier"] == 1
     assert verified([worked], ["<think>x</think>\\boxed{7}"], [("7",)], 0)[0] == [1.0]
     prose = replace(worked, responses=("There are several of them.", "8"))
-    with pytest.raises(DataError, match=r"does not accept as an answer to itself.*boxed"):
+    with pytest.raises(DataError, match=r"of its own category does not accept.*boxed"):
         verified.check([prose])
 
 
@@ -409,7 +409,7 @@ def test_several_judges_pay_the_least() -> None:
     assert metrics["judge/unreadable_frac"].value == pytest.approx(1 / 9)  # of three comparisons by each of three
     assert metrics["judge/spread"].value == pytest.approx((0.05 + 0.2) / 2, abs=1e-3)
     assert "reward/win_rate" not in metrics  # the first one's alone
-    with pytest.raises(ValueError, match="on one scale"):
+    with pytest.raises(ValueError, match="share one scale"):
         LeastReward([rewards[0], PairwiseReward(judges[1], phi="logit")])  # type: ignore[arg-type]
 
 

@@ -156,7 +156,7 @@ def test_resume(
 
 
 def test_labels_of_other_pairs(tiny_checkpoint: Path, demo_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="of other pairs"):
+    with pytest.raises(DataError, match="belong to other pairs"):
         train_prm(demo_pairs[0][8:], labelled, config_for(tiny_checkpoint), tmp_path)
 
 
@@ -293,5 +293,5 @@ def test_what_cannot_pay(demo_pairs: Any, tiny_checkpoint: Path, prm: Path, tmp_
         load(changed)
     (changed / CARD).write_text(json.dumps(card))
     tokenizer.add_tokens(["another"])
-    with pytest.raises(CheckpointError, match="another tokenizer"):
+    with pytest.raises(CheckpointError, match="its tokenizer differs"):
         load(changed)

@@ -64,6 +64,6 @@ def test_the_others_end_with_a_sentence(tmp_path: Path) -> None:
             raise RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:1: Connection reset by peer. GLHF!")
 
     config = SFTConfig.model_validate({"model": "none"})
-    with pytest.raises(RewardlabError, match="another process of this run has ended") as caught:
+    with pytest.raises(RewardlabError, match="another process of this run has died") as caught:
         run_steps(Trainer(), config, tmp_path, None)
     assert "GLHF" not in str(caught.value)

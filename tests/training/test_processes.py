@@ -132,7 +132,7 @@ def test_zero_is_as_one_process(tiny_checkpoint: Path, alone: Path, tmp_path: Pa
 def test_several_cards_want_a_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Trainer would split each batch over them by rows, its images anyhow."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
-    with pytest.raises(ConfigError, match=r"8 GPUs are here without a launcher: .*CUDA_VISIBLE_DEVICES=0 on one"):
+    with pytest.raises(ConfigError, match=r"8 GPUs found, but no launcher: .*CUDA_VISIBLE_DEVICES=0 on one"):
         common_arguments(SFTConfig(), tmp_path)
 
 

@@ -68,7 +68,7 @@ def test_without_them_the_rate_is_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"warmup_steps": 5, "warmup_ratio": 0.1}, "both say how long the rate rises; keep one"),
+        ({"warmup_steps": 5, "warmup_ratio": 0.1}, "both set the length of the warm-up; keep one"),
         ({"lr_scheduler": "constant", "warmup_ratio": 0.1}, "constant_with_warmup"),
         ({"warmup_ratio": 3}, "less than 1"),
         ({"min_lr_ratio": 1}, "less than 1"),

@@ -256,7 +256,7 @@ def test_what_was_seen_before_a_kill_counts(tiny_checkpoint: Path, tmp_path: Pat
 
 
 def test_trackers_are_there_before_a_run_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match=r"tensorbord is no tracker; there are none, tensorboard, wandb, trackio"):
+    with pytest.raises(ValueError, match=r"tensorbord is not a tracker; expected none, tensorboard, wandb, trackio"):
         RLConfig(report_to="tensorbord")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install wandb trackio, or report_to: none"):

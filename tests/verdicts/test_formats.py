@@ -431,7 +431,7 @@ def test_a_choice_goes_with_its_status(made: str, tmp_path: Path) -> None:
     """A reader of another's that says otherwise is an error, not a vote."""
     code = f"from rewardlab.types import Choice, Verdict, VerdictStatus\ndef read_verdict(text): return Verdict({made})"
     (tmp_path / "made.py").write_text(code)
-    with pytest.raises(ConfigError, match=r"a choice goes with status OK, and only with it$"):
+    with pytest.raises(ConfigError, match=r"a choice requires status OK, and vice versa$"):
         parse_verdict("any", str(tmp_path / "made.py"))
 
 

@@ -54,7 +54,7 @@ def _row(number: int, fields: Mapping[str, Any], where: str) -> tuple[Row, str]:
     try:
         medium, texts = fields.get("image") or fields["video"], (fields["prompt"], fields["chosen"], fields["rejected"])
         if not all(isinstance(text, str) for text in (medium, *texts)):
-            raise TypeError("one of them is no text")
+            raise TypeError("one of them is not a string")
         row_id = str(fields["id"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(

@@ -71,7 +71,7 @@ def _row(number: int, fields: Any, data: Path) -> tuple[Row, Any]:
         group = sub_category({"ID": row_id, "Meta": {"Category": fields["Category"]}})
         inside = isinstance(image, Mapping) and isinstance(image.get("bytes"), bytes)
         if not all(isinstance(text, str) for text in (*answers, *([] if inside else [image]))):
-            raise TypeError("one of them is no text")
+            raise TypeError("one of them is not a string")
     except (KeyError, TypeError) as error:
         raise DataError(
             f"{where}: expected ID, Text, Image, Output1, Output2, Better, Category ({reason(error, fields)})"

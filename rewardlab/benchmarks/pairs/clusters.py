@@ -52,8 +52,8 @@ def column_keys(data: Path, column: str) -> list[str]:
         value = row.get(column)
         if value is None or value == "":
             raise ConfigError(
-                f"{data}, row {number}: has no {column!r} to cluster by; --cluster takes {', '.join(CLUSTERS)}, or a "
-                f"column that every row has, of {', '.join(map(str, row))}"
+                f"{data}, row {number}: has no {column!r} to cluster by; --cluster takes {', '.join(CLUSTERS)}, or "
+                f"one of the columns that every row has: {', '.join(map(str, row))}"
             )
         keys.append(str(value))
     return keys

@@ -108,7 +108,7 @@ def sheet_rows(path: Path, expected: str) -> Iterator[dict[str, str]]:
                 elif any(cells.values()):
                     yield {name: cells.get(place, "") for place, name in names.items()}
     except (OSError, KeyError, ValueError, IndexError, zipfile.BadZipFile, ElementTree.ParseError) as error:
-        raise DataError(f"{path}: is no .xlsx file that can be read; expected {expected}, or saved as .csv") from error
+        raise DataError(f"{path}: is not a readable .xlsx file; expected {expected}, or saved as .csv") from error
 
 
 def _part(archive: zipfile.ZipFile, name: str, path: Path) -> zipfile.ZipExtFile:
@@ -297,9 +297,7 @@ def import_recording(name: str, path: Path, rows: Sequence[Row]) -> Import:
     if not total:
         raise DataError(f"{path}: holds no samples")
     if unmatched > MOST_UNMATCHED * total:
-        raise DataError(
-            f"{path}: {unmatched:,} of {total:,} samples belong to no row of the data; is --data the same benchmark?"
-        )
+        raise DataError(f"{path}: {unmatched:,} of {total:,} samples match no row of the data; is --data the same benchmark?")
     return Import(tuple(lines), total, unmatched, len({line["row"] for line in lines}), recorder.template)
 
 

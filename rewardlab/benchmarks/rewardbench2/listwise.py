@@ -211,8 +211,8 @@ def _ask(
     every = [answers[at] for at in places]
     if all(completion.failed for completion in every):
         raise EndpointError(
-            f"{judge.name}: every one of {len(every):,} requests failed: {errors_in_words(every)}; nothing is lost: cure it "
-            "and run the same command again"
+            f"{judge.name}: every one of {len(every):,} requests failed: {errors_in_words(every)}; nothing is lost: fix the "
+            "cause and run the same command again"
         )
     return [[answers[n, place] for place in range(size)] for n, size in enumerate(sizes)]
 

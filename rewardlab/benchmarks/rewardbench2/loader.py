@@ -66,7 +66,7 @@ def _prompt(fields: Mapping[str, Any], where: str) -> ListPrompt:
     try:
         right, wrong, question = fields["chosen"], fields["rejected"], fields["prompt"]
         if not isinstance(right, list) or not isinstance(wrong, list):
-            raise TypeError("chosen and rejected must be lists of texts")
+            raise TypeError("chosen and rejected must be lists of strings")
         if not right or not wrong or not all(isinstance(text, str) for text in (question, *right, *wrong)):
             raise TypeError("expected texts, at least one right and one wrong")
         "".join((question, *right, *wrong)).encode()  # bytes that were no UTF-8 are no text

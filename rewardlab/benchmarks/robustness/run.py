@@ -210,7 +210,7 @@ def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int, spent:
     """
     query = settings.judge
     if (query.votes or 1) > 1 or query.orders not in ("auto", "both") or query.stop_error is not None:
-        raise ConfigError("votes, orders, stop_error: pairs under attack are judged once, in both orders; leave out")
+        raise ConfigError("votes, orders, stop_error: attacked pairs are judged once, in both orders; leave these out")
     if others := sorted(set(settings.controls) - {"blank"}):  # the default of other runs
         raise ConfigError(f"--controls {','.join(others)}: a run under attack has none; leave out")
     benchmark = check_names(settings.benchmark, (), query)
@@ -232,12 +232,12 @@ def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int, spent:
     pairs, clusters = [row.pair for row in rows], [row.cluster for row in rows]
     attacked = _within_memory(attacked_pairs(pairs, chosen, seed=settings.seed, with_pictures=judge.sees))
     if not attacked:
-        raise DataError(f"{settings.data}: no family makes anything of these pairs; name other --attacks")
+        raise DataError(f"{settings.data}: no attack applies to these pairs; name other --attacks")
     notes += _notes_on_few([family for family in chosen if judge.sees or not needs_pictures(family)], attacked, len(pairs))
     labelled = [case for case in attacked if case.pair.preferred is not None]
     unlabelled = [case for case in attacked if case.pair.preferred is None]
     if not labelled:
-        raise ConfigError("of none of these families a better answer is known; name others beside them with --attacks")
+        raise ConfigError("none of these attack families has a known better answer; add others to --attacks")
     preferred, attacks = [pair.preferred or 0 for pair in pairs], _digest(attacked)
     name = PREFIX + benchmark.name
 
@@ -288,8 +288,8 @@ def _within_memory(attacked: Iterable[AttackedPair]) -> list[AttackedPair]:
                 num_bytes += len(image)
         if num_bytes > MOST_BYTES:
             raise ConfigError(
-                f"the edited pictures of these pairs take more than {MOST_BYTES >> 30} GiB; take a lower --limit, or --attacks "
-                "without edit, caption and unseen"
+                f"the edited images of these pairs take more than {MOST_BYTES >> 30} GiB; use a lower --limit, or "
+                "--attacks without edit, caption and unseen"
             )
         all_pairs.append(case)
     return all_pairs

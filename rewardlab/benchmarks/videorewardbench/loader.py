@@ -65,7 +65,9 @@ def _row(fields: Mapping[str, Any], number: int, where: str) -> Row:
     columns = {name: next((key for key in keys if key in fields), "") for name, keys in COLUMNS.items()}
     texts = {name: fields[key] for name, key in columns.items() if key and isinstance(fields[key], str)}
     if missing := [f"{name} ({' or '.join(COLUMNS[name])})" for name in COLUMNS if name not in texts]:
-        raise DataError(f"{where}: expected a text as {', '.join(missing)}; its columns are {', '.join(map(str, fields))}")
+        raise DataError(
+            f"{where}: expected text in the fields {', '.join(missing)}; its columns are {', '.join(map(str, fields))}"
+        )
     pair = PreferencePair(
         str(fields.get("id", number)),
         texts["question"],

@@ -88,7 +88,7 @@ def _row(number: int, fields: Mapping[str, Any], where: str) -> tuple[Row, str]:
         else:
             question, responses, image = fields["prompt"], (fields["chosen"], fields["rejected"]), fields["image"]
         if not all(isinstance(text, str) for text in (question, *responses, image)):
-            raise TypeError("one of them is no text")
+            raise TypeError("one of them is not a string")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(
             f"{where}: expected a JSON object with id, prompt, chosen, rejected, image, or with id, query, response[2], "

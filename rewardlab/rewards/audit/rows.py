@@ -78,7 +78,7 @@ def _row(row: Any, index: int, where: str, folder: Path, contract: Contract, thi
         return _rollout(row)
     for name in ("domain", "question", "response"):
         if not isinstance(row.get(name), str):
-            raise DataError(f"{where}: {name!r} must be a text, got {row.get(name)!r:.80}; a row has {FIELDS}")
+            raise DataError(f"{where}: {name!r} must be a string, got {row.get(name)!r:.80}; a row has {FIELDS}")
     if not row["domain"].strip():
         raise DataError(f"{where}: 'domain' is empty; expected math, number, choice, ..., or a name of your own")
     reward = row.get("reward")
@@ -156,7 +156,8 @@ class Rewarder:
         if row.recorded is None and self.source(row.prompt) is None:
             route_of(row.prompt, self._verifiers)
             raise DataError(
-                f"{row.prompt.prompt_id}: domain {row.prompt.domain!r} has no verifier and the row no reward; give --judge, "
+                f"{row.prompt.prompt_id}: domain {row.prompt.domain!r} has no "
+                "verifier, and the row has no reward; give --judge, "
                 f"or use one of {', '.join(sorted(self._verifiers))}, {VERDICT}"
             )
 

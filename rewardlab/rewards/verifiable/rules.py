@@ -88,7 +88,7 @@ def compare_number(problem: Problem, answer: str) -> Verification:
     """
     truth, reply = parse_quantity(problem.truth), parse_quantity(answer)
     if truth is None:
-        raise ValueError(f"the truth {problem.truth!r} is no number")
+        raise ValueError(f"the truth {problem.truth!r} is not a number")
     if reply is None or reply.unit not in ("", truth.unit, "%" if not truth.unit else ""):
         return _unreadable(answer)
     tolerance = 0 if is_year(problem.truth) else CHART_TOLERANCE
@@ -99,7 +99,7 @@ def compare_count(problem: Problem, answer: str) -> Verification:
     """Return 1 for the same whole number, written in ASCII digits and nothing else."""
     truth, reply = (re.fullmatch(r"[+-]?[0-9]{1,18}", text.strip()) for text in (problem.truth, answer))
     if truth is None:
-        raise ValueError(f"the truth {problem.truth!r} is no whole number")
+        raise ValueError(f"the truth {problem.truth!r} is not an integer")
     return _unreadable(answer) if reply is None else _graded(int(reply[0]) == int(truth[0]), answer)
 
 
@@ -110,7 +110,7 @@ def compare_choice(problem: Problem, answer: str) -> Verification:
     """Return 1 for the same option letter: B, b, (B), "B.", \\text{B}. Two letters, or a letter with words, are no choice."""
     truth, reply = _LETTER.fullmatch(problem.truth.strip()), _LETTER.fullmatch(answer)
     if truth is None:
-        raise ValueError(f"the truth {problem.truth!r} is no option letter")
+        raise ValueError(f"the truth {problem.truth!r} is not an option letter")
     return _unreadable(answer) if reply is None else _graded(reply[1].upper() == truth[1].upper(), answer)
 
 
@@ -179,7 +179,7 @@ def compare_grounding(problem: Problem, answer: str) -> Verification:
     one to one, best first. An answer with more boxes than objects is SEVERAL."""
     truth, reply = read_boxes(problem.truth), read_boxes(answer)
     if not truth:
-        raise ValueError(f"the truth {problem.truth!r} is no list of boxes")
+        raise ValueError(f"the truth {problem.truth!r} is not a list of boxes")
     if not reply:
         return _unreadable(answer)
     if len(reply) > len(truth):

@@ -56,7 +56,7 @@ class ChatCompletionRequest(BaseModel):
     @classmethod
     def _is_drawn_from(cls, temperature: float | None) -> float | None:
         if temperature is not None and 0 < temperature < 0.01:
-            raise ValueError("expected 0, for greedy, or 0.01 to 10: below that the probabilities are no numbers")
+            raise ValueError("expected 0, for greedy, or 0.01 to 10: below that the probabilities are not finite")
         return temperature
 
 
@@ -106,7 +106,7 @@ def chat_routes(service: JudgeService) -> APIRouter:
             if role not in ("system", "user", "assistant"):
                 raise DataError(f"a message has the role {role!r:.80}; expected system, developer, user or assistant")
             if message.get("tool_calls") or message.get("function_call"):
-                raise DataError("a message calls a tool; a chat is completed from texts and images alone")
+                raise DataError("a message calls a tool; chat completions support text and images only")
         service.limits.check_images(sum(len(references) for _, _, references in turns))
         await service.check_context(*(text for _, text, _ in turns))
         parts = []
@@ -134,7 +134,7 @@ def chat_routes(service: JudgeService) -> APIRouter:
         usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
         if request.messages[-1].get("role") == "assistant":
             if request.n > 1:
-                raise DataError("a reward is one number: n must be 1 where the messages end with the assistant's")
+                raise DataError("a reward is a single number: n must be 1 if the last message is the assistant's")
             reward = (await service.sample_rewards([chat_sample(request.messages)]))[0]
             choices = [_choice(0, f"reward:{reward:.4f}", "stop")]
         else:

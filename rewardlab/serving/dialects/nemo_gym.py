@@ -65,7 +65,9 @@ def _described(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
         for name, value in row.items():
             by_name.setdefault(name, []).append(value)
     if len(by_name) > MOST_NAMES:
-        raise DataError(f"the rollouts have numbers of {len(by_name):,} names; expected at most {MOST_NAMES:,}: leave some out")
+        raise DataError(
+            f"the rollouts have {len(by_name):,} distinct numeric fields; expected at most {MOST_NAMES:,}: leave some out"
+        )
     metrics: dict[str, float] = {}
     for name, values in by_name.items():
         mean = statistics.fmean(values)
@@ -201,7 +203,7 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
         """Return the rewards of a group, in -1..1; 503 if no comparison of a response could be judged, 422 for a response with
         an image. A failed comparison has null scores."""
         if len(request.response_objs) == 1:
-            raise DataError("one response has nothing to be compared with; send two or more in response_objs")
+            raise DataError("one response has nothing to compare it with; send two or more in response_objs")
         service.admit_groups([(len(request.response_objs), False)])
         question, references = read_conversation(request.conversation_history)
         responses = tuple(_output_text(response) for response in request.response_objs)
@@ -225,7 +227,7 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
         content = request.responses_create_params.get("input")
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         if not isinstance(messages, list):
-            raise DataError("responses_create_params.input is neither a text nor a list of messages")
+            raise DataError("responses_create_params.input is neither a string nor a list of messages")
         question, references = read_conversation(messages)
         # Several tasks may have the same text.
         scope = json.dumps([request.task_index, request.prompt_id])

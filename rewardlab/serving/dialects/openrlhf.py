@@ -76,7 +76,7 @@ def _samples(request: GetRewardRequest) -> list[Sample]:
     prompts, labels = request.prompts or [""] * len(request.query), request.labels or [None] * len(request.query)
     if not len(request.query) == len(prompts) == len(labels):
         raise DataError(
-            f"{len(request.query)} queries, {len(prompts)} prompts and {len(labels)} labels; expected as many of each"
+            f"{len(request.query)} queries, {len(prompts)} prompts and {len(labels)} labels; expected equal numbers"
         )
     rows = zip(request.query, prompts, labels, strict=True)
     return [labeled_sample(*split_sequence(query, prompt), label) for query, prompt, label in rows]

@@ -34,11 +34,13 @@ def read_document(document: Document, fields: Sequence[str] = ("text",)) -> tupl
         return document, ()
     has_parts = "content" in document and "text" not in document and list(fields) == ["text"]
     if media := [name for name in media_beside(document) if name not in fields and (has_parts or name != "image")]:
-        raise DataError(f"a document has {media[0]!r}, which is not read; only a query has images, as parts of its content")
+        raise DataError(
+            f"a document has {media[0]!r}, which is not supported; only a query can have images, as parts of its content"
+        )
     if has_parts:
         return read_content(document["content"])
     if isinstance(document.get("content"), list):
-        raise DataError("a document has parts beside its text; send its text as one of them")
+        raise DataError("a document has other parts than text; send text only")
     texts, image = [document.get(name) for name in fields], document.get("image")
     if not all(isinstance(text, str) for text in texts) or not isinstance(image, str | None):
         expected = 'a text, {"text"}, or {"content": [parts]}' if list(fields) == ["text"] else f"texts in {list(fields)}"
@@ -54,7 +56,7 @@ def document_samples(
         raise DataError(f"{len(queries)} queries for {len(documents)} documents; expected one, or one for each")
     read_queries = [read_document(query) for query in queries]
     if not all(question.strip() for question, _ in read_queries):
-        raise DataError("a query has no text; a judge must know what was asked")
+        raise DataError("a query has no text; the judge needs the question")
     read_queries = read_queries * len(documents) if len(queries) == 1 else read_queries
     samples = []
     for (question, images), document in zip(read_queries, documents, strict=True):

@@ -248,4 +248,4 @@ def record_fit(fit: CriticFit, config: MethodConfig, folder: Path) -> None:
             append_event(folder, fit.steps, [UNFITTED], message, policy)
             log_line(f"step {fit.steps}: {message}")
     if message and policy != "warn":
-        raise HealthError(f"{folder}: {message}, in another --out; or set `health: {{policy: warn}}` to train all the same")
+        raise HealthError(f"{folder}: {message}, in another --out; or set `health: {{policy: warn}}` to train anyway")

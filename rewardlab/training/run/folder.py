@@ -49,7 +49,7 @@ def is_finished(out: Path) -> bool:
 def refuse_finished(out: Path) -> None:
     """Raise ConfigError for the folder of a finished run: it is never overwritten."""
     if is_finished(out):
-        raise ConfigError(f"{out}: holds a finished run; choose another --out, or delete it to train anew")
+        raise ConfigError(f"{out}: holds a finished run; choose another --out, or delete it to train again")
 
 
 def has_begun(out: Path) -> bool:
@@ -113,7 +113,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     except ValueError:
         stored = None
     if not isinstance(stored, dict) or not isinstance(stored.get("config"), dict) or "data" not in stored:
-        raise ConfigError(f"{path}: not a training run's; use another --out, or remove the file")
+        raise ConfigError(f"{path}: does not belong to a training run; use another --out, or remove the file")
     return stored
 
 
@@ -196,8 +196,8 @@ def micro_batches(config: TrainConfig, sequences: int, processes: int | None = N
     if sequences % at_once:
         raise ConfigError(
             f"a batch of {sequences} is that of all processes together, and {processes} of them with micro_batch_size "
-            f"{config.micro_batch_size} read {at_once} sequences at once, which does not divide it; lower micro_batch_size, or "
-            f"take another number of processes"
+            f"{config.micro_batch_size} read {at_once} sequences at once, which does not divide it; lower micro_batch_size, "
+            f"or use another number of processes"
         )
     return sequences // at_once
 
@@ -207,7 +207,7 @@ def micro_batch_size(most: int, sequences: int, processes: int | None = None) ->
     the processes do not divide them."""
     processes = processes or num_processes()
     if sequences % processes:
-        raise ConfigError(f"{sequences} rollouts a step are those of all processes, and {processes} do not divide them")
+        raise ConfigError(f"{sequences} rollouts per step (over all processes) are not divisible by {processes} processes")
     share = sequences // processes
     return max(size for size in range(1, min(most, share) + 1) if share % size == 0)
 
@@ -216,7 +216,7 @@ def trackers(report_to: str) -> list[str]:
     """The names in ``report_to``. Raises ConfigError for one that is not installed."""
     names = report_to.split(",")
     if missing := [name for name in names if name != "none" and importlib.util.find_spec(name) is None]:
-        raise ConfigError(f"report_to: {report_to}: not installed here; pip install {' '.join(missing)}, or report_to: none")
+        raise ConfigError(f"report_to: {report_to}: not installed; pip install {' '.join(missing)}, or report_to: none")
     return names
 
 
@@ -237,13 +237,13 @@ def common_arguments(config: TrainConfig, out: Path) -> dict[str, Any]:
     process that sees several cards: Trainer would split each batch over them, and images unevenly."""
     if "WORLD_SIZE" not in os.environ and (cards := torch.cuda.device_count()) > 1:
         raise ConfigError(
-            f"{cards} GPUs are here without a launcher: `accelerate launch --num_processes {cards} -m rewardlab.cli ...` "
+            f"{cards} GPUs found, but no launcher: `accelerate launch --num_processes {cards} -m rewardlab.cli ...` "
             "trains on all of them (configs/accelerate/), CUDA_VISIBLE_DEVICES=0 on one"
         )
     on_gpu = torch.cuda.is_available()
     deepspeed = os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true"  # on a CPU, accelerate takes use_cpu to mean one process
     if deepspeed and on_gpu and config.dtype == "float32":
-        raise ConfigError("dtype: float32: DeepSpeed hands out its weights in bfloat16 only; take dtype: auto or bfloat16")
+        raise ConfigError("dtype: float32: DeepSpeed returns its weights in bfloat16 only; use dtype: auto or bfloat16")
     return {
         "output_dir": str(out),
         "learning_rate": config.learning_rate,

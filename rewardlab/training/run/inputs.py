@@ -50,7 +50,7 @@ def refuse_repeated_ids(pairs: Sequence[PreferencePair]) -> None:
     for facts in pair_facts(pairs):
         if facts.pair_id in seen:
             raise DataError(
-                f"pair_id {facts.pair_id!r} is there twice; every pair needs its own (`rewardlab data validate` lists them)"
+                f"pair_id {facts.pair_id!r} appears twice; every pair needs its own (`rewardlab data validate` lists them)"
             )
         seen.add(facts.pair_id)
 

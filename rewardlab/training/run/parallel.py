@@ -117,7 +117,7 @@ def whole_weights(trainer: Any, gather_deepspeed3: bool = True) -> Iterator[Any]
     accelerator = trainer.accelerator
     if accelerator.distributed_type is DistributedType.FSDP and not accelerator.is_fsdp2:
         raise ConfigError(
-            "FSDP of version 1 leaves a policy in parts; set fsdp_version: 2, as configs/accelerate/fsdp2.yaml has it"
+            "FSDP of version 1 leaves the policy sharded; set fsdp_version: 2, as configs/accelerate/fsdp2.yaml has it"
         )
     with (
         unwrap_model_for_generation(trainer.model_wrapped, accelerator, gather_deepspeed3_params=gather_deepspeed3) as policy,
@@ -167,7 +167,7 @@ def read_launch(path: Path) -> Launch:
     try:
         config = load_config_from_file(str(path))
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ConfigError(f"{path}: accelerate does not take it ({error}); see configs/accelerate/") from error
+        raise ConfigError(f"{path}: accelerate does not accept it ({error}); see configs/accelerate/") from error
     kind = str(getattr(config.distributed_type, "value", config.distributed_type))
     deepspeed = (config.deepspeed_config or {}) if kind == "DEEPSPEED" else {}
     zero = 3 if kind == "FSDP" else int(deepspeed.get("zero_stage", 0))

@@ -227,7 +227,8 @@ def gather(work: Callable[[], Any], folder: Path) -> list[Any]:
     while missing := [file for file in files if not file.exists()]:
         if time.monotonic() > deadline:
             raise DataError(
-                f"{missing[0]}: another process of this run has not counted its share in {WAIT_S:,} s; do all share OUT?"
+                f"{missing[0]}: another process of this run has not counted its part "
+                f"of the data in {WAIT_S:,} s; do all share OUT?"
             )
         time.sleep(0.2)
     return [json.loads(file.read_text(encoding="utf-8")) for file in files]

@@ -52,15 +52,15 @@ def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) 
     except RuntimeError as error:
         if is_lost_peer(error):
             raise RewardlabError(
-                f"{out}: another process of this run has ended; its own last lines say why, or the machine's log where it was "
-                "killed, as for want of memory. The same command goes on from the last checkpoint"
+                f"{out}: another process of this run has died; the end of its output says why, or the machine's "
+                "log if it was killed, for example when out of memory. The same command resumes from the last checkpoint"
             ) from error
         if not str(error).startswith("DataLoader worker (pid"):
             raise
         reason = str(error).splitlines()[0]
         raise DataError(
-            f"a process that reads samples was ended from outside ({reason}); give the machine, or its container, more memory, "
-            "or lower data_workers; the same command goes on"
+            f"a data-loading process was killed ({reason}); give the machine, or its container, more memory, "
+            "or lower data_workers; the same command resumes the run"
         ) from error
     except SafetensorError as error:  # no OSError, whatever the disk said
         raise OutputError(f"{out}: a checkpoint cannot be written ({error}); free some space and run it again") from error
@@ -81,11 +81,11 @@ def fit_to_processes(trainer: Any, checkpoint: Path) -> None:
     """
     if not trainer.is_deepspeed_enabled:
         if any(checkpoint.glob("global_step*")):
-            raise CheckpointError(f"{checkpoint}: was saved by DeepSpeed; resume with the launcher's configuration it had")
+            raise CheckpointError(f"{checkpoint}: was saved by DeepSpeed; resume with the same launcher configuration")
         return
     steps = [path for path in checkpoint.glob("global_step*") if not path.name.endswith("_universal")]
     if not steps:
-        raise CheckpointError(f"{checkpoint}: has no state of DeepSpeed; resume without it, as the run was begun")
+        raise CheckpointError(f"{checkpoint}: has no state of DeepSpeed; resume without DeepSpeed, as the run was started")
     if len(list(steps[0].glob("*optim_states.pt"))) == num_processes():
         return
     if is_main() and not (checkpoint / _JOINED).exists():

@@ -190,7 +190,7 @@ class Watchdog(TrainerCallback):
         if policy != "warn":
             raise HealthError(
                 f"step {state.global_step}: {message}. The checkpoints before it are in "
-                f"{self._path.parent}; lower learning_rate, or set `health: {{policy: warn}}` if this is as it should be"
+                f"{self._path.parent}; lower learning_rate, or set `health: {{policy: warn}}` if this is expected"
             )
 
     def _forget(self, step: int) -> None:
@@ -218,8 +218,9 @@ def refuse_ended(config: HealthConfig, out: Path) -> None:
     stopped = bool(events) and events[-1]["done"] == "stop" and config.policy == "stop"
     if stopped or (config.policy == "roll_back" and len(rollbacks(out)) > config.max_rollbacks):
         raise HealthError(
-            f"{out}: this run was ended at step {events[-1]['step']}: {events[-1]['message']}. To go on all the same, set "
-            "`health: {policy: warn}`; else begin anew in another --out, from one of its checkpoints or with a lower rate"
+            f"{out}: this run was ended at step {events[-1]['step']}: {events[-1]['message']}. To continue anyway, set "
+            "`health: {policy: warn}`; otherwise start a new run in another --out, from "
+            "one of its checkpoints or with a lower learning rate"
         )
 
 

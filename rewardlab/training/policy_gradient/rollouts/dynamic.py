@@ -90,8 +90,8 @@ class DynamicSampling:
         }
         if not mixed:
             raise DataError(
-                f"{len(drawn):,} groups of {self._group_size} rollouts were drawn, and every one is all correct or all wrong: "
-                "nothing to learn from. Take harder (or easier) pairs, a larger group_size, or a higher temperature"
+                f"{len(drawn):,} groups of {self._group_size} rollouts were drawn, and each is all correct or all wrong, "
+                "so there is nothing to learn. Use harder (or easier) pairs, a larger group_size, or a higher temperature"
             )
         if not self._refill:
             num_correct = [sum(group.correct) * self._group_size / len(group.correct) for group in mixed]

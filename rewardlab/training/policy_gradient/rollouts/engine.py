@@ -59,15 +59,17 @@ def check_engine(config: EngineConfig) -> None:
     on several nodes, whose processes it does not listen to."""
     if config.kind != "serve":
         if importlib.util.find_spec(VLLM) is None:
-            raise ConfigError(f"engine {config.kind} is vLLM within Python: pip install 'rewardlab[vllm]', or kind: serve")
+            raise ConfigError(
+                f"engine {config.kind} needs vLLM in this Python environment: pip install 'rewardlab[vllm]', or kind: serve"
+            )
         return
     find_vllm()
     if os.environ.get("LOCAL_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")) != os.environ.get("WORLD_SIZE", "1"):
         raise ConfigError("engine serve is a server of one node; on several use kind: server, or colocate")
     if torch.cuda.is_available() and config.devices is None and "--gpu-memory-utilization" not in config.args:
         raise ConfigError(
-            "engine serve would fill a card that is trained on: name cards that no process has in engine.devices, or its share "
-            "of one by --gpu-memory-utilization in engine.args"
+            "engine serve would fill a GPU that is used for training: set engine.devices to GPUs without a training process, "
+            "or limit its memory with --gpu-memory-utilization in engine.args"
         )
 
 

@@ -257,9 +257,7 @@ def send_merged_copies(generation: Any) -> None:
     if not isinstance(generation.model, PeftModel):
         return
     if generation._dist.is_fsdp:
-        raise ConfigError(
-            "an engine is sent lora's adapters merged, which FSDP leaves in parts: take DDP or ZeRO, or no engine"
-        )
+        raise ConfigError("an engine needs merged LoRA weights, which FSDP keeps sharded: use DDP or ZeRO, or no engine")
 
     def weights() -> Iterator[tuple[str, Tensor]]:
         for name, weight in merged_weights(generation.model, generation._dist.gather_params):

@@ -138,8 +138,8 @@ def load_states(checkpoint: Path) -> list[State]:
     if not states or len(states) != states[0]["num_processes"]:
         needed = states[0]["num_processes"] if states else "those"
         raise CheckpointError(
-            f"{checkpoint}: the rollouts of {len(states)} of {needed} processes are in it; restore the others' files "
-            f"({_FILE.format(process='N')}), or delete the checkpoint to go back to the one before"
+            f"{checkpoint}: it has the rollouts of only {len(states)} of {needed} processes; restore the missing "
+            f"files ({_FILE.format(process='N')}), or delete the checkpoint to resume from the previous one"
         )
     return states
 
