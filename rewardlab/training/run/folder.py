@@ -364,9 +364,9 @@ def decides(key: str, before: Any, now: Any) -> bool:
     return key not in _JUDGES or _without_addresses(before) != _without_addresses(now)
 
 
-def _without_addresses(judges: Any) -> list[str]:
+def _without_addresses(specs: Any) -> list[str]:
     """Return one judge, several, or none, by their names before the ``@`` of an address."""
-    names = [judges] if isinstance(judges, str) else judges or []
+    names = [specs] if isinstance(specs, str) else specs or []
     return [name.partition("@http")[0] for name in names]
 
 
