@@ -22,11 +22,11 @@ class ExitCode(IntEnum):
 
 EXIT_CODES = {
     ExitCode.OK: "Done, and nothing is wrong.",
-    ExitCode.FINDING: "The command did its work, and the result is not good: a check failed, a row is bad, no vote is valid.",
-    ExitCode.INPUT: "Something given cannot be used: an option, a config, a file, a folder. The message has the cure.",
-    ExitCode.ENDPOINT: "A remote model failed. What is done is kept; the same command goes on.",
-    ExitCode.HEALTH: "The watchdog ended a training run, or one that got to its end learnt nothing.",
-    ExitCode.FAULT: "A fault of rewardlab or of a library: the traceback says where.",
+    ExitCode.FINDING: "The command ran, but the result is negative: a check failed, a row is bad, or no vote is valid.",
+    ExitCode.INPUT: "An input cannot be used: an option, a config, a file or a folder. The message says how to fix it.",
+    ExitCode.ENDPOINT: "A remote model failed. Finished work is kept; the same command resumes.",
+    ExitCode.HEALTH: "The watchdog ended a training run, or a finished run learnt nothing.",
+    ExitCode.FAULT: "A bug in rewardlab or in a library: see the traceback.",
     ExitCode.INTERRUPTED: "Stopped by Ctrl-C (SIGINT).",
     ExitCode.TERMINATED: "Stopped by SIGTERM.",
 }

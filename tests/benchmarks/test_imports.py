@@ -235,7 +235,7 @@ def test_samples_without_a_row_are_counted_and_many_are_refused(data: Path, tmp_
     """One in forty is told, one in two is another benchmark; a file of another form is one sentence."""
     marks = [{"id": "RLAIF-V-0", "right": 1}] * 39 + [{"id": "nobody", "right": 1}]
     assert import_recording("outcomes", write_lines(tmp_path / "o.jsonl", marks), rows_of(data)).num_unmatched == 1
-    with pytest.raises(DataError, match="1 of 2 samples belong to no row"):
+    with pytest.raises(DataError, match="1 of 2 samples match no row"):
         import_recording("outcomes", write_lines(tmp_path / "o.jsonl", marks[-2:]), rows_of(data))
     for bad in ({"id": "RLAIF-V-0"}, {"id": "RLAIF-V-0", "right": "yes"}):
         with pytest.raises(DataError, match="a sample cannot be read"):

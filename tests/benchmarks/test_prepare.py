@@ -203,7 +203,7 @@ def test_data_by_the_name_of_the_benchmark(hub: tuple[Hub, str], tmp_path: Path,
     monkeypatch.setenv("REWARDLAB_DATA", str(tmp_path / "data"))
     command = ["bench", "run", "rewardbench2", "--judge", "baseline:longest", "--out", str(tmp_path / "run")]
     refused = CliRunner().invoke(app, command)
-    assert "data/rewardbench2 is looked into, where `rewardlab bench prepare rewardbench2`" in str(refused.exception)
+    assert "data/rewardbench2 is searched, where `rewardlab bench prepare rewardbench2`" in str(refused.exception)
     monkeypatch.setattr("rewardlab.benchmarks.prepare.fetch_files", partial(fetch_files, hub=hub[1]))
     fetched = CliRunner().invoke(app, ["bench", "prepare", "rewardbench2"])
     assert f"of rewardbench2 at {SHA} to {tmp_path}/data/rewardbench2" in fetched.output

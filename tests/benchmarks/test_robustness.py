@@ -371,7 +371,7 @@ def test_the_command(pairs_file: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--budget-tokens", "100"), "a budget is kept of an openai: judge"),
+        (("--budget-tokens", "100"), "budgets are supported for openai: judges only"),
         (("--budget-usd", "1"), "--budget-usd needs --price"),
         (("--controls", "other"), "--controls other: a run under attack has none"),
         (("temperature=0.5",), "temperature would have no effect on this judge"),

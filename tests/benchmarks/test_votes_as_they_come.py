@@ -148,7 +148,7 @@ def test_a_damaged_line_is_a_sentence(key: str, demo_pairs: Any, tmp_path: Path)
         entry = json.loads(lines[2])
         del (entry if key in entry else entry["votes"][0])[key]
         log.write_text("".join([*lines[:2], json.dumps(entry) + "\n", *lines[3:]]))
-        with pytest.raises(DataError, match=rf"votes.jsonl, line 3: damaged \(lacks '{key}'\).*delete the line"):
+        with pytest.raises(DataError, match=rf"votes.jsonl, line 3: corrupt \(lacks '{key}'\).*delete the line"):
             bench(url, data, tmp_path / "out")
         log.write_text("".join([*lines[:2], *lines[3:]]))
         bench(url, data, tmp_path / "out")
@@ -163,7 +163,7 @@ def test_a_damaged_match_is_a_sentence(tmp_path: Path) -> None:
     entry = json.loads(line)
     del entry["nth"]
     (tmp_path / "matches.jsonl").write_text(f"{head}\n{json.dumps(entry)}\n")
-    with pytest.raises(DataError, match=r"matches.jsonl, line 2: damaged \(lacks 'nth'\)"):
+    with pytest.raises(DataError, match=r"matches.jsonl, line 2: corrupt \(lacks 'nth'\)"):
         run_ranking(judge, prompts, tmp_path, **arguments)
 
 

@@ -127,7 +127,7 @@ def test_a_teacher_is_asked_once_of_an_answer(tmp_path: Path) -> None:
     assert ("It is blue." in prompts[-1], len(prompts)) == (True, 10)
     log = tmp_path / "teacher.jsonl"
     log.write_text(log.read_text() + '{"right": 5}\n')
-    with pytest.raises(DataError, match=r"teacher\.jsonl, line 5: damaged"):
+    with pytest.raises(DataError, match=r"teacher\.jsonl, line 5: corrupt"):
         ask_teacher(READERS, later, judge, tmp_path)
 
 
@@ -301,7 +301,9 @@ def test_labels_that_contradict_each_other(tmp_path: Path) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in (*rows[:2], rows[0])))
     assert by_labels(path)(PAIRS[0], "x") is True, "one label twice"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(DataError, match=r"line 3: right is false, and true of the same answer in line 1; .* delete the line"):
+    with pytest.raises(
+        DataError, match=r"line 3: right is false, and true of the same answer in line 1; .* delete the wrong line"
+    ):
         by_labels(path)
 
 

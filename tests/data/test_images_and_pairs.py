@@ -126,8 +126,8 @@ ROW: dict[str, Any] = {"question": "Which?", "responses": ["a", "b"], "preferred
         ({"responses": ["a", 3]}, "'responses' must be a string, or a list of"),
         ({"responses": ["a", [{"type": "video", "video": "x.mp4"}]]}, "no such|contains a video"),
         ({"question": [{"type": "text"}]}, "list of text, image and video parts"),
-        ({"question": "Which \ufffc of \ufffc?", "images": []}, "2 places for images and 0"),
-        ({"responses": ["a \ufffc", "b"]}, "1 places"),
+        ({"question": "Which \ufffc of \ufffc?", "images": []}, "2 placeholders for images, but 0 images"),
+        ({"responses": ["a \ufffc", "b"]}, "1 placeholders"),
         ({"response_images": [[]]}, "two lists"),
         ({"teacher_share": 1.5}, "from 0 to 1"),
         ({"question": " "}, "question is empty"),
@@ -317,7 +317,7 @@ def test_another_image_is_never_ones_own() -> None:
 def test_half_a_surrogate_pair_in_any_column(column: str) -> None:
     """Whatever is paid for in between, the pair could not be written in the end."""
     pair, damage = PreferencePair("p", "q", ("a", "b"), 0), dict[str, Any]({column: "x\ud83d"})
-    with pytest.raises(DataError, match=f"row 0: '{column}' holds half of a surrogate pair"):
+    with pytest.raises(DataError, match=f"row 0: '{column}' contains half a surrogate pair"):
         validate(replace(pair, **damage), where="row 0")
 
 

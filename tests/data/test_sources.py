@@ -121,7 +121,7 @@ def test_own_ids(mapping: Path, tmp_path: Path) -> None:
     assert all(name.startswith("mine-") for name in ids(tmp_path / "other"))
     mapping.write_text(MAPPING.replace("bad\n", "worse\n"))
     nothing = build(mapping, data, tmp_path / "none")
-    assert "most often (2 ×): no 'worse' in the row" in str(nothing.exception)
+    assert "most frequent reason (2 ×): no 'worse' in the row" in str(nothing.exception)
 
 
 def test_names_of_the_hub(tmp_path: Path) -> None:

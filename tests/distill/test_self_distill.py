@@ -104,7 +104,7 @@ def test_self_distillation_is_of_one_judges_weights(demo_pairs: Any, tmp_path: P
     journal = out / "journal.jsonl"
     whole = journal.read_text()
     journal.write_text(whole.replace('"given"', '"sideways"').replace('"swapped"', '"sideways"'))
-    with pytest.raises(DataError, match=r"journal\.jsonl, line 2: damaged"):
+    with pytest.raises(DataError, match=r"journal\.jsonl, line 2: corrupt"):
         self_distill(pairs, judge, rules, out)
     journal.write_text(whole)
     monkeypatch.setattr("rewardlab.judging.judge.judge_weights_id", lambda spec: "second")

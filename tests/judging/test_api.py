@@ -443,7 +443,7 @@ def test_a_judge_is_given_by_its_name(tmp_path: Path) -> None:
     """Not by an object: a sentence."""
     (tmp_path / "pairs.jsonl").write_text('{"pair_id": "p", "question": "Which?", "responses": ["a", "b"], "preferred": 0}')
     for judge in (scripted(ANSWERS["first"]), None, Path("runs/rl/final")):
-        with pytest.raises(ConfigError, match="is not a judge's spec; give it"):
+        with pytest.raises(ConfigError, match="is not a judge's spec; expected a spec"):
             rewardlab.open_judge(judge)  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match="is not a judge's spec; give it"):
+        with pytest.raises(ConfigError, match="is not a judge's spec; expected a spec"):
             rewardlab.benchmark("pairs", data=tmp_path / "pairs.jsonl", judge=judge, out=tmp_path / "out")  # type: ignore[arg-type]

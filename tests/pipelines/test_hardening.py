@@ -136,7 +136,7 @@ def test_what_a_later_stage_would_refuse(demo_pairs: Any, tmp_path: Path, keys: 
 def test_the_loop_is_one_process(demo_pairs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under a launcher the error says where that belongs."""
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match=r"has started 2 of it; .*launcher='accelerate launch --num_processes 2'"):
+    with pytest.raises(ConfigError, match=r"a launcher started 2; .*launcher='accelerate launch --num_processes 2'"):
         harden(config_in(tmp_path, demo_pairs), tmp_path / "out")
 
 

@@ -113,7 +113,9 @@ def test_many_unreadable_answers_in_a_row_end_the_run(tmp_path: Path) -> None:
         reward = reward_of(url)
         scored = reward(rollouts(GIVE_UP_AFTER - 1), 0)
         assert scored.metrics["consistency/unclear"].value == GIVE_UP_AFTER - 1
-        with pytest.raises(EndpointError, match=r"none of the last 20 questions.*m answered 'perhaps'.*consistency.weight=0"):
+        with pytest.raises(
+            EndpointError, match=r"none of the last 20 consistency requests.*m answered 'perhaps'.*consistency.weight=0"
+        ):
             reward(rollouts(1, first=100), 1)
         reward.close()
     with answering(lambda n: None) as url:

@@ -319,7 +319,7 @@ def test_only_peers_of_the_same_servers_are_joined(pair: dict[str, Any]) -> None
     assert "give all of them the same --peers" in refused.json()["error"]
     other = httpx.post(url + JOIN_PATH, json=sample | {"home": "http://b:1", "servers": list(pair)}, headers=HEADERS)
     assert (other.status_code, other.json()["status"]) == (503, "peer")
-    assert f"reaches this server as http://b:1, and its own --address is {url}" in other.json()["error"]
+    assert f"reaches this server as http://b:1, but its own --address is {url}" in other.json()["error"]
 
 
 @pytest.mark.parametrize(

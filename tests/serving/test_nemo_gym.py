@@ -101,7 +101,7 @@ def test_metrics_of_many_names_take_time_in_proportion() -> None:
     assert metrics["agent_metrics"]["mean/a7"] == statistics.fmean(values)
     assert metrics["agent_metrics"]["std/a7"] == pytest.approx(statistics.stdev(values))
     assert metrics["agent_metrics"]["median/a7"] == statistics.median(values)
-    with pytest.raises(DataError, match="1,001 names; expected at most 1,000"):
+    with pytest.raises(DataError, match="1,001 distinct numeric fields; expected at most 1,000"):
         aggregate_metrics([{f"a{n}": n} for n in range(1001)])
 
 

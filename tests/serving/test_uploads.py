@@ -173,7 +173,7 @@ def test_bytes_of_images_and_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "b").write_bytes(b"x" * 12)
     assert len(media.read("media:a", "here")) == 9
     assert len(media.read("media:b", "here", video=True)) == 12
-    assert refusal(lambda: media.read("media:b", "here")).endswith("of at most 9 bytes")
+    assert refusal(lambda: media.read("media:b", "here")).endswith("of at most 9 bytes in the media folder")
     assert (
         refusal(lambda: media.read(f"data:image/png;base64,{'A' * 20}", "here")) == "here: more than 9 bytes; resize it first"
     )

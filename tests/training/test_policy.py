@@ -409,7 +409,7 @@ def test_several_judges_pay_the_least() -> None:
     assert metrics["judge/unreadable_frac"].value == pytest.approx(1 / 9)  # of three comparisons by each of three
     assert metrics["judge/spread"].value == pytest.approx((0.05 + 0.2) / 2, abs=1e-3)
     assert "reward/win_rate" not in metrics  # the first one's alone
-    with pytest.raises(ValueError, match="share one scale"):
+    with pytest.raises(ValueError, match="on one scale"):
         LeastReward([rewards[0], PairwiseReward(judges[1], phi="logit")])  # type: ignore[arg-type]
 
 
