@@ -10,7 +10,7 @@ SEED ?= 0
 
 help:
 	@echo "make demo         six judgments of the judge in this repository (4 minutes and 1.3 GB, with the installation)"
-	@echo "make quickstart   the whole pipeline, small and real (about 12 minutes on two cores; OUT=$(OUT) SEED=$(SEED))"
+	@echo "make quickstart   the whole pipeline, small and real (about 7 minutes on two cores; OUT=$(OUT) SEED=$(SEED))"
 	@echo "make check        linter, type checker, the fast tests"
 	@echo "make test         linter, type checker, the tests of the product (what CI runs)"
 	@echo "make nightly      what make test leaves out: site, notebooks, wheel, image, studies, long runs on two processes, fresh"
