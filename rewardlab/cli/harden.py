@@ -29,12 +29,12 @@ def harden_command(
     """
     from rewardlab.config import load_config, parse_overrides
     from rewardlab.config.pipeline import HardenConfig
-    from rewardlab.pipelines.hardening import PAGE, harden, values_of
+    from rewardlab.pipelines.hardening import PAGE, run_loop, values_of
     from rewardlab.pipelines.runner import fill_stages
 
     settings = load_config(HardenConfig, config, parse_overrides(overrides or ()))
     for stage in fill_stages(settings.stages, values_of(settings)):
         check_line(app, stage.words)
-    last = harden(settings, out)
+    last = run_loop(settings, out)
     policy = folder if (folder := out / last.next_policy).is_dir() else last.next_policy
     typer.echo(f"written: {out / PAGE}\njudge: {out / last.next_judge}\npolicy: {policy}")

@@ -78,7 +78,7 @@ class Round:
     next_judge: str = ""
 
 
-def harden(config: HardenConfig, out: Path, **how: Any) -> Round:
+def run_loop(config: HardenConfig, out: Path, **how: Any) -> Round:
     """Run the loop in ``out``, or resume it; return the last round, with the judge and the policy that it ends with. ``how``
     goes to the :class:`Pipeline`.
 
@@ -205,7 +205,7 @@ class _Loop:
             raise ConfigError(f"{self.out}: already has {len(rounds)} rounds; set rounds to that number or more")
         while True:
             self.publish(rounds[-1].next_judge if rounds else self.config.judge)
-            write_page(self.config, rounds, self.out)
+            write_loop_page(self.config, rounds, self.out)
             if len(rounds) == self.config.rounds:
                 return rounds[-1]
             rounds.append(self.run_round(rounds))
@@ -377,7 +377,7 @@ def latest_as_good(answers: Mapping[str, Mapping[str, Any]]) -> str:
     return good[-1] if good else next(iter(answers))
 
 
-def write_page(config: HardenConfig, rounds: Sequence[Round], out: Path) -> None:
+def write_loop_page(config: HardenConfig, rounds: Sequence[Round], out: Path) -> None:
     """Write the rounds as lines of one file, and as one self-contained page with the policy's metrics over all of them."""
     write_atomic(out / ROUNDS, "".join(json.dumps(asdict(row)) + "\n" for row in rounds))
     metrics, before = list[dict[str, Any]](), 0

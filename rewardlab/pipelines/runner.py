@@ -59,7 +59,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunningStage:
     """A stage that runs ``since`` a moment of the monotonic clock."""
 
     stage: Stage
@@ -211,7 +211,7 @@ class Pipeline:
             log_line(f"$ {stage.line}{'   (done before)' if done else ''}")
             if not done:
                 waiting[stage.name] = stage
-        running = dict[str, Run]()
+        running = dict[str, RunningStage]()
         last = time.monotonic()
         try:
             while any(not stage.config.ready for stage in [*waiting.values(), *(run.stage for run in running.values())]):
@@ -219,7 +219,7 @@ class Pipeline:
                 if not chosen and all(run.stage.config.ready for run in running.values()):
                     raise ConfigError(f"stages {', '.join(waiting)} form a cycle; remove one of their needs")
                 for stage in chosen:
-                    running[stage.name] = Run(waiting.pop(stage.name), self._start(stage), time.monotonic())
+                    running[stage.name] = RunningStage(waiting.pop(stage.name), self._start(stage), time.monotonic())
                     if stage.config.ready:
                         self._wait_until_up(running[stage.name])
                 self._collect(running)
@@ -233,10 +233,10 @@ class Pipeline:
                 self._stop(name, run)
             self.write()
 
-    def _stop(self, name: str, run: Run) -> None:
+    def _stop(self, name: str, run: RunningStage) -> None:
         self.cpu_seconds[name] = self.cpu_seconds.get(name, 0.0) + end_process(run.process)
 
-    def _stop_servers(self, waiting: Mapping[str, Stage], running: dict[str, Run]) -> None:
+    def _stop_servers(self, waiting: Mapping[str, Stage], running: dict[str, RunningStage]) -> None:
         """End the servers that no stage needs any more."""
         needed = {
             need for stage in (*waiting.values(), *(run.stage for run in running.values())) for need in stage.config.needs
@@ -245,7 +245,7 @@ class Pipeline:
             if run.stage.config.ready and name not in needed:
                 self._stop(name, running.pop(name))
 
-    def _next(self, waiting: Mapping[str, Stage], running: Mapping[str, Run]) -> list[Stage]:
+    def _next(self, waiting: Mapping[str, Stage], running: Mapping[str, RunningStage]) -> list[Stage]:
         """Return the stages to start now: servers that are needed, else as many others as there is room for."""
         unmet = {*waiting, *(name for name, run in running.items() if not run.stage.config.ready)}
         startable = [stage for stage in waiting.values() if not unmet.intersection(stage.config.needs)]
@@ -269,7 +269,7 @@ class Pipeline:
     def log(self, stage: Stage) -> Path:
         return self.out / LOGS / f"{stage.name}.log"
 
-    def _wait_until_up(self, server: Run) -> None:
+    def _wait_until_up(self, server: RunningStage) -> None:
         url, end = server.stage.config.ready, time.monotonic() + UP_S
         while time.monotonic() < end and server.process.poll() is None:
             try:
@@ -280,7 +280,7 @@ class Pipeline:
         name = server.stage.name
         raise EndpointError(f"stage {name}: {url} did not come up within {UP_S:g} s; {self._end_of_log(server.stage)}")
 
-    def _collect(self, running: dict[str, Run]) -> None:
+    def _collect(self, running: dict[str, RunningStage]) -> None:
         """Record the stages that have ended; a server that ends by itself has failed."""
         for name, run in list(running.items()):
             before = cpu_seconds_of_children()

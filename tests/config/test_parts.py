@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from rewardlab.config import SCHEMAS, DistillConfig, EngineConfig, PolicyConfig, RLConfig, SFTConfig, load_config
-from rewardlab.config.parts import Part, parts_of
+from rewardlab.config.parts import ConfigPart, parts_of
 from rewardlab.errors import ConfigError
 from rewardlab.rl.objectives import ppo_clip
 
@@ -41,7 +41,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
 REQUIRED = {"recipes": {"name": "mine", "question": "q"}}
 
 
-def parts_within(schema: type[BaseModel], path: str = "") -> Iterator[tuple[Part, str, FieldInfo]]:
+def parts_within(schema: type[BaseModel], path: str = "") -> Iterator[tuple[ConfigPart, str, FieldInfo]]:
     """Yield (part, dotted key, field) of a schema and of the mappings within it."""
     for part in parts_of(schema):
         for key in part.keys.split():
@@ -89,7 +89,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("stage", "part", "key", "field"), CASES)
-def test_a_key_of_an_absent_part_is_refused(stage: str, part: Part, key: str, field: FieldInfo) -> None:
+def test_a_key_of_an_absent_part_is_refused(stage: str, part: ConfigPart, key: str, field: FieldInfo) -> None:
     """By its name, with what would give it an effect; at its default it is accepted."""
     base = {**REQUIRED.get(stage, {}), **WITHOUT.get(part.name, {})}
     default = field.get_default(call_default_factory=True)

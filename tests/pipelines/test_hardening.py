@@ -20,8 +20,8 @@ from rewardlab.pipelines.hardening import (
     Round,
     add_answers,
     checkpoints_before_last,
-    harden,
     latest_as_good,
+    run_loop,
     share_right,
     with_paths,
 )
@@ -56,8 +56,8 @@ def test_a_round(demo_pairs: Any, tmp_path: Path) -> None:
     config, out, now = config_in(tmp_path, demo_pairs), tmp_path / "out", tmp_path / "moved"
     stopped, rest = InProcess(stop_before=2), InProcess()
     with pytest.raises(KeyboardInterrupt):
-        harden(config, out, start=stopped)
-    last = harden(config, out, start=rest)
+        run_loop(config, out, start=stopped)
+    last = run_loop(config, out, start=rest)
     assert [line[0] for line in stopped.lines + rest.lines] == ROUND
     for line in rest.lines:
         places = [line[line.index(option) + 1] for option in ("--data", "--policy", "--out") if option in line]
@@ -86,14 +86,14 @@ def test_a_round(demo_pairs: Any, tmp_path: Path) -> None:
 
     shutil.move(out, now)
     again = InProcess()
-    assert harden(config, now, start=again) == Round(**row)
+    assert run_loop(config, now, start=again) == Round(**row)
     assert again.lines == []
     assert (tmp_path / "judge.txt").read_text() == f"prob:{now / last.next_judge}\n"
     with pytest.raises(ConfigError, match=r"other settings \(truth\)"):
-        harden(config_in(tmp_path, demo_pairs, "truth=rules"), now, start=again)
+        run_loop(config_in(tmp_path, demo_pairs, "truth=rules"), now, start=again)
     (now / "round_0" / "round.json").write_text("{")
     with pytest.raises(RewardlabError, match=r"round\.json: the file is corrupt"):
-        harden(config, now, start=again)
+        run_loop(config, now, start=again)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_what_a_later_stage_would_refuse(demo_pairs: Any, tmp_path: Path, keys: 
     places = {name: tmp_path / f"{name}.parquet" for name in ("pairs", "open", "twice")} | {"folder": tmp_path}
     run = InProcess()
     with pytest.raises(RewardlabError, match=message):
-        harden(config_in(tmp_path, demo_pairs, *(key.format(**places) for key in keys)), tmp_path / "out", start=run)
+        run_loop(config_in(tmp_path, demo_pairs, *(key.format(**places) for key in keys)), tmp_path / "out", start=run)
     assert run.lines == []
     assert not (tmp_path / "out").exists()
 
@@ -137,7 +137,7 @@ def test_the_loop_is_one_process(demo_pairs: Any, tmp_path: Path, monkeypatch: p
     """Under a launcher the error says where that belongs."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match=r"a launcher started 2; .*launcher='accelerate launch --num_processes 2'"):
-        harden(config_in(tmp_path, demo_pairs), tmp_path / "out")
+        run_loop(config_in(tmp_path, demo_pairs), tmp_path / "out")
 
 
 def test_a_mistyped_option_is_refused(demo_pairs: Any, tmp_path: Path) -> None:
