@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
+from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import JUDGING, JudgeKeys, Out, RandomSeed, app, judge_of, refuse_run_keys
 from rewardlab.errors import ConfigError
 
 
-@app.command("audit", rich_help_panel=JUDGING)
-def audit_command(
-    data: Annotated[Path, typer.Option("--data", help="Rows (see above), or the samples.jsonl of `rewardlab rl`.")],
-    out: Out,
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """Options of `audit`."""
+
+    data: Annotated[Path, typer.Option("--data", help="Rows (see above), or the samples.jsonl of `rewardlab rl`.")]
+    out: Out
     contract: Annotated[
         str,
         typer.Option(
             "--contract", help="Format of the final answer: boxed (\\boxed{}), box (GLM's box tokens) or answer (tags)."
         ),
-    ] = "boxed",
-    thinking: Annotated[bool, typer.Option(help="Whether responses must open with `<think>…</think>`.")] = True,
+    ] = "boxed"
+    thinking: Annotated[bool, typer.Option(help="Whether responses must open with `<think>…</think>`.")] = True
     judge: Annotated[
         Optional[str], typer.Option("--judge", help="Judge that scores domains without a verifier, as for `judge`.")
-    ] = None,
-    overrides: JudgeKeys = None,
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None,
-    num_probed: Annotated[int, typer.Option("--probed", min=0, help="Number of prompts to probe per domain.")] = 8,
-    seed: RandomSeed = 0,
-) -> None:
+    ] = None
+    overrides: JudgeKeys = None
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None
+    num_probed: Annotated[int, typer.Option("--probed", min=0, help="Number of prompts to probe per domain.")] = 8
+    seed: RandomSeed = 0
+
+
+@command(app, "audit", rich_help_panel=JUDGING)
+def audit_command(options: AuditOptions) -> None:
     """Audit a reward before training with it: its distribution, and probes that try to earn it undeservedly.
 
     A row has `domain`, `question`, `response` and `truth`; a recorded `reward` is compared with the one computed here.
@@ -44,13 +51,15 @@ def audit_command(
     from rewardlab.rewards.audit.audit import audit_markdown, audit_sentences, run_audit, write_audit
     from rewardlab.rewards.audit.rows import open_rewarder, read_audit
 
-    rows = read_audit(data, images=images, contract=contract, thinking=thinking)
-    if judge is None and overrides:
-        raise ConfigError(f"{overrides[0]}: judge keys without a judge; give --judge")
-    config = None if judge is None else refuse_run_keys(judge_of(judge, overrides))
-    with open_rewarder(config, seed=seed) as rewarder:
-        report = run_audit(rows, rewarder, num_probed=num_probed, seed=seed)
-    write_audit(report, out)
-    typer.echo("\n".join([audit_markdown(report), *audit_sentences(report), f"written: {out}/report.json, report.html"]))
+    rows = read_audit(options.data, images=options.images, contract=options.contract, thinking=options.thinking)
+    if options.judge is None and options.overrides:
+        raise ConfigError(f"{options.overrides[0]}: judge keys without a judge; give --judge")
+    config = None if options.judge is None else refuse_run_keys(judge_of(options.judge, options.overrides))
+    with open_rewarder(config, seed=options.seed) as rewarder:
+        report = run_audit(rows, rewarder, num_probed=options.num_probed, seed=options.seed)
+    write_audit(report, options.out)
+    typer.echo(
+        "\n".join([audit_markdown(report), *audit_sentences(report), f"written: {options.out}/report.json, report.html"])
+    )
     if report.failed:
         raise typer.Exit(ExitCode.FINDING)

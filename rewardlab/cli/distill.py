@@ -132,16 +132,18 @@ def select_command(
     typer.echo(f"{report['num_suspects']:,} in {out}/suspects.parquet")
 
 
-@app.command("self-distil", rich_help_panel=DATA)
-def self_distill_command(
-    data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs: {PAIR_FILES}.")],
-    judge: JudgeOption,
-    out: Out,
-    overrides: JudgeKeys = None,
-    samples: Annotated[int, typer.Option("--samples", min=1, help="Samples of each pair in each order.")] = 8,
+@dataclass(frozen=True, kw_only=True)
+class SelfDistilOptions:
+    """Options of `self-distil`."""
+
+    data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs: {PAIR_FILES}.")]
+    judge: JudgeOption
+    out: Out
+    overrides: JudgeKeys = None
+    samples: Annotated[int, typer.Option("--samples", min=1, help="Samples of each pair in each order.")] = 8
     keep: Annotated[
         int, typer.Option("--keep", min=1, help="Maximum judgments to keep per pair; those with different openings first.")
-    ] = 1,
+    ] = 1
     alpha: Annotated[
         float,
         typer.Option(
@@ -150,19 +152,22 @@ def self_distill_command(
             max=1.0,
             help="Keep a pair only if guessing would be right as often with at most this probability; 1 keeps all.",
         ),
-    ] = 0.05,
+    ] = 0.05
     hot_token: Annotated[
         Optional[float],
         typer.Option(
             "--hot-token", min=0.1, max=1000, help="FIRE: temperature of the first token after `<think>`, for example 2."
         ),
-    ] = None,
-    images: Images = None,
-    allow_columns: AllowColumns = None,
-    allow_without_images: AllowWithoutImages = False,
-    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
-    seed: RandomSeed = 0,
-) -> None:
+    ] = None
+    images: Images = None
+    allow_columns: AllowColumns = None
+    allow_without_images: AllowWithoutImages = False
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None
+    seed: RandomSeed = 0
+
+
+@command(app, "self-distil", rich_help_panel=DATA)
+def self_distill_command(options: SelfDistilOptions) -> None:
     """Collect a judge's right judgments as training data, without a teacher (rejection sampling; FIRE makes them diverse).
 
     Judgments of a pair are kept only if the judge is right more often than by guessing. The same command resumes a killed run.
@@ -172,35 +177,42 @@ def self_distill_command(
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.spec import judge_video_policy
 
-    config = refuse_run_keys(judge_of(judge, overrides))
-    if "votes" in parse_judge_keys(overrides):
-        raise ConfigError("votes: --samples says how many judgments of a pair are sampled; leave out")
-    policy, names = judge_video_policy(config.judge), columns_of(allow_columns)
-    pairs = read_pairs(data, images=images, policy=policy, allow_columns=names)[:limit]
+    config = refuse_run_keys(judge_of(options.judge, options.overrides))
+    if "votes" in parse_judge_keys(options.overrides):
+        raise ConfigError("votes: --samples says how many judgments of a pair are sampled; leave it out")
+    policy, names = judge_video_policy(config.judge), columns_of(options.allow_columns)
+    pairs = read_pairs(options.data, images=options.images, policy=policy, allow_columns=names)[: options.limit]
     judge_model = open_generative_judge(config)
-    if hot_token is not None:
-        set_hot_token(judge_model, hot_token)
-    rules = RejectionRules(samples, keep, alpha, hot_token, config.max_tokens, seed)
-    Console().print_json(data=self_distill(pairs, judge_model, rules, out, allow_without_images=allow_without_images))
-    typer.echo(f"written: {out}/distilled.parquet, statistics.json", err=True)
+    if options.hot_token is not None:
+        set_hot_token(judge_model, options.hot_token)
+    rules = RejectionRules(options.samples, options.keep, options.alpha, options.hot_token, config.max_tokens, options.seed)
+    Console().print_json(
+        data=self_distill(pairs, judge_model, rules, options.out, allow_without_images=options.allow_without_images)
+    )
+    typer.echo(f"written: {options.out}/distilled.parquet, statistics.json", err=True)
 
 
-@app.command("steps", rich_help_panel=DATA)
-def steps_command(
-    data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs: {PAIR_FILES}.")],
-    judge: JudgeOption,
-    out: Out,
-    overrides: Overrides = None,
-    config: ConfigFile = None,
-    images: Images = None,
-    allow_columns: AllowColumns = None,
-    allow_without_images: AllowWithoutImages = False,
+@dataclass(frozen=True, kw_only=True)
+class StepsOptions:
+    """Options of `steps`."""
+
+    data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs: {PAIR_FILES}.")]
+    judge: JudgeOption
+    out: Out
+    overrides: Overrides = None
+    config: ConfigFile = None
+    images: Images = None
+    allow_columns: AllowColumns = None
+    allow_without_images: AllowWithoutImages = False
     source: Annotated[
         Optional[str], typer.Option("--source", help="Judgments to label: judge (sample new ones) or pairs (those in --data).")
-    ] = None,
-    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None,
-    seed: Seed = None,
-) -> None:
+    ] = None
+    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None
+    seed: Seed = None
+
+
+@command(app, "steps", rich_help_panel=DATA)
+def steps_command(options: StepsOptions) -> None:
     """Label the steps of judgments for `rewardlab prm`: +1 before the step at which the reasoning goes wrong, -1 from there on.
 
     A prefix is good if 15 of 20 completions of it are right, which guessing achieves once in 48 times; bisection finds the
@@ -213,12 +225,16 @@ def steps_command(
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.spec import judge_config, judge_video_policy
 
-    settings = load_config(StepsConfig, config, parse_overrides(overrides or ()), source=source, seed=seed)
-    config_of_judge = judge_of(judge, ())
+    settings = load_config(
+        StepsConfig, options.config, parse_overrides(options.overrides or ()), source=options.source, seed=options.seed
+    )
+    config_of_judge = judge_of(options.judge, ())
     if "batch_size" in settings.model_fields_set or "batch_size" not in config_of_judge.model_fields_set:
         config_of_judge = judge_config(config_of_judge, batch_size=settings.batch_size)
-    policy, names = judge_video_policy(config_of_judge.judge), columns_of(allow_columns)
-    pairs = read_pairs(data, images=images, policy=policy, allow_columns=names)[:limit]
+    policy, names = judge_video_policy(config_of_judge.judge), columns_of(options.allow_columns)
+    pairs = read_pairs(options.data, images=options.images, policy=policy, allow_columns=names)[: options.limit]
     opened = open_generative_judge(config_of_judge)
-    Console().print_json(data=label_steps(pairs, settings, opened, out, allow_without_images=allow_without_images))
-    typer.echo(f"written: {out}/steps.jsonl", err=True)
+    Console().print_json(
+        data=label_steps(pairs, settings, opened, options.out, allow_without_images=options.allow_without_images)
+    )
+    typer.echo(f"written: {options.out}/steps.jsonl", err=True)
