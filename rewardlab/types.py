@@ -53,8 +53,9 @@ class PreferencePair:
     ``judgment`` a teacher's text on it in that order; ``level`` the difficulty its maker gave it; ``attempts`` how many
     asks the teacher needed ("1".."3", "unsolved", "" not asked); ``teacher_share`` the share of the teacher's votes, as many in
     either order, that named the preferred response (None: not asked). ``response_images`` stand within the responses, each at
-    an ``IMAGE_MARK`` of its text. ``videos`` are encoded files too; a judge is shown their frames
-    (:func:`rewardlab.data.rows.with_frames`). ``provenance`` names recipe and source row: ``rlaif_v:3f2a...``.
+    an ``IMAGE_MARK`` of its text. ``videos``, and ``response_videos`` within the responses, are encoded files too; a judge is
+    shown their frames (:func:`rewardlab.data.rows.with_frames`).
+    ``provenance`` names recipe and source row: ``rlaif_v:3f2a...``.
     """
 
     pair_id: str
@@ -70,6 +71,7 @@ class PreferencePair:
     judgment: str = ""
     response_images: tuple[tuple[bytes, ...], tuple[bytes, ...]] = ((), ())
     videos: tuple[bytes, ...] = ()
+    response_videos: tuple[tuple[bytes, ...], tuple[bytes, ...]] = ((), ())
     teacher_share: float | None = None
     licence: str = ""
     provenance: str = ""
@@ -80,6 +82,7 @@ class PreferencePair:
             self,
             responses=(self.responses[1], self.responses[0]),
             response_images=(self.response_images[1], self.response_images[0]),
+            response_videos=(self.response_videos[1], self.response_videos[0]),
             preferred=None if self.preferred is None else 1 - self.preferred,
             order=self.order.swap(),
         )

@@ -123,24 +123,31 @@ class MappingConfig(Schema):
         description="Patterns of its data files, tried in turn.",
     )
     id: str | None = Field(None, description="Column of the pairs' own ids; null: an id by content.")
-    question: str = Field(description="Column of the question.")
+    question: str | None = Field(None, description="Column of the question; null: the answers are chats that begin with it.")
     images: list[str] = Field([], description="Columns, each with one image or a list: embedded, or paths.")
+    videos: list[str] = Field([], description="Columns, each with one video or a list: embedded, or paths.")
     chosen: str | None = Field(None, description="Column of the better response, where the file has one.")
     rejected: str | None = Field(None, description="Column of the worse response.")
-    responses: list[str] = Field([], description="Two columns, in place of chosen and rejected.")
+    responses: list[str] = Field([], description="Two columns, in place of chosen and rejected, or one with a list of answers.")
     preferred: str | None = Field(None, description="Column that names the better of `responses`.")
     first: str = Field("0", description="Value of `preferred` where the first response is better.")
     second: str = Field("1", description="Value of `preferred` where the second response is better.")
     ties: list[str] = Field([], description="Values of `preferred` for which the row is dropped.")
+    scores: list[str] = Field([], description="A column with a score for each of `responses`, or one for each; high is better.")
+    ranks: list[str] = Field([], description="In place of scores: 1 is the best.")
     category: str | None = Field(None, description="Column of the pair's category; null: none.")
     source: str | None = Field(None, description="Column of where the pair comes from; null: none.")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
         placed = self.chosen is not None and self.rejected is not None
-        labelled = len(self.responses) == 2 and self.preferred is not None
-        if placed == labelled:
-            raise ValueError("give either chosen and rejected, or two responses and preferred")
+        labelled = (
+            len(self.responses) in (1, 2) and [self.preferred is not None, bool(self.scores), bool(self.ranks)].count(True) == 1
+        )
+        if placed == labelled or (labelled and self.preferred is not None and len(self.responses) != 2):
+            raise ValueError(
+                "give either chosen and rejected, or two responses and preferred, or responses and scores or ranks"
+            )
         if len({self.first, self.second, *self.ties}) < 2 + len(self.ties):
             raise ValueError(f"first, second and ties must be different values, got {[self.first, self.second, *self.ties]}")
         return self

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.data.columns import CANDIDATE_COLUMNS, AllowedColumns
+from rewardlab.data.media import Files
 from rewardlab.data.row_files import rows_of
-from rewardlab.data.rows import Files
 from rewardlab.errors import DataError
 from rewardlab.types import Candidates
 

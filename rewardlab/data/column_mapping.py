@@ -6,7 +6,6 @@ suggestion also looks at the first rows: media by their form, a label by its few
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import re
@@ -17,22 +16,30 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from rewardlab.data.columns import PAIR_COLUMNS, looks_like_media, nearest_column
+from rewardlab.data.columns import PAIR_COLUMNS, looks_like_media, medium_column, nearest_column
+from rewardlab.data.conversations import is_conversation, is_put_second, place_media, split_answers
 from rewardlab.data.files import place_in_file
 from rewardlab.data.row_files import FileRow, data_files_of, stored_rows
 from rewardlab.errors import DataError
 from rewardlab.reporting.progress import log_line
 
-ORDERED = ("response_images", "judgment", "order", "preferred")  # columns of a pair that describe one of the responses
+ORDERED = (
+    "response_images",
+    "response_videos",
+    "judgment",
+    "order",
+    "preferred",
+)  # columns of a pair that describe one of the responses
 NUMBERS = ("preferred", "level", "teacher_share")
-LISTS = ("responses", "images", "videos", "response_images")
+LISTS = ("responses", "images", "videos", "response_images", "response_videos")
 CURE = (
     "write a mapping for `rewardlab data build MAPPING.yaml`; `rewardlab data validate FILE --suggest` prints one "
     "(docs/how-to/own_data.md)"
 )
-BETTER = ("chosen", "better", "preferred_response", "chosen_response")
-WORSE = ("rejected", "worse", "rejected_response")
-_SIDES = (("a", "b"), ("1", "2"), ("0", "1"))
+BETTER = ("chosen", "better", "preferred_response", "chosen_response", "chosen_messages", "preferred_output")
+WORSE = ("rejected", "worse", "rejected_response", "rejected_messages", "non_preferred_output")
+CONVERSATIONS = ("messages", "conversations")  # columns with turns; with a worse answer beside them they end in the better one
+_SIDES = (("a", "b"), ("1", "2"), ("0", "1"), ("left", "right"))
 _STEMS = ("response_", "answer_", "output_", "completion_", "response", "answer", "")
 NUM_ROWS = 200  # rows that a suggestion looks at
 MOST_LABELS = 4  # different values of a column that may be a label
@@ -42,42 +49,62 @@ OPEN = "FILL_IN"
 @dataclass(frozen=True)
 class ColumnMapping:
     """Which column is what; ``responses`` are the better and the worse one, or with ``label`` the two that its values name:
-    ``names`` of the first and of the second."""
+    ``names`` of the first and of the second. Without ``question`` the responses are conversations that begin with it."""
 
-    question: str
+    question: str | None
     responses: tuple[str, str]
     images: str | None = None
+    videos: str | None = None
     label: str | None = None
     names: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def __str__(self) -> str:
         sides = ("chosen", "rejected") if self.label is None else ("first response", "second response")
-        parts: dict[str, str | None] = {"question": self.question, sides[0]: self.responses[0], sides[1]: self.responses[1]}
-        parts |= {"images": self.images, "preferred": self.label}
+        asked = self.question or "what the responses begin with"
+        parts: dict[str, str | None] = {"question": asked, sides[0]: self.responses[0], sides[1]: self.responses[1]}
+        parts |= {"images": self.images, "videos": self.videos, "preferred": self.label}
         return ", ".join(f"{what} = {column}" for what, column in parts.items() if column)
 
     def row_of(self, row: Mapping[str, Any], where: str) -> Mapping[str, Any] | DataError:
         """Return the row with the columns of a pair and its other columns, or why its label cannot be read."""
-        read = {self.question, *self.responses, self.images, self.label}
+        values = [row.get(self.question) if self.question else None, *(row.get(name) for name in self.responses)]
+        read = {self.question, *self.responses, self.images, self.videos, self.label}
+        read |= {"system"} if any(map(is_conversation, values)) else set()
         pair = {name: value for name, value in row.items() if name not in read}
-        texts = [row.get(name) for name in self.responses]
         ordered_by = [name for name in ORDERED if row.get(name) not in (None, "", [], [[], []])]
         if ordered_by and (self.label is None or (self.label != "preferred" and "preferred" in ordered_by)):
             return DataError(f"{where}: {ordered_by[0]!r} depends on which response is which, and that is guessed; {CURE}")
+        try:
+            system = row.get("system") if "system" in read else None
+            question, answers = split_answers(values[0], values[1:], where, system=system)
+            images, videos = (_list_of(row.get(column)) if column else [] for column in (self.images, self.videos))
+            question, *answers = place_media([question, *answers], images, videos, where=where)
+        except DataError as error:
+            return error
+        if not self.question and not question.text:
+            return DataError(f"{where}: no column is the question, and the responses do not begin with one; {CURE}")
         if self.label is None:
-            # Sources put the better response first throughout: a coin that the texts decide says which is response 0.
-            first = hashlib.sha256("\0".join(sorted(map(str, texts))).encode(errors="backslashreplace")).digest()[0] % 2
-            ordered = sorted(texts, key=str, reverse=bool(first))
-            preferred = ordered.index(texts[0])
+            preferred: int | None = 0
+            if is_put_second(question, *answers):
+                answers, preferred = answers[::-1], 1
         else:
-            label, ordered, preferred = _label_of(row.get(self.label)), texts, None
+            label, preferred = _label_of(row.get(self.label)), None
             if label is not None and not any(label in names for names in self.names):
                 first_names, second_names = (" or ".join(names) for names in self.names)
                 return DataError(f"{where}: {self.label!r} is {label!r:.40}; expected {first_names}, or {second_names}; {CURE}")
             if label is not None:
                 preferred = int(label in self.names[1])
-        images = {"images": _list_of(row.get(self.images))} if self.images else {}
-        return {**pair, "question": row.get(self.question), "responses": ordered, "preferred": preferred, **images}
+        media = {"images": question.images} if self.images or question.images else {}
+        media |= {"videos": question.videos} if question.videos else {}
+        media |= {"response_images": [answer.images for answer in answers]} if any(answer.images for answer in answers) else {}
+        media |= {"response_videos": [answer.videos for answer in answers]} if any(answer.videos for answer in answers) else {}
+        return {
+            **pair,
+            "question": question.text,
+            "responses": [answer.text for answer in answers],
+            "preferred": preferred,
+            **media,
+        }
 
 
 def _label_of(value: Any) -> str | None:
@@ -107,24 +134,32 @@ def guess_mapping(columns: Sequence[str], where: str) -> ColumnMapping | None:
         return [read] if read in columns else [name for name in columns if nearest_column(name, PAIR_COLUMNS) == read]
 
     better, worse = _better_and_worse(columns)
-    sides = sides_of(columns)
+    sides, talks = sides_of(columns), [name for name in columns if name.lower() in CONVERSATIONS]
+    questions, images, videos = like("question"), like("images"), like("videos")
+    if len(talks) == 1 and len(worse) == 1 and not better:  # ms-swift: the better answer ends the conversation
+        better, questions = talks, []
     is_chosen = len(better) == len(worse) == 1
+    if talks and not is_chosen and not sides:
+        raise DataError(
+            f"{where}: has conversations ({talks[0]!r}) with one answer each, but no second answer to compare it with; "
+            "expected columns such as chosen and rejected, or rejected_response beside messages"
+        )
     if not is_chosen and not sides:
         return None
-    questions, images = like("question"), like("images")
-    if len(questions) != 1 or len(images) > 1 or is_chosen == bool(sides) or len(sides) > 1:
+    is_unique = len(questions) == 1 or (is_chosen and not questions)  # conversations may begin with the question
+    if not is_unique or max(len(images), len(videos)) > 1 or is_chosen == bool(sides) or len(sides) > 1:
         raise DataError(
             f"{where}: the columns ({', '.join(columns)}) cannot be mapped, or not uniquely: question "
             f"{' or '.join(questions) or 'none'}, images {' or '.join(images) or 'none'}; {CURE}"
         )
-    image = images[0] if images else None
+    question, image, video = (names[0] if names else None for names in (questions, images, videos))
     if not sides:
-        return ColumnMapping(questions[0], (better[0], worse[0]), image)
+        return ColumnMapping(question, (better[0], worse[0]), image, video)
     labels = [name for name in like("preferred") if name not in sides[0]]
     if len(labels) != 1:
         raise DataError(f"{where}: {len(labels)} of the columns ({', '.join(columns)}) could be the label; {CURE}")
     first, second, names = sides[0]
-    return ColumnMapping(questions[0], (first, second), image, labels[0], names)
+    return ColumnMapping(question, (first, second), image, video, labels[0], names)
 
 
 def _better_and_worse(columns: Iterable[str]) -> tuple[list[str], list[str]]:
@@ -166,8 +201,11 @@ class PairForm:
 
     @property
     def media_columns(self) -> tuple[str, ...]:
-        """Columns with media besides those of a pair."""
-        return (self.mapping.images,) if self.mapping and self.mapping.images else ()
+        """Columns besides those of a pair that may hold media: also within the parts of conversations."""
+        if (mapping := self.mapping) is None:
+            return ()
+        columns = (mapping.images, mapping.videos, mapping.question, *mapping.responses)
+        return tuple(column for column in columns if column)
 
     def of_row(self, stored: FileRow, file: Path, number: int) -> FileRow:
         """Return row ``number`` of ``file`` in pair form, or why it has none."""
@@ -221,7 +259,7 @@ def suggested_mapping(path: Path) -> str:
         f"# A mapping for {place}, of its first {len(rows):,} rows. Check it, save it as {name}.yaml, then",
         f"# rewardlab data build {name}.yaml --from {place} --against none --out sets/{name}",
         f"name: {_quoted(name)}",
-        *_fields(columns),
+        *(_ranked_fields(rows, columns) or _fields(columns)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -253,8 +291,55 @@ def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         yield ".".join(path), value
 
 
+def _ranked_fields(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Sequence[Any]]) -> list[str]:
+    """Return the lines for rows with a list of answers and a list of their ranks or scores; none for other rows."""
+
+    def lists(kind: type | tuple[type, ...]) -> list[str]:
+        return [
+            name
+            for name in map(str, rows[0])
+            if all(
+                isinstance(row.get(name), list) and row[name] and all(isinstance(v, kind) for v in row[name]) for row in rows
+            )
+        ]
+
+    answers, numbers = [name for name in lists(str) if not looks_like_media(rows[0][name])], lists((int, float))
+    fits = [(a, n) for a in answers for n in numbers if all(len(row[a]) == len(row[n]) for row in rows)]
+    if not fits:
+        return []
+    answer, number = fits[0]
+    rest = {name: values for name, values in columns.items() if name.split(".")[0] not in (answer, number)}
+    of_question = [line for line in _fields(rest) if line.startswith(("id:", "question:", "images:", "videos:", "category:"))]
+    is_rank = "rank" in number.lower()
+    check = "1 is the best, whole numbers may be equal" if is_rank else "the higher the better"
+    return [
+        *of_question,
+        f"responses: {_quoted_list([answer])}",
+        f"{'ranks' if is_rank else 'scores'}: {_quoted_list([number])}  # check: {check}",
+    ]
+
+
+def _twins(names: Iterable[str]) -> list[tuple[str, str, tuple[tuple[str, ...], tuple[str, ...]]]]:
+    """Return each two names that differ in their side alone, as :func:`sides_of` returns them: path1 and path2."""
+    known, twins = set(names), []
+    for name in sorted(known):
+        for one, two in _SIDES:
+            other = re.sub(
+                rf"(?<![a-z0-9]){one}(?![a-z])|(?<=[a-z]){one}(?![a-z0-9])" if one.isdigit() else rf"(?<![a-z]){one}(?![a-z])",
+                two,
+                name,
+            )
+            if other != name and other in known:
+                twins.append((name, other, ((one, name), (two, other))))
+    return twins
+
+
 def _fields(columns: Mapping[str, Sequence[Any]]) -> Iterator[str]:
     media = [name for name, values in columns.items() if any(map(looks_like_media, values))]
+    sides = sides_of(columns) or _twins(media)
+    media = [
+        name for name in media if not sides or name not in sides[0][:2]
+    ]  # those of the answers are no media of the question
     texts = [name for name in columns if name not in media and any(isinstance(value, str) for value in columns[name])]
 
     def like(read: str, names: Sequence[str]) -> list[str]:
@@ -264,10 +349,10 @@ def _fields(columns: Mapping[str, Sequence[Any]]) -> Iterator[str]:
         yield _field("id", ids, ())
     questions = like("question", texts)
     yield _field("question", questions, texts)
-    if media:
-        yield f"images: {_quoted_list(media)}"
+    for kind in ("images", "videos"):
+        if of_kind := [name for name in media if medium_column(columns[name][0]) == kind]:
+            yield f"{kind}: {_quoted_list(of_kind)}"
     better, worse = _better_and_worse(columns)
-    sides = sides_of(columns)
     if sides and not (better and worse):
         yield from _labelled_fields(columns, media, *sides[0])
     else:
@@ -293,14 +378,28 @@ def _labelled_fields(
         name
         for name, cells in columns.items()
         if name not in (first, second, *media)
+        and not any(name in twins[:2] for twins in _twins(columns))
         and (by_name[name] or (len(cells) > MOST_LABELS and 2 <= len({str(cell).strip() for cell in cells}) <= MOST_LABELS))
     ]
-    yield _field("preferred", [name for name in labels if by_name[name]], labels)
+    if not labels and (
+        scores := [t for t in _twins(columns) if all(isinstance(v, int | float) for n in t[:2] for v in columns[n])]
+    ):
+        scores.sort(key=lambda twins: "overall" not in twins[0])
+        others = _remark(*(f"{one} and {two}" for one, two, _ in scores[1:]))
+        also = f"; there are also {others}" if others else ""
+        yield f"scores: {_quoted_list(scores[0][:2])}  # check: the higher the better{also}"
+        return
+    yield _field("preferred", [name for name in labels if by_name[name]] or labels[:1], labels)
     values = list(dict.fromkeys(str(value).strip() for value in columns.get(labels[0] if labels else "", ())))
     for key, expected in zip(("first", "second"), names, strict=True):
-        yield _field(key, [value for value in values if value.lower() in expected], values, "value")
-    if rest := [value for value in values if not any(value.lower() in expected for expected in names)]:
+        yield _field(key, [value for value in values if _names_side(value, expected)], values, "value")
+    if rest := [value for value in values if not any(_names_side(value, expected) for expected in names)]:
         yield f"ties: {_quoted_list(rest)}  # are these ties? Rows with them are left out"
+
+
+def _names_side(value: str, names: Sequence[str]) -> bool:
+    """Return whether a label is one of the names, or begins with one that is a word: leftvote."""
+    return any(value.lower() == name or (len(name) > 1 and value.lower().startswith(name)) for name in names)
 
 
 def _field(key: str, matches: Sequence[str], others: Sequence[str], what: str = "column") -> str:

@@ -23,7 +23,7 @@ _ALIASES = {
     "images": "image img pic picture photo photograph screenshot figure imagepath imagefile imageurl imagebyte picturepath "
     "pictureurl pictureid photopath photourl imageid",
     "videos": "video videopath videofile videourl clip movie",
-    "question": "prompt query instruction",
+    "question": "prompt query instruction input message conversation",
     "responses": "answer completion output candidate",
     "preferred": "label winner preference ranking humanranking better",
     "pair_id": "id uid uuid key questionid",
@@ -57,12 +57,12 @@ def looks_like_media(value: Any) -> bool:
     return isinstance(value, bytes)
 
 
-def _medium(value: Any, known: Collection[str]) -> str | None:
-    """Return the column of ``known`` for a value that :func:`looks_like_media`; its suffix indicates a video."""
+def medium_column(value: Any, known: Collection[str] = ("images", "videos")) -> str | None:
+    """Return the column of ``known`` for a value that :func:`looks_like_media`, None for another; its suffix tells a video."""
     if not looks_like_media(value):
         return None
     if isinstance(value, list | tuple):
-        return next(column for one in value if (column := _medium(one, known)) or one is value[-1])
+        return next(column for one in value if (column := medium_column(one, known)) or one is value[-1])
     name = value.get("path") if isinstance(value, Mapping) else value
     is_video = isinstance(name, str) and (name.startswith("data:video/") or bool(_VIDEO.search(name.strip())))
     column = "videos" if is_video else "images"
@@ -117,7 +117,7 @@ class AllowedColumns:
                     self.logged.add(name)
                     log_line(f"the column {name!r} is not read")
                 continue
-            nearest = nearest_column(name, known) or _medium(value, known)
+            nearest = nearest_column(name, known) or medium_column(value, known)
             a_list = ", a list" if nearest in ("images", "videos") else ""
             meant = f"did you mean {nearest!r}{a_list}?" if nearest else ""
             unread[name] = f"{meant} It holds media, which `all` does not pass over.".strip() if is_media else meant

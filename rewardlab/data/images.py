@@ -277,15 +277,15 @@ def read_image(path: Path, *, where: str = "") -> bytes:
 _SIGNATURES = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"), (b"RIFF", "webp"), (b"BM", "bmp"))
 
 
-def kind_of(data: bytes) -> str:
-    """Return the suffix of an encoded image or video by its first bytes; "png" where they say nothing."""
+def kind_of(data: bytes, unknown: str = "png") -> str:
+    """Return the suffix of an encoded image or video by its first bytes; ``unknown`` where they say nothing."""
     if data[4:8] == b"ftyp":
         return "mp4"
     if data[:4] == b"\x1a\x45\xdf\xa3":
         return "mkv"
     if data[:4] == b"RIFF" and data[8:12] == b"AVI ":
         return "avi"
-    return next((kind for signature, kind in _SIGNATURES if data.startswith(signature)), "png")
+    return next((kind for signature, kind in _SIGNATURES if data.startswith(signature)), unknown)
 
 
 def to_data_url(data: bytes) -> str:

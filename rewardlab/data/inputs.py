@@ -6,44 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL.Image import Image
-
-from rewardlab.data.images import from_data_url, plain_image, plain_png, read_image
+from rewardlab.data.media import Files
 from rewardlab.data.qwen_video import VideoPolicy
-from rewardlab.data.rows import FRAMES, Files, from_row, validate, with_frames
-from rewardlab.data.urls import MAX_IMAGE_BYTES, AllowedUrls, fetch_media
+from rewardlab.data.rows import FRAMES, from_row, validate, with_frames
+from rewardlab.data.urls import AllowedUrls
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import Candidates, PreferencePair
 
 PairInput = PreferencePair | Mapping[str, Any]
-
-
-def load_image(image: Any, urls: AllowedUrls, *, where: str) -> bytes:
-    """Return an encoded image, as :func:`rewardlab.data.images.plain_image` gives it, of a path, encoded bytes, a PIL image, a
-    data URL, ``{"bytes", "path"}`` or an allowed URL. Raise MediaError."""
-    if isinstance(image, Mapping):
-        image = image.get("bytes") or image.get("path")
-    if isinstance(image, bytes | bytearray | memoryview):
-        return plain_image(bytes(image), where=where)
-    if isinstance(image, str) and image.startswith("data:"):
-        return plain_image(from_data_url(image), where=where)
-    if isinstance(image, str) and image.startswith(("http://", "https://")):
-        if not urls.allows(image):
-            raise MediaError(
-                f"{where}: {image[:80]!r} is not fetched; allow it with allow_urls=[{_beginning(image)!r}], or download it"
-            )
-        return plain_image(fetch_media(image, where, MAX_IMAGE_BYTES), where=where)
-    if isinstance(image, str | Path):
-        return read_image(Path(image))
-    if isinstance(image, Image):
-        return plain_png(image, where=where)
-    raise MediaError(
-        f"{where}: expected a path, encoded bytes, a PIL image, a data URL or an allowed URL, got {type(image).__name__}"
-    )
-
-
-def _beginning(url: str) -> str:
-    return url[: url.rfind("/") + 1] if url.count("/") > 2 else f"{url}/"
 
 
 def candidates_of_texts(
@@ -57,8 +27,9 @@ def candidates_of_texts(
 
 
 def load_images(images: Sequence[Any], urls: AllowedUrls) -> tuple[bytes, ...]:
-    """Return :func:`load_image` of each. Raise MediaError."""
-    return tuple(load_image(image, urls, where=f"image {n}") for n, image in enumerate(_list(images, "images")))
+    """Return :meth:`rewardlab.data.media.Files.image` of each. Raise MediaError."""
+    files = Files(is_callers=True, urls=urls)
+    return tuple(files.image(image, f"image {n}") for n, image in enumerate(_list(images, "images")))
 
 
 def _texts(question: object, responses: object) -> tuple[str, ...]:
@@ -81,38 +52,13 @@ def pair_of(
 ) -> PreferencePair:
     """Return a checked pair of a pair, or of a row with the columns of :mod:`rewardlab.data.rows`.
 
-    Only question and responses are required. Images may be anything that :func:`load_image` takes; videos are paths or bytes,
-    sampled to ``frames`` by ``policy``. Raise DataError or MediaError, naming the pair by ``number``.
+    Only question and responses are required. Images may be anything that :mod:`rewardlab.data.media` reads; videos are paths,
+    bytes or allowed URLs, sampled to ``frames`` by ``policy``. Raise DataError or MediaError, naming the pair by ``number``.
     """
     where = f"pair {number}"
     if isinstance(value, PreferencePair):
         return with_frames(validate(value, where=where), frames, policy=policy)
     if not isinstance(value, Mapping):
         raise DataError(f"{where}: expected a PreferencePair or a row with question and responses, got {type(value).__name__}")
-    row = dict(value)
-    for name in ("images", "response_images"):
-        if row.get(name) is not None:
-            row[name] = _embedded(row[name], urls, f"{where}, {name}")
-    if isinstance(row.get("videos"), list | tuple):
-        row["videos"] = [{"bytes": v} if isinstance(v, bytes) else str(v) if isinstance(v, Path) else v for v in row["videos"]]
-    for name in ("question", "responses"):
-        row[name] = _parts(row.get(name), urls, f"{where}, {name}")
-    return with_frames(
-        from_row(row, index=number, files=Files(checked=True, is_callers=True), where="pair"), frames, policy=policy
-    )
-
-
-def _embedded(value: Any, urls: AllowedUrls, where: str) -> Any:
-    """Return lists of images with each image as ``{"bytes"}``."""
-    if isinstance(value, list | tuple):
-        return [_embedded(item, urls, where) for item in value]
-    return {"bytes": load_image(value, urls, where=where)}
-
-
-def _parts(value: Any, urls: AllowedUrls, where: str) -> Any:
-    """Return a text, or parts with their images as ``{"bytes"}``; ``from_row`` refuses anything else."""
-    if isinstance(value, list | tuple):
-        return [_parts(item, urls, where) for item in value]
-    if isinstance(value, Mapping) and value.get("type") == "image":
-        return {**value, "image": {"bytes": load_image(value.get("image"), urls, where=where)}}
-    return value
+    files = Files(is_callers=True, urls=urls)
+    return with_frames(from_row(value, index=number, files=files, where="pair"), frames, policy=policy)

@@ -39,7 +39,7 @@ class MediaCount:
     def add(self, pair: PreferencePair, number: int) -> None:
         """Count one pair."""
         self.num_pairs += 1
-        if pair.images or pair.videos or any(pair.response_images):
+        if pair.images or pair.videos or any((*pair.response_images, *pair.response_videos)):
             self.num_with_media += 1
         elif mentions_media(pair.question):
             self.first_mention = number if not self.num_mentions else self.first_mention

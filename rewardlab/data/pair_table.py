@@ -26,17 +26,18 @@ from rewardlab.data.column_mapping import PairForm, rows_in_pair_form
 from rewardlab.data.columns import PAIR_COLUMNS, AllowedColumns
 from rewardlab.data.files import place_in_file
 from rewardlab.data.images import check_image
+from rewardlab.data.media import Files, embedded, path_of_medium, place_of
 from rewardlab.data.media_mentions import MediaCount
 from rewardlab.data.pairs import MEDIA_HASH, BadRow, read_row
 from rewardlab.data.parquet import parquet_batches, unreadable_parquet
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.row_files import FileRow, data_files_of, is_checked, parse_line
-from rewardlab.data.rows import FRAMES, Files, media_of, path_of_medium, place_of, with_frames
+from rewardlab.data.rows import FRAMES, media_of, with_frames
 from rewardlab.errors import DataError, InputError, MediaError
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.types import Order, PreferencePair
 
-MEDIA = ("images", "response_images", "videos")
+MEDIA = ("images", "response_images", "videos", "response_videos")
 MOST_GROUP_BYTES, LARGE_GROUP_BYTES = 512 << 20, 24 << 20  # of a row group, which is read whole for any pair in it
 MOST_HELD_BYTES = 1 << 30  # of a file whose rows are all in memory
 REWRITE = "`rewardlab data convert FILE --out FOLDER` writes it anew, in small ones"
@@ -254,14 +255,14 @@ class MediaMarks(Files):
     def image(self, value: Any, where: str) -> bytes:
         if not self.by_content or self._was_not_read(value):
             return self._number()
-        data, path = (value.get("bytes"), value.get("path")) if isinstance(value, Mapping) else (None, value)
-        if isinstance(data, bytes) and data:
+        path = embedded(value)
+        if isinstance(path, bytes):
             if self.look:
-                check_image(data, where=where)
-            return hashlib.sha256(data).digest()
+                check_image(path, where=where)
+            return hashlib.sha256(path).digest()
         if isinstance(path, str) and path.startswith("data:"):
             return super().image(value, where) if self.look else hashlib.sha256(_encoded(path)).digest()
-        file = self.file_of(path_of_medium(value, "image", where), where)
+        file = self.file_of(path_of_medium(path, "image", where), where)
         if self.look:
             check_image(file, where=place_of(where, file))
         return self._mark(file, path)
@@ -269,8 +270,8 @@ class MediaMarks(Files):
     def video(self, value: Any, where: str) -> bytes:
         if not self.by_content or self._was_not_read(value):
             return self._number()
-        data, path = (value.get("bytes"), value.get("path")) if isinstance(value, Mapping) else (None, value)
-        if isinstance(path, str) and not data and _size_of(file := self.file_of(path, where)):
+        path = embedded(value)
+        if isinstance(path, str) and not path.startswith("data:") and _size_of(file := self.file_of(path, where)):
             return self._mark(file, path)
         return hashlib.sha256(super().video(value, where)).digest()
 

@@ -20,10 +20,11 @@ from rewardlab.data.column_mapping import rows_in_pair_form
 from rewardlab.data.columns import AllowedColumns
 from rewardlab.data.files import mark_unfinished, place_in_file
 from rewardlab.data.images import kind_of
+from rewardlab.data.media import Files
 from rewardlab.data.parquet import TableFile, unwritable
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.row_files import MARK, data_files_of, is_checked
-from rewardlab.data.rows import FRAMES, VERSION, Files, features, from_row, to_row, with_frames
+from rewardlab.data.rows import FRAMES, VERSION, features, from_row, to_row, with_frames
 from rewardlab.errors import DataError, InputError, MediaError
 from rewardlab.types import PreferencePair
 
@@ -64,7 +65,7 @@ class Shard:
 
     def add(self, pair: PreferencePair) -> None:
         row, num_bytes = to_row(pair), 0
-        for entry in chain(row["images"], row["videos"], *row["response_images"]):
+        for entry in chain(row["images"], row["videos"], *row["response_images"], *row["response_videos"]):
             num_bytes += len(entry["bytes"])
             self._digest.update(hashlib.sha256(entry["bytes"]).digest())
             if self._media is not None:
@@ -141,8 +142,8 @@ def write_jsonl(pairs: Iterable[PreferencePair], path: Path) -> int:
                 row = {name: value for name, value in to_row(pair).items() if value not in ("", None, [], [[], []])}
                 for name in {"images", "videos"} & row.keys():
                     row[name] = paths(row[name])
-                if "response_images" in row:
-                    row["response_images"] = [paths(entries) for entries in row["response_images"]]
+                for name in {"response_images", "response_videos"} & row.keys():
+                    row[name] = [paths(entries) for entries in row[name]]
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
         partial.replace(path)
     except OSError as error:

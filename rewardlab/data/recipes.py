@@ -8,7 +8,8 @@ both are counted and listed.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import combinations
@@ -16,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.config.data import MappingConfig
+from rewardlab.data.columns import medium_column
+from rewardlab.data.conversations import Content, is_put_second, place_media, split_answers
 from rewardlab.data.files import leads_out
 from rewardlab.data.images import read_image
-from rewardlab.data.rows import FRAMES, Files, check_marks, provenance, validate
+from rewardlab.data.media import Files
+from rewardlab.data.rows import FRAMES, check_marks, provenance, validate
 from rewardlab.data.sources import TABLES, HubStream, media_folder, source_parts
 from rewardlab.data.video import evenly, frame_files
 from rewardlab.errors import DataError, InputError, MediaError
@@ -46,6 +50,11 @@ class SourceFolder:
         if isinstance(value, str) and not value.startswith("data:"):
             return read_image(self._locate(value))
         return Files(self.folder).image(value, where)
+
+    def videos(self, values: Iterable[Any], where: str) -> tuple[bytes, ...]:
+        """Return the files of videos, embedded or at paths from the folder. Raises MediaError."""
+        located = (str(self._locate(value).absolute()) if isinstance(value, str) else value for value in values)
+        return tuple(Files(self.folder).video(value, where) for value in located)
 
     def required_image(self, value: Any, where: str) -> tuple[bytes, ...]:
         """Return the image of a row that must have one. Raises DataError, MediaError."""
@@ -160,13 +169,15 @@ def _complete_pair(pair: PreferencePair, recipe: Recipe, origin: str, where: str
 
 
 def make_pair(question: str, better: str, worse: str, images: tuple[bytes, ...] = (), **fields: Any) -> PreferencePair:
-    """Return a pair whose better answer is response 0 or 1 by a coin that the texts decide, for sources put it first
-    throughout. ``fields`` are other fields of the pair."""
-    pair_id = fields.pop("pair_id", "")
-    first = hashlib.sha256("\0".join((question, *sorted((better, worse)))).encode(errors="backslashreplace")).digest()[0] % 2
-    # Which of the sorted two is put first does not depend on which is better.
-    responses = sorted((better, worse), reverse=bool(first))
-    return PreferencePair(pair_id, question, (responses[0], responses[1]), responses.index(better), images, **fields)
+    """Return a pair whose better answer is response 0 or 1 by :func:`is_put_second`. ``fields``: others of the pair."""
+    return _by_coin(PreferencePair(fields.pop("pair_id", ""), question, (better, worse), 0, images, **fields))
+
+
+def _by_coin(pair: PreferencePair) -> PreferencePair:
+    """Return a pair whose preferred response comes second if :func:`is_put_second` says so, else first."""
+    better, worse = (pair.responses[n] for n in ((0, 1) if pair.preferred == 0 else (1, 0)))
+    is_second = is_put_second(Content(pair.question), Content(better), Content(worse))
+    return pair if pair.preferred == int(is_second) else replace(pair.swap(), order=pair.order)
 
 
 def make_pair_or_drop(
@@ -245,28 +256,97 @@ def recipe_of(config: MappingConfig) -> Recipe:
         return "" if path is None else str(value_at(row, path) or "")
 
     def convert(row: Mapping[str, Any], source: SourceFolder) -> Iterator[PreferencePair | Dropped]:
-        question = clean_text(value_at(row, config.question), config.question)
-        images = tuple(image for path in config.images for image in source.images(value_at(row, path), path))
         category, origin = text(row, config.category), text(row, config.source)
         pair_id = "" if config.id is None else _id_of(value_at(row, config.id), config.id)
-        shared = {"category": category, "source": origin, "pair_id": pair_id}
-        if config.chosen is not None and config.rejected is not None:
-            better, worse = (clean_text(value_at(row, path), path) for path in (config.chosen, config.rejected))
-            same = better == worse
-            yield Dropped("the answers are equal") if same else make_pair(question, better, worse, images, **shared)
-            return
-        first, second = (clean_text(value_at(row, path), path) for path in config.responses)
-        label = str(value_at(row, str(config.preferred))).strip()
-        if label in config.ties:
+        values = _answers(row, config)
+        asked = None if config.question is None else value_at(row, config.question)
+        question, contents = split_answers(asked, [_as_part(value) for value in values], "row", system=row.get("system"))
+        media = [[one for path in paths for one in _listed(value_at(row, path))] for paths in (config.images, config.videos)]
+        question, *contents = place_media([question, *contents], *media, where="row")
+
+        def pair_of(first: Content, second: Content, preferred: int, name: str = "") -> PreferencePair | Dropped:
+            if first == second:
+                return Dropped("the answers are equal")
+            return PreferencePair(
+                pair_id + name,
+                question.text.strip(),
+                (first.text.strip(), second.text.strip()),
+                preferred,
+                tuple(source.image(image, "image") for image in question.images),
+                category,
+                origin,
+                response_images=(source.images(first.images, "image"), source.images(second.images, "image")),
+                videos=source.videos(question.videos, "video"),
+                response_videos=(source.videos(first.videos, "video"), source.videos(second.videos, "video")),
+            )
+
+        def placed(pair: PreferencePair | Dropped) -> PreferencePair | Dropped:
+            return pair if isinstance(pair, Dropped) else _by_coin(pair)
+
+        label = None if config.preferred is None else str(value_at(row, config.preferred)).strip()
+        if config.chosen is not None:
+            yield placed(pair_of(contents[0], contents[1], 0))
+        elif label in config.ties:
             yield Dropped("tie")
-        elif label not in (config.first, config.second):
+        elif label is None:
+            yield from map(placed, _by_score(contents, _scores(row, config, len(contents)), pair_of))
+        elif label in (config.first, config.second):
+            yield pair_of(contents[0], contents[1], int(label == config.second))
+        else:
             raise DataError(
                 f"{config.preferred!r} is {label!r}; expected {config.first!r} or {config.second!r}, or of ties {config.ties}"
             )
-        elif first == second:
-            yield Dropped("the answers are equal")
-        else:
-            preferred = int(label == config.second)
-            yield PreferencePair(pair_id, question, (first, second), preferred, images, category=category, source=origin)
 
     return Recipe(config.name, config.url, config.licence, config.published, convert, files=(*config.files,))
+
+
+def _answers(row: Mapping[str, Any], config: MappingConfig) -> Sequence[Any]:
+    """Return the answers of a row: of two columns, or of the list in one."""
+    if config.chosen is not None and config.rejected is not None:
+        return [value_at(row, config.chosen), value_at(row, config.rejected)]
+    values = [value_at(row, path) for path in config.responses]
+    if len(values) > 1:
+        return values
+    if not isinstance(values[0], list | tuple) or len(values[0]) < 2:
+        raise DataError(f"{config.responses[0]!r} must be a list of two or more answers, got {values[0]!r:.60}")
+    return values[0]
+
+
+def _as_part(value: Any) -> Any:
+    """Return an answer that is a medium, ``{"bytes", "path"}`` or a path, as a part of that kind; any other as it is."""
+    if (column := medium_column(value)) is None:
+        return value
+    kind = column.removesuffix("s")
+    return [{"type": kind, kind: one} for one in _listed(value)]
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value] if value else []
+
+
+def _scores(row: Mapping[str, Any], config: MappingConfig, number: int) -> list[float | None]:
+    """Return a score for each answer, higher is better. Raise DataError for another number of them."""
+    paths = config.scores or config.ranks
+    values = [value_at(row, path) for path in paths]
+    values = list(_listed(values[0])) if len(values) == 1 else values
+    if len(values) != number:
+        raise DataError(f"{', '.join(paths)}: {len(values)} scores or ranks for {number} answers; expected one for each")
+    sign = 1 if config.scores else -1
+    numbers = [None if value is None else float(value) for value in values]
+    return [None if value is None or math.isnan(value) else sign * value for value in numbers]
+
+
+def _by_score(
+    contents: Sequence[Content], scores: Sequence[float | None], pair_of: Callable[..., PreferencePair | Dropped]
+) -> Iterator[PreferencePair | Dropped]:
+    """Yield every two answers as a pair that the higher score wins; equal scores are a tie."""
+    for first, second in combinations(range(len(contents)), 2):
+        one, other = scores[first], scores[second]
+        if one is None or other is None:
+            yield Dropped("a score is missing")
+        elif one == other:
+            yield Dropped("tie")
+        else:
+            yield pair_of(
+                contents[first], contents[second], int(other > one), f"#{first}-{second}" if len(contents) > 2 else ""
+            )

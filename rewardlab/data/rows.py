@@ -7,8 +7,9 @@ pair_id            string              unique within a set
 question           string              an image stands at each U+FFFC, a video at each U+FFF9; without any, media come first
 images             list of images      ``{"bytes", "path"}``: embedded, or a path from the file's folder
 videos             list of the same    MP4, MOV, WebM, Matroska, AVI; read as frames
-responses          list of 2 strings   with a U+FFFC for each of its own images
+responses          list of 2 strings   with a U+FFFC for each of its own images, a U+FFF9 for each of its own videos
 response_images    2 lists of images
+response_videos    2 lists of videos
 preferred          int8                0 or 1, the better response; null: unknown
 category, source   string
 licence            string              of the source, as it names it
@@ -32,13 +33,13 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from rewardlab.data.columns import AllowedColumns
-from rewardlab.data.files import leads_out
-from rewardlab.data.images import blank_like, from_data_url, plain_image, refuse_devices
+from rewardlab.data.conversations import Content, place_media, place_own, split_answers
+from rewardlab.data.images import blank_like
+from rewardlab.data.media import Files
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import DataError, MediaError
@@ -69,8 +70,8 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
     if not all(response.strip() for response in pair.responses):
         raise DataError(f"{where}: a response is empty; both must be non-empty text")
     same = pair.responses[0].strip() == pair.responses[1].strip()
-    images = pair.response_images  # empty for a judge of texts: images that are not read may differ
-    if same and (IMAGE_MARK not in pair.responses[0] or (images[0] and images[0] == images[1])):
+    media = [pair.response_images[n] + pair.response_videos[n] for n in (0, 1)]  # empty for a judge of texts
+    if same and (not {IMAGE_MARK, VIDEO_MARK} & {*pair.responses[0]} or (media[0] and media[0] == media[1])):
         raise DataError(f"{where}: the two responses are equal, so neither can be better; drop the pair")
     if pair.preferred not in (0, 1, None) or isinstance(pair.preferred, bool | float):
         raise DataError(f"{where}: preferred is {pair.preferred!r}; expected 0 or 1, the index of the better response")
@@ -79,7 +80,7 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
 
 COLUMNS = (
     *("pair_id", "question", "images", "videos", "responses", "response_images", "preferred", "category", "source"),
-    *("licence", "level", "attempts", "teacher_share", "order", "judgment", "provenance"),
+    *("response_videos", "licence", "level", "attempts", "teacher_share", "order", "judgment", "provenance"),
 )
 
 
@@ -90,6 +91,7 @@ def features() -> Any:
     kinds = {
         "images": List(Image()),
         "videos": List({"bytes": Value("binary"), "path": Value("string")}),
+        "response_videos": List(List({"bytes": Value("binary"), "path": Value("string")})),
         "responses": List(Value("string")),
         "response_images": List(List(Image())),
         "preferred": Value("int8"),
@@ -107,132 +109,13 @@ def to_row(pair: PreferencePair) -> dict[str, Any]:
         "videos": _embedded(pair.videos),
         "responses": list(pair.responses),
         "response_images": [_embedded(images) for images in pair.response_images],
+        "response_videos": [_embedded(videos) for videos in pair.response_videos],
         "order": pair.order.value,
     }
 
 
 def _embedded(media: Sequence[bytes]) -> list[dict[str, bytes | None]]:
     return [{"bytes": data, "path": None} for data in media]
-
-
-@dataclass(frozen=True)
-class Files:
-    """Where a row's media are: paths start at ``folder``; with ``checked`` embedded images were checked when written.
-
-    A relative path that is outside ``folder`` by ``..`` is refused, unless ``is_callers`` says that the caller and no
-    file named it. An absolute path is read, and links are followed. ``undecodable``, for readers that do not look at images,
-    takes images that cannot be decoded, with the reason (None: they are errors); a missing image is an error all the same.
-    """
-
-    folder: Path = Path()
-    checked: bool = False
-    is_callers: bool = False
-    undecodable: dict[bytes, str] | None = None
-
-    def file_of(self, path: str, where: str) -> Path:
-        """Return the file that a row's ``path`` names. Raise MediaError for a relative one out of the folder."""
-        if not self.is_callers and leads_out(path):
-            raise MediaError(
-                f"{where}: {path:.160} is outside {self.folder}, which paths are relative to; set --images to a "
-                "folder with all media and use paths relative to it, or absolute paths"
-            )
-        return self.folder / path
-
-    def image(self, value: Any, where: str) -> bytes:
-        """Return an image of a row: ``{"bytes", "path"}``, a path, or a data URL. Raises MediaError that names ``where``."""
-        data = value.get("bytes") if isinstance(value, Mapping) else None
-        if isinstance(data, bytes) and data:
-            return data if self.checked else self._plain(data, where)
-        path = path_of_medium(value, "image", where)
-        if path.startswith("data:"):
-            return self._plain(from_data_url(path, where=where), where)
-        file = self.file_of(path, where)
-        where = place_of(where, file)
-        return self._plain(read_media(file, where), where)
-
-    def _plain(self, data: bytes, where: str) -> bytes:
-        try:
-            return plain_image(data, where=where)
-        except MediaError as error:
-            if self.undecodable is None or not data:
-                raise
-            self.undecodable.setdefault(data, str(error))
-            return data
-
-    def video(self, value: Any, where: str) -> bytes:
-        """Return a video file, undecoded. Raises MediaError."""
-        data = value.get("bytes") if isinstance(value, Mapping) else None
-        if isinstance(data, bytes) and data:
-            return data
-        file = self.file_of(path_of_medium(value, "video", where), where)
-        where = place_of(where, file)
-        if not (data := read_media(file, where)):
-            raise MediaError(f"{where}: the file is empty; expected a video")
-        return data
-
-
-def read_media(file: Path, where: str) -> bytes:
-    """Return the bytes of a media file. Raises MediaError."""
-    try:
-        refuse_devices(file, where)
-        return file.read_bytes()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise MediaError(f"{where}: cannot be read ({why}); check --images and the file name") from error
-
-
-def path_of_medium(value: Any, kind: str, where: str) -> str:
-    """Return the path, or the data URL, of an image or a video (``kind``) without bytes. Raises MediaError if there is none."""
-    path = value.get("path") if isinstance(value, Mapping) else value
-    if isinstance(value, Mapping) and path is None:
-        raise MediaError(f"{where}: holds neither bytes nor a path; give one of them, or remove the {kind} from the list")
-    if not isinstance(path, str):
-        raise MediaError(f"{where}: expected the path of the {kind}, or {{'bytes': ...}}, got {type(path).__name__}")
-    if not path.strip():
-        raise MediaError(f"{where}: the path is empty; give the path of a file, or an empty list for no {kind}")
-    if _URL.match(path):
-        raise MediaError(f"{where}: {path:.80} is not fetched; download the {kind} and give its path")
-    return path
-
-
-def place_of(where: str, file: Path) -> str:
-    """Return the name of a media file in messages, cut to 160 characters."""
-    return f"{where}, {file!s:.160}"
-
-
-_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.I)
-
-
-@dataclass
-class _Content:
-    """A text and the media in it."""
-
-    text: str
-    images: list[Any]
-    videos: list[Any]
-
-    @staticmethod
-    def of(value: Any, name: str, where: str) -> _Content:
-        """Read a text, or a list of parts. Raises DataError."""
-        if isinstance(value, str):
-            return _Content(value, [], [])
-        content = _Content("", [], [])
-        for part in value if isinstance(value, list | tuple) else [None]:
-            fields = part if isinstance(part, Mapping) else {}
-            kind = fields.get("type")
-            if kind == "text" and isinstance(fields.get("text"), str):
-                content.text += fields["text"]
-            elif kind == "image" and fields.get("image"):
-                content.text += IMAGE_MARK
-                content.images.append(fields["image"])
-            elif kind == "video" and fields.get("video"):
-                content.text += VIDEO_MARK
-                content.videos.append(fields["video"])
-            else:
-                raise DataError(
-                    f"{where}: {name!r} must be a string, or a list of text, image and video parts; got {part!r:.80}"
-                )
-        return content
 
 
 def from_row(
@@ -263,10 +146,7 @@ def from_row(
         except (DataError, MediaError) as error:
             unread.rest = error
         raise unread
-    question = _Content.of(row.get("question"), "question", where)
-    contents = [_Content.of(response, "responses", where) for response in responses]
-    if any(VIDEO_MARK in content.text for content in contents):
-        raise DataError(f"{where}: a response contains a video, which judges do not support; give its frames as images")
+    question, answers = _contents(row, responses, where)
     if row.get("order") not in (None, "", *Order):
         raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
     for name in TEXTS:
@@ -277,30 +157,38 @@ def from_row(
         raise DataError(f"{where}: 'level' is {level!r}; expected a whole number from 0 to 127, or nothing")
     if share is not None and not (isinstance(share, int | float) and 0 <= share <= 1):
         raise DataError(f"{where}: 'teacher_share' is {share!r}; expected a number from 0 to 1, or nothing")
-    response_images = _list(row, "response_images", where) or [[], []]
-    if len(response_images) != 2 or not all(isinstance(images, list | tuple) for images in response_images):
-        raise DataError(f"{where}: 'response_images' must be two lists, got {response_images!r:.80}")
     pair = PreferencePair(
         pair_id=str(row.get("pair_id") or f"row-{index}"),
         question=question.text,
-        responses=(contents[0].text, contents[1].text),
+        responses=(answers[0].text, answers[1].text),
         preferred=_number(row.get("preferred")),
-        images=_images([*question.images, *_list(row, "images", where)], files, where),
+        images=_images(question.images, files, where),
         level=level,
         order=Order(row.get("order") or "given"),
-        response_images=(
-            _images([*contents[0].images, *response_images[0]], files, where),
-            _images([*contents[1].images, *response_images[1]], files, where),
-        ),
-        videos=tuple(
-            files.video(video, f"{where}, video {n}")
-            for n, video in enumerate([*question.videos, *_list(row, "videos", where)])
-        ),
+        response_images=(_images(answers[0].images, files, where), _images(answers[1].images, files, where)),
+        videos=_videos(question.videos, files, where),
+        response_videos=(_videos(answers[0].videos, files, where), _videos(answers[1].videos, files, where)),
         teacher_share=share,
         **{name: row.get(name) or "" for name in TEXTS},
     )
     check_marks(pair, where)
     return validate(pair, where=where)
+
+
+def _contents(row: Mapping[str, Any], responses: Sequence[Any], where: str) -> tuple[Content, list[Content]]:
+    """Return the question and the two answers of a row with their media in their places."""
+    question, answers = split_answers(row.get("question"), responses, where)
+    own = [_list(row, name, where) or [[], []] for name in ("response_images", "response_videos")]
+    for name, lists in zip(("response_images", "response_videos"), own, strict=True):
+        if len(lists) != 2 or not all(isinstance(media, list | tuple) for media in lists):
+            raise DataError(f"{where}: {name!r} must be two lists, got {lists!r:.80}")
+    images, videos = _list(row, "images", where), _list(row, "videos", where)
+    if any(own[0]) or any(own[1]):
+        [question] = place_media([question], images, videos, where=where)
+        answers = [place_own(answer, own[0][n], own[1][n], f"{where}, response {n}") for n, answer in enumerate(answers)]
+    else:
+        question, *answers = place_media([question, *answers], images, videos, where=where)
+    return question, answers
 
 
 def _number(value: Any) -> Any:
@@ -323,50 +211,74 @@ def _images(values: Sequence[Any], files: Files, where: str) -> tuple[bytes, ...
     return tuple(files.image(image, f"{where}, image {n}") for n, image in enumerate(values))
 
 
+def _videos(values: Sequence[Any], files: Files, where: str) -> tuple[bytes, ...]:
+    return tuple(files.video(video, f"{where}, video {n}") for n, video in enumerate(values))
+
+
 def check_marks(pair: PreferencePair, where: str) -> None:
     """Raise DataError if a text has more or fewer placeholders than there are media."""
-    for text, images in zip(pair.responses, pair.response_images, strict=True):
-        if text.count(IMAGE_MARK) != len(images):
-            raise DataError(
-                f"{where}: a response has {text.count(IMAGE_MARK)} placeholders "
-                f"(U+FFFC) for images and {len(images)} response_images"
-            )
-    for mark, media, name in ((IMAGE_MARK, pair.images, "images"), (VIDEO_MARK, pair.videos, "videos")):
-        if (places := pair.question.count(mark)) not in (0, len(media)):
-            raise DataError(f"{where}: the question has {places} placeholders for {name}, but {len(media)} {name} were given")
+    for name, text, images, videos in (("question", pair.question, pair.images, pair.videos), *_responses(pair)):
+        for mark, kind, media in ((IMAGE_MARK, "images", images), (VIDEO_MARK, "videos", videos)):
+            if (places := text.count(mark)) != len(media) and (places or name != "question"):
+                raise DataError(f"{where}: the {name} has {places} placeholders for {kind}, but {len(media)} {kind} were given")
+
+
+def _responses(pair: PreferencePair) -> list[tuple[str, str, tuple[bytes, ...], tuple[bytes, ...]]]:
+    """Return ("response", text, images, videos) of either response."""
+    return [("response", *of) for of in zip(pair.responses, pair.response_images, pair.response_videos, strict=True)]
 
 
 def with_frames(
     pair: PreferencePair, number: int = FRAMES, *, where: str = "", policy: VideoPolicy | None = None
 ) -> PreferencePair:
     """Return the pair with at most ``number`` frames of each video, sampled by ``policy``, among its images: at the video's
-    placeholder or after all images. Raises MediaError for a video that cannot be read."""
-    if not pair.videos:
+    placeholder or, in a question without any, after all images. Raises MediaError for a video that cannot be read."""
+    if not (pair.videos or any(pair.response_videos)):
         return pair
     sampling = policy() if policy else None
-    videos = [frames_of_video(video, number, where=where or pair.pair_id, policy=sampling) for video in pair.videos]
+
+    def shown(text: str, images: tuple[bytes, ...], videos: tuple[bytes, ...]) -> tuple[str, tuple[bytes, ...]]:
+        frames = [frames_of_video(video, number, where=where or pair.pair_id, policy=sampling) for video in videos]
+        return _with_frames(text, images, frames) if frames else (text, images)
+
+    question, images = shown(pair.question, pair.images, pair.videos)
+    first, second = (shown(*of) for _, *of in _responses(pair))
+    return replace(
+        pair,
+        question=question,
+        images=images,
+        videos=(),
+        responses=(first[0], second[0]),
+        response_images=(first[1], second[1]),
+        response_videos=((), ()),
+    )
+
+
+def _with_frames(text: str, images: Sequence[bytes], videos: Sequence[Sequence[bytes]]) -> tuple[str, tuple[bytes, ...]]:
+    """Return a text and its images with the frames of each video at its place, or after the images."""
     all_frames = [frame for frames in videos for frame in frames]
-    if VIDEO_MARK not in pair.question and IMAGE_MARK not in pair.question:
-        return replace(pair, images=(*pair.images, *all_frames), videos=())
-    question, images = "", list[bytes]()
-    next_images, next_videos = iter(pair.images), iter(videos)
-    if VIDEO_MARK not in pair.question:
-        question, images = IMAGE_MARK * len(all_frames), all_frames
-    if IMAGE_MARK not in pair.question:
-        question, images = IMAGE_MARK * len(pair.images), list(pair.images)
-    for piece in re.split(f"([{IMAGE_MARK}{VIDEO_MARK}])", pair.question):
+    if VIDEO_MARK not in text and IMAGE_MARK not in text:
+        return text, (*images, *all_frames)
+    shown, shown_images = "", list[bytes]()
+    next_images, next_videos = iter(images), iter(videos)
+    if VIDEO_MARK not in text:
+        shown, shown_images = IMAGE_MARK * len(all_frames), all_frames
+    if IMAGE_MARK not in text:
+        shown, shown_images = IMAGE_MARK * len(images), list(images)
+    for piece in re.split(f"([{IMAGE_MARK}{VIDEO_MARK}])", text):
         if piece == VIDEO_MARK:
             frames = next(next_videos)
-            question, images = question + IMAGE_MARK * len(frames), [*images, *frames]
+            shown, shown_images = shown + IMAGE_MARK * len(frames), [*shown_images, *frames]
         else:
-            question += piece
-            images += [next(next_images)] if piece == IMAGE_MARK else []
-    return replace(pair, question=question, images=tuple(images), videos=())
+            shown += piece
+            shown_images += [next(next_images)] if piece == IMAGE_MARK else []
+    return shown, tuple(shown_images)
 
 
 def media_of(pair: PreferencePair) -> tuple[bytes, ...]:
     """Return all encoded files of a pair."""
-    return (*pair.images, *pair.response_images[0], *pair.response_images[1], *pair.videos)
+    of_responses = (*pair.response_images[0], *pair.response_images[1], *pair.response_videos[0], *pair.response_videos[1])
+    return (*pair.images, *of_responses, *pair.videos)
 
 
 def provenance(recipe: str, row: Mapping[str, Any]) -> str:

@@ -23,9 +23,10 @@ import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rewardlab.config import DistillConfig
+from rewardlab.data.media import Files
 from rewardlab.data.pairs import PairSet
 from rewardlab.data.row_files import files_of, is_checked
-from rewardlab.data.rows import Files, from_row
+from rewardlab.data.rows import from_row
 from rewardlab.distill.budget import BudgetGuard, BudgetSpentError, CallLedger
 from rewardlab.distill.chat_transport import ChatTransport, open_endpoints
 from rewardlab.distill.journal import Answer, Journal

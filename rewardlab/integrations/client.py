@@ -259,61 +259,6 @@ def _deadline_s() -> float:
     return seconds
 
 
-TEXT_KINDS = ("text", "input_text", "output_text")  # of parts: of Qwen, TRL and OpenAI's chats; of its Responses API
-IMAGE_KINDS = ("image", "image_url", "input_image")
-IMAGE_KEYS = ("image", "image_url", "url", "path")  # of a part: those of transformers' chat templates as well
-# Image placeholders in a text, which the server would refuse without the images.
-IMAGE_PLACE = re.compile(
-    r"<\|(?:image_pad|video_pad|vision_start|vision_end|image|image_1)\|>|<image>|<(?:start|end)_of_image>"
-)
-
-
-def chat_text(turns: Any) -> str:
-    """Return the text of a prompt or completion: a text, or messages with texts or parts, without images."""
-    if isinstance(turns, str):
-        return turns
-    texts = []
-    for message in turns:
-        content = message.get("content") or ""
-        parts = (
-            [content] if isinstance(content, str) else [part.get("text") or "" for part in content if isinstance(part, dict)]
-        )
-        texts.append((message.get("role", "user"), "\n".join(part for part in parts if part)))
-    texts = [(role, text) for role, text in texts if text]
-    return texts[0][1] if len(texts) == 1 else "\n".join(f"{role.capitalize()}: {text}" for role, text in texts)
-
-
-def read_prompt(turns: Any, images: Sequence[Any] | None = None) -> tuple[str, list[Any]]:
-    """Return the question of a prompt, without image placeholders, and its images: ``images`` of its row, else those within its
-    messages. Raise DataError for a placeholder without an image: judged blind, the reward would be meaningless."""
-    text, places = chat_text(turns), _places(turns)
-    given = list(() if images is None else images) or [image for image in places if image is not None]
-    mark = IMAGE_PLACE.search(text)
-    if len(given) < len(places) or (mark and not given):
-        raise DataError(
-            f"the prompt {text!r:.80} has {max(1, len(places))} placeholder(s) "
-            f"for images{f' ({mark[0]})' if mark else ''}, and "
-            f"{len(given)} images came with it: give one image per placeholder, or remove the placeholder"
-        )
-    return IMAGE_PLACE.sub("", text).strip(), given
-
-
-def _places(turns: Any) -> list[Any]:
-    """Return the image of each image part of a prompt, None for a mere placeholder. Raise DataError for a part of another kind,
-    such as a video: the judge would not see it."""
-    contents = [] if isinstance(turns, str) else [message.get("content") for message in turns]
-    parts = [part for content in contents if content and not isinstance(content, str) for part in content]
-    places = []
-    for part in parts:
-        fields = part if isinstance(part, Mapping) else {"type": type(part).__name__}
-        kind, image = fields.get("type"), next((fields[key] for key in IMAGE_KEYS if fields.get(key) is not None), None)
-        if kind in IMAGE_KINDS or (kind is None and image is not None):
-            places.append(image.get("url", image) if isinstance(image, Mapping) else image)
-        elif kind not in TEXT_KINDS and not isinstance(fields.get("text"), str):
-            raise DataError(f"a part of the prompt is of kind {kind!r}, which judges do not support; expected text or an image")
-    return places
-
-
 async def request_rewards(
     client: RewardClient,
     questions: Sequence[str],

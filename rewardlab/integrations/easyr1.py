@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.integrations.client import RewardClient, read_prompt, request_rewards
+from rewardlab.integrations.chats import read_prompt
+from rewardlab.integrations.client import RewardClient, request_rewards
 
 REWARD_NAME = "judge"
 REWARD_TYPE = "batch"

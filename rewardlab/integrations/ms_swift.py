@@ -21,7 +21,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.integrations.client import RewardClient, read_prompt, request_rewards
+from rewardlab.integrations.chats import read_prompt
+from rewardlab.integrations.client import RewardClient, request_rewards
 
 
 class JudgeORM:

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rewardlab.errors import EndpointError
-from rewardlab.integrations.client import RewardClient, read_prompt, request_rewards
+from rewardlab.integrations.chats import read_prompt
+from rewardlab.integrations.client import RewardClient, request_rewards
 from rewardlab.serving.conversations import strip_markup
 
 
@@ -24,8 +25,8 @@ async def judge_group(args: Any, samples: Sequence[Any], **kwargs: Any) -> list[
     prompts = [
         read_prompt(sample.prompt, (getattr(sample, "multimodal_inputs", None) or {}).get("images")) for sample in samples
     ]
-    texts = [strip_markup(text) for text, _ in prompts]
-    questions = [(sample.metadata or {}).get("question") or text for sample, text in zip(samples, texts, strict=True)]
+    prompts = [read_prompt(strip_markup(text), images) for text, images in prompts]  # without markup places may be first
+    questions = [(sample.metadata or {}).get("question") or text for sample, (text, _) in zip(samples, prompts, strict=True)]
     responses = [strip_markup(sample.response) for sample in samples]
     rewards = await request_rewards(client, questions, responses, [images for _, images in prompts])
     if None in rewards:

@@ -20,7 +20,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from rewardlab.errors import EndpointError
-from rewardlab.integrations.client import RewardClient, chat_text, read_prompt, request_rewards
+from rewardlab.integrations.chats import chat_text, read_prompt
+from rewardlab.integrations.client import RewardClient, request_rewards
 
 
 def judge_reward(url: str, **options: Any) -> Callable[..., Awaitable[list[float | None]]]:

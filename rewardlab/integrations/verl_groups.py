@@ -22,7 +22,8 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from rewardlab.errors import EndpointError
-from rewardlab.integrations.client import RewardClient, read_prompt
+from rewardlab.integrations.chats import read_prompt
+from rewardlab.integrations.client import RewardClient
 
 
 @dataclass

@@ -42,7 +42,7 @@ def test_keys_in_words() -> None:
     assert (keys["consistency"].type, keys["consistency"].default) == ("mapping", "")
     assert keys["gae_lambda"].type == "float, >= 0 and <= 1"
     recipe = {key.name: key for key in config_keys(SCHEMAS["recipes"])}
-    assert recipe["question"].is_required
+    assert recipe["name"].is_required
     assert not recipe["url"].is_required
 
 

@@ -209,7 +209,6 @@ def test_the_mapping_is_said_and_commands_take_it(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (["chosen", "rejected"], "question none"),
         (["prompt", "query", "chosen", "rejected"], "question prompt or query"),
         (["prompt", "chosen", "rejected", "photo", "screenshot"], "images photo or screenshot"),
         (["prompt", "chosen", "rejected", "answer_a", "answer_b", "winner"], "not uniquely"),

@@ -159,11 +159,11 @@ def test_what_is_refused(pairs: list[PreferencePair], tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        ([""], r"row 1 \(line 2\), image 0: the path is empty; give .* an empty list"),
+        ([""], r"row 1 \(line 2\), image 0: the path is ''; give .* an empty list"),
         (["good.png", "empty.png"], r"row 1 \(line 2\), image 1, .*empty\.png: the file is empty; expected one of PNG"),
         (["note.png"], r"row 1 \(line 2\), image 0, .*note\.png: not a readable image \(its first bytes are of no image"),
         (["none.png"], r"row 1 \(line 2\), image 0, .*none\.png: cannot be read \(No such file .*; check --images"),
-        (["https://host/a.png"], r"row 1 \(line 2\), image 0: https://host/a\.png is not fetched; download the image"),
+        (["https://host/a.png"], r"row 1 \(line 2\), image 0: https://host/a\.png is not fetched; download it"),
         (["data:image/png;base64,@@"], r"row 1 \(line 2\), image 0: the data URL is not valid base64"),
         ([{"bytes": None, "path": None}], r"row 1 \(line 2\), image 0: holds neither bytes nor a path; give one"),
     ],

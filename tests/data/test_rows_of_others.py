@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from rewardlab.data import media as media_module
 from rewardlab.data import rows as rows_module
 from rewardlab.data.files import data_hash
 from rewardlab.data.images import decode_image
@@ -57,7 +58,7 @@ def test_ones_own_images_are_not_decoded_again(tmp_path: Path, monkeypatch: pyte
     def refuse(data: bytes, **_: Any) -> bytes:
         raise AssertionError("decoded")
 
-    monkeypatch.setattr(rows_module, "plain_image", refuse)
+    monkeypatch.setattr(media_module, "plain_image", refuse)
     assert read_pairs(tmp_path / "own.parquet") == pairs
 
 

@@ -54,7 +54,7 @@ def test_trl_calls(url: str) -> None:
     images = [[photo]] * 3 + [None] * 4
     told = asyncio.run(reward(prompts, completions, images=images, completion_ids=[], trainer_state=None))
     assert told == [-1, 1, 0, -1, 1, None, None]
-    with pytest.raises(DataError, match="images came with it"):
+    with pytest.raises(DataError, match="1 image parts hold no image"):
         asyncio.run(reward(prompts[:3], completions[:3]))
     assert asyncio.run(reward(prompts[:1], completions[:1], image=[photo])) == [None]
     inside = [{"role": "user", "content": [{"type": "image", "image": photo}, {"type": "text", "text": "Do you see it?"}]}]

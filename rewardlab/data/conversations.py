@@ -1,0 +1,282 @@
+"""Texts with media at their places, and conversations: what files, mappings, the Python API, adapters and the server read.
+
+A text holds U+FFFC (``IMAGE_MARK``) at the place of an image and U+FFF9 (``VIDEO_MARK``) at that of a video. Other formats
+write ``<image>`` and ``<video>`` and list the media beside the texts (LLaMA-Factory, ms-swift, LLaVA), or send parts (OpenAI,
+Qwen, TRL). A conversation is a list of messages: ``{"role", "content"}``, or ShareGPT's ``{"from", "value"}``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+from rewardlab.errors import DataError
+from rewardlab.types import IMAGE_MARK, VIDEO_MARK
+
+_WRITTEN = {IMAGE_MARK: r"<image>|<ImageHere>", VIDEO_MARK: r"<video>"}
+# Of a rendered prompt as well: what the chat templates of Qwen, Llama, Phi, GLM and Gemma write for an image or a video.
+_RENDERED = {
+    IMAGE_MARK: r"<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>|(?:<\|image_pad\|>)+|<\|image(?:_\d+)?\|>"
+    r"|<\|vision_start\|>|<start_of_image>|<image>|<ImageHere>",
+    VIDEO_MARK: r"<\|vision_start\|>(?:<\|video_pad\|>)+<\|vision_end\|>|(?:<\|video_pad\|>)+|<video>",
+}
+_ANY = re.compile(f"[{IMAGE_MARK}{VIDEO_MARK}]")
+_TEXTS = ("text", "input_text", "output_text")  # of parts: of chat templates and OpenAI's chats; of its Responses API
+_IMAGES = ("image", "image_url", "input_image")
+_VIDEOS = ("video", "video_url")
+_KEYS = {IMAGE_MARK: ("image", "image_url", "url", "path", "value"), VIDEO_MARK: ("video", "video_url", "url", "path", "value")}
+_ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "model": "assistant"} | {
+    "developer": "system",
+    "observation": "tool",
+    "function_call": "assistant",
+    "function": "assistant",
+}
+
+
+@dataclass(frozen=True)
+class Content:
+    """A text, and its media in the order of their marks; None for a place whose medium is in a list beside the text."""
+
+    text: str = ""
+    images: tuple[Any, ...] = ()
+    videos: tuple[Any, ...] = ()
+
+    def media(self, mark: str) -> tuple[Any, ...]:
+        """Return the images for ``IMAGE_MARK``, the videos for ``VIDEO_MARK``."""
+        return self.images if mark == IMAGE_MARK else self.videos
+
+    def holding(self, mark: str, text: str, media: Sequence[Any]) -> Content:
+        """Return the content with another text and other media of one kind."""
+        return replace(self, text=text, **{"images" if mark == IMAGE_MARK else "videos": tuple(media)})
+
+    @property
+    def is_text(self) -> bool:
+        return not (self.images or self.videos)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One message: "system", "user", "assistant" or "tool", and what it holds."""
+
+    role: str
+    content: Content
+
+
+def read_content(value: Any, where: str = "a message") -> Content:
+    """Return the content of a message: a text, or parts of text, images and videos. Neighbouring texts are on lines of their
+    own unless a blank separates them. Raise DataError for a part of another kind."""
+    if value is None:
+        return Content()
+    if isinstance(value, str):
+        return Content(value)
+    if not isinstance(value, list | tuple):
+        raise DataError(f"{where}: expected a string, a list of text, image and video parts, or messages, got {value!r:.60}")
+    text, media, was_text = "", {IMAGE_MARK: list[Any](), VIDEO_MARK: list[Any]()}, False
+    for part in value:
+        read = _read_part(part, where)
+        if isinstance(read, str):
+            apart = was_text and text and read and not (text[-1].isspace() or read[0].isspace())
+            text, was_text = text + ("\n" if apart else "") + read, True
+        else:
+            mark, medium = read
+            media[mark].append(medium)
+            text, was_text = text + mark, False
+    return Content(text, tuple(media[IMAGE_MARK]), tuple(media[VIDEO_MARK]))
+
+
+def _read_part(part: Any, where: str) -> str | tuple[str, Any]:
+    """Return the text of a part, or (mark, medium); the medium is None if the part is a place alone."""
+    if isinstance(part, str):
+        return part
+    fields = part if isinstance(part, Mapping) else {"type": type(part).__name__}
+    kind = fields.get("type")
+    text = next((fields[key] for key in ("text", "value") if isinstance(fields.get(key), str)), None)
+    if kind in _TEXTS and text is not None:
+        return str(text)
+    for mark, kinds in ((IMAGE_MARK, _IMAGES), (VIDEO_MARK, _VIDEOS)):
+        medium = next((fields[key] for key in _KEYS[mark] if fields.get(key) is not None), None)
+        if kind in kinds or (kind is None and medium is not None and kinds[0] in fields):
+            return mark, medium.get("url", medium) if isinstance(medium, Mapping) else medium
+    if kind is None and isinstance(fields.get("text"), str):
+        return str(fields["text"])
+    raise DataError(f"{where}: a part is {part!r:.80}; expected a text, image or video part")
+
+
+def is_conversation(value: Any) -> bool:
+    """Return whether a value is a message or a list of messages, not a list of parts."""
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    return isinstance(first, Mapping) and bool(first.keys() & {"role", "from", "messages"})
+
+
+def read_turns(value: Any, where: str = "the conversation", *, role: str = "user") -> list[Turn]:
+    """Return the turns of a conversation: messages, one message, or a text or parts, which are one turn of ``role``. Raise
+    DataError for anything else, and for media beside a message's content, which would be lost."""
+    if isinstance(value, Mapping) and "messages" in value:  # OpenAI's preference pairs
+        value = value["messages"]
+    if not is_conversation(value):
+        return [Turn(role, read_content(value, where))] if value not in (None, "", [], ()) else []
+    turns = []
+    for message in [value] if isinstance(value, Mapping) else value:
+        if not isinstance(message, Mapping):
+            raise DataError(f"{where}: a message is {message!r:.80}; expected an object with role and content")
+        if media := media_beside(message):
+            raise DataError(f"{where}: a message has {media[0]!r} beside its content; give media as parts of the content")
+        name = str(message.get("role", message.get("from", "user")))
+        content = read_content(message["content"] if "content" in message else message.get("value"), where)
+        turns.append(Turn(_ROLES.get(name, name), content))
+    return turns
+
+
+def media_beside(item: Mapping[str, Any]) -> list[str]:
+    """Return the fields of a message or document with images, videos or sound beside its text."""
+    return [name for name in ("image", "images", "image_url", "video", "videos", "audio") if item.get(name)]
+
+
+def joined_turns(turns: Iterable[Turn]) -> Content:
+    """Return turns as one content: that of a single turn, or every turn after its role, ``User: ...``, a line each."""
+    spoken = [turn for turn in turns if turn.content.text.strip()]
+    if len(spoken) == 1:
+        return spoken[0].content
+    return Content(
+        "\n".join(f"{turn.role.capitalize()}: {turn.content.text}" for turn in spoken),
+        tuple(image for turn in spoken for image in turn.content.images),
+        tuple(video for turn in spoken for video in turn.content.videos),
+    )
+
+
+def split_answers(prompt: Any, answers: Sequence[Any], where: str, *, system: Any = None) -> tuple[Content, list[Content]]:
+    """Return (question, answers) of a prompt and two or more answers, each a text or a conversation.
+
+    An answer that is a conversation may begin with the prompt (TRL's implicit prompt): what all answers begin with alike, up
+    to the last turn of the user, belongs to the question. An answer that begins with the assistant follows that of the others.
+    Raise DataError if the answers do not follow one question.
+    """
+    asked = read_turns(prompt, f"{where}, question")
+    told = [read_turns(answer, f"{where}, response {n}", role="assistant") for n, answer in enumerate(answers)]
+    whole = [turns for turns in told if turns and turns[0].role != "assistant"]
+    if whole:
+        num_shared = min(map(len, whole))
+        alike = [all(turns[n] == whole[0][n] for turns in whole) for n in range(num_shared)]
+        num_alike = alike.index(False) if False in alike else num_shared
+        if not (users := [n for n in range(num_alike) if whole[0][n].role in ("user", "tool")]):
+            raise DataError(f"{where}: the conversations of the answers do not begin with the same question")
+        begin = whole[0][: users[-1] + 1]
+        told = [turns[len(begin) :] if turns in whole else turns for turns in told]
+        if all(turn in begin for turn in asked if turn.role != "system"):  # the prompt once more
+            asked = [*(turn for turn in asked if turn.role == "system" and turn not in begin), *begin]
+        elif asked[-1].role == "assistant":
+            asked = [*asked, *begin]
+        else:
+            raise DataError(
+                f"{where}: the prompt is not in the conversations of the answers; expected the question they answer"
+            )
+    if system and not any(turn.role == "system" for turn in asked):
+        asked = [Turn("system", read_content(system, where)), *asked]
+    if asked and asked[-1].role == "assistant":
+        raise DataError(f"{where}: the prompt ends with the assistant; expected a turn of the user, which the answers follow")
+    for n, turns in enumerate(told):
+        if turns and turns[0].role != "assistant":
+            raise DataError(f"{where}: answer {n} begins with the {turns[0].role}; expected a turn of the assistant")
+    return joined_turns(asked), [joined_turns(turns) for turns in told]
+
+
+def place_media(
+    contents: Sequence[Content], images: Sequence[Any] = (), videos: Sequence[Any] = (), *, where: str, rendered: bool = False
+) -> list[Content]:
+    """Return a question and its answers with media from lists beside them at their places, in the order of the texts.
+
+    ``<image>`` in the question is a place if there are as many as images; so it is in the answers if each has one and the
+    numbers fit with those of the question. One mark at the beginning may stand for several images. Images without any mark, and
+    those whose marks are all at the beginning of the question, come before the text. With ``rendered`` the marks of chat
+    templates are places as well. Raise DataError if the numbers of marks and media differ: media elsewhere would mislead.
+    """
+    placed = list(contents)
+    for mark, media, name in ((IMAGE_MARK, images, "image"), (VIDEO_MARK, videos, "video")):
+        placed = _place(placed, mark, list(media), re.compile((_RENDERED if rendered else _WRITTEN)[mark]), name, where)
+    question = placed[0]
+    if len({*question.text} & {IMAGE_MARK, VIDEO_MARK}) == 1 and (text := _ahead(question.text, _ANY)):
+        placed[0] = replace(question, text=text)
+    return placed
+
+
+def place_own(answer: Content, images: Sequence[Any], videos: Sequence[Any], where: str) -> Content:
+    """Return an answer with its own media, at its marks or before its text. Raise DataError as :func:`place_media` does."""
+    [placed] = place_media([answer], images, videos, where=where)
+    text = placed.text
+    for mark in (VIDEO_MARK, IMAGE_MARK):
+        text = text if mark in text else mark * len(placed.media(mark)) + text
+    return replace(placed, text=text)
+
+
+def is_put_second(question: Content, better: Content, worse: Content) -> bool:
+    """Return whether the better answer becomes response 1, a coin that the texts decide: sources put it first throughout."""
+    texts = sorted((better.text, worse.text))  # which is first of these does not depend on which is better
+    is_odd = bool(hashlib.sha256("\0".join((question.text, *texts)).encode(errors="backslashreplace")).digest()[0] % 2)
+    return is_odd if better.text == worse.text else (better.text > worse.text) != is_odd
+
+
+def _place(
+    contents: list[Content], mark: str, media: list[Any], written: re.Pattern[str], name: str, where: str
+) -> list[Content]:
+    """Return the contents with the media of one kind at their places."""
+    given = [content.media(mark) for content in contents]
+    if any(given[1:]) and not given[0] and not any(None in of_answer for of_answer in given):
+        return [*_place(contents[:1], mark, media, written, name, where), *contents[1:]]  # the answers have their own
+    if any(given):  # parts say where: marks in their texts are text
+        return _fill(contents, mark, media, name, where)
+    texts = [content.text for content in contents]
+    counts = [text.count(mark) or len(written.findall(text)) for text in texts]
+    in_answers = counts[1:]
+    if any(in_answers) and all(in_answers) and sum(counts) == len(media) and counts[0] != len(media):
+        texts, numbers = [_marked(text, mark, written) for text in texts], counts
+    elif any(mark in text for text in texts[1:]):
+        raise _other_number(counts, len(media), name, where)
+    elif counts[0] == len(media):
+        texts[0], numbers = _marked(texts[0], mark, written), [len(media), *(0 for _ in in_answers)]
+    elif not any(in_answers) and (counts[0] == 0 or (counts[0] == 1 and media and _ahead(texts[0], written) is not None)):
+        texts[0], numbers = texts[0] if counts[0] == 0 else str(_ahead(texts[0], written)), [len(media), *in_answers]
+    else:
+        raise _other_number(counts, len(media), name, where)
+    ends = list(accumulate(numbers, initial=0))
+    return [
+        content.holding(mark, text, media[begin:end])
+        for content, text, (begin, end) in zip(contents, texts, pairwise(ends), strict=True)
+    ]
+
+
+def _other_number(counts: Sequence[int], num_media: int, name: str, where: str) -> DataError:
+    in_answers = f" and {sum(counts[1:])} in the answers" if sum(counts[1:]) else ""
+    cure = ", or list those of the answers in 'response_images'" if in_answers and name == "image" else ""
+    return DataError(
+        f"{where}: there are {counts[0]} marks <{name}> in the text{in_answers}, and {num_media} {name}s; give one {name} for "
+        f"each mark, or remove the marks{cure}"
+    )
+
+
+def _marked(text: str, mark: str, written: re.Pattern[str]) -> str:
+    return text if mark in text else written.sub(mark, text)
+
+
+def _ahead(text: str, written: re.Pattern[str]) -> str | None:
+    """Return a text without the marks that it begins with, None if it has others or none."""
+    begin = re.match(rf"\s*(?:(?:{written.pattern})\s*)+", text)
+    return None if begin is None or written.search(text, begin.end()) else text[begin.end() :]
+
+
+def _fill(contents: list[Content], mark: str, media: list[Any], name: str, where: str) -> list[Content]:
+    """Return contents whose empty places hold ``media``, in their order; media without a place come first in the question."""
+    num_empty = sum(medium is None for content in contents for medium in content.media(mark))
+    if num_empty != len(media):
+        raise DataError(
+            f"{where}: {num_empty} {name} parts hold no {name}, and {len(media)} {name}s came beside them; give one {name} for "
+            "each such part"
+        )
+    rest = iter(media)
+    return [
+        content.holding(mark, content.text, [next(rest) if medium is None else medium for medium in content.media(mark)])
+        for content in contents
+    ]
