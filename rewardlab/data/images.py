@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import unicodedata
 import warnings
 from pathlib import Path
 from typing import cast
@@ -261,17 +262,42 @@ def refuse_devices(path: Path, where: str) -> None:
         raise MediaError(f"{where}: not a file; expected an image or a video")
 
 
+def read_media(file: Path, where: str) -> bytes:
+    """Return the bytes of a media file. Raises MediaError."""
+    try:
+        refuse_devices(file, where)
+        return file.read_bytes()
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        other = _other_spelling(file)
+        cure = f"there is {other}, whose name is spelt otherwise" if other else "check --images and the file name"
+        raise MediaError(f"{where}: cannot be read ({why}); {cure}") from error
+
+
+def _other_spelling(file: Path) -> Path | None:
+    """Return the file that a path names in another case, with ``/`` for ``\\``, with %20 for a blank, or in another form of
+    Unicode; None if there is none."""
+
+    def plain(name: str) -> str:
+        return unicodedata.normalize("NFC", name).casefold()
+
+    try:
+        found = Path(file.anchor)
+        for name in Path(str(file).replace("\\", "/").replace("%20", " ")).parts[bool(file.anchor) :]:
+            if (found / name).exists() or name == "..":
+                found /= name
+            else:
+                found = next(one for one in found.iterdir() if plain(one.name) == plain(name))
+    except (OSError, ValueError, StopIteration):
+        return None
+    return found if found != file else None
+
+
 def read_image(path: Path, *, where: str = "") -> bytes:
     """Return a file's image, checked, as :func:`plain_image` gives it. Raises MediaError; ``where`` names it in place of its
     path."""
     where = where or str(path)
-    try:
-        refuse_devices(path, where)
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise MediaError(f"{where}: cannot be read ({why}); check --images and the file name") from error
-    return plain_image(data, where=where)
+    return plain_image(read_media(path, where), where=where)
 
 
 _SIGNATURES = ((b"\x89PNG", "png"), (b"\xff\xd8", "jpeg"), (b"GIF8", "gif"), (b"RIFF", "webp"), (b"BM", "bmp"))

@@ -27,9 +27,13 @@ def candidates_of_texts(
 
 
 def load_images(images: Sequence[Any], urls: AllowedUrls) -> tuple[bytes, ...]:
-    """Return :meth:`rewardlab.data.media.Files.image` of each. Raise MediaError."""
-    files = Files(is_callers=True, urls=urls)
-    return tuple(files.image(image, f"image {n}") for n, image in enumerate(_list(images, "images")))
+    """Return :func:`load_image` of each. Raise MediaError."""
+    return tuple(load_image(image, urls, where=f"image {n}") for n, image in enumerate(_list(images, "images")))
+
+
+def load_image(image: Any, urls: AllowedUrls, *, where: str) -> bytes:
+    """Return :meth:`rewardlab.data.media.Files.image` of a caller's image. Raise MediaError."""
+    return Files(is_callers=True, urls=urls).image(image, where)
 
 
 def _texts(question: object, responses: object) -> tuple[str, ...]:

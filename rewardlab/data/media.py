@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import re
-import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from rewardlab.data.files import leads_out
-from rewardlab.data.images import from_data_url, kind_of, plain_image, plain_png, refuse_devices
+from rewardlab.data.images import from_data_url, kind_of, plain_image, plain_png, read_media
 from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES, AllowedUrls, fetch_media
 from rewardlab.errors import MediaError
 
@@ -145,37 +144,6 @@ def _image_of(pixels: np.ndarray, where: str) -> Image.Image:
             f"{where}: an array of {pixels.dtype}, shape {pixels.shape}, is no image; expected (height, width, 3) of uint8"
         )
     return Image.fromarray(pixels[..., 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels)
-
-
-def read_media(file: Path, where: str) -> bytes:
-    """Return the bytes of a media file. Raises MediaError."""
-    try:
-        refuse_devices(file, where)
-        return file.read_bytes()
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        other = _other_spelling(file)
-        cure = f"there is {other}, whose name is spelt otherwise" if other else "check --images and the file name"
-        raise MediaError(f"{where}: cannot be read ({why}); {cure}") from error
-
-
-def _other_spelling(file: Path) -> Path | None:
-    """Return the file that a path names in another case, with ``/`` for ``\\``, with %20 for a blank, or in another form of
-    Unicode; None if there is none."""
-
-    def plain(name: str) -> str:
-        return unicodedata.normalize("NFC", name).casefold()
-
-    try:
-        found = Path(file.anchor)
-        for name in Path(str(file).replace("\\", "/").replace("%20", " ")).parts[bool(file.anchor) :]:
-            if (found / name).exists() or name == "..":
-                found /= name
-            else:
-                found = next(one for one in found.iterdir() if plain(one.name) == plain(name))
-    except (OSError, ValueError, StopIteration):
-        return None
-    return found if found != file else None
 
 
 def path_of_medium(value: Any, kind: str, where: str) -> str:
