@@ -7,6 +7,7 @@ import io
 import math
 import unicodedata
 import warnings
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -14,6 +15,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from rewardlab.errors import MediaError
+from rewardlab.reporting.progress import log_line
 
 MAX_PIXELS = 50_000_000  # about 7,000 x 7,000; a file that claims more is taken for a decompression bomb
 MIN_SIDE_PX = 2
@@ -220,9 +222,16 @@ def plain_image(data: bytes, *, where: str = "image", most_pixels: int = MAX_PIX
     """
     decoded = decode_image(data, where=where, most_pixels=most_pixels, kept_pixels=kept_pixels)
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        if getattr(image, "is_animated", False):
+            _say_animation(where)
         plain = image.mode in ("RGB", "L") and not image.has_transparency_data and image.getexif().get(_ORIENTATION, 1) == 1
         plain = plain and _factor(image.size, kept_pixels) == 1
     return data if plain else encode_png(decoded)
+
+
+@cache
+def _say_animation(where: str) -> None:
+    log_line(f"{where}: an animation; judges are shown its first frame. Give it as a video to show more")
 
 
 def _check_size(size: tuple[int, int], where: str, most_pixels: int = MAX_PIXELS) -> None:

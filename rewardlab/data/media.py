@@ -60,7 +60,7 @@ class Files:
         if isinstance(value, bytes):
             return value if self.checked else self._plain(value, where)
         if isinstance(value, np.ndarray):
-            value = _image_of(value, where)
+            value = image_of_array(value, where)
         if isinstance(value, Image.Image):
             return plain_png(value, where=where)
         path = path_of_medium(value, "image", where)
@@ -133,7 +133,7 @@ def _of_base64(text: str) -> bytes | None:
     return data if kind_of(data, unknown="") else None
 
 
-def _image_of(pixels: np.ndarray, where: str) -> Image.Image:
+def image_of_array(pixels: np.ndarray, where: str) -> Image.Image:
     """Return the image of an array. Raise MediaError for values or a shape whose meaning nobody can know."""
     if (
         pixels.dtype not in (np.uint8, np.uint16, np.bool_)

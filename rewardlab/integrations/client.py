@@ -10,15 +10,17 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 from PIL import Image
 
 from rewardlab.data.images import encode_png, plain_pixels, to_data_url
+from rewardlab.data.media import embedded, image_of_array
 from rewardlab.data.urls import system_certificates
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.samplers.concurrency import retry_after_s
@@ -36,15 +38,17 @@ _TOLD = set[tuple[str, str]]()  # (server, sign) that this process has logged
 
 
 def image_url(image: Any) -> str:
-    """Return a reference for the server of an image as datasets have it: a URL, upload id or ``media:NAME`` (unchanged), a path
-    or encoded bytes (unchanged), ``{"bytes", "path"}``, or a PIL image (as :func:`rewardlab.data.images.plain_pixels`
-    normalises it). Raise OSError for an unreadable file, DataError for another object, MediaError for a broken PIL image."""
-    if isinstance(image, Mapping):
-        image = image.get("bytes") or image.get("path")
+    """Return a reference for the server of an image in any form of :mod:`rewardlab.data.media`: a URL, upload id or
+    ``media:NAME`` stays; a file and encoded bytes are sent as they are, a PIL image or an array as
+    :func:`rewardlab.data.images.plain_pixels` shows it. Raise OSError for an unreadable file, DataError for another object,
+    MediaError for a broken PIL image."""
+    image = embedded(image)
     if isinstance(image, str) and image.startswith(("data:", "upload:", "media:", "http://", "https://")):
         return image
-    if isinstance(image, str | Path):
-        image = Path(str(image).removeprefix("file://")).read_bytes()
+    if isinstance(image, str):
+        image = Path(image.removeprefix("file://")).read_bytes()
+    if isinstance(image, np.ndarray):
+        image = image_of_array(image, "an image")
     if not isinstance(image, bytes | Image.Image):
         raise DataError(f"an image is {image!r:.80}; expected a PIL image, encoded bytes, a path, a URL or upload:ID")
     return to_data_url(image if isinstance(image, bytes) else _encode(plain_pixels(image)))

@@ -390,3 +390,11 @@ def test_every_turn_is_made(orientation: int) -> None:
             assert is_red(image, side)
             assert not is_red(image, opposite)
     assert (plain_image(data) == data) == (orientation == 1)
+
+
+def test_an_animation_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frames = [Image.new("RGB", (32, 32), color) for color in ("red", "blue")]
+    frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
+    assert decode_image(read_image(tmp_path / "a.gif")).getpixel((1, 1)) == (254, 0, 0)
+    read_image(tmp_path / "a.gif")
+    assert capsys.readouterr().err.count("an animation; judges are shown its first frame") == 1
