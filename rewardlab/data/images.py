@@ -7,7 +7,6 @@ import io
 import math
 import unicodedata
 import warnings
-from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -229,9 +228,13 @@ def plain_image(data: bytes, *, where: str = "image", most_pixels: int = MAX_PIX
     return data if plain else encode_png(decoded)
 
 
-@cache
+_SAID = set[str]()  # what this process has logged
+
+
 def _say_animation(where: str) -> None:
-    log_line(f"{where}: an animation; judges are shown its first frame. Give it as a video to show more")
+    if "animation" not in _SAID:
+        _SAID.add("animation")
+        log_line(f"{where}: an animation; judges are shown the first frame of each. Give it as a video to show more")
 
 
 def _check_size(size: tuple[int, int], where: str, most_pixels: int = MAX_PIXELS) -> None:
