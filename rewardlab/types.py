@@ -99,7 +99,7 @@ class PreferencePair:
 @dataclass(frozen=True)
 class Candidates:
     """A question about zero or more images (encoded files) and two or more responses; ``best`` are the places of the known best
-    ones, empty where none is known."""
+    ones, empty where none is known. ``response_images`` are those within each response, as in a pair; () if none has any."""
 
     prompt_id: str
     question: str
@@ -107,11 +107,14 @@ class Candidates:
     images: tuple[bytes, ...] = ()
     best: tuple[int, ...] = ()
     group: str = "all"
+    response_images: tuple[tuple[bytes, ...], ...] = ()
 
     def pair(self, first: int, second: int) -> PreferencePair:
         """Return two of the responses as a pair to compare."""
         name = f"{self.prompt_id}#{first}-{second}"
-        return PreferencePair(name, self.question, (self.responses[first], self.responses[second]), None, self.images)
+        texts = (self.responses[first], self.responses[second])
+        of = (self.response_images[first], self.response_images[second]) if self.response_images else ((), ())
+        return PreferencePair(name, self.question, texts, None, self.images, response_images=of)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rewardlab.data.columns import CANDIDATE_COLUMNS, AllowedColumns
 from rewardlab.data.media import Files
 from rewardlab.data.row_files import rows_of
+from rewardlab.data.rows import candidates_from_row
 from rewardlab.errors import DataError
 from rewardlab.types import Candidates
 
@@ -45,17 +47,16 @@ def _candidates(row: Mapping[str, Any], number: int, folder: Path, where: str, c
         else:
             responses, best = tuple(row["responses"]), _best(row.get("best"))
         question = row["question"] if "question" in row else row["prompt"]
-        if not all(isinstance(text, str) for text in (question, *responses)):
-            raise TypeError("one of them is not a string")
     except (KeyError, TypeError) as error:
         raise DataError(f"{where}: expected question and responses, or prompt, chosen and rejected ({error!r})") from error
     if len(responses) < 2:
         raise DataError(f"{where}: has {len(responses)} responses; expected two or more to choose from")
     if not all(0 <= n < len(responses) for n in best):
         raise DataError(f"{where}: best is {list(best)}; expected indices from 0 to {len(responses) - 1}")
-    images = tuple(Files(folder).image(image, f"{where}, image {n}") for n, image in enumerate(row.get("images") or ()))
-    group = str(row.get("group") or row.get("subset") or "all")
-    return Candidates(str(row.get("id", number)), question, responses, images, best, group)
+    read = candidates_from_row(
+        {**row, "question": question}, responses, prompt_id=str(row.get("id", number)), files=Files(folder), where=where
+    )
+    return replace(read, best=best, group=str(row.get("group") or row.get("subset") or "all"))
 
 
 def _best(value: Any) -> tuple[int, ...]:
@@ -69,6 +70,7 @@ def candidates_hash(prompts: Sequence[Candidates]) -> str:
     """Return 16 hex digits of the questions, responses and images of all prompts, in their order."""
     digest = hashlib.sha256()
     for prompt in prompts:
-        images = [hashlib.sha256(image).hexdigest() for image in prompt.images]
+        shown = (*prompt.images, *(image for images in prompt.response_images for image in images))
+        images = [hashlib.sha256(image).hexdigest() for image in shown]
         digest.update(json.dumps([prompt.question, *prompt.responses, images]).encode())
     return digest.hexdigest()[:16]

@@ -14,7 +14,8 @@ from rewardlab.types import PreferencePair
 
 PAIR_COLUMNS = frozenset(column.name for column in fields(PreferencePair))
 _REWARDBENCH2 = "num_correct num_incorrect total_completions models additional_metadata"  # columns that decide nothing
-CANDIDATE_COLUMNS = frozenset(f"id question prompt responses chosen rejected images best group subset {_REWARDBENCH2}".split())
+_CANDIDATES = "id question prompt responses chosen rejected images videos response_images response_videos best group subset"
+CANDIDATE_COLUMNS = frozenset(f"{_CANDIDATES} {_REWARDBENCH2}".split())
 ALL = "all"
 FLAG = "--allow-columns"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rewardlab.data.media import Files
 from rewardlab.data.qwen_video import VideoPolicy
-from rewardlab.data.rows import FRAMES, from_row, validate, with_frames
+from rewardlab.data.rows import FRAMES, candidates_from_row, from_row, validate, with_frames
 from rewardlab.data.urls import AllowedUrls
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import Candidates, PreferencePair
@@ -17,32 +17,19 @@ PairInput = PreferencePair | Mapping[str, Any]
 
 
 def candidates_of_texts(
-    question: str, responses: Sequence[str], *, images: Sequence[Any] = (), urls: AllowedUrls | None = None
+    question: Any, responses: Sequence[Any], *, images: Sequence[Any] = (), urls: AllowedUrls | None = None
 ) -> Candidates:
-    """Return a question and its responses, to be ranked or rewarded. Raise DataError or MediaError."""
-    texts = _texts(question, responses)
-    if not question.strip():
-        raise DataError("the question is empty")
-    return Candidates("prompt", question, texts, load_images(images, urls or AllowedUrls()))
-
-
-def load_images(images: Sequence[Any], urls: AllowedUrls) -> tuple[bytes, ...]:
-    """Return :func:`load_image` of each. Raise MediaError."""
-    return tuple(load_image(image, urls, where=f"image {n}") for n, image in enumerate(_list(images, "images")))
+    """Return a question and its responses, to be ranked or rewarded; each is a text, parts or messages. Raise DataError or
+    MediaError."""
+    if isinstance(responses, str) or not isinstance(responses, Sequence):
+        raise DataError(f"expected a list of responses, got {type(responses).__name__}")
+    files, row = Files(is_callers=True, urls=urls or AllowedUrls()), {"question": question, "images": _list(images, "images")}
+    return candidates_from_row(row, responses, prompt_id="prompt", files=files, where="the prompt")
 
 
 def load_image(image: Any, urls: AllowedUrls, *, where: str) -> bytes:
     """Return :meth:`rewardlab.data.media.Files.image` of a caller's image. Raise MediaError."""
     return Files(is_callers=True, urls=urls).image(image, where)
-
-
-def _texts(question: object, responses: object) -> tuple[str, ...]:
-    if isinstance(responses, str) or not isinstance(responses, Sequence):
-        raise DataError(f"expected a list of responses, got {type(responses).__name__}")
-    texts = tuple(responses)
-    if wrong := next((text for text in (question, *texts) if not isinstance(text, str)), None):
-        raise DataError(f"expected question and responses as texts, got {type(wrong).__name__}")
-    return texts
 
 
 def _list(media: object, name: str) -> Sequence[Any]:

@@ -43,7 +43,7 @@ from rewardlab.data.media import Files
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import DataError, MediaError
-from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Order, PreferencePair
+from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Candidates, Order, PreferencePair
 
 VERSION = 2
 TEXTS = ("category", "source", "licence", "attempts", "judgment", "provenance")
@@ -175,13 +175,32 @@ def from_row(
     return validate(pair, where=where)
 
 
+def candidates_from_row(
+    row: Mapping[str, Any], responses: Sequence[Any], *, prompt_id: str, files: Files, where: str
+) -> Candidates:
+    """Return the ``question`` of a row and its ``responses``, each in any form of :mod:`rewardlab.data.conversations`, videos
+    as :data:`FRAMES` frames. Raise DataError or MediaError."""
+    question, answers = _contents(row, responses, where)
+
+    def shown(content: Content) -> tuple[str, tuple[bytes, ...]]:
+        images, videos = _images(content.images, files, where), _videos(content.videos, files, where)
+        return _with_frames(content.text, images, [frames_of_video(video, FRAMES, where=where) for video in videos])
+
+    text, images = shown(question)
+    if not text.strip():
+        raise DataError(f"{where}: the question is empty")
+    read = [shown(answer) for answer in answers]
+    of_responses = tuple(images for _, images in read) if any(images for _, images in read) else ()
+    return Candidates(prompt_id, text, tuple(text for text, _ in read), images, response_images=of_responses)
+
+
 def _contents(row: Mapping[str, Any], responses: Sequence[Any], where: str) -> tuple[Content, list[Content]]:
-    """Return the question and the two answers of a row with their media in their places."""
+    """Return the question and the answers of a row with their media in their places."""
     question, answers = split_answers(row.get("question"), responses, where)
-    own = [_list(row, name, where) or [[], []] for name in ("response_images", "response_videos")]
+    own = [_list(row, name, where) or [[]] * len(answers) for name in ("response_images", "response_videos")]
     for name, lists in zip(("response_images", "response_videos"), own, strict=True):
-        if len(lists) != 2 or not all(isinstance(media, list | tuple) for media in lists):
-            raise DataError(f"{where}: {name!r} must be two lists, got {lists!r:.80}")
+        if len(lists) != len(answers) or not all(isinstance(media, list | tuple) for media in lists):
+            raise DataError(f"{where}: {name!r} must be a list for each response (two lists for a pair), got {lists!r:.80}")
     images, videos = _list(row, "images", where), _list(row, "videos", where)
     if any(own[0]) or any(own[1]):
         [question] = place_media([question], images, videos, where=where)
@@ -239,7 +258,7 @@ def with_frames(
 
     def shown(text: str, images: tuple[bytes, ...], videos: tuple[bytes, ...]) -> tuple[str, tuple[bytes, ...]]:
         frames = [frames_of_video(video, number, where=where or pair.pair_id, policy=sampling) for video in videos]
-        return _with_frames(text, images, frames) if frames else (text, images)
+        return _with_frames(text, images, frames)
 
     question, images = shown(pair.question, pair.images, pair.videos)
     first, second = (shown(*of) for _, *of in _responses(pair))
@@ -256,6 +275,8 @@ def with_frames(
 
 def _with_frames(text: str, images: Sequence[bytes], videos: Sequence[Sequence[bytes]]) -> tuple[str, tuple[bytes, ...]]:
     """Return a text and its images with the frames of each video at its place, or after the images."""
+    if not videos:
+        return text, tuple(images)
     all_frames = [frame for frames in videos for frame in frames]
     if VIDEO_MARK not in text and IMAGE_MARK not in text:
         return text, (*images, *all_frames)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -164,9 +163,8 @@ class SyncJudge:
         return num
 
     def _group(self, question: str, responses: Sequence[str], images: Sequence[Any], anchor: str | None = None) -> Candidates:
-        group = candidates_of_texts(question, responses, images=images, urls=self._urls)
-        if anchor is not None:
-            group = replace(group, responses=(*group.responses, anchor))
+        given = responses if anchor is None else [*responses, anchor]
+        group = candidates_of_texts(question, given, images=images, urls=self._urls)
         if len(group.responses) < 2:
             raise DataError(f"{len(group.responses)} responses cannot be compared; give two or more")
         return group

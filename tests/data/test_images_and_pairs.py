@@ -392,9 +392,7 @@ def test_every_turn_is_made(orientation: int) -> None:
     assert (plain_image(data) == data) == (orientation == 1)
 
 
-def test_an_animation_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_animation_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     frames = [Image.new("RGB", (32, 32), color) for color in ("red", "blue")]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
     monkeypatch.setattr("rewardlab.data.images._SAID", set())

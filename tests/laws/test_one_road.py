@@ -18,7 +18,7 @@ from rewardlab.benchmarks.media import read_media
 from rewardlab.config.data import MappingConfig
 from rewardlab.data.candidates import read_candidates
 from rewardlab.data.images import decode_image, to_data_url
-from rewardlab.data.inputs import load_images, pair_of
+from rewardlab.data.inputs import load_image, pair_of
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import read_pairs
 from rewardlab.data.recipes import convert_source, recipe_of
@@ -115,7 +115,7 @@ def base64_of(path: Path) -> str:
 
 
 def by_api(given: Callable[[Path], Any]) -> Callable[[Path], bytes]:
-    return lambda path: load_images([given(path)], AllowedUrls())[0]
+    return lambda path: load_image(given(path), AllowedUrls(), where="x")
 
 
 def by_part(path: Path) -> bytes:
@@ -170,7 +170,7 @@ def test_a_picture_has_the_same_pixels_by_every_door(door: str, tmp_path: Path) 
 
 def test_an_array_is_the_picture_it_was_made_of() -> None:
     for image in (scene(), scene().convert("L"), glass()):
-        assert load_images([np.array(image)], AllowedUrls()) == load_images([image], AllowedUrls())
+        assert load_image(np.array(image), AllowedUrls(), where="x") == load_image(image, AllowedUrls(), where="x")
 
 
 def test_every_place_that_decodes_is_a_door_or_behind_one() -> None:
