@@ -155,6 +155,8 @@ def split_answers(prompt: Any, answers: Sequence[Any], where: str, *, system: An
     to the last turn of the user, belongs to the question. An answer that begins with the assistant follows that of the others.
     Raise DataError if the answers do not follow one question.
     """
+    if isinstance(prompt, str) and not system and all(isinstance(answer, str) for answer in answers):
+        return Content(prompt), [Content(answer) for answer in answers]
     asked = read_turns(prompt, f"{where}, question")
     told = [read_turns(answer, f"{where}, response {n}", role="assistant") for n, answer in enumerate(answers)]
     whole = [turns for turns in told if turns and turns[0].role != "assistant"]
@@ -195,6 +197,8 @@ def place_media(
     templates are places as well. Raise DataError if the numbers of marks and media differ: media elsewhere would mislead.
     """
     placed = list(contents)
+    if all(content.is_text and _has_no_mark(content.text) for content in placed):
+        return [Content(placed[0].text, tuple(images), tuple(videos)), *placed[1:]] if images or videos else placed
     for mark, media, name in ((IMAGE_MARK, images, "image"), (VIDEO_MARK, videos, "video")):
         placed = _place(placed, mark, list(media), re.compile((_RENDERED if rendered else _WRITTEN)[mark]), name, where)
     question = placed[0]
@@ -255,6 +259,11 @@ def _other_number(counts: Sequence[int], num_media: int, name: str, where: str) 
         f"{where}: there are {counts[0]} marks <{name}> in the text{in_answers}, and {num_media} {name}s; give one {name} for "
         f"each mark, or remove the marks{cure}"
     )
+
+
+def _has_no_mark(text: str) -> bool:
+    """Return whether a text surely has no mark: searching it takes many times as long."""
+    return "<" not in text and IMAGE_MARK not in text and VIDEO_MARK not in text
 
 
 def _marked(text: str, mark: str, written: re.Pattern[str]) -> str:

@@ -70,12 +70,17 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
     if not all(response.strip() for response in pair.responses):
         raise DataError(f"{where}: a response is empty; both must be non-empty text")
     same = pair.responses[0].strip() == pair.responses[1].strip()
-    media = [pair.response_images[n] + pair.response_videos[n] for n in (0, 1)]  # empty for a judge of texts
-    if same and (not {IMAGE_MARK, VIDEO_MARK} & {*pair.responses[0]} or (media[0] and media[0] == media[1])):
+    if same and not _differ_in_media(pair):
         raise DataError(f"{where}: the two responses are equal, so neither can be better; drop the pair")
     if pair.preferred not in (0, 1, None) or isinstance(pair.preferred, bool | float):
         raise DataError(f"{where}: preferred is {pair.preferred!r}; expected 0 or 1, the index of the better response")
     return pair
+
+
+def _differ_in_media(pair: PreferencePair) -> bool:
+    """Return whether responses of one text differ in their media; those of a judge of texts are not read, and may."""
+    first, second = (pair.response_images[n] + pair.response_videos[n] for n in (0, 1))
+    return bool({IMAGE_MARK, VIDEO_MARK} & {*pair.responses[0]}) and not (first and first == second)
 
 
 COLUMNS = (
@@ -197,11 +202,14 @@ def candidates_from_row(
 def _contents(row: Mapping[str, Any], responses: Sequence[Any], where: str) -> tuple[Content, list[Content]]:
     """Return the question and the answers of a row with their media in their places."""
     question, answers = split_answers(row.get("question"), responses, where)
+    images, videos = _list(row, "images", where), _list(row, "videos", where)
+    if not (row.get("response_images") or row.get("response_videos")):
+        question, *answers = place_media([question, *answers], images, videos, where=where)
+        return question, answers
     own = [_list(row, name, where) or [[]] * len(answers) for name in ("response_images", "response_videos")]
     for name, lists in zip(("response_images", "response_videos"), own, strict=True):
         if len(lists) != len(answers) or not all(isinstance(media, list | tuple) for media in lists):
             raise DataError(f"{where}: {name!r} must be a list for each response (two lists for a pair), got {lists!r:.80}")
-    images, videos = _list(row, "images", where), _list(row, "videos", where)
     if any(own[0]) or any(own[1]):
         [question] = place_media([question], images, videos, where=where)
         answers = [place_own(answer, own[0][n], own[1][n], f"{where}, response {n}") for n, answer in enumerate(answers)]
@@ -237,6 +245,8 @@ def _videos(values: Sequence[Any], files: Files, where: str) -> tuple[bytes, ...
 def check_marks(pair: PreferencePair, where: str) -> None:
     """Raise DataError if a text has more or fewer placeholders than there are media."""
     for name, text, images, videos in (("question", pair.question, pair.images, pair.videos), *_responses(pair)):
+        if not (images or videos) and text.isascii():
+            continue
         for mark, kind, media in ((IMAGE_MARK, "images", images), (VIDEO_MARK, "videos", videos)):
             if (places := text.count(mark)) != len(media) and (places or name != "question"):
                 raise DataError(f"{where}: the {name} has {places} placeholders for {kind}, but {len(media)} {kind} were given")
