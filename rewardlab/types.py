@@ -20,6 +20,13 @@ class Order(StrEnum):
         return Order.SWAPPED if self is Order.GIVEN else Order.GIVEN
 
 
+class Tie(StrEnum):
+    """Why neither response is preferred, by those who labelled the pair: they are equally good, or both bad."""
+
+    TIE = "tie"
+    BOTH_BAD = "both_bad"
+
+
 class Choice(StrEnum):
     """Which of the two responses as shown a judge prefers."""
 
@@ -47,7 +54,8 @@ def choice_of(response: int, order: Order) -> Choice:
 
 @dataclass(frozen=True)
 class PreferencePair:
-    """A question about zero or more images, two responses, and which is preferred (index 0 or 1; None: unknown).
+    """A question about zero or more images, two responses, and which is preferred (index 0 or 1; None: unknown, or
+    neither, if there is a ``tie``).
 
     ``images`` hold encoded files (PNG, JPEG, ...), never decoded pixels. ``order`` is how a training row is shown and
     ``judgment`` a teacher's text on it in that order; ``level`` the difficulty its maker gave it; ``attempts`` how many
@@ -72,6 +80,7 @@ class PreferencePair:
     response_images: tuple[tuple[bytes, ...], tuple[bytes, ...]] = ((), ())
     videos: tuple[bytes, ...] = ()
     response_videos: tuple[tuple[bytes, ...], tuple[bytes, ...]] = ((), ())
+    tie: Tie | None = None
     teacher_share: float | None = None
     licence: str = ""
     provenance: str = ""

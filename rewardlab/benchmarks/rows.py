@@ -14,9 +14,9 @@ from rewardlab.benchmarks.pairs.clusters import PROMPT
 from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings
-from rewardlab.data.media_mentions import MediaCount
 from rewardlab.data.recipes import check_images_folder
 from rewardlab.data.row_files import lines_of
+from rewardlab.data.set_checks import SetCheck
 from rewardlab.data.video import describe_frames
 from rewardlab.errors import ConfigError, DataError, InputError, RewardlabError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, judge_video_policy
@@ -124,7 +124,7 @@ def _own_pair_notes(rows: Sequence[Row], settings: BenchSettings, *, looks: bool
         by = settings.cluster or "image, or question where there is none"
         notes.append(f"{len(rows):,} pairs of {number:,} prompts (by {by}); intervals draw prompts")
     if looks:
-        count = MediaCount()
+        count = SetCheck()
         for row in rows:
             count.add(row.pair, row.row)
         if not settings.allow_without_images:

@@ -68,11 +68,11 @@ def data_validate(
 
         return typer.echo(suggested_mapping(data), nl=False)
     from rewardlab.data.columns import UnreadColumnsError, unread_words
-    from rewardlab.data.media_mentions import MediaCount
     from rewardlab.data.pairs import BadRow, validate_rows, write_shards
+    from rewardlab.data.set_checks import SetCheck
 
     reasons = ReasonCount()
-    bad, unlabelled, names, media = 0, 0, set[str](), MediaCount()
+    bad, unlabelled, names, media = 0, 0, set[str](), SetCheck()
     unread, num_unread = dict[str, str](), 0
 
     def checked() -> Iterator[PreferencePair]:
@@ -112,6 +112,7 @@ def data_validate(
         typer.echo(note)
     if not names and not bad:
         typer.echo(f"{data}: holds no pairs")
+    media.refuse_broken(str(data))
     if bad or unread or not names:
         raise typer.Exit(ExitCode.FINDING)
 

@@ -22,6 +22,7 @@ from rewardlab.data.files import place_in_file
 from rewardlab.data.row_files import FileRow, data_files_of, stored_rows
 from rewardlab.errors import DataError
 from rewardlab.reporting.progress import log_line
+from rewardlab.types import Tie
 
 ORDERED = (
     "response_images",
@@ -89,10 +90,12 @@ class ColumnMapping:
                 answers, preferred = answers[::-1], 1
         else:
             label, preferred = _label_of(row.get(self.label)), None
-            if label is not None and not any(label in names for names in self.names):
+            if tie := tie_of(label):
+                pair = {**pair, "tie": tie}
+            elif label is not None and not any(label in names for names in self.names):
                 first_names, second_names = (" or ".join(names) for names in self.names)
                 return DataError(f"{where}: {self.label!r} is {label!r:.40}; expected {first_names}, or {second_names}; {CURE}")
-            if label is not None:
+            elif label is not None:
                 preferred = int(label in self.names[1])
         media = {"images": question.images} if self.images or question.images else {}
         media |= {"videos": question.videos} if question.videos else {}
@@ -112,6 +115,18 @@ def _label_of(value: Any) -> str | None:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     return re.sub(r"^(\d+)\.0+$", r"\1", str(value).strip().lower()) or None
+
+
+_TIES = re.compile(r"(?:it'?s )?(?:a )?(?:tie|tied|draw|equal|same|neither|both|both (?:are )?good|no preference)(?: vote)?")
+_BOTH_BAD = re.compile(r"(?:tie )?(?:both (?:are )?|all )(?:bad|wrong|poor)(?: vote)?")
+
+
+def tie_of(label: str | None) -> Tie | None:
+    """Return the tie that a label names in one of the usual spellings: "tie (bothbad)", "bothbad_vote", "tievote"."""
+    words = " ".join(re.sub(r"(both|tie|bad)(?=vote|bad|good)", r"\1 ", re.sub(r"[\W_]+", " ", (label or "").lower())).split())
+    if _BOTH_BAD.fullmatch(words):
+        return Tie.BOTH_BAD
+    return Tie.TIE if _TIES.fullmatch(words) else None
 
 
 def _list_of(value: Any) -> list[Any]:
@@ -248,7 +263,7 @@ def suggested_mapping(path: Path) -> str:
     rows = [stored.row for stored in islice(stored_rows(file), NUM_ROWS) if isinstance(stored.row, Mapping)]
     if not rows:
         raise DataError(f"{file}: has no row of columns to map; expected objects, or a first line with names")
-    if {"question", "responses"} <= rows[0].keys():
+    if {"question", "responses"} <= rows[0].keys() and not _ranked_fields(rows, {}):
         raise DataError(f"{file}: has the columns of a pair already; `rewardlab data validate {file}` says what is wrong")
     columns: dict[str, list[Any]] = {}
     for row in rows:
@@ -394,7 +409,7 @@ def _labelled_fields(
     for key, expected in zip(("first", "second"), names, strict=True):
         yield _field(key, [value for value in values if _names_side(value, expected)], values, "value")
     if rest := [value for value in values if not any(_names_side(value, expected) for expected in names)]:
-        yield f"ties: {_quoted_list(rest)}  # are these ties? Rows with them are left out"
+        yield f"ties: {_quoted_list(rest)}  # are these ties? keep_ties: true keeps them, for benchmarks"
 
 
 def _names_side(value: str, names: Sequence[str]) -> bool:

@@ -29,6 +29,7 @@ COLUMNS = {
     "images, videos": "of the question, embedded",
     "responses": "two texts",
     "response_images": "images within either response",
+    "tie": "``tie`` or ``both_bad`` where people preferred neither",
     "response_videos": "videos within either response",
     "preferred": "0 or 1, the better response; null: unknown",
     "judgment, order": "a teacher's reasoned verdict, and how it saw the responses",

@@ -27,12 +27,12 @@ from rewardlab.data.columns import PAIR_COLUMNS, AllowedColumns
 from rewardlab.data.files import place_in_file
 from rewardlab.data.images import check_image
 from rewardlab.data.media import Files, embedded, path_of_medium, place_of
-from rewardlab.data.media_mentions import MediaCount
 from rewardlab.data.pairs import MEDIA_HASH, BadRow, read_row
 from rewardlab.data.parquet import parquet_batches, unreadable_parquet
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.row_files import FileRow, data_files_of, is_checked, parse_line
 from rewardlab.data.rows import FRAMES, media_of, with_frames
+from rewardlab.data.set_checks import SetCheck
 from rewardlab.errors import DataError, InputError, MediaError
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.types import Order, PreferencePair
@@ -324,9 +324,10 @@ class PairTable(Sequence[PreferencePair]):
         self.allow_columns, self.allow_without_images = frozenset(allow_columns), allow_without_images
         self._columns = AllowedColumns.of(allow_columns)
         self._files = [open_rows(file) for file in data_files_of(path)]
-        digest, media = hashlib.sha256(), MediaCount()
+        digest, media = hashlib.sha256(), SetCheck()
         with bar("pairs", sum(map(len, self._files)) or None) as advance:
             self._all_facts = [PairFacts.of(pair) for pair in media.of(self._light_pairs(digest, advance))]
+        media.refuse_broken(str(path))
         if not allow_without_images:
             media.refuse_blind_set(str(path))
         for note in media.notes():
@@ -426,7 +427,8 @@ class PairTable(Sequence[PreferencePair]):
 def text_identity(pair: PreferencePair) -> bytes:
     """Return all that a training run reads of a pair, without media."""
     texts = (pair.pair_id, pair.question, *pair.responses, str(pair.preferred), pair.attempts, pair.order.value, pair.judgment)
-    return "".join(f"{len(text)} {text}" for text in texts).encode(errors="surrogatepass")
+    tie = str(pair.tie or "")
+    return "".join(f"{len(text)} {text}" for text in texts).encode(errors="surrogatepass") + tie.encode()
 
 
 # Access to pairs on disk or in memory.

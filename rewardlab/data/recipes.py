@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.config.data import MappingConfig
+from rewardlab.data.column_mapping import tie_of
 from rewardlab.data.columns import medium_column
 from rewardlab.data.conversations import Content, is_put_second, place_media, split_answers
 from rewardlab.data.files import leads_out
@@ -26,7 +27,7 @@ from rewardlab.data.rows import FRAMES, check_marks, provenance, validate
 from rewardlab.data.sources import TABLES, HubStream, media_folder, source_parts
 from rewardlab.data.video import evenly, frame_files
 from rewardlab.errors import DataError, InputError, MediaError
-from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
+from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair, Tie
 
 MOST_NAMES = 40  # columns that a message lists
 
@@ -280,6 +281,10 @@ def recipe_of(config: MappingConfig) -> Recipe:
                 response_videos=(source.videos(first.videos, "video"), source.videos(second.videos, "video")),
             )
 
+        def tied(first: Content, second: Content, tie: Tie, name: str = "") -> PreferencePair | Dropped:
+            pair = pair_of(first, second, 0, name) if config.keep_ties else Dropped("tie")
+            return pair if isinstance(pair, Dropped) else replace(pair, preferred=None, tie=tie)
+
         def placed(pair: PreferencePair | Dropped) -> PreferencePair | Dropped:
             return pair if isinstance(pair, Dropped) else _by_coin(pair)
 
@@ -287,9 +292,9 @@ def recipe_of(config: MappingConfig) -> Recipe:
         if config.chosen is not None:
             yield placed(pair_of(contents[0], contents[1], 0))
         elif label in config.ties:
-            yield Dropped("tie")
+            yield tied(contents[0], contents[1], tie_of(label) or Tie.TIE)
         elif label is None:
-            yield from map(placed, _by_score(contents, _scores(row, config, len(contents)), pair_of))
+            yield from _by_score(contents, _scores(row, config, len(contents)), lambda *of: placed(pair_of(*of)), tied)
         elif label in (config.first, config.second):
             yield pair_of(contents[0], contents[1], int(label == config.second))
         else:
@@ -337,16 +342,17 @@ def _scores(row: Mapping[str, Any], config: MappingConfig, number: int) -> list[
 
 
 def _by_score(
-    contents: Sequence[Content], scores: Sequence[float | None], pair_of: Callable[..., PreferencePair | Dropped]
+    contents: Sequence[Content],
+    scores: Sequence[float | None],
+    pair_of: Callable[..., PreferencePair | Dropped],
+    tied: Callable[..., PreferencePair | Dropped],
 ) -> Iterator[PreferencePair | Dropped]:
     """Yield every two answers as a pair that the higher score wins; equal scores are a tie."""
     for first, second in combinations(range(len(contents)), 2):
         one, other = scores[first], scores[second]
         if one is None or other is None:
             yield Dropped("a score is missing")
-        elif one == other:
-            yield Dropped("tie")
         else:
-            yield pair_of(
-                contents[first], contents[second], int(other > one), f"#{first}-{second}" if len(contents) > 2 else ""
-            )
+            name = f"#{first}-{second}" if len(contents) > 2 else ""
+            two = (contents[first], contents[second])
+            yield tied(*two, Tie.TIE, name) if one == other else pair_of(*two, int(other > one), name)

@@ -10,7 +10,8 @@ videos             list of the same    MP4, MOV, WebM, Matroska, AVI; read as fr
 responses          list of 2 strings   with a U+FFFC for each of its own images, a U+FFF9 for each of its own videos
 response_images    2 lists of images
 response_videos    2 lists of videos
-preferred          int8                0 or 1, the better response; null: unknown
+preferred          int8                0 or 1, the better response; null: unknown, or neither (in JSON also "tie", "both_bad")
+tie                string              "tie" or "both_bad": people called them so; "": no tie
 category, source   string
 licence            string              of the source, as it names it
 level              int8                0..127, difficulty by its maker; null: unknown
@@ -43,7 +44,7 @@ from rewardlab.data.media import Files
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import DataError, MediaError
-from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Candidates, Order, PreferencePair
+from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Candidates, Order, PreferencePair, Tie
 
 VERSION = 2
 TEXTS = ("category", "source", "licence", "attempts", "judgment", "provenance")
@@ -85,7 +86,7 @@ def _differ_in_media(pair: PreferencePair) -> bool:
 
 COLUMNS = (
     *("pair_id", "question", "images", "videos", "responses", "response_images", "preferred", "category", "source"),
-    *("response_videos", "licence", "level", "attempts", "teacher_share", "order", "judgment", "provenance"),
+    *("response_videos", "tie", "licence", "level", "attempts", "teacher_share", "order", "judgment", "provenance"),
 )
 
 
@@ -116,6 +117,7 @@ def to_row(pair: PreferencePair) -> dict[str, Any]:
         "response_images": [_embedded(images) for images in pair.response_images],
         "response_videos": [_embedded(videos) for videos in pair.response_videos],
         "order": pair.order.value,
+        "tie": pair.tie.value if pair.tie else "",
     }
 
 
@@ -157,6 +159,7 @@ def from_row(
     for name in TEXTS:
         if not isinstance(row.get(name) or "", str):
             raise DataError(f"{where}: {name!r} must be a string, got {row[name]!r:.60}")
+    preferred, tie = _label(row, where)
     level, share = _number(row.get("level")), _number(row.get("teacher_share"))
     if level is not None and (not isinstance(level, int) or not 0 <= level < 128):
         raise DataError(f"{where}: 'level' is {level!r}; expected a whole number from 0 to 127, or nothing")
@@ -166,7 +169,8 @@ def from_row(
         pair_id=str(row.get("pair_id") or f"row-{index}"),
         question=question.text,
         responses=(answers[0].text, answers[1].text),
-        preferred=_number(row.get("preferred")),
+        preferred=preferred,
+        tie=tie,
         images=_images(question.images, files, where),
         level=level,
         order=Order(row.get("order") or "given"),
@@ -216,6 +220,18 @@ def _contents(row: Mapping[str, Any], responses: Sequence[Any], where: str) -> t
     else:
         question, *answers = place_media([question, *answers], images, videos, where=where)
     return question, answers
+
+
+def _label(row: Mapping[str, Any], where: str) -> tuple[Any, Tie | None]:
+    """Return (preferred, tie) of a row; :func:`validate` looks at the first."""
+    preferred, tie = _number(row.get("preferred")), row.get("tie") or None
+    if isinstance(preferred, str) and preferred in [*Tie]:
+        preferred, tie = None, preferred
+    if tie is not None and (tie not in [*Tie] or preferred is not None):
+        raise DataError(
+            f"{where}: 'tie' is {tie!r:.40} and 'preferred' {preferred!r:.40}; expected tie or both_bad, and no preferred"
+        )
+    return preferred, None if tie is None else Tie(tie)
 
 
 def _number(value: Any) -> Any:

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from rewardlab.config import DistillConfig
 from rewardlab.data.files import write_atomic
-from rewardlab.data.media_mentions import MediaCount
 from rewardlab.data.pairs import Shard
 from rewardlab.data.parquet import TableFile
 from rewardlab.data.rows import media_of
+from rewardlab.data.set_checks import SetCheck
 from rewardlab.distill.batch_transport import BatchTransport
 from rewardlab.distill.budget import BudgetGuard
 from rewardlab.distill.chat_transport import ChatTransport
@@ -90,7 +90,7 @@ def survey(pairs: Iterable[PreferencePair], *, allow_without_images: bool = Fals
     digest, number = hashlib.sha256(), 0
     ids: set[str] = set()
     unlabelled: list[str] = []
-    media = MediaCount()
+    media = SetCheck()
     for pair in media.of(pairs):
         number += 1
         digest.update(repr((pair.pair_id, pair.question, pair.responses, pair.preferred)).encode(errors="backslashreplace"))
@@ -100,6 +100,7 @@ def survey(pairs: Iterable[PreferencePair], *, allow_without_images: bool = Fals
         if pair.preferred is None:
             unlabelled.append(pair.pair_id)
     refuse_unfit(number, len(ids), unlabelled)
+    media.refuse_broken("these pairs")
     if not allow_without_images:
         media.refuse_blind_set("these pairs")
     for note in media.notes():

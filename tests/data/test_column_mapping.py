@@ -18,12 +18,13 @@ from typer.testing import CliRunner
 
 from rewardlab.cli import app
 from rewardlab.config import MappingConfig, load_config
-from rewardlab.data.column_mapping import OPEN, guess_mapping, suggested_mapping
+from rewardlab.data.column_mapping import OPEN, guess_mapping, suggested_mapping, tie_of
 from rewardlab.data.pair_table import PairTable, ParquetRows
-from rewardlab.data.pairs import read_pairs
+from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.data.recipes import Rejected, convert_source, recipe_of
 from rewardlab.data.row_files import data_files_of
 from rewardlab.errors import DataError, MediaError
-from rewardlab.types import PreferencePair
+from rewardlab.types import PreferencePair, Tie
 from tests.support.images import png
 
 CHOSEN = [
@@ -235,9 +236,9 @@ def test_labels_by_name() -> None:
             row = mapping.row_of({"question": "q", columns[0]: "x", columns[1]: "y", "preferred": value}, "row 3")
             assert isinstance(row, dict)
             assert (row["responses"], row["preferred"]) == (["x", "y"], place)
-        bad = mapping.row_of({"question": "q", columns[0]: "x", columns[1]: "y", "preferred": "tie"}, "row 3")
+        bad = mapping.row_of({"question": "q", columns[0]: "x", columns[1]: "y", "preferred": "third"}, "row 3")
         assert isinstance(bad, DataError)
-        assert "row 3: 'preferred' is 'tie'; expected" in str(bad)
+        assert "row 3: 'preferred' is 'third'; expected" in str(bad)
 
 
 def test_pictures_in_a_struct_are_left_where_they_are(tmp_path: Path) -> None:
@@ -371,3 +372,74 @@ def test_columns_of_any_name(between: str, known: bool, tmp_path: Path) -> None:
     mapping = yaml.safe_load(suggested_mapping(write_lines(tmp_path / "p.jsonl", rows)))
     expected = {"name": "p", "id": "id", "question": first if known else OPEN, "images": [columns[2]]}
     assert mapping == {**expected, "chosen": OPEN, "rejected": OPEN}
+
+
+@pytest.mark.parametrize(
+    ("label", "tie"),
+    [
+        *((label, Tie.TIE) for label in ("tie", "Tied", "tievote", "both_good", "same", "equal", "no preference", "neither")),
+        *((label, Tie.BOTH_BAD) for label in ("tie (bothbad)", "bothbad_vote", "both_bad", "Both are bad")),
+        *((label, None) for label in ("a", "model_a", "leftvote", "1", "better", None, "")),
+    ],
+)
+def test_a_label_that_names_neither_is_a_tie(label: str | None, tie: Tie | None) -> None:
+    assert tie_of(label) is tie
+
+
+def test_ties_of_a_file_are_kept_and_are_no_side(tmp_path: Path) -> None:
+    """By every spelling: a label of a mapping that is guessed, of the pair format, and equal scores of a mapping."""
+    guessed = {"question": "q", "response_a": "x", "response_b": "y", "winner": "tie (bothbad)"}
+    own = {"question": "q", "responses": ["x", "y"], "preferred": "tie"}
+    for number, (row, tie) in enumerate(
+        ((guessed, Tie.BOTH_BAD), (own, Tie.TIE), ({**own, "preferred": None, "tie": "tie"}, Tie.TIE))
+    ):
+        file = tmp_path / f"{number}.jsonl"
+        file.write_text(json.dumps(row) + "\n")
+        [pair] = read_pairs(file)
+        assert (pair.preferred, pair.tie) == (None, tie)
+        write_parquet([pair], tmp_path / "p.parquet")
+        assert read_pairs(tmp_path / "p.parquet") == [pair]
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text(json.dumps({**own, "preferred": 1, "tie": "tie"}) + "\n")
+    with pytest.raises(DataError, match="'tie' is 'tie' and 'preferred' 1"):
+        read_pairs(bad)
+
+
+def test_ranks_of_several_answers_make_pairs(tmp_path: Path) -> None:
+    """1 is the best; every two answers are a pair, equal ranks a tie that is kept where it is asked for."""
+    file = tmp_path / "r.jsonl"
+    file.write_text(json.dumps({"prompt": "q", "responses": ["a", "b", "c"], "rankings": [2, 1, 2]}) + "\n")
+    assert 'ranks: ["rankings"]' in suggested_mapping(file)
+    config = MappingConfig(name="r", question="prompt", responses=["responses"], ranks=["rankings"], keep_ties=True)
+    pairs = [pair for pair in convert_source(recipe_of(config), file) if isinstance(pair, PreferencePair)]
+    better = {frozenset(pair.responses): pair.preferred if pair.tie else pair.responses[pair.preferred or 0] for pair in pairs}
+    assert better == {frozenset("ab"): "b", frozenset("bc"): "b", frozenset("ac"): None}
+    [row] = [
+        row
+        for row in convert_source(recipe_of(config.model_copy(update={"keep_ties": False})), file)
+        if isinstance(row, Rejected)
+    ]
+    assert row.reason == "tie"
+
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "real"
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="real files are not at ../shared/data/real")
+def test_real_files_become_the_pairs_of_a_person() -> None:
+    """LLaMA-Factory's conversations; demonstrations without a second answer are refused with the reason."""
+    pairs = read_pairs(REAL / "dpo_en_demo.json")
+    rows = json.loads((REAL / "dpo_en_demo.json").read_text())
+    assert len(pairs) == len(rows) == 300
+    for pair, row in zip(pairs, rows, strict=True):
+        assert pair.responses[pair.preferred or 0] == row["chosen"]["value"]
+        assert pair.responses[1 - (pair.preferred or 0)] == row["rejected"]["value"]
+        assert pair.question.endswith(row["conversations"][-1]["value"])
+        assert all(turn["value"] in pair.question for turn in row["conversations"])
+    assert len(read_pairs(REAL / "v1_dpo_demo.jsonl")) == 10
+    for name in ("kto_en_demo.json", "mllm_demo.json", "mllm_video_demo.json", "v1_multimodal_demo.jsonl"):
+        with pytest.raises(DataError, match="one answer each, but no second answer"):
+            read_pairs(REAL / name)
+    assert 'responses: ["video_left", "video_right"]' in suggested_mapping(REAL / "genai_bench_video.json")
+    assert 'ties: ["bothbad_vote", "tievote"]' in suggested_mapping(REAL / "genai_bench_video.json")
+    assert 'scores: ["model1_overall_score", "model2_overall_score"]' in suggested_mapping(REAL / "edit_reward_valid.json")

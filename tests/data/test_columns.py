@@ -17,10 +17,10 @@ from rewardlab.config import SFTConfig
 from rewardlab.data.candidates import read_candidates
 from rewardlab.data.columns import CANDIDATE_COLUMNS, PAIR_COLUMNS, AllowedColumns, nearest_column
 from rewardlab.data.inputs import pair_of
-from rewardlab.data.media_mentions import MediaCount, mentions_media
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import read_pairs
 from rewardlab.data.rows import features
+from rewardlab.data.set_checks import SetCheck, mentions_media
 from rewardlab.data.urls import AllowedUrls
 from rewardlab.distill.pipeline import survey
 from rewardlab.errors import DataError
@@ -179,8 +179,8 @@ def test_counts_of_media() -> None:
     seen = PreferencePair("a", "What is in the image?", ("x", "y"), 0, images=(b"i",))
     blind, text = (PreferencePair("b", question, ("x", "y"), 0) for question in ("What is in the image?", "2 + 2?"))
 
-    def count(*pairs: PreferencePair) -> MediaCount:
-        counted = MediaCount()
+    def count(*pairs: PreferencePair) -> SetCheck:
+        counted = SetCheck()
         assert list(counted.of(pairs)) == list(pairs)
         return counted
 
@@ -263,3 +263,36 @@ def test_columns_are_listed_once_beside_the_real_errors(tmp_path: Path) -> None:
     assert "55 good, 5 bad" in done.output
     with pytest.raises(DataError, match=r"row 0 .*2 columns are not read: 'annotators', 'room'"):
         read_pairs(data)
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"question": "nan"}, "a question is 'nan', an empty value"),
+        ({"responses": ["null", "b"]}, "a response is 'null', an empty value"),
+        ({"responses": ["[deleted]", "b"]}, "a placeholder and no text"),
+        ({"question": "[{'role': 'user', 'content': 'Which?'}]"}, "a value of Python written as text"),
+        ({"responses": ["{'text': 'a'}", "b"]}, "a value of Python written as text"),
+        ({"responses": ["\u200b", "b"]}, "invisible characters alone"),
+        ({"responses": ["caf\u00e9", "cafe\u0301"]}, "the form of Unicode alone"),
+        ({"responses": ["a  b", "a b"]}, "differ in blanks"),
+    ],
+)
+def test_data_gone_wrong(changed: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    """One among 200 is a note, three are refused with the first row, by training as by `data validate`."""
+    good = [row(pair_id=f"p{n}") for n in range(200)]
+    few = write(tmp_path / "few.jsonl", [*good, {**row(pair_id="x"), **changed}])
+    assert len(PairTable(few)) == 201
+    done = CliRunner().invoke(app, ["data", "validate", str(few)])
+    assert done.exit_code == 0
+    assert "row 200" in done.output
+    many = write(tmp_path / "many.jsonl", [*good, *({**row(pair_id=f"x{n}"), **changed} for n in range(3))])
+    with pytest.raises(DataError, match=f"row 200: .*{sentence}.*3 of 203 pairs"):
+        PairTable(many)
+    assert CliRunner().invoke(app, ["data", "validate", str(many)]).exit_code != 0
+
+
+@pytest.mark.parametrize("text", ["None", "b", "{\"type\": 1}", "[1, 2]", "undefined behaviour", "<b>x</b>"])
+def test_texts_that_are_meant(text: str, tmp_path: Path) -> None:
+    data = write(tmp_path / "p.jsonl", [row(pair_id=f"p{n}", responses=[text, "other"]) for n in range(5)])
+    assert len(PairTable(data)) == 5

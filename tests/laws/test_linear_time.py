@@ -18,7 +18,7 @@ from eval.field_study.rules import proxy_grm_credit, r1_reward_credit
 from rewardlab.curation.decontaminate import is_refusal_text
 from rewardlab.curation.quality import leaks_label
 from rewardlab.data.images import from_data_url
-from rewardlab.data.media_mentions import mentions_media
+from rewardlab.data.set_checks import mentions_media
 from rewardlab.data.texts import opening_of, words_of
 from rewardlab.data.urls import AllowedUrls
 from rewardlab.errors import DataError, MediaError

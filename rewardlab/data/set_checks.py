@@ -1,8 +1,9 @@
-"""Count pairs with media, and questions that mention an image that the pair does not have."""
+"""Count what is wrong with the pairs of a set: missing media, and texts that are no texts any more."""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -26,19 +27,52 @@ def mentions_media(question: str) -> bool:
     return bool(_MENTION.search(question))
 
 
+MOST_BROKEN = 0.01  # of the pairs of a set
+_LOST = re.compile(r"nan|null|undefined|<na>|nat", re.IGNORECASE)  # an empty value, written as text
+_WRITTEN = re.compile(r"""[\[{(]\s*'\w+'\s*[:,]|\[\s*\{\s*['"](?:role|from|type)['"]\s*:|b['"]\\x|<[\w.]+ object at 0x""")
+_SENTINEL = re.compile(r"\[(?:deleted|removed|redacted|pad)\]|<\|?(?:endoftext|end_of_text|pad|unk)\|?>", re.IGNORECASE)
+_INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad]")
+
+
+def what_is_broken(pair: PreferencePair) -> str:
+    """Return what has gone wrong with the texts of a pair on their way here, "" if nothing is seen."""
+    for name, text in (("question", pair.question), ("response", pair.responses[0]), ("response", pair.responses[1])):
+        plain = text.strip()
+        if len(plain) < 20 and (_LOST.fullmatch(plain) or (name == "question" and plain == "None")):
+            return f"a {name} is {plain!r}, an empty value written as text"
+        if len(plain) < 20 and _SENTINEL.fullmatch(plain):
+            return f"a {name} is {plain!r}, a placeholder and no text"
+        if plain[:1] in "[{(b<" and _WRITTEN.match(plain):
+            return f"a {name} is a value of Python written as text: {plain[:40]!r}"
+        if not plain.isascii() and not _INVISIBLE.sub("", plain).strip():
+            return f"a {name} has invisible characters alone"
+    if not any((*pair.response_images, *pair.response_videos)) and _plain(pair.responses[0]) == _plain(pair.responses[1]):
+        return "the responses differ in blanks, invisible characters or the form of Unicode alone"
+    return ""
+
+
+def _plain(text: str) -> list[str]:
+    return (text if text.isascii() else _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))).split()
+
+
 @dataclass
-class MediaCount:
+class SetCheck:
     """A count over the pairs of a set; ``num_mentions``: questions without media that refer to an image or video,
-    ``first_mention``: the number of the first."""
+    ``first_mention``: the number of the first. ``num_broken``: see :func:`what_is_broken`."""
 
     num_pairs: int = 0
     num_with_media: int = 0
     num_mentions: int = 0
     first_mention: int = -1
+    num_broken: int = 0
+    first_broken: str = ""
 
     def add(self, pair: PreferencePair, number: int) -> None:
         """Count one pair."""
         self.num_pairs += 1
+        if broken := what_is_broken(pair):
+            self.num_broken += 1
+            self.first_broken = self.first_broken or f"row {number}: {broken}"
         if pair.images or pair.videos or any((*pair.response_images, *pair.response_videos)):
             self.num_with_media += 1
         elif mentions_media(pair.question):
@@ -52,7 +86,7 @@ class MediaCount:
             yield pair
 
     def notes(self) -> list[str]:
-        """Return warnings: some pairs have media and others none, questions refer to missing images."""
+        """Return warnings: media are missing in some pairs, or texts have gone wrong."""
         without, notes = self.num_pairs - self.num_with_media, []
         if without and self.num_with_media:
             notes.append(f"{without:,} of {self.num_pairs:,} pairs have no image")
@@ -61,7 +95,17 @@ class MediaCount:
                 f"{self.num_mentions:,} questions without an image speak of one, row {self.first_mention:,} first; "
                 "they are read without it"
             )
+        if self.num_broken:
+            notes.append(f"{self.num_broken:,} pairs have gone wrong on their way; {self.first_broken}")
         return notes
+
+    def refuse_broken(self, data: str) -> None:
+        """Raise DataError if more than a fraction of :data:`MOST_BROKEN` of the pairs has gone wrong."""
+        if self.num_broken > MOST_BROKEN * self.num_pairs:
+            raise DataError(
+                f"{data}, {self.first_broken}; so or alike are {self.num_broken:,} of {self.num_pairs:,} pairs: write the set "
+                "anew from its source, or leave these pairs out"
+            )
 
     def refuse_missing(self, data: str) -> None:
         """Raise DataError if a question without media refers to an image while other pairs have media, or if a fraction of
