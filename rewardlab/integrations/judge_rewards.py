@@ -49,7 +49,7 @@ class JudgeRewards:
         await self._check_judge()
         scorer = self._scorers.get(verdict_format)
         if scorer is None:
-            scorer = JudgmentScorer(verdict_format, self._judge, deadline_s=self._judge_deadline_s)
+            scorer = JudgmentScorer(verdict_format, self._judge, deadline_s=self._judge_deadline_s, opened=None)
             self._scorers[verdict_format] = scorer
         (part,) = await scorer.score([rollout])
         if self._judge is not None:
