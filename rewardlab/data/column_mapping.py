@@ -97,10 +97,11 @@ class ColumnMapping:
                 return DataError(f"{where}: {self.label!r} is {label!r:.40}; expected {first_names}, or {second_names}; {CURE}")
             elif label is not None:
                 preferred = int(label in self.names[1])
-        media = {"images": question.images} if self.images or question.images else {}
+        media: dict[str, Any] = {"images": question.images} if self.images or question.images else {}
         media |= {"videos": question.videos} if question.videos else {}
-        media |= {"response_images": [answer.images for answer in answers]} if any(answer.images for answer in answers) else {}
-        media |= {"response_videos": [answer.videos for answer in answers]} if any(answer.videos for answer in answers) else {}
+        for name in ("images", "videos"):
+            if any(of_answers := [getattr(answer, name) for answer in answers]):
+                media[f"response_{name}"] = of_answers
         return {
             **pair,
             "question": question.text,
@@ -336,7 +337,7 @@ def _ranked_fields(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Sequ
 
 def _twins(names: Iterable[str]) -> list[tuple[str, str, tuple[tuple[str, ...], tuple[str, ...]]]]:
     """Return each two names that differ in their side alone, as :func:`sides_of` returns them: path1 and path2."""
-    known, twins = set(names), []
+    known, twins = set(names), list[tuple[str, str, tuple[tuple[str, ...], tuple[str, ...]]]]()
     for name in sorted(known):
         for one, two in _SIDES:
             other = re.sub(

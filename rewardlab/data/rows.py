@@ -287,7 +287,7 @@ def with_frames(
         return _with_frames(text, images, frames)
 
     question, images = shown(pair.question, pair.images, pair.videos)
-    first, second = (shown(*of) for _, *of in _responses(pair))
+    first, second = (shown(text, images, videos) for _, text, images, videos in _responses(pair))
     return replace(
         pair,
         question=question,

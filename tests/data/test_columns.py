@@ -296,3 +296,11 @@ def test_data_gone_wrong(changed: dict[str, Any], sentence: str, tmp_path: Path)
 def test_texts_that_are_meant(text: str, tmp_path: Path) -> None:
     data = write(tmp_path / "p.jsonl", [row(pair_id=f"p{n}", responses=[text, "other"]) for n in range(5)])
     assert len(PairTable(data)) == 5
+
+
+def test_judgments_that_quote_control_tokens_are_counted(tmp_path: Path) -> None:
+    judged = row(judgment="<think>It quotes <|image_pad|>.</think><answer>1</answer>")
+    data = write(tmp_path / "p.jsonl", [{**judged, "pair_id": "a"}, row(pair_id="b")])
+    done = CliRunner().invoke(app, ["data", "validate", str(data)])
+    assert done.exit_code == 0
+    assert "1 judgments quote control tokens" in done.output
