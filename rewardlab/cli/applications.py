@@ -28,7 +28,7 @@ _TERMINATED = threading.Event()
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C, within it: what is open is closed, and an event loop ends its tasks first."""
+    """Treat SIGTERM as Ctrl-C inside the block: open files are closed, and an event loop ends its tasks first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -50,8 +50,8 @@ def termination_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def interrupts_kept(again_after_s: float = 0.05) -> Iterator[None]:
-    """Have Ctrl-C again where Python loses it, within this: a KeyboardInterrupt in a destructor or around a fork, as of a data
-    loader's workers, is printed and ignored, and the command would go on."""
+    """Raise a KeyboardInterrupt again that Python loses inside the block: one in a destructor or around a fork (a data loader's
+    workers) is only printed, and the command would continue."""
     before = sys.unraisablehook
 
     def send_again() -> None:

@@ -48,7 +48,7 @@ def find_recipe(name: str) -> Recipe:
         return cast(Recipe, importlib.import_module(f"data_recipes.{name}").RECIPE)
     recipe = load_extension(name, Recipe, attribute="RECIPE", group=RECIPES)
     if recipe is None:
-        raise ConfigError(f"no recipe {name!r}; there are {', '.join(recipe_names())}, or give a .py or .yaml file")
+        raise ConfigError(f"no recipe {name!r}; expected one of {', '.join(recipe_names())}, or give a .py or .yaml file")
     return recipe
 
 
@@ -341,7 +341,8 @@ def data_verl(
     ] = False,
     template: Annotated[str, typer.Option("--template", help="Prompt template of the checkpoint to be trained.")] = "r1_reward",
     shuffle: Annotated[
-        Optional[int], typer.Option("--shuffle", help="Seed to shuffle the pairs with, in memory, for data.shuffle=False.")
+        Optional[int],
+        typer.Option("--shuffle", help="Seed for shuffling the pairs before they are written, for data.shuffle=False."),
     ] = None,
     images: Images = None,
     allow_columns: AllowColumns = None,

@@ -46,7 +46,7 @@ class HardenSettings:
             known = ", ".join(name for name, family in FAMILIES.items() if family.in_training)
             raise ConfigError(f"these families are held out for `bench run`: {', '.join(held_out)}; expected some of {known}")
         if bare := [name for name in self.families if not any(family.in_training for family in families_of((name,)))]:
-            raise ConfigError(f"no family for training is of {', '.join(bare)}")
+            raise ConfigError(f"no training family is of the kinds {', '.join(bare)}")
 
     @property
     def chosen(self) -> list[Family]:

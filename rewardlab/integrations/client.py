@@ -210,7 +210,9 @@ class RewardClient:
             if (self.url, name) not in _TOLD:
                 _TOLD.add((self.url, name))
                 LOG.warning(
-                    "%s: sign %r: the policy may please the judge rather than get better; see /v1/status or /ui", self.url, name
+                    "%s: indicator %r: the policy may exploit the judge instead of improving; see /v1/status or /ui",
+                    self.url,
+                    name,
                 )
 
 

@@ -319,7 +319,7 @@ class _Loop:
         if self.config.judge_file:
             path, folder = self.out / self.config.judge_file, self.out / judge
             if not folder.is_dir():
-                raise ConfigError(f"judge_file {path}: the judge {folder} is no folder here; restore it, or unset judge_file")
+                raise ConfigError(f"judge_file {path}: the judge {folder} does not exist here; restore it, or unset judge_file")
             if not path.exists() or path.read_text(encoding="utf-8") != f"prob:{folder}\n":
                 write_atomic(path, f"prob:{folder}\n")
 

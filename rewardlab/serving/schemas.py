@@ -115,7 +115,7 @@ class RewardsRequest(RequestBase):
     )
     anchor: str | None = Field(None, max_length=MAX_CHARS, description="a response to beat, for the strategy anchor")
     budget: int | None = Field(
-        None, ge=1, le=1024, description="most comparisons, for bradley_terry and knockout (default: two for each response)"
+        None, ge=1, le=1024, description="maximum comparisons, for bradley_terry and knockout (default: two for each response)"
     )
 
     model_config = ConfigDict(
@@ -190,7 +190,7 @@ class StatusResponse(_Schema):
 
     ready: bool
     failing: bool
-    version: int = Field(description="which judge since the server began: 2 after one was replaced")
+    version: int = Field(description="number of the judge since the start: 2 after the first was replaced")
     weights: str | None = Field(description="name of the weights of a local checkpoint")
     num_draining: int = Field(description="judges that were replaced and still have requests to answer")
     waiting: int
@@ -201,10 +201,10 @@ class StatusResponse(_Schema):
     weighs: bool = Field(description="whether the policy weighted is available")
     policy: Literal["majority", "weighted"] = Field(description="of a request that names none")
     loading: str | None = Field(description="the judge that is being loaded, to serve in place of this one")
-    load_error: str | None = Field(description="why the last such judge does not serve")
+    load_error: str | None = Field(description="why the last judge that was loaded does not serve")
     labels: tuple[str, str] = Field(description="what the template calls the two responses, the one shown first first")
     batch_seconds: float
-    signs: dict[str, str] = Field(description="that a policy pleases the judge rather than gets better, with a sentence each")
+    signs: dict[str, str] = Field(description="triggered indicators that a policy exploits the judge, with a sentence each")
     answers: dict[str, tuple[float, float]] = Field(description="measures of the rewarded answers, at the beginning and now")
     counts: dict[str, int]
     median_ms: float | None

@@ -1,4 +1,4 @@
-"""Reinforcement learning of a judge on the pairs its teacher found hard, or on all where no teacher was asked."""
+"""Reinforcement learning of a judge on the pairs that its teacher found hard, or on all untagged pairs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> Sequence[Pr
     if unknown := [tag for tag in tags if tag not in get_args(Attempts)]:
         raise DataError(
             f'the pairs\' attempts are {unknown[0]!r}, which is not a difficulty tag; expected one of {get_args(Attempts)}, "" '
-            "where no teacher was asked"
+            "for untagged pairs"
         )
     if tags == [""] and "" not in config.attempts:
         if is_main():

@@ -166,7 +166,7 @@ def test_the_card_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert load_template_for("me/base", None, from_hub=True).name == "r1_reward"
         with pytest.raises(CheckpointError, match="me/judge: was trained on template 'plain'"):
             load_template_for("me/judge", "r1_reward", from_hub=True)
-        with pytest.raises(CheckpointError, match=r"me/typo: its rewardlab\.json, which names the words"):
+        with pytest.raises(CheckpointError, match=r"me/typo: its rewardlab\.json, which names its prompt template"):
             load_template_for("me/typo", None, from_hub=True)
         hub.fail_at = "rewardlab"
         with pytest.raises(CheckpointError, match="cannot be read"):

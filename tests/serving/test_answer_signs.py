@@ -187,7 +187,7 @@ def test_a_labelled_pair_that_cannot_be_asked(caplog: pytest.LogCaptureFixture) 
             send(http, USUAL, 1)
             wait_for(lambda: not signs._watched[""].is_checking)
         wait_for(lambda: status(http)["answers"].get("judge/canaries") == [1.0, 1.0])
-        assert "pair 'long' of the signs' data is not asked any more: is longer than the model reads" in caplog.text
+        assert "labelled pair 'long' is dropped from the checks: is longer than the model reads" in caplog.text
         assert caplog.text.count("not asked any more") == 1
         assert signs.num_checks["failed"] == 0
 

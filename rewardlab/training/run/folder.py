@@ -195,9 +195,8 @@ def micro_batches(config: TrainConfig, sequences: int, processes: int | None = N
     at_once = config.micro_batch_size * processes
     if sequences % at_once:
         raise ConfigError(
-            f"a batch of {sequences} is that of all processes together, and {processes} of them with micro_batch_size "
-            f"{config.micro_batch_size} read {at_once} sequences at once, which does not divide it; lower micro_batch_size, "
-            f"or use another number of processes"
+            f"a batch has {sequences} sequences over all processes, which is not divisible by {processes} processes x "
+            f"micro_batch_size {config.micro_batch_size} = {at_once}; lower micro_batch_size, or change the number of processes"
         )
     return sequences // at_once
 

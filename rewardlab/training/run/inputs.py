@@ -144,7 +144,7 @@ class ReadablePairs:
         pair = pair_facts(self.given)[number]
         _write_list(self.out, {**_listed(self.out), pair.pair_id: _row(pair, message)})
         self._write(left_out)
-        return MediaError(f"{message}. Its pair is listed in {self.out / UNREADABLE}: the same command goes on without it")
+        return MediaError(f"{message}. Its pair is listed in {self.out / UNREADABLE}: the same command continues without it")
 
 
 def leave_out_unreadable(pairs: Sequence[PreferencePair], out: Path) -> ReadablePairs:
