@@ -216,7 +216,7 @@ def _check_stopping(settings: BenchSettings, judge: AnyJudge) -> None:
     if not judge.is_queried:
         raise ConfigError(f"stop_error saves queries, but {judge.name} has none; its report shows what stopping would cost")
     if judge.decides:
-        raise ConfigError(f"stop_error settles a majority of votes, and {query.judge} decides {judge.decides}; use fewer votes")
+        raise ConfigError(f"stop_error applies to a majority of votes; {query.judge} decides {judge.decides}; use fewer votes")
     if query.orders != "both" or (query.votes or 1) < 2:
         raise ConfigError(
             f"stop_error={query.stop_error:g} with {query.votes or 1} votes and orders={query.orders}: expected 2 votes or "

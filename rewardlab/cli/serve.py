@@ -375,7 +375,7 @@ def serve_judge(options: ServeOptions) -> None:
     trainers are in `rewardlab.integrations`.
     """
     if options.log_format != "json":
-        typer.echo(f"opening {options.judge_file or options.judge}; the server is ready when it names its address", err=True)
+        typer.echo(f"opening {options.judge_file or options.judge}; the server is ready once it prints its address", err=True)
     from rewardlab.config.loading import merge, nest
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.spec import judge_config

@@ -91,7 +91,7 @@ class TrainConfig(Schema):
     lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt"] = Field(
         "cosine", description="Schedule of the learning rate after the warm-up."
     )
-    min_lr_ratio: float = Field(0.0, ge=0, lt=1, description="End of the cosine, as a fraction of the peak rate.")
+    min_lr_ratio: float = Field(0.0, ge=0, lt=1, description="Final rate of the cosine, as a fraction of the peak rate.")
     epochs: float = Field(1.0, gt=0, description="Passes over the data; max_steps overrides it.")
     max_steps: int = Field(-1, ge=-1, description="Optimizer steps of the run; -1: set by the epochs.")
     batch_size: int = Field(ge=1, description="Sequences of an optimizer step, of all processes together.")

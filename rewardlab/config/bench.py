@@ -25,7 +25,7 @@ class BenchEntry(QueryConfig):
     )
     cluster: str | None = Field(
         None,
-        description="Own pairs: the unit that intervals resample: `prompt`, `image`, `question`, `pair`, a column; null: prompt.",
+        description="Own pairs: unit that intervals resample: `prompt`, `image`, `question`, `pair`, a column; null: prompt.",
     )
     allow_columns: tuple[str, ...] = Field((), description="Own pairs: columns to ignore; `all`.")
     allow_without_images: bool = Field(

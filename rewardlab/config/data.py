@@ -59,7 +59,7 @@ class DistillConfig(SamplingConfig):
     try_s: float = Field(60.0, gt=0, description="Seconds for one try of a request.")
     deadline_s: float = Field(300.0, gt=0, description="Seconds for one request, retries included.")
     retries: int = Field(4, ge=0, description="Retries of a failed request.")
-    batch_requests: int = Field(10_000, ge=1, le=50_000, description="Requests per batch; providers take 50,000 and 200 MB.")
+    batch_requests: int = Field(10_000, ge=1, le=50_000, description="Requests per batch; providers accept 50,000 and 200 MB.")
     batch_bytes: int = Field(150_000_000, ge=1000, description="Bytes of one batch.")
     poll_s: float = Field(30.0, gt=0, description="Seconds between queries of the batches' status.")
     prices: Prices = nested(Prices, "Token prices, for reports and budgets.")
@@ -74,7 +74,9 @@ class DistillConfig(SamplingConfig):
             raise ValueError("base_url is an empty list; name an endpoint")
         keys = self.api_key_env
         if isinstance(keys, list) and len(keys) != len(self.base_urls):
-            raise ValueError(f"{len(keys)} of api_key_env for {len(self.base_urls)} of base_url; give one, or one for each")
+            raise ValueError(
+                f"{len(keys)} values of api_key_env for {len(self.base_urls)} of base_url; give one, or one per URL"
+            )
         if self.budget.usd is not None and not (self.prices.prompt or self.prices.completion):
             raise ValueError("budget.usd needs prices (US dollars per million tokens); without prices no cost is counted")
         if self.transport == "batch" and len(self.base_urls) > 1:

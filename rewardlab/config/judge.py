@@ -104,7 +104,7 @@ class _Counted(SamplingConfig):
     )
     cache: Path | None = Field(
         None,
-        description="Folder of answers of openai: judges that runs share: a request is not repeated with the same seed; "
+        description="Folder in which runs share the answers of openai: judges: a request with the same seed is not repeated; "
         "null: the folder that REWARDLAB_CACHE names, if any.",
     )
     api_key_env: str = Field("OPENAI_API_KEY", description="Environment variable with the API key of an openai: judge.")

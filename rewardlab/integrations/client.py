@@ -133,7 +133,7 @@ class RewardClient:
             for n, reward in zip(sent, await self._judge(body | options), strict=True):
                 rewards[n] = reward
         elif sent:
-            LOG.warning("%s: one response and no anchor: there is nothing to compare it with: no reward", self.url)
+            LOG.warning("%s: a single response without an anchor cannot be compared: no reward", self.url)
         self.num_failed += rewards.count(None)
         return rewards
 

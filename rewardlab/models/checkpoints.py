@@ -176,7 +176,7 @@ def template_of_card(card: Mapping[str, Any] | None, folder: Path | str, request
 def _own_template_of_card(card: Mapping[str, Any], folder: Path | str, name: str) -> Template:
     if not isinstance(text := card.get("template_text"), str):
         raise CheckpointError(
-            f"{folder}: was trained on a custom template, {name!r}, and its {CARD} only names its file, which does not exist here; "
+            f"{folder}: was trained on a custom template, {name!r}, and its {CARD} only names a file that does not exist here; "
             "give the file: template=FORMAT:FILE (in a config `template: FORMAT:FILE`)"
         )
     try:

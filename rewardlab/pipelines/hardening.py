@@ -181,7 +181,7 @@ def _check_held_out(config: HardenConfig, out: Path, frames: int) -> None:
     if len({each.pair_id for each in facts}) < len(facts):
         raise DataError(f"{config.held_out}: some pairs share a pair_id, but answers are matched by it; give each pair its own")
     if fingerprint_of(held_out) == fingerprint_of(data):
-        raise ConfigError(f"{config.held_out}: holds the pairs of data; the judge would be tested on its training pairs")
+        raise ConfigError(f"{config.held_out}: contains pairs of `data`; the judge would be tested on its training pairs")
     if shared := len({each.pair_id for each in facts} & {each.pair_id for each in pair_facts(data)}):
         log_line(f"{config.held_out}: {shared:,} of {len(facts):,} pairs have the pair_id of a pair of data; are they others?")
 

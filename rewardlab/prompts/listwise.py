@@ -22,7 +22,7 @@ _RATING = re.compile(r"(?:(?:Rating|Score)\s?:?\s?)?(10|[1-9])\.?", re.IGNORECAS
 
 @cache
 def load_list_prompt(kind: str, file: Path | None = None) -> str:
-    """Return the prompt of a ``choice`` among four or a ``rating`` of one, or a file's. Raise ConfigError for a missing slot."""
+    """Return the prompt of a ``choice`` among four or a ``rating``, or a file's. Raise ConfigError for a missing slot."""
     try:
         text = load_text(f"{kind}.txt") if file is None else file.read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:

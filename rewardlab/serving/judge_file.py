@@ -109,7 +109,7 @@ def refuse_another_kind(judge: GenerativeJudge, before: GenerativeJudge) -> None
     """Raise ConfigError for a judge that cannot replace ``before`` without a restart of the server."""
     if processor_pixels(judge) != processor_pixels(before):
         raise ConfigError(
-            f"it reads images of up to {processor_pixels(judge)} pixels, the current judge of up to {processor_pixels(before)}; "
+            f"it reads images of up to {processor_pixels(judge)} pixels, the current judge up to {processor_pixels(before)}; "
             "start another server for it"
         )
     if probability_judge_of(judge) is None and probability_judge_of(before) is not None:

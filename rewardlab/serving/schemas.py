@@ -34,7 +34,7 @@ class RequestBase(_Schema):
     )
     error: float = Field(0.05, ge=0, lt=1, description="with the policy sequential: probability of stopping too early")
     seed: int = Field(
-        0, ge=0, lt=2**63, description="of the samples, if the engine samples each pair independently (vllm, openai)"
+        0, ge=0, lt=2**63, description="seed of the samples, if the engine samples each pair independently (vllm, openai)"
     )
     priority: int = Field(0, ge=-9, le=9, description="lower goes first")
     timeout_s: float = Field(
@@ -135,7 +135,7 @@ class RewardsRequest(RequestBase):
         if (self.strategy == "anchor") != (self.anchor is not None):
             raise ValueError("the strategy anchor needs an anchor, and no other strategy accepts one")
         if self.strategy != "anchor" and len(self.responses) < 2:
-            raise ValueError("one response has nothing to compare it with; give two or more, or an anchor")
+            raise ValueError("a single response cannot be compared; give two or more, or an anchor")
         if any(len(response) > MAX_CHARS for response in self.responses):
             raise ValueError(f"a response is longer than {MAX_CHARS} characters")
         return self

@@ -68,7 +68,7 @@ def _open_judge(name: str, config: PolicyConfig) -> GenerativeJudge:
         raise ConfigError(
             f"judge: {name}: every process of the run would start vLLM on its own GPU, which uses 90 % of "
             f"its memory and leaves too little for training; serve it on other GPUs (`vllm serve {spec.target}`) and name "
-            f"judge: openai:{spec.target}@http://HOST:8000/v1, or open it with transformers as prob:{spec.target} or hf:{spec.target}"
+            f"judge: openai:{spec.target}@http://HOST:8000/v1, or use transformers: prob:{spec.target} or hf:{spec.target}"
         )
     judge = open_generative_judge(name, max_tokens=config.judge_max_tokens, batch_size=config.judge_batch_size)
     judge.check()

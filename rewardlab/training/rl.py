@@ -59,7 +59,7 @@ def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> Sequence[Pr
     hard = [number for number, attempts in labelled if attempts in config.attempts]
     if not hard:
         raise DataError(
-            f"no pair has attempts in {config.attempts}, but in {tags}; name these by attempts='[...]', or distill again"
+            f"no pair has one of the tags attempts={config.attempts}, only {tags}; set attempts='[...]', or distill again"
         )
     easy = [number for number, attempts in labelled if attempts == "1" and "1" not in config.attempts]
     num_easy = min(len(easy), round(config.easy_ratio * len(hard)))

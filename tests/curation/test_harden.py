@@ -120,7 +120,7 @@ def test_judgments_in_any_form(demo_pairs: Any, verdict_format: str) -> None:
         ({"families": ("emty",)}, "unknown family emty"),
         ({"ratio": 0.0}, "expected more than 0"),
         ({"ratio": float("inf")}, "expected more than 0"),
-        ({"verdict_format": "latin"}, "no judgments are written as 'latin'"),
+        ({"verdict_format": "latin"}, "no judgments in the format 'latin'"),
     ],
 )
 def test_what_is_refused(settings: dict[str, Any], sentence: str) -> None:
