@@ -15,7 +15,7 @@ class StageConfig(Schema):
     run: str = Field(description="The command line; its first word is `rewardlab` or `python`.")
     result: str = Field(
         "",
-        description="File that the stage writes, relative to the pipeline's folder; a finished stage is skipped while it exists.",
+        description="File that the stage writes, in the pipeline's folder; a finished stage is skipped while the file exists.",
     )
     is_atomic: bool = Field(
         False,
