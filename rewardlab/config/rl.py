@@ -60,7 +60,7 @@ class EngineConfig(Schema):
         0,
         ge=0,
         le=2,
-        description="serve: rollout batches to sample ahead of training, with weights that are as many batches old.",
+        description="serve: number of rollout batches to sample ahead of training; the weights are that many batches old.",
     )
     base_url: str | None = Field(None, description="server: address of `vllm serve` with --weight-transfer-config.")
     gpu_memory_utilization: float = Field(0.3, gt=0, le=1, description="colocate: fraction of each GPU's memory for vLLM.")

@@ -81,7 +81,7 @@ def _stored(row: Any, vote: Any) -> StoredVote | None:
     if vote.get("status") in (VerdictStatus.ERROR, VerdictStatus.TIMEOUT):
         return None
     if not isinstance(vote["text"], str):
-        raise ValueError(f"a vote's text is {vote['text']!r}")
+        raise ValueError(f"a vote's text is {vote['text']!r}; expected a string")
     return StoredVote(row, Order(vote["order"]), Choice(vote["choice"]) if vote["choice"] else None, vote["text"])
 
 
