@@ -94,7 +94,7 @@ def _stop_in_a_sentence(context: Any) -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         if is_main():
-            again = "; what is done is kept: run the same command again to go on"
+            again = "; finished work is kept: run the same command again to resume"
             typer.echo(f"stopped{again if _name_of(context) in RESUMABLE else ''}", err=True)
         raise typer.Exit(stop_status()) from stop
 

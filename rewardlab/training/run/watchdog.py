@@ -213,7 +213,7 @@ def rollbacks(out: Path) -> list[int]:
 
 
 def refuse_ended(config: HealthConfig, out: Path) -> None:
-    """Raise HealthError for a run that the watchdog ended for good: whoever starts jobs again would go on with it for ever."""
+    """Raise HealthError for a run that the watchdog ended for good: a scheduler that restarts jobs would resume it for ever."""
     events = read_complete_lines(out / HEALTH)
     stopped = bool(events) and events[-1]["done"] == "stop" and config.policy == "stop"
     if stopped or (config.policy == "roll_back" and len(rollbacks(out)) > config.max_rollbacks):
