@@ -203,7 +203,7 @@ def test_a_persons_readme_stays(push: Push, hub: HubServer, fake_checkpoint: Pat
     [
         ({"HF_TOKEN": "hf_wrong"}, "", "hf auth login"),
         ({"HF_TOKEN": READ_ONLY}, "", "may not write there"),
-        ({}, "commit", "the repository is as it was"),
+        ({}, "commit", "the repository is unchanged"),
         ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "", "HF_ENDPOINT"),
     ],
 )
