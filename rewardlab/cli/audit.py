@@ -39,7 +39,7 @@ class AuditOptions:
 
 @command(app, "audit", rich_help_panel=JUDGING)
 def audit_command(options: AuditOptions) -> None:
-    """Audit a reward before training with it: its distribution, and probes that try to earn it undeservedly.
+    """Audit a reward before training with it: its distribution, and cheap responses that should earn nothing.
 
     A row has `domain`, `question`, `response` and `truth`; a recorded `reward` is compared with the one computed here.
     Domains: `math`, `number`, `choice`, `exact`, `ocr`, `grounding`, `count` (verified by rule), `verdict` (a judge's own

@@ -505,7 +505,7 @@ def bench_calibrate(
     fit = calibrate_run(run)
     low, high = fit.gain
     typer.echo(
-        f"temperature {fit.tau:.4g} on {fit.pairs:,} pairs, {fit.rationales} votes per order; {fit.unreadable:,} without a verdict"
+        f"temperature {fit.tau:.4g} on {fit.pairs:,} pairs, {fit.rationales} votes per order; {fit.unreadable:,} are invalid"
     )
     typer.echo(
         f"negative log-likelihood {fit.nll_before:.4f} -> {fit.nll:.4f} (less by {low:+.4f} to {high:+.4f}), calibration error "

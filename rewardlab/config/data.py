@@ -74,9 +74,7 @@ class DistillConfig(SamplingConfig):
             raise ValueError("base_url is an empty list; name an endpoint")
         keys = self.api_key_env
         if isinstance(keys, list) and len(keys) != len(self.base_urls):
-            raise ValueError(
-                f"{len(keys)} values of api_key_env for {len(self.base_urls)} of base_url; give one, or one a URL"
-            )
+            raise ValueError(f"{len(keys)} values of api_key_env for {len(self.base_urls)} of base_url; give one, or one a URL")
         if self.budget.usd is not None and not (self.prices.prompt or self.prices.completion):
             raise ValueError("budget.usd needs prices (US dollars per million tokens); without prices no cost is counted")
         if self.transport == "batch" and len(self.base_urls) > 1:

@@ -233,9 +233,7 @@ class _Loop:
         if candidate:
             self.compare_judges(result, candidate)
         else:
-            why = (
-                "too few wrong answers were paid for one batch of training" if result.negatives else "no wrong answer was paid"
-            )
+            why = "too few wrong answers have a high reward" if result.negatives else "no wrong answer has a high reward"
             log_line(f"round {number}: {why}; the judge stays as it is")
         write_atomic(self.out / here / ROUND, json.dumps(asdict(result), indent=1) + "\n")
         return result

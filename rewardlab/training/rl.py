@@ -54,7 +54,7 @@ def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> Sequence[Pr
         )
     if tags == [""] and "" not in config.attempts:
         if is_main():
-            log_line(f"no teacher was asked about these pairs: all {len(labelled):,} that are labelled are trained on")
+            log_line(f"these pairs have no difficulty tags: training on all {len(labelled):,} labelled ones")
         return select_pairs(pairs, [number for number, _ in labelled])
     hard = [number for number, attempts in labelled if attempts in config.attempts]
     if not hard:

@@ -116,7 +116,7 @@ def test_what_is_no_evidence(runs: Callable[..., Path], old: Run) -> None:
     broken = {
         "7 of 240 votes failed": replace(scores, statuses={"ok": 233, "error": 3, "timeout": 4}, invalid_rate=7 / 240),
         "not one pair has a readable verdict": replace(scores, pairs_without_valid_vote=120),
-        "overall is said to be 99.00 %": replace(scores, accuracy=replace(scores.accuracy, micro=0.99)),
+        "the overall accuracy is 99.00 %": replace(scores, accuracy=replace(scores.accuracy, micro=0.99)),
     }
     for sentence, other in broken.items():
         assert any(sentence in fault for fault in faults_of(replace(old, report=replace(old.report, scores=other)))), sentence

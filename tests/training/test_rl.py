@@ -58,7 +58,7 @@ def test_pairs_without_a_teacher(tagged: list[PreferencePair], monkeypatch: pyte
     monkeypatch.setattr("rewardlab.training.rl.log_line", lines.append)
     own = [replace(pair, attempts="", preferred=pair.preferred if n else None) for n, pair in enumerate(tagged)]
     assert hard_pairs(own, short_rl_config()) == own[1:]
-    assert lines == ["no teacher was asked about these pairs: all 39 that are labelled are trained on"]
+    assert lines == ["these pairs have no difficulty tags: training on all 39 labelled ones"]
     assert hard_pairs([*own, replace(own[1], attempts="2")], short_rl_config()) == [replace(own[1], attempts="2")]
     assert len(lines) == 1
 

@@ -40,7 +40,7 @@ def config_of(schema: type[Config], config: Config | str | Path | None, **overri
     if not isinstance(config, BaseModel):
         return load_config(schema, config, **overrides)
     if overrides:
-        raise ConfigError(f"{', '.join(overrides)}: the {schema.__name__} is passed complete; set the keys in it, or name a YAML file")
+        raise ConfigError(f"{', '.join(overrides)}: the {schema.__name__} is complete; set the keys in it, or name a YAML file")
     return config
 
 

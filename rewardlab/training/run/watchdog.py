@@ -69,7 +69,7 @@ class Signs:
         if (unreadable := logs.get("judge/unreadable_frac")) is not None:
             signs["unreadable"] = _sentence(
                 unreadable > c.max_invalid_frac,
-                f"{unreadable:.0%} of the comparisons cannot be read, more than {c.max_invalid_frac:.0%}: they pay nothing",
+                f"{unreadable:.0%} of the comparisons cannot be read, more than {c.max_invalid_frac:.0%}: they give no reward",
             )
         if (unclear := logs.get("verify/unclear_frac")) is not None:
             signs["unverified"] = _sentence(
