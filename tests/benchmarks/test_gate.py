@@ -176,17 +176,17 @@ def test_the_command(runs: Callable[..., Path], old: Run, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"score": "1.0"}, "another type"),
-        ({"row": [1]}, "another type"),
-        ({"kinds": "right"}, "another type"),
+        ({"score": "1.0"}, "wrong type"),
+        ({"row": [1]}, "wrong type"),
+        ({"kinds": "right"}, "wrong type"),
         ({"score": float("nan")}, "has score nan"),
         ({"score": 7}, "has score 7"),
-        ({"preferred": None}, "another type"),
+        ({"preferred": None}, "wrong type"),
         (None, "is empty"),
     ],
 )
 def test_damaged_scores(change: dict[str, Any] | None, message: str, old: Run, tmp_path: Path) -> None:
-    """A sentence for a value of another type or range, and for a file without any."""
+    """A sentence for a value of wrong type or range, and for a file without any."""
     shutil.copytree(old.name, tmp_path / "run")
     scores = tmp_path / "run" / "scores.jsonl"
     first, *others = scores.read_text().splitlines()

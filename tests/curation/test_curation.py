@@ -238,7 +238,7 @@ def test_build_stats_split_balance_convert(demo_pairs: Any, tmp_path: Path) -> N
     none = CliRunner().invoke(
         app, ["data", "split", str(tmp_path / "out"), "--share", "0.001", "--out", str(tmp_path / "none")]
     )
-    assert "larger --share" in str(none.exception)
+    assert "give a larger one" in str(none.exception)
     absent = CliRunner().invoke(
         app, [*command[:3], "--from", str(tmp_path / "x"), "--against", "none", "--out", str(tmp_path / "y")]
     )
