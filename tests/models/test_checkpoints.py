@@ -132,9 +132,7 @@ def test_a_card_that_only_names_a_file(tmp_path: Path) -> None:
     load_template.cache_clear()
     assert template_for(checkpoint, f"think_answer:{moved}").hash == template.hash
     for requested in (None, template.name):
-        with pytest.raises(
-            CheckpointError, match=r"a custom template.*does not exist here; give the file: template=FORMAT:FILE"
-        ):
+        with pytest.raises(CheckpointError, match=r"a custom template.*not exist here; give the file: template=FORMAT:FILE"):
             template_for(checkpoint, requested)
     for text, message in ((OWN.replace("{first}", ""), "cannot be used.*first"), (OWN + "!", "now has hash")):
         (checkpoint / CARD).write_text(json.dumps(card | {"template_text": text}))

@@ -56,7 +56,7 @@ def check(judge: Any) -> None:
     ("answer", "message"),
     [
         ("Response 1 is better", "m answered 'Response 1 is better' instead of 0 or 1"),
-        (None, "m failed .*404.*instead of 0 or 1"),
+        (None, "m failed .*404.* 0 or 1"),
     ],
 )
 def test_an_answer_that_cannot_be_read_is_found_before_the_run(answer: str | None, message: str) -> None:
