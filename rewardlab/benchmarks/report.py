@@ -305,7 +305,7 @@ def report_markdown(report: Report) -> str:
             "",
             "What more votes buy. One order: more than half of K votes, each order a trial. Both: more than half of 2K (or",
         ]
-        lines += ["one probability), K of each. An even vote is not right, so that 2K votes, and even K, can score lower."]
+        lines += ["one probability), K of each. A tied vote is not right, so 2K votes, and even K, can score lower."]
         lines += ["", *markdown_table(CURVE, curve_rows(scores))]
     if scores.sequential:
         lines += [
