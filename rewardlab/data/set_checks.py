@@ -103,8 +103,8 @@ class SetCheck:
             notes.append(f"{self.num_broken:,} pairs have gone wrong on their way; {self.first_broken}")
         if self.num_with_tokens:
             notes.append(
-                f"{self.num_with_tokens:,} judgments quote control tokens of chat templates, such as <|im_end|>: training breaks "
-                "each by a zero-width space, as in prompts"
+                f"{self.num_with_tokens:,} judgments quote control tokens of chat templates, such as <|im_end|>: training "
+                "breaks each by a zero-width space, as in prompts"
             )
         return notes
 
