@@ -192,7 +192,7 @@ def place_media(
     """Return a question and its answers with media from lists beside them at their places, in the order of the texts.
 
     ``<image>`` in the question is a place if there are as many as images; so it is in the answers if each has one and the
-    numbers fit with those of the question. One mark at the beginning may stand for several images. Images without any mark, and
+    numbers fit with those of the question. One mark at the beginning may be that of several images. Images without any mark, and
     those whose marks are all at the beginning of the question, come before the text. With ``rendered`` the marks of chat
     templates are places as well. Raise DataError if the numbers of marks and media differ: media elsewhere would mislead.
     """
