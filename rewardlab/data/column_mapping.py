@@ -39,7 +39,10 @@ CURE = (
 )
 BETTER = ("chosen", "better", "preferred_response", "chosen_response", "chosen_messages", "preferred_output")
 WORSE = ("rejected", "worse", "rejected_response", "rejected_messages", "non_preferred_output")
-CONVERSATIONS = ("messages", "conversations")  # columns with turns; with a worse answer beside them they end in the better one
+CONVERSATIONS = (
+    "messages",
+    "conversations",
+)  # columns with turns; with a worse answer in another column they end in the better one
 _SIDES = (("a", "b"), ("1", "2"), ("0", "1"), ("left", "right"))
 _STEMS = ("response_", "answer_", "output_", "completion_", "response", "answer", "")
 NUM_ROWS = 200  # rows that a suggestion looks at
@@ -158,7 +161,7 @@ def guess_mapping(columns: Sequence[str], where: str) -> ColumnMapping | None:
     if talks and not is_chosen and not sides:
         raise DataError(
             f"{where}: has conversations ({talks[0]!r}) with one answer each, but no second answer to compare it with; "
-            "expected columns such as chosen and rejected, or rejected_response beside messages"
+            "expected columns such as chosen and rejected, or rejected_response with messages"
         )
     if not is_chosen and not sides:
         return None

@@ -1,4 +1,4 @@
-"""Prompts and completions of trainers: a text, or a chat with its images as parts or beside it."""
+"""Prompts and completions of trainers: a text, or a chat, with its images as parts or separate."""
 
 from __future__ import annotations
 
