@@ -25,9 +25,8 @@ Every route of [`rewardlab serve`](../how-to/serve.md), generated from its OpenA
 LIMITS = """## Limits
 
 `rewardlab serve --limit NAME=NUMBER`, repeated as needed, changes a limit. In a settings file write
-`limit: [comparisons=131072, json_bytes=64000000]`, as an environment variable
-`REWARDLAB_SERVE_LIMIT="comparisons=131072 json_bytes=64000000"`. A request beyond a limit is refused with both numbers: 400,
-413 or 422, or 429 with Retry-After if a later try may succeed.
+`comparisons: 131072`, as an environment variable `REWARDLAB_SERVE_COMPARISONS=131072`. A request beyond a limit is refused
+with both numbers: 400, 413 or 422, or 429 with Retry-After if a later try may succeed.
 
 | name | default | what it bounds |
 |---|---|---|"""

@@ -51,13 +51,12 @@ ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPE
 
 @dataclass(frozen=True)
 class GroupRules:
-    """How the responses of a framework's request are compared: by the ``voting`` options, on the plan of ``strategy``.
+    """How the responses of a framework's request are compared: on the plan of ``strategy``, by the judge's own votes.
 
     Responses that come one at a time wait for ``group_size`` of their prompt, at most ``group_timeout_s``. With ``joins_parts``
     so do several of one request that are fewer: they are a part of a group. A group is judged within ``timeout_s`` or fails.
     """
 
-    voting: VotingOptions = field(default_factory=VotingOptions)
     strategy: str = "all_pairs"
     group_size: int = 8
     group_timeout_s: float = 60.0
@@ -109,6 +108,11 @@ class JudgeService:
         judge = self.queue.versions.current.judge
         assert isinstance(judge, GenerativeJudge)
         return judge
+
+    @property
+    def voting(self) -> VotingOptions:
+        """Return how a framework's request is voted on: as the config of its judge says."""
+        return VotingOptions.of(self.judge.config)
 
     @property
     def judge_name(self) -> str:
@@ -166,7 +170,7 @@ class JudgeService:
         """Admit the comparisons of a framework's groups: (size, whether it has an anchor) of each."""
         self.limits.check_responses(max(number for number, _ in groups) if groups else 0)
         comparisons = sum(number if has_anchor else most_matches(self.rules.strategy, number) for number, has_anchor in groups)
-        self.admit(comparisons, 2 * self.rules.voting.votes * comparisons)
+        self.admit(comparisons, 2 * self.voting.votes * comparisons)
 
     async def check_context(self, *texts: str) -> None:
         """Raise ContextLengthError for texts of one prompt that are longer than the judge's model reads, if that is known."""
@@ -213,7 +217,7 @@ class JudgeService:
     ) -> GroupRewards:
         """Return the rewards of a group whose images are ``references``, by the server's own rules without ``strategy``.
         Raise what :meth:`compare_group` and :meth:`images` raise."""
-        options = replace(self.rules.voting, deadline=_after(self.rules.timeout_s))
+        options = replace(self.voting, deadline=_after(self.rules.timeout_s))
         async with _loaded_by(options):
             images = await self.images(references)
         return await self.compare_group(Candidates("group", question, responses, images), strategy, budget, options)

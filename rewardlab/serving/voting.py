@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError
 from rewardlab.serving.jobs import JudgeJob
 from rewardlab.serving.queue import JudgeQueue
@@ -28,6 +29,13 @@ class VotingOptions:
     deadline: float | None = None
     waits_for_room: bool = False
     is_new_draw: bool = False
+
+    @staticmethod
+    def of(config: JudgeConfig) -> VotingOptions:
+        """Return the options of a judge's config; an error of stopping means the policy sequential."""
+        policy = config.policy or (None if config.stop_error is None else "sequential")
+        options = VotingOptions(config.votes or 1, policy)
+        return options if config.stop_error is None else replace(options, error=config.stop_error)
 
 
 class VoteCollector:

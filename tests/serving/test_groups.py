@@ -248,7 +248,7 @@ def served(engine: str, folder: Path, address: str, *options: str) -> Iterator[s
     keys = folder / "keys"
     keys.write_text(KEY)
     command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", f"openai:judge@{engine}/v1", "template=plain"]
-    command += ["--port", address.rpartition(":")[2], "--keys", str(keys), "--group-size", "3", "--group-timeout", "2"]
+    command += ["--port", address.rpartition(":")[2], "--keys", str(keys), "--group-size", "3", "--limit", "group_timeout=2"]
     process = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
     try:
         yield process

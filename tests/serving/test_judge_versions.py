@@ -93,6 +93,22 @@ def test_requests_are_judged_whole() -> None:
         until(lambda: client.get("/v1/status").json()["num_draining"] == 0)
 
 
+def test_a_replaced_judge_votes_as_its_own_config_says() -> None:
+    """A framework's request has the votes of the judge that answers it, and /health names them."""
+    red = judge_naming("red")
+    blue = GenerativeJudge(red.sampler, PLAIN, judge="hf:blue", votes=3)
+    app = served(red)
+    service = app.state.service
+    with in_process(app) as client:
+        for judge, votes in ((None, 1), (blue, 3)):
+            if judge is not None:
+                replace(app, judge)
+            before = service.queue.counts["sequences"]
+            client.post("/get_reward", json={"query": ["Which?a", "Which?b"], "prompts": ["Which?"] * 2})
+            assert service.queue.counts["sequences"] - before == 2 * votes
+            assert client.get("/health").json()["judge_config"].get("votes", 1) == votes
+
+
 def test_the_old_judge_is_let_go() -> None:
     """Its memory is free once it has no request."""
     old = judge_naming("red")
@@ -301,7 +317,7 @@ def test_a_real_server_changes_its_judge(tmp_path: Path, demo_pairs: Any) -> Non
     name, port = tmp_path / "judge", free_port()
     name.write_text(f"hf:{folders[0]}")
     command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", "demo", "--judge-file", str(name)]
-    command += ["max_tokens=16", "--port", str(port), "--notice", "0"]
+    command += ["max_tokens=16", "--port", str(port), "--limit", "notice=0"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     answers: list[Any] = []
     stop = threading.Event()

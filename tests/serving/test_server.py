@@ -25,6 +25,7 @@ import uvicorn
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
+from rewardlab.cli.serve import ServeOptions, _limits
 from rewardlab.errors import ConfigError
 from rewardlab.integrations.client import RewardClient
 from rewardlab.judging.judge import GenerativeJudge
@@ -102,15 +103,17 @@ def test_a_process_with_settings_of_three_kinds(tmp_path: Path, certificate: tup
     with chat_server(ChatServer()) as engine:
         settings = {"judge": f"openai:file@{engine}", "port": 1, "host": "127.0.0.9", "keys": str(tmp_path / "keys")}
         settings |= {"ssl-certfile": str(cert), "ssl_keyfile": str(key), "log-format": "json", "allowed-host": "judge.example"}
+        settings |= {"notice": 0, "queue": 9}
         (tmp_path / "serve.yaml").write_text(json.dumps(settings))
         variables = {"REWARDLAB_SERVE_CONFIG": str(tmp_path / "serve.yaml"), "REWARDLAB_SERVE_HOST": "127.0.0.1"}
-        command = ["serve", "--port", str(port), "--notice", "0"]
+        command = ["serve", "--port", str(port), "--limit", "queue=7"]
         with server_process(command, variables) as (process, lines):
             trusted = ssl.create_default_context(cafile=str(cert))
             with httpx.Client(base_url=f"https://localhost:{port}", verify=trusted) as client:
                 client.headers["Authorization"] = "Bearer secret"
                 judged = client.post("/v1/judge", json={"question": "Which?", "responses": ["a", "b"]})
                 host = client.get("/v1/status", headers={"Host": "judge.example"}).status_code
+                assert client.get("/v1/status").json()["max_waiting"] == 7
                 stranger = client.get("/v1/status", headers={"Host": "evil.example"}).status_code
             process.send_signal(signal.SIGTERM)
             lines += process.stderr or ()
@@ -125,7 +128,7 @@ def test_a_process_with_settings_of_three_kinds(tmp_path: Path, certificate: tup
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("grop-size: 3", "--group-size?"),
+        ("grop-size: 3", "group-size?"),
         ("- judge", "expected a mapping"),
         ("judge: [", "cannot be read"),
     ],
@@ -139,12 +142,24 @@ def test_files_of_settings_that_are_refused(tmp_path: Path, text: str, said: str
     assert said in str(error)
 
 
+def test_limits_of_the_file_the_variables_and_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By bare names in the file and the environment; the later one counts."""
+    path = tmp_path / "serve.yaml"
+    path.write_text("queue: 9\nitems: 5\ngroup-timeout: 2.5\n")
+    monkeypatch.setenv("REWARDLAB_SERVE_ITEMS", "4")
+    limits = _limits(ServeOptions(judge="demo", config=path, limit=["queue=7"]))
+    assert (limits.queue, limits.items, limits.group_timeout, limits.drain) == (7, 4, 2.5, 90)
+    path.write_text("check_rate: 2\n")
+    with pytest.raises(ConfigError, match="--limit check_rate=2: expected a number from 0 to 1"):
+        _limits(ServeOptions(judge="demo", config=path))
+
+
 def test_a_variable_of_no_option_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is misspelt would count for nothing."""
     monkeypatch.setenv("REWARDLAB_SERVE_ALOWED_HOST", "x")
     error = CliRunner().invoke(app, ["serve", "--judge", "demo"]).exception
     assert isinstance(error, ConfigError)
-    assert "--allowed-host?" in str(error)
+    assert "allowed-host?" in str(error)
 
 
 def test_how_it_cannot_listen(tmp_path: Path) -> None:
@@ -273,7 +288,7 @@ def test_a_real_judge_lives_through_it_all(tiny_checkpoint: Path, tmp_path: Path
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", f"hf:{tiny_checkpoint}", "template=plain"]
-    command += ["max_tokens=4", "--engine-timeout", "15", "--notice", "0.5", "--port", str(port)]
+    command += ["max_tokens=4", "--limit", "engine_timeout=15", "--limit", "notice=0.5", "--port", str(port)]
     process = subprocess.Popen([*command, "--uploads", str(tmp_path)], stderr=subprocess.DEVNULL)
     try:
         pair = demo_pairs[0][0]

@@ -71,7 +71,7 @@ async def document_scores(service: JudgeService, samples: Sequence[Sample]) -> l
     if len(samples) <= MOST_COMPARED or first.anchor is not None or any(sample.key != first.key for sample in samples):
         return [(reward + 1) / 2 for reward in await service.sample_rewards(samples, is_whole=True)]
     budget = MATCHES_PER_DOCUMENT * len(samples)
-    service.admit(budget, 2 * service.rules.voting.votes * budget)
+    service.admit(budget, 2 * service.voting.votes * budget)
     responses = tuple(sample.response for sample in samples)
     result = await service.compare_responses(first.question, responses, first.images, strategy="knockout", budget=budget)
     return [(reward + 1) / 2 for reward in service.all_rewards(result)]
