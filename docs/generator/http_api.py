@@ -11,9 +11,8 @@ from docs.generator.command_line import escape_cell
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import create_app
+from rewardlab.serving.app import ServiceCollector, create_app
 from rewardlab.serving.limits import Limits
-from rewardlab.serving.metrics import ServiceCollector
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.service import JudgeService
 

@@ -357,7 +357,7 @@ def _server_options(options: ServeOptions, limits: Limits) -> ServerOptions:
 
 def _application(options: ServeOptions, server: ServerOptions, opened: GenerativeJudge) -> Starlette:
     from rewardlab.serving.app import create_app
-    from rewardlab.serving.queue import QueueOptions
+    from rewardlab.serving.schedule import QueueOptions
     from rewardlab.serving.service import GroupRules
 
     limits = server.limits

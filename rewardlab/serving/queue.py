@@ -26,7 +26,7 @@ from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, O
 from rewardlab.serving.jobs import BatchCall, EngineThread, Job, JudgeEngine, engine_failed, family_of, is_refusal
 from rewardlab.serving.judge_versions import JudgeVersion, JudgeVersions
 from rewardlab.serving.request_record import CHECKS, ServingHistograms, current_request, record_job, tenant_of_request
-from rewardlab.serving.schedule import BatchPlanner, BatchTimes, Entry, FairQueue
+from rewardlab.serving.schedule import BatchPlanner, BatchTimes, Entry, FairQueue, QueueOptions
 
 COUNTS = {
     "asked": "requested comparisons",
@@ -83,23 +83,6 @@ PAUSE_S, PAUSE_SHARE = 0.1, 0.1  # longest pause between batches of several tena
 TRIAL_S = 10.0  # an engine idle for this long also tries jobs that seem too long for their deadlines
 
 
-@dataclass(frozen=True)
-class QueueOptions:
-    """``num_threads`` batches run at a time: one for an engine that computes here, several for one that batches by itself. With
-    ``mix_seeds`` jobs of different seeds share a batch and its first seed: for an engine whose samples depend on the batch
-    anyway. ``max_sequences`` bounds a batch (votes times orders, summed over its pairs), ``max_waiting`` the queue,
-    ``engine_timeout_s`` an engine call, ``cache_size`` the cached results; a failing engine is checked every ``recheck_s``.
-    """
-
-    max_sequences: int = 256
-    max_waiting: int = 1024
-    engine_timeout_s: float = 600.0
-    cache_size: int = 10_000
-    recheck_s: float = 5.0
-    num_threads: int = 1
-    mix_seeds: bool = False
-
-
 class JudgeQueue:
     """Run jobs on ``judge`` in a thread. Create the queue, ``start()`` it within a running loop, ``await stop()`` it.
 
@@ -126,9 +109,7 @@ class JudgeQueue:
         self.batch_seconds = 1.0  # moving average
         self._keys = keys or Keys()
         self._waiting, self._times = FairQueue(self._keys.weight), BatchTimes()
-        self._planner = BatchPlanner(
-            self._waiting, self._times, max_sequences=self.options.max_sequences, mix_seeds=self.options.mix_seeds
-        )
+        self._planner = BatchPlanner(self._waiting, self._times, self.options)
         self._arrivals = itertools.count()
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()

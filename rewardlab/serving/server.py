@@ -25,7 +25,7 @@ import uvicorn
 
 from rewardlab.errors import ConfigError, OutputError
 from rewardlab.serving.connections import bounded_connections
-from rewardlab.serving.request_record import LOG as REQUEST_LOG
+from rewardlab.serving.middleware import LOG as REQUEST_LOG
 from rewardlab.serving.service import JudgeService
 
 LOG_FORMATS = ("text", "json")

@@ -26,14 +26,14 @@ from rewardlab.serving.auth import Key, KeysFile
 from rewardlab.serving.connections import ConnectionCounts
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import DeadlineExceededError, NoVerdictError
-from rewardlab.serving.groups import GroupBuffer, gather_bounded, group_rewards
 from rewardlab.serving.judge_file import JudgeFile
 from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media, MediaLoader, processor_pixels
 from rewardlab.serving.peers import MemberReward, Peers
-from rewardlab.serving.queue import JudgeQueue, QueueOptions
+from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_record import ServingHistograms, current_request, tenant_of_request
+from rewardlab.serving.schedule import QueueOptions
 from rewardlab.serving.schemas import (
     JudgeRequest,
     JudgeResponse,
@@ -43,7 +43,7 @@ from rewardlab.serving.schemas import (
     RewardsResponse,
     VoteResult,
 )
-from rewardlab.serving.voting import VoteCollector, VotingOptions
+from rewardlab.serving.voting import GroupBuffer, VoteCollector, VotingOptions, gather_bounded, group_rewards
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair, Vote
 
 ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPED,)}

@@ -26,7 +26,8 @@ from rewardlab.judging.spec import JudgeSpec
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.auth import PUBLIC_PATHS, Keys, read_keys
+from rewardlab.serving.auth import Keys, read_keys
+from rewardlab.serving.middleware import PUBLIC_PATHS
 from tests.support import dockerfile
 from tests.support.command_line import make_targets, parse_command
 from tests.support.repository import LAYERS

@@ -15,10 +15,11 @@ from fastapi import FastAPI
 from PIL import Image
 
 from rewardlab.prompts import load_template
-from rewardlab.serving.admission import Admission, BodyLimit
+from rewardlab.serving.admission import Admission
 from rewardlab.serving.errors import OverloadedError, RequestTooLargeError
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
+from rewardlab.serving.middleware import BodyLimit
 from rewardlab.serving.service import GroupRules
 from rewardlab.types import Message
 from tests.support.images import png

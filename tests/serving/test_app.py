@@ -23,7 +23,7 @@ from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
-from rewardlab.serving.queue import QueueOptions
+from rewardlab.serving.schedule import QueueOptions
 from rewardlab.serving.service import ServerOptions
 from rewardlab.serving.uploads import UploadStore
 from rewardlab.types import Message

@@ -29,7 +29,8 @@ from rewardlab.samplers.base import Replicas
 from rewardlab.samplers.child_process import ProcessSampler
 from rewardlab.samplers.openai_api import OpenAISampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.queue import QueueOptions, ResultCache
+from rewardlab.serving.queue import ResultCache
+from rewardlab.serving.schedule import QueueOptions
 from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message, Verdict, VerdictStatus, Vote
 from rewardlab.verdicts.votes import judgment

@@ -25,9 +25,9 @@ from rewardlab.cli import app
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError, OverloadedError, PeerError
-from rewardlab.serving.groups import GroupBuffer
 from rewardlab.serving.peers import JOIN_PATH, Peers
 from rewardlab.serving.request_record import REQUEST, RequestRecord
+from rewardlab.serving.voting import GroupBuffer
 from rewardlab.types import Message, Part
 from tests.support.scripted_judge import ANSWERS, CHATML, handler
 from tests.support.servers import free_port, running

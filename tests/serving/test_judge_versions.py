@@ -31,7 +31,7 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.judge_file import JudgeFile, refuse_another_engine, refuse_another_kind
 from rewardlab.serving.judge_versions import JudgeVersion, weights_name
-from rewardlab.serving.queue import QueueOptions
+from rewardlab.serving.schedule import QueueOptions
 from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import Message, PreferencePair
 from tests.support.served_judge import replace, served

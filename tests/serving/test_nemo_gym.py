@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from rewardlab.errors import DataError
-from rewardlab.serving.dialects.nemo_gym import aggregate_metrics
+from rewardlab.serving.dialects.trainers import aggregate_metrics
 from rewardlab.serving.service import GroupRules
 from rewardlab.types import Message
 from tests.support.scripted_judge import QUESTION, handler

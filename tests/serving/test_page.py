@@ -28,7 +28,7 @@ from rewardlab.prompts import load_template
 from rewardlab.samplers.child_process import ProcessSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
-from rewardlab.serving.queue import QueueOptions
+from rewardlab.serving.schedule import QueueOptions
 from rewardlab.serving.service import ServerOptions
 from rewardlab.types import Message
 from tests.support.browser import CHROMIUM, DESK, PALE, PHONE, REFUSED, chromium_browser, opened, served

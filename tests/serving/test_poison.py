@@ -28,8 +28,9 @@ from rewardlab.serving.app import create_app
 from rewardlab.serving.errors import ContextLengthError, EngineFailedError
 from rewardlab.serving.jobs import JudgeJob
 from rewardlab.serving.judge_versions import ContextLength
-from rewardlab.serving.queue import JudgeQueue, QueueOptions
+from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_record import REQUEST, RequestRecord
+from rewardlab.serving.schedule import QueueOptions
 from rewardlab.training.run.preflight import context_of
 from rewardlab.types import BOTH_ORDERS, FinishReason, Judgment, Message, Part, PreferencePair
 from tests.support.serving import in_process

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
-from rewardlab.serving.groups import gather_bounded
 from rewardlab.serving.jobs import JudgeJob, family_of
 from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_record import CHECKS, REQUEST, RequestRecord
 from rewardlab.serving.schedule import BatchPlanner, BatchTimes, Entry, FairQueue
+from rewardlab.serving.voting import gather_bounded
 from rewardlab.types import (
     BOTH_ORDERS,
 )

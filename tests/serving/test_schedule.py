@@ -13,8 +13,9 @@ import pytest
 
 from rewardlab.serving.auth import Key, Keys
 from rewardlab.serving.errors import DeadlineExceededError, OverloadedError
-from rewardlab.serving.queue import JudgeQueue, QueueOptions
+from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_record import REQUEST, RequestRecord
+from rewardlab.serving.schedule import QueueOptions
 from tests.support.virtual_time import TimedEngine, job, run_virtually
 
 FLOOD, LONE = (Key.of(name).tenant for name in ("flood", "lone"))

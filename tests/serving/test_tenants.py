@@ -23,14 +23,13 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving import auth
-from rewardlab.serving.app import create_app
+from rewardlab.serving import middleware
+from rewardlab.serving.app import create_app, template_labels
 from rewardlab.serving.auth import Key, Keys
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import StorageError
 from rewardlab.serving.jobs import ChatJob, JudgeJob
 from rewardlab.serving.request_record import REQUEST, RequestRecord
-from rewardlab.serving.routes import template_labels
 from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.serving.uploads import UploadStore
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message, Order, Part, PreferencePair
@@ -259,7 +258,7 @@ def test_doors_that_need_no_key_are_few() -> None:
         calls = [(method, path) for path, methods in schema["paths"].items() for method in methods]
         statuses = {path: client.request(method, path.replace("{model}", "m")).status_code for method, path in calls}
         assert client.post("/v1/uploads", content=png()).status_code == 401
-    assert {path for path, status in statuses.items() if status != 401} <= set(auth.PUBLIC_PATHS)
+    assert {path for path, status in statuses.items() if status != 401} <= set(middleware.PUBLIC_PATHS)
     assert {"/v1/uploads", "/v1/status", "/metrics", "/v1/judge", "/get_reward"} <= set(statuses)
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from rewardlab.errors import EndpointError
 from rewardlab.serving.auth import Keys
 from rewardlab.serving.jobs import JudgeJob
-from rewardlab.serving.queue import JudgeQueue, QueueOptions
+from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_record import ServingHistograms
+from rewardlab.serving.schedule import QueueOptions
 from rewardlab.types import (
     BOTH_ORDERS,
     Choice,

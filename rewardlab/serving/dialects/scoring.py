@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.serving.conversations import Sample, media_beside, read_content, text_alone
-from rewardlab.serving.dialects.openai_parameters import CUTTING, refuse_unsupported
+from rewardlab.serving.dialects.openai import CUTTING, refuse_unsupported
 from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
