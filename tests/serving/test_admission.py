@@ -14,7 +14,6 @@ import pytest
 from fastapi import FastAPI
 from PIL import Image
 
-from rewardlab.prompts import load_template
 from rewardlab.serving.admission import Admission
 from rewardlab.serving.errors import OverloadedError, RequestTooLargeError
 from rewardlab.serving.limits import Limits
@@ -26,8 +25,6 @@ from tests.support.images import png
 from tests.support.scripted_judge import CHATML
 from tests.support.servers import running
 from tests.support.serving import app_of
-
-PLAIN = load_template("plain")
 
 
 def first(prompt: tuple[Message, ...], draw: int) -> str:

@@ -253,22 +253,6 @@ def test_the_mean_of_labelled_pairs_is_of_all_of_them() -> None:
     assert (watched.canaries, watched.next_canary, watched.gaps) == ([], 0, [])
 
 
-def test_what_was_measured_of_another_judge_is_dropped() -> None:
-    """Four gaps of 0.5 are the old judge's; the mean of the new one's four is 0, not 0.25."""
-    watched = WatchedAnswers(PolicySigns(SignsConfig.model_validate({})), 0.0, 1)
-    watched.agreements, watched.gaps, watched.canaries, watched.next_canary = [False] * 4, [0.5] * 4, [False] * 2, 1
-    watched.begin_judge(2)
-    assert watched.take(1)[1] == {}
-    watched.agreements, watched.gaps, watched.canaries, watched.next_canary = [False] * 4, [0.5] * 4, [False] * 2, 1
-    watched.begin_judge(3)
-    watched.agreements += [True] * 4
-    watched.gaps += [0.0] * 4
-    watched.canaries += [True] * 2
-    watched.next_canary += 1
-    measured = {"judge/order_agreement": 1.0, "judge/blank_gap": 0.0, "judge/canaries": 1.0}
-    assert watched.take(1)[1] == measured
-
-
 def test_another_judge_begins_anew() -> None:
     """What is known of the answers stays; what was measured of the judge before is not compared with the new one."""
     app = served(judge_of(answer), sign_rules=SignRules.of(PAIRS, 0.0))
@@ -359,23 +343,6 @@ def test_long_answers_of_one_key_shorten_no_window_of_another(monkeypatch: pytes
         assert signs.num_lines == {"skipped": 2, "read": 2}
         assert sizes == [(True, 4), (False, 8)]
         assert (signs._num_chars, signs._chars_reading) == (0, 0)
-
-
-def test_a_silent_key_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is forgotten where room is needed, or another key begins."""
-    monkeypatch.setattr(answer_signs, "MOST_CHARS", 100)
-    keys = [Key.of(name, name=name) for name in ("one", "two")]
-    app = app_of(answer, keys=keys, sign_rules=SignRules.of(PAIRS, 0.0))
-    signs, (one, two) = app.state.service.answer_signs, ({"Authorization": f"Bearer {key.name}"} for key in keys)
-    with in_process(app) as http:
-        send(http, USUAL[:2], 1, two)
-        send(http, ["It is red. " * 3, "It is blue. " * 3], 1, one)
-        signs._watched["one"].seen_at -= answer_signs.PAUSE_S + 1
-        assert signs.tenants == ["two"]
-        send(http, USUAL[:2], 1, two)
-        assert list(signs._watched) == ["two"]
-        assert signs.num_lines["read"] == 0
-        assert signs._num_chars == signs._watched["two"].num_chars == sum(map(len, USUAL))
 
 
 def test_a_sign_is_told_for_an_hour() -> None:

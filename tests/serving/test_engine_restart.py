@@ -32,14 +32,14 @@ from rewardlab.serving.app import create_app
 from rewardlab.serving.queue import ResultCache
 from rewardlab.serving.schedule import QueueOptions
 from rewardlab.serving.service import GroupRules, ServerOptions
-from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message, Verdict, VerdictStatus, Vote
+from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Verdict, VerdictStatus, Vote
 from rewardlab.verdicts.votes import judgment
 from tests.support.held_judge import held_sampler
 from tests.support.openai_server import VERDICT, ChatServer, chat_server
 from tests.support.queue_engine import judge_job
-from tests.support.scripted_judge import ANSWERS, CHATML, PROMPT, QUESTION, handler
+from tests.support.scripted_judge import ANSWERS, CHATML, PROMPT, QUESTION
 from tests.support.servers import running
-from tests.support.serving import app_of, in_process
+from tests.support.serving import in_process
 
 PLAIN = load_template("plain")
 SAMPLE = {"query": [PROMPT + answer for answer in ANSWERS], "prompts": [PROMPT] * 3}
@@ -90,21 +90,6 @@ def test_every_door_says_when_to_come_back(
         assert verls == {"score": 1.0, "policy_signs": 0.0}
 
 
-def test_a_group_is_judged_whole_or_not() -> None:
-    """Where one of three matches fails for want of an engine there is no reward for any."""
-
-    def answer(prompt: tuple[Message, ...], draw: int) -> str:
-        if "I say 1." in prompt[0].text and "I say 2." in prompt[0].text:
-            raise RuntimeError("out of memory")
-        said = handler(prompt, draw)
-        assert isinstance(said, str)
-        return said
-
-    with in_process(app_of(answer)) as client:
-        told = client.post("/v1/rewards", json={"question": QUESTION, "responses": ANSWERS})
-        assert (told.status_code, told.json()["status"], told.headers["Retry-After"]) == (503, "enginefailed", "5")
-
-
 @dataclass
 class Doubtful(ChatServer):
     """An engine that draws by the seed of a request, as engines do, and says nothing that can be read by half of the seeds."""
@@ -150,20 +135,6 @@ def test_a_reward_is_drawn_until_it_is_there() -> None:
             httpx.post(f"{url}/v1/rewards", json={"question": QUESTION, "responses": ANSWERS}).json()["rewards"].count(None)
             == 0
         )
-
-
-def test_clients_ask_again_for_a_missing_reward() -> None:
-    """Three times, as where no response has one. Half of the votes can be read: a comparison is judged at the first try in a
-    quarter of cases, within three in 37 of 64."""
-    tries, judged = [], []
-    with doubtful() as (url, engine):
-        for question in map(str, range(60)):
-            before = len(engine.bodies)
-            judged.append(None not in asyncio.run(RewardClient(url).rewards(question, ANSWERS[:2])))
-            tries.append((len(engine.bodies) - before) // 2)
-    assert set(tries) == {1, 2, 3}
-    assert all(number == 3 for number, was_judged in zip(tries, judged, strict=True) if not was_judged)
-    assert abs(sum(judged) / 60 - 37 / 64) < 0.13  # two standard deviations
 
 
 def test_a_greedy_judge_says_so() -> None:

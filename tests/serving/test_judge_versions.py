@@ -236,19 +236,6 @@ def test_requests_on_one_connection() -> None:
         until(lambda: queue.versions.num_draining == 0)
 
 
-def test_a_hung_judge_does_not_hold_up_its_successor() -> None:
-    """The engine of the old one has threads of its own."""
-    gate = threading.Event()
-    app = served(judge_naming("red", gate))
-    with in_process(app) as client, ThreadPoolExecutor(1) as pool:
-        hung = pool.submit(lambda: client.post("/v1/rewards", json=GROUP).json())
-        until(lambda: app.state.service.queue.counts["batches"] == 1)
-        replace(app, judge_naming("blue"))
-        assert winner(client.post("/v1/rewards", json=GROUP).json()) == "blue"
-        gate.set()
-        assert winner(hung.result()) == "red"
-
-
 def test_another_verdict_temperature_is_another_judge() -> None:
     """Its rewards are on another scale: nothing that was kept is given, and clients are told another hash. The sampling
     temperature is another setting, which the judge's votes depend on as well."""
@@ -302,7 +289,7 @@ def test_weights_are_named_by_what_is_in_them(tmp_path: Path) -> None:
     assert weights_name("openai:x@http://localhost:1/v1") == ""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_real_server_changes_its_judge(tmp_path: Path, demo_pairs: Any) -> None:
     """`rewardlab serve --judge-file`, requests all the while: none fails, and each says whose it is."""
     from rewardlab.judging.spec import DEMO_JUDGE

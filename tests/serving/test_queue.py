@@ -14,7 +14,7 @@ from rewardlab.serving.jobs import JudgeJob, family_of
 from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_record import CHECKS, REQUEST, RequestRecord
-from rewardlab.serving.schedule import BatchPlanner, BatchTimes, Entry, FairQueue
+from rewardlab.serving.schedule import BatchPlanner, BatchTimes, Entry, FairQueue, QueueOptions
 from rewardlab.serving.voting import gather_bounded
 from rewardlab.types import (
     BOTH_ORDERS,
@@ -308,7 +308,7 @@ def test_checks_make_no_request_late() -> None:
         for num in (2, 4, 8, 16):
             times.record(family_of(judge_job("x")), num, float(num))  # a second for each sequence
         waiting = FairQueue(lambda tenant: 1.0)
-        planner = BatchPlanner(waiting, times, max_sequences=16, mix_seeds=False)
+        planner = BatchPlanner(waiting, times, QueueOptions(max_sequences=16))
         alone = planner.seconds_until_done(entry("one", 2, 20.0), 0.0, 1)
         planner.add(entry(CHECKS, 12, 120.0))
         assert planner.seconds_until_done(entry("one", 2, 20.0), 0.0, 1) == alone

@@ -15,7 +15,7 @@ from rewardlab.serving.auth import Key, Keys
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
 from rewardlab.serving.jobs import family_of
 from rewardlab.serving.queue import JudgeQueue
-from rewardlab.serving.request_record import REQUEST, RequestRecord, ServingHistograms
+from rewardlab.serving.request_record import REQUEST, RequestRecord
 from rewardlab.types import Judgment
 from tests.support.queue_engine import Engine, after, judge_job, run, settle
 
@@ -291,18 +291,6 @@ def test_the_cache_has_a_size() -> None:
     assert run(body, cache_size=2).calls == [["a"], ["b"], ["c"], ["b"], ["a"]]
 
 
-def test_a_result_that_lacks_a_verdict_is_tried_again() -> None:
-    """A lost order is an error, and nothing is kept of it."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        for _ in range(2):
-            await asyncio.gather(ask(queue, "half"), return_exceptions=True)
-        assert queue.counts["cached"] == 0
-        assert dict(queue.statuses) == {"ok": 2, "error": 2}
-
-    assert run(body).calls == [["half"], ["half"]]
-
-
 def test_an_engine_is_checked_where_nobody_asks() -> None:
     async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.down = True
@@ -315,26 +303,3 @@ def test_an_engine_is_checked_where_nobody_asks() -> None:
                 await asyncio.sleep(0.01)
 
     run(body, recheck_s=0.05)
-
-
-def test_what_the_histograms_hold() -> None:
-    """Seconds waited and judged and tokens of each job; sequences and seconds of each batch."""
-    histograms = ServingHistograms()
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.gate.clear()
-        tasks = [ask(queue, "q", votes=3)]
-        await settle()
-        tasks.append(ask(queue, "r", votes=3))
-        await asyncio.sleep(0.2)
-        engine.gate.set()
-        await asyncio.gather(*tasks)
-
-    run(body, histograms=histograms)
-
-    def total(name: str) -> float:
-        return histograms.registry.get_sample_value(f"rewardlab_{name}") or 0.0
-
-    assert (total("batch_size_sum"), total("batch_size_count"), total("job_tokens_sum")) == (12, 2, 12)
-    assert 0.1 <= total("queue_seconds_sum") < 10
-    assert 0.1 <= total("engine_seconds_sum") < 10

@@ -160,49 +160,6 @@ def test_deadlines_hold_under_overload(run: Callable[..., TimedEngine], noise: f
     assert sum(after == 0 for after in refused_after) >= 0.6 * len(refused_after)
 
 
-def test_what_cannot_be_done_in_time_is_not_begun(run: Callable[..., TimedEngine]) -> None:
-    """Once it is known how long a pair takes: refused at once, and the engine is not asked."""
-
-    async def body(queue: JudgeQueue) -> None:
-        await ask(queue, "", "first")
-        start = now()
-        with pytest.raises(DeadlineExceededError, match="would need"):
-            await ask(queue, "", "hopeless", timeout_s=0.1)
-        assert now() == start
-        await ask(queue, "", "last", timeout_s=5)
-
-    assert run(body).calls == [["first"], ["last"]]
-
-
-def test_an_answer_that_comes_late_is_none(run: Callable[..., TimedEngine]) -> None:
-    """The deadline is that of the answer, not of the wait in the queue."""
-
-    async def body(queue: JudgeQueue) -> None:
-        start = now()
-        with pytest.raises(DeadlineExceededError, match="came to an end"):
-            await ask(queue, "", "slow", timeout_s=5)
-        assert now() == pytest.approx(start + 5)
-
-    run(body, takes=lambda num: 60.0)
-
-
-def test_an_engine_that_was_slow_once_is_tried_again(run: Callable[..., TimedEngine]) -> None:
-    """A call that took a minute would have every later one refused for ever."""
-    times = iter([60.0, *[0.2] * 100])
-
-    async def body(queue: JudgeQueue) -> None:
-        await ask(queue, "", "warm-up")
-        with pytest.raises(DeadlineExceededError):
-            await ask(queue, "", "too soon", timeout_s=5)
-        await asyncio.sleep(11)
-        for n in range(3):
-            await ask(queue, "", f"q{n}", timeout_s=20)
-            await asyncio.sleep(11)
-        await ask(queue, "", "at last", timeout_s=5)
-
-    run(body, takes=lambda num: next(times))
-
-
 def test_batches_under_deadlines_are_small(run: Callable[..., TimedEngine]) -> None:
     """Not longer than half of the shortest deadline: who comes while one runs is in time with the next."""
 

@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from rewardlab.cli import app
 from rewardlab.cli.serve import ServeOptions, _limits
-from rewardlab.errors import ConfigError
+from rewardlab.errors import ConfigError, OutputError
 from rewardlab.integrations.client import RewardClient
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
@@ -162,6 +162,14 @@ def test_a_variable_of_no_option_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     assert "allowed-host?" in str(error)
 
 
+def test_a_port_in_use_is_refused_before_the_judge_is_opened() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        error = CliRunner().invoke(app, ["serve", "--judge", "hf:none", "--port", str(taken.getsockname()[1])]).exception
+    assert isinstance(error, OutputError)
+    assert "choose another --port" in str(error)
+
+
 def test_how_it_cannot_listen(tmp_path: Path) -> None:
     """Half a pair, what is no certificate, a path that is none, a format of no log."""
     path = tmp_path / "cert.pem"
@@ -276,7 +284,7 @@ def test_a_client_outlives_a_restart(tmp_path: Path) -> None:
         assert client.num_failed == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_real_judge_lives_through_it_all(tiny_checkpoint: Path, tmp_path: Path, demo_pairs: Any) -> None:
     """`rewardlab serve` of a tiny Qwen2.5-VL: its engine killed, then stopped, then the server; nobody hears but in time."""
     import sys

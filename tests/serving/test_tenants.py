@@ -17,7 +17,6 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from rewardlab.data.urls import AllowedUrls
 from rewardlab.errors import OutputError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
@@ -25,7 +24,7 @@ from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving import middleware
 from rewardlab.serving.app import create_app, template_labels
-from rewardlab.serving.auth import Key, Keys
+from rewardlab.serving.auth import Key
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import StorageError
 from rewardlab.serving.jobs import ChatJob, JudgeJob
@@ -202,6 +201,7 @@ def test_an_upload_is_given_back_to_its_key() -> None:
 
 PAIR_KEPT_APART = PreferencePair("p", "q", ("a", "b"), None, (b"image",))
 JUDGE = JudgeJob(PAIR_KEPT_APART, BOTH_ORDERS, 2, 0)
+SHOWN = (Part(image=b"image"), Part(text="q"))
 CHAT = ChatJob((Message("user", (Part(text="hello"),)),), SamplingParams(1, 1.0, 1.0, 64, 0))
 
 
@@ -218,6 +218,7 @@ CHAT = ChatJob((Message("user", (Part(text="hello"),)),), SamplingParams(1, 1.0,
             "temperature": 0.5, "top_p": 0.5, "max_tokens": 32, "num_samples": 2, "seed": 1}.items()),
         (CHAT, replace(CHAT, prompt=(Message("system", CHAT.prompt[0].parts),))),
         (CHAT, replace(CHAT, prompt=(Message("user", (Part(text="hel"), Part(text="lo"))),))),
+        (replace(CHAT, prompt=(Message("user", SHOWN),)), replace(CHAT, prompt=(Message("user", SHOWN[::-1]),))),
     ],
 )  # fmt: skip
 def test_other_content_has_another_key(job: Any, other: Any) -> None:
@@ -242,15 +243,6 @@ def test_a_pair_of_which_some_votes_failed_is_judged_again() -> None:
     assert len(drawn) == 8
 
 
-@pytest.mark.parametrize("place", range(32))
-def test_every_byte_of_a_keys_hash_counts(place: int) -> None:
-    key = Key.of("alpha")
-    near = bytearray(key.digest)
-    near[place] ^= 1
-    assert Keys([replace(key, digest=bytes(near))]).find("Bearer alpha") is None
-    assert Keys([key]).find("Bearer alpha") == key
-
-
 def test_doors_that_need_no_key_are_few() -> None:
     """What is not listed needs one, uploads and status among them."""
     with in_process(app_of(handler, keys=[Key.of("alpha")])) as client:
@@ -260,22 +252,6 @@ def test_doors_that_need_no_key_are_few() -> None:
         assert client.post("/v1/uploads", content=png()).status_code == 401
     assert {path for path, status in statuses.items() if status != 401} <= set(middleware.PUBLIC_PATHS)
     assert {"/v1/uploads", "/v1/status", "/metrics", "/v1/judge", "/get_reward"} <= set(statuses)
-
-
-@pytest.mark.parametrize(
-    ("url", "allowed"),
-    [
-        ("https://images.host/set/a.png", True),
-        ("HTTPS://Images.Host:443/set/a.png", True),
-        ("https://images.host:444/set/a.png", False),
-        ("http://images.host/set/a.png", False),
-        ("https://images.host/sets/a.png", False),
-        ("https://images.host.evil/set/a.png", False),
-        ("https://u@images.host/set/a.png", False),
-    ],
-)
-def test_urls_are_compared_by_their_parts(url: str, allowed: bool) -> None:
-    assert AllowedUrls(["https://images.host/set/"]).allows(url) is allowed
 
 
 def test_samples_about_other_images_are_of_other_groups() -> None:
