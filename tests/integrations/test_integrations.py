@@ -244,26 +244,6 @@ def test_an_address_without_a_scheme() -> None:
         RewardClient("localhost:8000")
 
 
-def test_a_busy_server_is_waited_for() -> None:
-    """429 with Retry-After: asked again until it answers, or the deadline passes."""
-    from starlette.applications import Starlette
-    from starlette.responses import JSONResponse
-    from starlette.routing import Route
-
-    tries: list[int] = []
-
-    async def busy(request: Any) -> JSONResponse:
-        tries.append(1)
-        if len(tries) < 3:
-            return JSONResponse({}, 429, {"Retry-After": "0.05"})
-        return JSONResponse({"rewards": [0.5, -0.5]})
-
-    with running(Starlette(routes=[Route("/v1/rewards", busy, methods=["POST"])])) as address:
-        assert asyncio.run(RewardClient(address).rewards("q", ["a", "b"])) == [0.5, -0.5]
-        tries.clear()
-        assert asyncio.run(RewardClient(address, deadline_s=0.01).rewards("q", ["a", "b"])) == [None, None]
-
-
 def test_images_of_every_kind(tmp_path: Path) -> None:
     """Rows are read as datasets hold them."""
     (tmp_path / "a.png").write_bytes(png())

@@ -107,10 +107,10 @@ TRANSPARENT = ["RGBA", "RGBA, turned", "LA", "P, transparent", "RGB, one colour 
 CASES = [*TRANSPARENT, "P", "I;16", "CMYK", "1", *(f"turn{n}" for n in TURNS)]
 
 
-@pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, np.ndarray]:
-    image, options, seen = _case(request.param)
-    path = tmp_path / "picture"
+def saved(name: str, folder: Path) -> tuple[Path, np.ndarray]:
+    """Return the file of a case, and the pixels that a person sees in it."""
+    image, options, seen = _case(name)
+    path = folder / "picture"
     image.save(path, **{"format": "PNG", **options})
     return path, seen
 
@@ -151,13 +151,16 @@ def by_verl(url: str, image: Any) -> None:
     asyncio.run(verl.compute_score("demo", ANSWERS[1], "", info))
 
 
-@pytest.mark.parametrize("door", [by_api, by_pair, by_trl, by_part, by_ms_swift, by_slime, by_verl])
+DOORS = [by_pair, by_trl, by_part, by_ms_swift, by_slime, by_verl]
+
+
+@pytest.mark.parametrize(("name", "door"), [*((name, by_api) for name in CASES), *(("RGBA, turned", door) for door in DOORS)])
 def test_every_door_shows_the_same_pixels(
-    door: Callable[[str, Any], None], case: tuple[Path, np.ndarray], url: str, monkeypatch: pytest.MonkeyPatch
+    name: str, door: Callable[[str, Any], None], tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a path, as bytes and as a PIL image."""
     monkeypatch.setenv("REWARDLAB_URL", url)
-    path, expected = case
+    path, expected = saved(name, tmp_path)
     for image in (str(path), path.read_bytes(), Image.open(io.BytesIO(path.read_bytes()))):
         SEEN.clear()
         door(url, image)
@@ -167,9 +170,9 @@ def test_every_door_shows_the_same_pixels(
             assert np.array_equal(np.asarray(Image.open(io.BytesIO(data)).convert("RGB")), expected), "another decoder"
 
 
-def test_a_picture_is_turned_once(case: tuple[Path, np.ndarray]) -> None:
+def test_a_picture_is_turned_once(tmp_path: Path) -> None:
     """What was decoded before is shown as it is."""
-    path, expected = case
+    path, expected = saved("RGBA, turned", tmp_path)
     assert np.array_equal(np.asarray(plain_pixels(decode_image(path.read_bytes()))), expected)
 
 

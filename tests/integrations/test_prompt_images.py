@@ -123,13 +123,20 @@ def by_easyr1(url: str, question: str, images: list[Any] | None) -> list[float]:
     return [row["overall"] for row in easyr1.compute_score([{"response": a, "ground_truth": truth} for a in ANSWERS])]
 
 
-@pytest.mark.parametrize("adapter", [by_trl, by_ms_swift, by_slime, by_easyr1])
 @pytest.mark.parametrize("mark", MARKS)
-def test_a_mark_without_its_image_is_refused(url: str, adapter: Any, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By each adapter, as the server refuses it in a label; with its image it is judged."""
-    monkeypatch.setenv("REWARDLAB_URL", url)
+def test_every_mark_without_its_image_is_refused(mark: str) -> None:
+    """By the client, as the server refuses it in a label."""
     with pytest.raises(DataError, match="placeholder for an image"):
         labeled_sample(f"{mark}{SEE}", "a")
+    with pytest.raises(DataError, match=r"1 placeholder\(s\) for images .* 0 images"):
+        read_prompt(f"{mark}{SEE}")
+
+
+@pytest.mark.parametrize("adapter", [by_trl, by_ms_swift, by_slime, by_easyr1])
+def test_a_mark_without_its_image_is_refused(url: str, adapter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By each adapter; with its image it is judged."""
+    monkeypatch.setenv("REWARDLAB_URL", url)
+    mark = MARKS[2]
     with pytest.raises(DataError, match=r"1 placeholder\(s\) for images .* 0 images"):
         adapter(url, f"{mark}{SEE}", None)
     assert adapter(url, f"{mark}{SEE}", [DATA_URL]) == [-1, 1, 0]

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -28,7 +27,7 @@ from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
 from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import Message, PreferencePair
-from tests.support.browser import CHROMIUM, DESK, PHONE, chromium_browser, opened
+from tests.support.browser import CHROMIUM, PHONE, chromium_browser, opened
 from tests.support.images import png
 from tests.support.served_judge import replace, served
 from tests.support.servers import running
@@ -387,15 +386,14 @@ def test_rules() -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desktop", "phone"])
-def test_the_page_shows_them(size: Any, tmp_path: Path) -> None:
+def test_the_page_shows_them() -> None:
     limits = SignsConfig.model_validate({})
     app = app_of(answer, sign_rules=SignRules(known_answers(PAIRS, 0), limits=limits))
     with (
         running(app) as url,
         httpx.Client(base_url=url) as http,
         chromium_browser() as browser,
-        opened(browser, url, size) as page,
+        opened(browser, url, PHONE) as page,
     ):
         page.get_by_role("link", name="Queue").click()
         expect(page.locator("#signs")).to_be_hidden()

@@ -142,19 +142,6 @@ def test_a_connection_is_used_again_and_again(server: tuple[str, ConnectionCount
     assert not counts.closed
 
 
-def test_a_new_connection_takes_the_place_of_an_idle_one(connect: Connect) -> None:
-    """As many as there may be, all without a request for a while: who comes with one is answered at once."""
-    limits, counts = Limits(connections=8, address_connections=8), ConnectionCounts()
-    with running(Starlette(), **bounded_connections(limits, counts)) as url:
-        idle = [connect(url, b"GET /") for _ in range(8)]
-        time.sleep(1.6)
-        begun = time.monotonic()
-        assert httpx.get(url).status_code == 404
-        assert time.monotonic() - begun < 5
-        assert counts.closed == {"displaced": 1}
-        assert rest(idle[0]) == b""
-
-
 def test_too_many_requests_at_a_time(connect: Connect) -> None:
     """Where every connection has a request a new one is refused, with a sentence and a time to come again."""
 
