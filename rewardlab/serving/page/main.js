@@ -18,31 +18,17 @@ const headline = text => { $("headline").textContent = text; };
 function setResponses(responses) {
   $("responses").replaceChildren(...responses.map((text, n) => el("div", {},
     el("label", { htmlFor: `response-${n}`, className: responses.length === 2 ? colorOf(n) : "" }, `Response ${letter(n)}`),
-    el("textarea", { id: `response-${n}`, rows: 3, value: text }))));
+    el("textarea", { id: `response-${n}`, rows: 3, required: true, value: text }))));
   $("strategy-field").hidden = $("remove-response").hidden = responses.length < 3;
   $("add-response").hidden = responses.length >= MOST_RESPONSES;
 }
 
-// The request that the form describes, but for its media; null, and a sentence beside the button, if something is missing.
+// The request that the form describes, but for its media.
 function readForm() {
-  complain("");
-  const named = [["The question", $("question")], ...fields().map((field, n) => [`Response ${letter(n)}`, field])];
-  const missing = named.find(([, field]) => !field.value.trim());
-  if (missing) {
-    complain(`${missing[0]} is empty.`);
-    missing[1].focus();
-    return null;
-  }
   const responses = fields().map(field => field.value);
-  const request = { question: $("question").value, responses, votes: whole("num-votes"), policy: $("policy").value,
+  const request = { question: $("question").value, responses, votes: Number($("num-votes").value), policy: $("policy").value,
                     timeout_s: TIMEOUT_S, seed: crypto.getRandomValues(new Uint32Array(1))[0] >>> 1 };
   return responses.length === 2 ? { ...request, orders: "both" } : { ...request, strategy: $("strategy").value };
-}
-
-// A number within its field's bounds, which the field then shows.
-function whole(id) {
-  const { min, max, value, defaultValue } = $(id);
-  return $(id).value = Math.min(Number(max), Math.max(Number(min), Math.round(value) || Number(defaultValue)));
 }
 
 // Show a request of which nothing is judged yet.
@@ -83,10 +69,11 @@ async function resultOf(request, signal) {
 }
 
 async function judge() {
-  const form = running ? null : readForm();
-  if (!form) return;
+  if (running) return;
   running = new AbortController();
   busy(true);
+  complain("");
+  const form = readForm();
   try {
     begin({ ...form, images: [], videos: [] });
     headline("Sending the images…");
@@ -162,7 +149,7 @@ $("add-response").onclick = () => {
 $("remove-response").onclick = () => setResponses(fields().slice(0, -1).map(field => field.value));
 $("form").onsubmit = event => { event.preventDefault(); judge(); };
 $("form").onkeydown = event => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) event.preventDefault(), judge();
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) event.preventDefault(), $("form").requestSubmit();
 };
 $("stop").onclick = () => running?.abort();
 $("copy-link").onclick = () => copyLink(current);

@@ -2,11 +2,7 @@
 import { $, colorOf, el, isNarrow, letter, list, percent, seconds } from "./dom.js";
 
 const Z = 1.959963984540054;
-const STATUSES = {  // a link may name any status
-  __proto__: null, empty: "no text", no_verdict: "no verdict", tie: "a tie", not_a_choice: "verdict is no choice",
-  truncated: "cut off before its verdict", error: "failed", timeout: "ran out of time",
-};
-const OUTCOMES = {
+const OUTCOMES = {  // a link may name any other
   __proto__: null, response_0: "Response A is better", response_1: "Response B is better", tie: "A tie",
   no_majority: "No majority of the votes", no_valid_vote: "No vote of an order names a response",
 };
@@ -60,7 +56,7 @@ export function named(text, order, labels) {
 export function addVote(vote, { votes, labels }) {
   const round = votes.filter(other => other.order === vote.order).length, isGiven = vote.order === "given";
   const first = `${isGiven ? "A" : "B"} shown first`;
-  const verdict = vote.winner !== null ? `${letter(vote.winner)} better` : STATUSES[vote.status] ?? vote.status;
+  const verdict = vote.winner !== null ? `${letter(vote.winner)} better` : vote.status.replaceAll("_", " ");
   const chance = vote.p_first_shown == null ? "" : `P(${isGiven ? "A" : "B"}) ${vote.p_first_shown.toFixed(2)} · `;
   const card = el("details", { className: `vote ${colorOf(vote.winner)}`, open: !isNarrow() },
     el("summary", {}, el("span", { className: "chip" }, verdict), el("small", { className: "order" }, first)),
