@@ -16,7 +16,7 @@ from PIL import Image
 
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.integrations import easyr1, openrlhf, slime, verl
-from rewardlab.integrations.client import RewardClient, image_url
+from rewardlab.integrations.client import RewardClient
 from rewardlab.integrations.ms_swift import JudgeORM
 from rewardlab.integrations.trl import judge_reward
 from rewardlab.serving.app import create_app
@@ -242,16 +242,3 @@ def test_an_option_that_is_refused_ends_the_run(url: str, options: dict[str, Any
 def test_an_address_without_a_scheme() -> None:
     with pytest.raises(ConfigError, match="http://localhost:8000"):
         RewardClient("localhost:8000")
-
-
-def test_images_of_every_kind(tmp_path: Path) -> None:
-    """Rows are read as datasets hold them."""
-    (tmp_path / "a.png").write_bytes(png())
-    photo = Image.open(tmp_path / "a.png")
-    same = {
-        image_url(one)
-        for one in (png(), str(tmp_path / "a.png"), f"file://{tmp_path / 'a.png'}", {"bytes": png(), "path": None})
-    }
-    assert len(same) == 1
-    assert image_url(photo).startswith("data:image/png")
-    assert image_url("upload:x") == "upload:x"

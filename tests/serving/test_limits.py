@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import threading
 import time
@@ -20,7 +19,6 @@ from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.admission import Admission
 from rewardlab.serving.app import create_app
-from rewardlab.serving.auth import Key
 from rewardlab.serving.errors import OverloadedError
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.service import GroupRules, ServerOptions
@@ -275,35 +273,3 @@ def test_a_body_that_waits_holds_room() -> None:
         go_on.set()
         slow.join()
         assert client.post("/v1/judge", content=padded, headers=JSON).status_code == 200
-
-
-@pytest.mark.slow
-def test_comparisons_of_a_key_in_progress() -> None:
-    """A key that has as many in progress as it may waits; another does not."""
-    gate = threading.Event()
-
-    def held(prompt: tuple[Message, ...], draw: int) -> str:
-        assert gate.wait(20)
-        return first(prompt, draw)
-
-    app = app_of(held, keys=[Key.of("a"), Key.of("b")], limits=Limits(key_comparisons=3))
-
-    async def main(url: str) -> None:
-        async with httpx.AsyncClient(base_url=url, timeout=30) as client:
-
-            async def ask(key: str, number: int) -> httpx.Response:
-                headers = {"Authorization": f"Bearer {key}"}
-                return await client.post("/v1/judge/batch", json=[PAIR] * number, headers=headers)
-
-            begun = asyncio.create_task(ask("a", 2))
-            while app.state.service.queue.counts["asked"] < 2:
-                await asyncio.sleep(0.01)
-            answer = await ask("a", 2)
-            assert (answer.status_code, "key_comparisons" in answer.text) == (429, True)
-            other = asyncio.create_task(ask("b", 2))
-            gate.set()
-            assert {(await begun).status_code, (await other).status_code} == {200}
-            assert (await ask("a", 3)).status_code == 200
-
-    with running(app) as url:
-        asyncio.run(main(url))

@@ -249,28 +249,6 @@ def video(tmp_path: Path) -> bytes:
     return film(tmp_path / "a.mp4", 3000).read_bytes()
 
 
-def test_a_video_ends_with_who_waits_for_it(tmp_path: Path) -> None:
-    """Who hangs up, after a quarter of the work, leaves no thread behind that does the rest for nobody."""
-    loader = MediaLoader(Media(), Limits())
-    video = film(tmp_path / "a.mp4", 15_000).read_bytes()
-    reference = f"upload:{loader.media.upload(video, video=True)}"
-
-    async def main() -> None:
-        begun, cpu = time.perf_counter(), time.process_time()
-        await loader.frames(reference, 8)
-        whole, work = time.perf_counter() - begun, time.process_time() - cpu
-        task = asyncio.create_task(loader.frames(reference, 8))
-        await asyncio.sleep(whole / 4)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        used = time.process_time()
-        await asyncio.sleep(whole)
-        assert time.process_time() - used < work / 3
-
-    asyncio.run(main())
-
-
 def test_a_video_of_too_much_work(video: bytes) -> None:
     """A sentence, at the door of requests and of uploads."""
     limits = Limits(video_seconds=0.001)

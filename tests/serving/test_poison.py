@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import copy
 import json
 import shutil
 import time
@@ -19,7 +18,6 @@ import pytest
 
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.models.loading import load_config_of
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import UNREADABLE, SamplingParams
 from rewardlab.samplers.hf import HFSampler
@@ -216,12 +214,3 @@ def test_the_context_with_rope_scaling(tiny_checkpoint: Path, tmp_path: Path) ->
     assert (found.max_tokens, plain.max_tokens, context_of(str(scaled))) == (4 * CONTEXT, CONTEXT, 4 * CONTEXT)
     for options in ("--max-model-len 100000", "--max_model_len=100000", "--hf-overrides '{}'", "--hf-overrides.rope_scaling x"):
         assert context(options) is None
-
-
-def test_the_sampler_with_rope_scaling(judge: GenerativeJudge, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """What the server lets in the sampler reads."""
-    assert isinstance(judge.sampler, HFSampler)
-    model = copy.copy(judge.sampler.model)
-    model.config = load_config_of(str(yarn_copy(tiny_checkpoint, tmp_path)))
-    assert HFSampler(model, judge.sampler.processor)._max_tokens == 4 * CONTEXT
-    assert HFSampler(judge.sampler.model, judge.sampler.processor)._max_tokens == CONTEXT

@@ -202,20 +202,6 @@ async def tell(queue: JudgeQueue, question: str, seconds: float, tenant: str = "
     return f"at {loop.time():.2f}"
 
 
-def test_the_average_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Seven tenths of what it was, and three of the last: by a clock of the test's own, calls of half a second."""
-    averages = [1.0]
-
-    async def body(queue: JudgeQueue) -> None:
-        for question in "ab":
-            await queue.submit(job(question))
-            averages.append(queue.batch_seconds)
-        assert [latency[1] for latency in queue.tenants[""].recent] == [500, 500]  # milliseconds
-
-    run_timed(monkeypatch, TimedEngine(lambda num: 0.5), body)
-    assert averages == pytest.approx([1.0, 0.85, 0.745])
-
-
 def test_what_cannot_be_done_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls of two seconds: refused at once, also where the engine is busy until then; not refused where nothing was tried for
     long, but for a call that still runs; told so where the engine became free too late."""

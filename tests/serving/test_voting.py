@@ -56,12 +56,6 @@ def test_sequential_stops_when_it_is_settled() -> None:
     assert 8 < rounds < 16
 
 
-def test_sequential_asks_the_torn_to_the_end() -> None:
-    """Who always names the first place never has a lead."""
-    told, rounds = ask(lambda prompt, draw: verdict("1"), policy="sequential", votes=6)
-    assert (told.json()["outcome"], told.json()["p_first_better"], rounds) == ("tie", 0.5, 6)
-
-
 @pytest.mark.parametrize(("num_silent", "rounds"), [(17, 17), (16, 32)])
 def test_sequential_stops_once_no_share_can_exist(num_silent: int, rounds: int) -> None:
     """34 invalid votes of the 64 that may be asked leave neither a winner nor a share: the other 30 are not asked. With 32
