@@ -159,6 +159,7 @@ def test_where_uploads_cannot_be_kept(tmp_path: Path) -> None:
     store = UploadStore(tmp_path / "uploads")
     stored(store, "a", b"1")
     (tmp_path / "uploads" / "a").rename(tmp_path / "gone")
+    (tmp_path / "uploads" / "a").touch()
     with pytest.raises(StorageError, match="cannot keep an upload"):
         stored(store, "a", b"2")
 
