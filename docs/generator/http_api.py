@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -111,7 +112,14 @@ def http_page() -> str:
             continue
         lines.append(f"### {name}\n\n{_text(schema.get('description', ''))}\n")
         lines += ["| field | type | default | what it is |\n|---|---|---|---|", *rows, ""]
-    lines += [LIMITS, *(f"| `{name}` | {most:,} | {escape_cell(words)} |" for name, most, words in Limits.described()), ""]
+    lines += [
+        LIMITS,
+        *(
+            f"| `{name}` | {'none' if math.isinf(most) else f'{most:,}'} | {escape_cell(words)} |"
+            for name, most, words in Limits.described()
+        ),
+        "",
+    ]
     lines += ["## Metrics\n", "`GET /metrics` returns these in Prometheus' format.\n"]
     lines += ["| metric | kind | what it counts |\n|---|---|---|", *prometheus_rows(), ""]
     return "\n".join(lines)

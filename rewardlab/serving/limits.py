@@ -30,7 +30,7 @@ class Limits:
     notice: float = _bound(5.0, "seconds after SIGTERM in which /ready is 503 and requests are still accepted", least=0)
     drain: float = _bound(90.0, "seconds after notice to finish accepted requests; the rest get 503", least=0)
     queue: int = _bound(1024, "pairs that wait; beyond it requests get 429")
-    rate: float = _bound(1e9, "requests a minute of a key whose line in --keys sets no per_minute", least=0.1)
+    rate: float = _bound(math.inf, "requests a minute of a key whose line in --keys sets no per_minute", least=0.1)
     upload_bytes: int = _bound(1_000_000_000, "bytes of the uploads that are kept for each key")
     check_rate: float = _bound(
         0.0,
