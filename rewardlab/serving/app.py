@@ -50,7 +50,6 @@ from rewardlab.serving.schemas import (
     Items,
     JudgeRequest,
     JudgeResponse,
-    LatencySample,
     ModelCard,
     ModelList,
     ReadyResponse,
@@ -102,7 +101,7 @@ def status_response(service: JudgeService) -> StatusResponse:
     """Return the state of the engine, and of the current key's part of the queue and the open groups."""
     tenant, judge, queue, signs = tenant_of_request(), service.judge, service.queue, service.answer_signs
     record, newest = queue.tenants[tenant], queue.versions.newest
-    latencies = sorted(ms for _, ms, _ in record.recent)
+    latencies = sorted(record.latencies_ms)
     return StatusResponse(
         ready=queue.ready,
         failing=queue.failing,
@@ -125,7 +124,6 @@ def status_response(service: JudgeService) -> StatusResponse:
         counts={name: record.counts[name] for name in COUNTS},
         median_ms=statistics.median(latencies) if latencies else None,
         p95_ms=latencies[int(0.95 * len(latencies))] if latencies else None,
-        recent=[LatencySample(at=at, ms=ms, waiting=waiting) for at, ms, waiting in record.recent],
     )
 
 

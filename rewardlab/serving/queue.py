@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import itertools
 import math
-import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -72,10 +71,10 @@ class ResultCache:
 
 @dataclass
 class TenantRecord:
-    """Totals of a tenant, with the keys of :data:`COUNTS`, and its last latencies as (Unix time, ms, own jobs waiting)."""
+    """Totals of a tenant, with the keys of :data:`COUNTS`, and its last latencies."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    recent: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=500))
+    latencies_ms: deque[float] = field(default_factory=lambda: deque(maxlen=500))
 
 
 TIMEOUT_S = 120.0  # of a job without a deadline
@@ -216,8 +215,7 @@ class JudgeQueue:
             result = await entry.future
             record_job(self._histograms, entry.taken - arrival, loop.time() - entry.taken, job.num_tokens(result))
             current_request().weights.add(version.weights)
-            record = (time.time(), 1000 * (loop.time() - arrival), self._waiting.num_of(tenant))
-            self.tenants[tenant].recent.append(record)
+            self.tenants[tenant].latencies_ms.append(1000 * (loop.time() - arrival))
             return result
         except asyncio.CancelledError:
             self._count(tenant, "gone")

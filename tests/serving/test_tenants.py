@@ -111,7 +111,7 @@ def test_answers_and_status_are_of_one_key(two: tuple[Server, httpx.Client, http
     keys = ("asked", "cached", "judged", "batches", "sequences")
     assert [first["counts"][name] for name in keys] == [2, 1, 1, 1, 2]
     assert [second["counts"][name] for name in keys] == [1, 0, 1, 1, 2]
-    assert len(first["recent"]) == len(second["recent"]) == 1
+    assert first["median_ms"] > 0
 
 
 def as_tenant(tenant: str, act: Callable[[], T]) -> T:

@@ -48,7 +48,7 @@ async function showStatus() {
     ["Median", ms(status.median_ms)], ["95 % within", ms(status.p95_ms)],
     ["An engine call", status.counts.batches ? seconds(status.batch_seconds) : "–"],
     ...Object.entries(status.counts).map(([name, value]) => [sentence(name).slice(0, -1), value.toLocaleString("en")])]);
-  $("queue-note").textContent = `Times are of the last ${status.recent.length} judged pairs, counts since the start.`;
+  $("queue-note").textContent = "Times are of the last 500 judged pairs, counts since the start.";
   showSigns(status);
 }
 
