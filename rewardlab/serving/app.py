@@ -364,7 +364,7 @@ def create_app(judge: GenerativeJudge, options: ServerOptions | None = None) -> 
         yield
         if following:
             following.cancel()
-        await queue.stop(0)  # every connection is closed: nobody waits
+        queue.stop()  # every connection is closed: nobody waits
 
     app = FastAPI(
         title="rewardlab",

@@ -83,7 +83,7 @@ TRIAL_S = 10.0  # an engine idle for this long also tries jobs that seem too lon
 
 
 class JudgeQueue:
-    """Run jobs on ``judge`` in a thread. Create the queue, ``start()`` it within a running loop, ``await stop()`` it.
+    """Run jobs on ``judge`` in a thread. Create the queue, ``start()`` it within a running loop, ``stop()`` it.
 
     ``probability_judge`` runs the jobs by probability (default: the judge itself). The weights of ``keys`` share the engine,
     and their limits are charged for what is judged. ``counts`` are totals, with the keys of :data:`COUNTS`; ``tenants`` has
@@ -111,7 +111,6 @@ class JudgeQueue:
         self._planner = BatchPlanner(self._waiting, self._times, self.options)
         self._arrivals = itertools.count()
         self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
         self._room = asyncio.Event()  # set, and replaced, when jobs leave the queue
         self._cache = ResultCache(self.options.cache_size)
         self._stop_announced = self._stopping = False
@@ -142,7 +141,6 @@ class JudgeQueue:
         self.failing = False
 
     def start(self) -> None:
-        self._idle.set()
         self._begin_work(self.versions.newest)
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
@@ -159,14 +157,9 @@ class JudgeQueue:
         """Report not ready, so that a balancer sends requests elsewhere; requests that come are still judged."""
         self._stop_announced = True
 
-    async def stop(self, timeout_s: float) -> None:
-        """Accept no more jobs and finish those that wait; after ``timeout_s`` the rest fails with EngineFailedError."""
+    def stop(self) -> None:
+        """Accept no more jobs; those that are left fail with EngineFailedError."""
         self._stopping = True
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
-            pass
         for version in list(self._workers):
             self._end_work(version)
         if self._watcher:
@@ -174,7 +167,6 @@ class JudgeQueue:
         for entry in [*self._waiting, *self._running]:
             self._waiting.remove(entry)
             entry.fail(_stopping())
-        self._idle.set()
         self._free_room()
 
     async def submit(self, job: Job, *, priority: int = 0, deadline: float | None = None, waits_for_room: bool = False) -> Any:
@@ -208,7 +200,6 @@ class JudgeQueue:
         entry = Entry(tenant, job, loop.create_future(), rank, arrival, deadline, version, name)
         self._refuse_late(entry)
         self._planner.add(entry)
-        self._idle.clear()
         self._wake.set()
         timer = loop.call_at(deadline, self._expire, entry)
         try:
@@ -298,8 +289,6 @@ class JudgeQueue:
                     thread = await self._run_batch(version, batch, thread)
                     del batch  # its pictures are not kept until the next one
                     continue
-                if not self._running and not self._waiting:
-                    self._idle.set()
                 self._wake.clear()
                 await self._wake.wait()
         finally:

@@ -132,7 +132,7 @@ class JudgeServer(uvicorn.Server):
     async def _end_drain(self) -> None:
         await asyncio.sleep(self._times.drain_s)
         LOG.warning("%d jobs are left after %g s; they are refused", self._service.queue.num_waiting, self._times.drain_s)
-        await self._service.queue.stop(0)
+        self._service.queue.stop()
 
 
 def _address(config: uvicorn.Config) -> str:

@@ -154,7 +154,7 @@ def test_a_batch_that_nobody_waits_for_is_tried_no_further() -> None:
         num_calls = engine.num_calls
         await asyncio.sleep(1)
         assert engine.num_calls <= num_calls + 1
-        await queue.stop(0)
+        queue.stop()
 
     asyncio.run(main())
 

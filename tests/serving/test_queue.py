@@ -190,24 +190,6 @@ def test_a_judge_that_hangs_leaves_its_successor_free() -> None:
     run(body, max_sequences=4)
 
 
-def test_stopping_finishes_what_waits() -> None:
-    """And takes nothing new."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.gate.clear()
-        asked = [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(3)]
-        await settle()
-        stopping = asyncio.create_task(queue.stop(5))
-        await settle()
-        with pytest.raises(EngineFailedError, match="shutting down"):
-            await queue.submit(judge_job("new"))
-        engine.gate.set()
-        await stopping
-        assert all(one.outcome.winner == 0 for one in await asyncio.gather(*asked))
-
-    run(body)
-
-
 def test_who_is_gone_holds_no_place() -> None:
     """Nothing is left of a full queue whose callers hung up; deadlines are kept behind an engine that is busy."""
 

@@ -197,7 +197,7 @@ def test_readiness() -> None:
         queue.announce_stop()
         assert not queue.ready
         assert (await ask(queue, "late")).outcome.winner == 0  # what still comes is judged
-        await queue.stop(1)
+        queue.stop()
         with pytest.raises(EngineFailedError) as caught:
             queue.check_room()
         refused(caught.value, EngineFailedError, "the server is shutting down; send the request again later or elsewhere")

@@ -43,7 +43,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Callable[..., TimedEngine]:
             queue = JudgeQueue(engine, batching, keys=keys)  # type: ignore[arg-type]
             queue.start()
             await body(queue)
-            await queue.stop(0)
+            queue.stop()
 
         run_virtually(main())
         return engine
@@ -185,7 +185,7 @@ def run_timed(
         queue = JudgeQueue(engine, QueueOptions(**options))  # type: ignore[arg-type]
         queue.start()
         await body(queue)
-        await queue.stop(1)
+        queue.stop()
         return queue
 
     return run_virtually(main())

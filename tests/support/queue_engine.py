@@ -95,7 +95,7 @@ def run(
             await body(queue, engine)
         finally:
             engine.gate.set()
-            await queue.stop(5)
+            queue.stop()
 
     asyncio.run(asyncio.wait_for(main(), 30))
     return engine
