@@ -28,20 +28,20 @@ from rewardlab.cli import app
 from rewardlab.cli.serve import ServeOptions, _limits
 from rewardlab.errors import ConfigError, OutputError
 from rewardlab.integrations.client import RewardClient
-from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.prompts import load_template
-from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import create_app
 from rewardlab.serving.connections import bounded_connections
 from rewardlab.serving.limits import Limits
+from rewardlab.serving.media import Media
 from rewardlab.serving.middleware import LOOPBACK, accepted_hosts
 from rewardlab.serving.server import JudgeServer, StopTimes, listening_options
-from rewardlab.serving.service import ServerOptions
+from rewardlab.serving.service import GroupRules
+from rewardlab.serving.uploads import UploadStore
+from rewardlab.types import Message
 from tests.support.held_judge import held_server
 from tests.support.images import png
 from tests.support.openai_server import ChatServer, chat_server
-from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION
+from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
 from tests.support.servers import free_port
+from tests.support.serving import app_of
 
 
 @pytest.fixture(scope="module")
@@ -72,26 +72,32 @@ def server_process(command: list[str], variables: dict[str, str]) -> Iterator[tu
             process.kill()
 
 
-@pytest.mark.slow
-def test_a_handshake_has_its_time(certificate: tuple[Path, Path]) -> None:
-    """Who connects and does not begin to speak TLS is closed; who does is answered."""
-    cert, key = certificate
-    judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<answer>1</answer>"), load_template("plain"))
-    limits, port = Limits(header_seconds=0.5), free_port()
-    web = create_app(judge, ServerOptions(limits=limits))
-    options: dict[str, Any] = bounded_connections(limits, web.state.service.connections)
-    config = uvicorn.Config(web, port=port, log_level="error", ssl_certfile=cert, ssl_keyfile=key, **options)
-    server = JudgeServer(config, web.state.service, StopTimes(0, 1))
+@contextmanager
+def in_thread(app: Any, times: StopTimes, *, port: int = 0, **options: Any) -> Iterator[tuple[int, JudgeServer]]:
+    """Run a server without a process of its own; yield its port when it listens."""
+    config = uvicorn.Config(app, port=port or free_port(), log_level="error", **options)
+    server = JudgeServer(config, app.state.service, times)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
-        assert silent.recv(1) == b""
-    trusted = ssl.create_default_context(cafile=str(cert))
-    assert httpx.get(f"https://localhost:{port}/health", verify=trusted).status_code == 200
+    yield config.port, server
     server.should_exit = True
     thread.join(10)
+
+
+@pytest.mark.slow
+def test_a_handshake_has_its_time(certificate: tuple[Path, Path]) -> None:
+    """Who connects and does not begin to speak TLS is closed; who does is answered."""
+    cert, key = certificate
+    limits = Limits(header_seconds=0.5)
+    web = app_of(limits=limits)
+    options: dict[str, Any] = bounded_connections(limits, web.state.service.connections)
+    with in_thread(web, StopTimes(0, 1), ssl_certfile=cert, ssl_keyfile=key, **options) as (port, _):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
+            assert silent.recv(1) == b""
+        trusted = ssl.create_default_context(cafile=str(cert))
+        assert httpx.get(f"https://localhost:{port}/health", verify=trusted).status_code == 200
 
 
 @pytest.mark.slow
@@ -246,20 +252,27 @@ def test_it_says_so_then_finishes(tmp_path: Path) -> None:
         assert process.wait(30) == 0
 
 
-def test_what_is_left_is_told(tmp_path: Path) -> None:
+def test_what_is_left_is_told() -> None:
     """503, when to come back and why, to who waits for the engine and to who waits for a group; not a cut connection."""
-    (tmp_path / "answers").touch()
-    with held_server(tmp_path, notice_s=0, drain_s=0.5) as (url, process), ThreadPoolExecutor(8) as pool:
+    gate = threading.Event()
+
+    def held(prompt: tuple[Message, ...], draw: int) -> Any:
+        gate.wait(30)
+        return handler(prompt, draw)
+
+    app = app_of(held, rules=GroupRules(group_size=3))
+    with in_thread(app, StopTimes(0, 0.5)) as (port, server), ThreadPoolExecutor(8) as pool:
+        url = f"http://127.0.0.1:{port}"
         answers = in_flight(url, 5, pool)
         sample = {"query": [PROMPT + "I say 1."], "prompts": [PROMPT]}
         answers.append(pool.submit(httpx.post, f"{url}/get_reward", json=sample, timeout=60))
         until(lambda: "rewardlab_group_members_waiting 1.0" in httpx.get(f"{url}/metrics").text)
-        process.send_signal(signal.SIGTERM)
+        server.handle_exit(signal.SIGTERM, None)
         for answer in (future.result() for future in answers):
             assert (answer.status_code, answer.json()["status"]) == (503, "enginefailed")
             assert "shutting down" in answer.json()["error"]
             assert int(answer.headers["Retry-After"]) >= 1
-        assert process.wait(30) == 0
+        gate.set()
 
 
 def test_a_client_outlives_a_restart(tmp_path: Path) -> None:
@@ -278,8 +291,8 @@ def test_a_client_outlives_a_restart(tmp_path: Path) -> None:
         until(lambda: httpx.get(f"{url}/v1/status").json()["counts"]["asked"] == 3)
         process.kill()
         process.wait(30)
-        (tmp_path / "answers").unlink()
-        stack.enter_context(held_server(tmp_path, notice_s=0, drain_s=0, port=int(url.rpartition(":")[2])))
+        app = app_of(media=Media(uploads=UploadStore(tmp_path / "uploads")))
+        stack.enter_context(in_thread(app, StopTimes(0, 0), port=int(url.rpartition(":")[2])))
         assert waiting.result() == [-1, 1, 0]
         assert client.num_failed == 0
 

@@ -40,9 +40,9 @@ def _wait(hold: Path) -> None:
 
 
 @contextmanager
-def held_server(folder: Path, *, notice_s: float, drain_s: float, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def held_server(folder: Path, *, notice_s: float, drain_s: float) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Serve a held judge, whose uploads are below ``folder``, in a process; yield its address when it is ready."""
-    port = port or free_port()
+    port = free_port()
     arguments = [str(folder), str(port), str(notice_s), str(drain_s)]
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.held_judge", *arguments], stderr=subprocess.PIPE, text=True
