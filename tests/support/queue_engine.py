@@ -11,7 +11,6 @@ from rewardlab.errors import EndpointError
 from rewardlab.serving.auth import Keys
 from rewardlab.serving.jobs import JudgeJob
 from rewardlab.serving.queue import JudgeQueue
-from rewardlab.serving.request_record import ServingHistograms
 from rewardlab.serving.schedule import QueueOptions
 from rewardlab.types import (
     BOTH_ORDERS,
@@ -61,7 +60,7 @@ class Engine:
 
 
 def vote(pair: PreferencePair, order: Order) -> Vote:
-    if pair.question == "lost" or (pair.question == "half" and order is Order.SWAPPED):
+    if pair.question == "lost":
         return Vote(order, Verdict(None, VerdictStatus.ERROR), Completion("", FinishReason.ERROR, error="HTTP 503"))
     if pair.question == "silent":
         return Vote(order, Verdict(None, VerdictStatus.ERROR), Completion("", FinishReason.ERROR, error=""))
@@ -82,11 +81,10 @@ def run(
     *,
     probability_judge: Any = None,
     keys: Keys | None = None,
-    histograms: ServingHistograms | None = None,
     **options: Any,
 ) -> Engine:
     engine = Engine()
-    parts: dict[str, Any] = {"probability_judge": probability_judge, "keys": keys, "histograms": histograms}
+    parts: dict[str, Any] = {"probability_judge": probability_judge, "keys": keys}
 
     async def main() -> None:
         queue = JudgeQueue(engine, QueueOptions(**options), **parts)
