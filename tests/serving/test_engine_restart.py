@@ -167,7 +167,7 @@ def rewards_of(judge: GenerativeJudge, prompts: list[str]) -> list[float]:
     return [answer.json() for answer in answers]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_replicas() -> None:
     """What every framework is told is what one replica would have told it, before a replica is killed and while it is."""
     pytest.importorskip("ray.serve", reason="Ray is an extra: pip install 'rewardlab[ray]'")

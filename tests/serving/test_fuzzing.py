@@ -60,6 +60,7 @@ SECONDS = 0.2  # on a machine that counts to five million in 0.1 s
 MEGABYTES = 200.0  # in all, of which reading a body of 30 takes most
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_the_most_expensive_bodies() -> None:
