@@ -8,7 +8,6 @@ import json
 import pickle
 import threading
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,12 @@ from PIL import Image
 from rewardlab.data.images import encode_png, from_data_url
 from rewardlab.errors import DataError
 from rewardlab.integrations import client as client_module
-from rewardlab.integrations import easyr1, slime
+from rewardlab.integrations import easyr1
 from rewardlab.integrations.client import LOSSLESS_PIXELS, image_url, image_urls, read_prompt
 from rewardlab.integrations.ms_swift import JudgeORM
 from rewardlab.integrations.trl import judge_reward
 from rewardlab.serving.conversations import labeled_sample
+from tests.support.adapters import by_ms_swift, by_slime, by_trl
 from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, handler
 from tests.support.servers import running
@@ -97,25 +97,6 @@ def test_a_video_is_refused() -> None:
     row = [{"role": "user", "content": "<video>Which?"}]
     with pytest.raises(DataError, match="videos"):
         JudgeORM()(["a", "b"], messages=[row] * 2, videos=[["a.mp4"]] * 2)
-
-
-def by_trl(url: str, question: str, images: list[Any] | None) -> list[float | None]:
-    return asyncio.run(judge_reward(url)([question] * 3, ANSWERS, **({"images": [images] * 3} if images else {})))
-
-
-def by_ms_swift(url: str, question: str, images: list[Any] | None) -> list[float]:
-    class Judge(JudgeORM):
-        address = url
-
-    messages = [[{"role": "user", "content": question}]] * 3
-    return Judge()(ANSWERS, messages=messages, **({"images": [images] * 3} if images else {}))
-
-
-def by_slime(url: str, question: str, images: list[Any] | None) -> list[float]:
-    prompt = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
-    media = {"images": images} if images else None
-    group = [SimpleNamespace(prompt=prompt, response=a, metadata={"question": SEE}, multimodal_inputs=media) for a in ANSWERS]
-    return asyncio.run(slime.judge_group(None, group))
 
 
 def by_easyr1(url: str, question: str, images: list[Any] | None) -> list[float]:

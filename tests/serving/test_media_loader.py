@@ -246,7 +246,7 @@ def short_video(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 @pytest.fixture
 def video(tmp_path: Path) -> bytes:
-    return film(tmp_path / "a.mp4", 3000).read_bytes()
+    return film(tmp_path / "a.mp4", 600).read_bytes()
 
 
 def test_a_video_of_too_much_work(video: bytes) -> None:

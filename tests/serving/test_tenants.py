@@ -32,11 +32,11 @@ from rewardlab.serving.request_record import REQUEST, RequestRecord
 from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.serving.uploads import UploadStore
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message, Order, Part, PreferencePair
-from tests.data.test_video import film
 from tests.support.browser import served
 from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
 from tests.support.serving import app_of, in_process
+from tests.support.videos import film
 
 T = TypeVar("T")
 PAIR: dict[str, Any] = {"question": QUESTION, "responses": ANSWERS[:2]}
