@@ -267,7 +267,7 @@ def serve_judge(options: ServeOptions) -> None:
     from rewardlab.samplers.base import Replicas
     from rewardlab.serving.judge_file import JudgeFile
     from rewardlab.serving.request_record import export_spans
-    from rewardlab.serving.server import StopTimes, check_port, listening_options, run_server
+    from rewardlab.serving.server import check_port, listening_options, run_server
 
     limits = _limits(options)
     listening = listening_options(
@@ -295,7 +295,7 @@ def serve_judge(options: ServeOptions) -> None:
     opened = open_judge(followed.read_or(options.judge) if followed else options.judge)
     app = _application(options, server, opened)
     del opened  # the application keeps it for as long as it serves
-    run_server(app, StopTimes(limits.notice, limits.drain), host=options.host, port=options.port, **listening)
+    run_server(app, host=options.host, port=options.port, **listening)
 
 
 def _limits(options: ServeOptions) -> Limits:
@@ -363,7 +363,7 @@ def _application(options: ServeOptions, server: ServerOptions, opened: Generativ
     limits = server.limits
     joins_parts = options.group_size is not None or bool(options.peers)
     group_size = options.group_size or 8
-    rules = GroupRules(options.strategy, group_size, limits.group_timeout, limits.timeout, joins_parts)
+    rules = GroupRules(options.strategy, group_size, joins_parts)
     queue = QueueOptions(
         max_waiting=limits.queue,
         engine_timeout_s=2 * limits.engine_timeout,  # an engine in a process has its own; this one is for all others

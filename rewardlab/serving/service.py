@@ -53,14 +53,12 @@ ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPE
 class GroupRules:
     """How the responses of a framework's request are compared: on the plan of ``strategy``, by the judge's own votes.
 
-    Responses that come one at a time wait for ``group_size`` of their prompt, at most ``group_timeout_s``. With ``joins_parts``
-    so do several of one request that are fewer: they are a part of a group. A group is judged within ``timeout_s`` or fails.
+    Responses that come one at a time wait for ``group_size`` of their prompt. With ``joins_parts`` so do several of one request
+    that are fewer: they are a part of a group.
     """
 
     strategy: str = "all_pairs"
     group_size: int = 8
-    group_timeout_s: float = 60.0
-    timeout_s: float = 600.0
     joins_parts: bool = False
 
 
@@ -99,7 +97,7 @@ class JudgeService:
         self.collector = VoteCollector(queue)
         self.answer_signs = AnswerSigns(options.sign_rules, self.collector, queue.versions)
         self.group_buffer: GroupBuffer[Sample, MemberReward] = GroupBuffer(
-            self._collected_rewards, size=self.rules.group_size, timeout_s=self.rules.group_timeout_s
+            self._collected_rewards, size=self.rules.group_size, timeout_s=self.limits.group_timeout
         )
 
     @property
@@ -217,7 +215,7 @@ class JudgeService:
     ) -> GroupRewards:
         """Return the rewards of a group whose images are ``references``, by the server's own rules without ``strategy``.
         Raise what :meth:`compare_group` and :meth:`images` raise."""
-        options = replace(self.voting, deadline=_after(self.rules.timeout_s))
+        options = replace(self.voting, deadline=_after(self.limits.timeout))
         async with _loaded_by(options):
             images = await self.images(references)
         return await self.compare_group(Candidates("group", question, responses, images), strategy, budget, options)

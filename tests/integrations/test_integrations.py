@@ -20,6 +20,7 @@ from rewardlab.integrations.client import RewardClient
 from rewardlab.integrations.ms_swift import JudgeORM
 from rewardlab.integrations.trl import judge_reward
 from rewardlab.serving.app import create_app
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import Choice, Message
 from rewardlab.verdicts.parse import format_verdict
@@ -40,7 +41,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     judge = judge_of(handler)
-    with running(create_app(judge, ServerOptions(rules=GroupRules(group_size=3, group_timeout_s=0.5)))) as address:
+    with running(create_app(judge, ServerOptions(rules=GroupRules(group_size=3), limits=Limits(group_timeout=0.5)))) as address:
         yield address
 
 

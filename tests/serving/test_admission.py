@@ -128,7 +128,7 @@ async def upload(client: httpx.AsyncClient, size: tuple[int, int]) -> str:
 @pytest.mark.parametrize("strategy", ["all_pairs", "circular"])
 def test_nothing_is_left_of_a_group_whose_last_member_hangs_up(strategy: str) -> None:
     """The images of the group are held by the group, not by the request that completed it."""
-    media, rules = HeldMedia(), GroupRules(strategy=strategy, group_size=2, group_timeout_s=20)
+    media, rules = HeldMedia(), GroupRules(strategy=strategy, group_size=2)
     app = app_of(first, rules=rules, media=media)
     name = media.upload(png((300, 300)))
 
@@ -161,7 +161,7 @@ def test_responses_that_come_alone_count_as_comparisons() -> None:
         assert gate.wait(20)
         return first(prompt, draw)
 
-    rules, limits = GroupRules(group_size=3, group_timeout_s=20), Limits(key_comparisons=5)
+    rules, limits = GroupRules(group_size=3), Limits(key_comparisons=5)
     app = app_of(held, rules=rules, limits=limits)
 
     async def main(client: httpx.AsyncClient) -> None:

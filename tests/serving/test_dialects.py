@@ -24,6 +24,7 @@ from rewardlab.serving.conversations import (
     split_sequence,
     strip_markup,
 )
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.service import GroupRules
 from rewardlab.types import Completion, Message
 from tests.support.images import png
@@ -32,18 +33,18 @@ from tests.support.servers import running
 from tests.support.serving import app_of, in_process
 
 SEEN = CHATML.format(q=f"<|vision_start|><|image_pad|><|vision_end|>{QUESTION}")
-RULES = GroupRules(group_size=3, group_timeout_s=0.5)
+RULES: dict[str, Any] = {"rules": GroupRules(group_size=3), "limits": Limits(group_timeout=0.5)}
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
-    with running(app_of(rules=RULES)) as address:
+    with running(app_of(**RULES)) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    with in_process(app_of(rules=RULES)) as made:
+    with in_process(app_of(**RULES)) as made:
         yield made
 
 
@@ -158,14 +159,14 @@ def test_one_by_one(client: httpx.Client) -> None:
 
 def test_a_group_in_parts() -> None:
     """Where groups are collected, parts of one meet, however many responses each has; documents of a query are a whole."""
-    rules = GroupRules(group_size=3, group_timeout_s=0.5, joins_parts=True)
+    rules = GroupRules(group_size=3, joins_parts=True)
 
     def ask(answers: list[str]) -> Any:
         body = {"query": [PROMPT + answer for answer in answers], "prompts": [PROMPT] * len(answers)}
         response = client.post("/get_reward", json=body)
         return response.json().get("rewards", response.status_code)
 
-    with in_process(app_of(rules=rules)) as client:
+    with in_process(app_of(rules=rules, limits=Limits(group_timeout=0.5))) as client:
         with ThreadPoolExecutor(3) as pool:
             assert list(pool.map(ask, (ANSWERS[:2], ANSWERS[2:]))) == [[-1, 1], [0]]
             assert list(pool.map(ask, ([answer] for answer in ANSWERS))) == [[-1], [1], [0]]

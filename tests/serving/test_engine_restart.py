@@ -158,7 +158,7 @@ def test_tries_are_not_remembered_without_bound() -> None:
 def rewards_of(judge: GenerativeJudge, prompts: list[str]) -> list[float]:
     """The rewards of a server for a group to each prompt, whose members are sent one by one, at once."""
     # A pair a call, many at a time: both replicas are always busy.
-    rules = GroupRules(group_size=len(ANSWERS), group_timeout_s=60.0)
+    rules = GroupRules(group_size=len(ANSWERS))
     app = create_app(judge, ServerOptions(rules=rules, queue=QueueOptions(max_sequences=2, num_threads=16)))
     calls = [{"prompt": prompt, "response": answer} for prompt in prompts for answer in ANSWERS]
     with in_process(app) as http, ThreadPoolExecutor(len(calls)) as pool:

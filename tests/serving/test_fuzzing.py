@@ -19,11 +19,12 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.service import GroupRules, ServerOptions
 from tests.support.servers import running
 
 JUDGE = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<think>x</think><answer>1</answer>"), load_template("plain"))
-APP = create_app(JUDGE, ServerOptions(rules=GroupRules(group_size=2, group_timeout_s=0.02)))
+APP = create_app(JUDGE, ServerOptions(rules=GroupRules(group_size=2), limits=Limits(group_timeout=0.02)))
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "20"))
 OPERATIONS = {
     f"{one.method.upper()} {one.path}": one

@@ -22,6 +22,7 @@ from rewardlab.errors import ConfigError, DataError
 from rewardlab.serving.auth import Key
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError, OverloadedError, PeerError
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.peers import JOIN_PATH, Peers
 from rewardlab.serving.service import GroupRules
 from rewardlab.serving.voting import GroupBuffer
@@ -191,8 +192,8 @@ def pair() -> Iterator[dict[str, ExitStack]]:
     with ExitStack() as both:
         servers = {}
         for url, port in zip(urls, ports, strict=True):
-            rules = GroupRules(group_size=3, group_timeout_s=1.0)
-            served = app_of(handler, keys=[Key.of(KEY)], rules=rules, peers=Peers(url, urls, wait_s=10))
+            rules, limits = GroupRules(group_size=3), Limits(group_timeout=1.0)
+            served = app_of(handler, keys=[Key.of(KEY)], rules=rules, limits=limits, peers=Peers(url, urls, wait_s=10))
             servers[url] = both.enter_context(ExitStack())
             servers[url].enter_context(running(served, port=port))
         yield servers

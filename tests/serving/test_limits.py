@@ -45,7 +45,7 @@ def judge(**options: Any) -> GenerativeJudge:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    rules, limits = GroupRules(group_size=2, group_timeout_s=0.02), Limits(comparisons=20_000)
+    rules, limits = GroupRules(group_size=2), Limits(comparisons=20_000, group_timeout=0.02)
     app = create_app(judge(max_tokens=64), ServerOptions(rules=rules, limits=limits))
     with in_process(app) as client:
         yield client

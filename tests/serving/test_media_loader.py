@@ -29,7 +29,7 @@ from rewardlab.serving.app import create_app
 from rewardlab.serving.errors import RequestTooLargeError
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media, MediaLoader, WorkBudget, processor_pixels, run_in_thread
-from rewardlab.serving.service import GroupRules, ServerOptions
+from rewardlab.serving.service import ServerOptions
 from rewardlab.types import Message
 from tests.support.images import png
 from tests.support.servers import running
@@ -273,7 +273,7 @@ def test_a_deadline_holds_for_media(monkeypatch: pytest.MonkeyPatch) -> None:
         begun = time.monotonic()
         return httpx.post(url_of + path, json=bodies[path], timeout=30).text, time.monotonic() - begun
 
-    app = create_app(judge(), ServerOptions(media=media, rules=GroupRules(timeout_s=1.0)))
+    app = create_app(judge(), ServerOptions(media=media, limits=Limits(timeout=1.0)))
     with running(app) as url_of, ThreadPoolExecutor(4) as pool:
         try:
             for text, seconds in pool.map(post, bodies):

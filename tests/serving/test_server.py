@@ -32,7 +32,7 @@ from rewardlab.serving.connections import bounded_connections
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.serving.middleware import LOOPBACK, accepted_hosts
-from rewardlab.serving.server import JudgeServer, StopTimes, listening_options
+from rewardlab.serving.server import JudgeServer, listening_options
 from rewardlab.serving.service import GroupRules
 from rewardlab.serving.uploads import UploadStore
 from rewardlab.types import Message
@@ -73,10 +73,10 @@ def server_process(command: list[str], variables: dict[str, str]) -> Iterator[tu
 
 
 @contextmanager
-def in_thread(app: Any, times: StopTimes, *, port: int = 0, **options: Any) -> Iterator[tuple[int, JudgeServer]]:
+def in_thread(app: Any, *, port: int = 0, **options: Any) -> Iterator[tuple[int, JudgeServer]]:
     """Run a server without a process of its own; yield its port when it listens."""
     config = uvicorn.Config(app, port=port or free_port(), log_level="error", **options)
-    server = JudgeServer(config, app.state.service, times)
+    server = JudgeServer(config, app.state.service)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
@@ -90,10 +90,10 @@ def in_thread(app: Any, times: StopTimes, *, port: int = 0, **options: Any) -> I
 def test_a_handshake_has_its_time(certificate: tuple[Path, Path]) -> None:
     """Who connects and does not begin to speak TLS is closed; who does is answered."""
     cert, key = certificate
-    limits = Limits(header_seconds=0.5)
+    limits = Limits(header_seconds=0.5, notice=0, drain=1)
     web = app_of(limits=limits)
     options: dict[str, Any] = bounded_connections(limits, web.state.service.connections)
-    with in_thread(web, StopTimes(0, 1), ssl_certfile=cert, ssl_keyfile=key, **options) as (port, _):
+    with in_thread(web, ssl_certfile=cert, ssl_keyfile=key, **options) as (port, _):
         with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
             assert silent.recv(1) == b""
         trusted = ssl.create_default_context(cafile=str(cert))
@@ -260,8 +260,8 @@ def test_what_is_left_is_told() -> None:
         gate.wait(30)
         return handler(prompt, draw)
 
-    app = app_of(held, rules=GroupRules(group_size=3))
-    with in_thread(app, StopTimes(0, 0.5)) as (port, server), ThreadPoolExecutor(8) as pool:
+    app = app_of(held, rules=GroupRules(group_size=3), limits=Limits(notice=0, drain=0.5))
+    with in_thread(app) as (port, server), ThreadPoolExecutor(8) as pool:
         url = f"http://127.0.0.1:{port}"
         answers = in_flight(url, 5, pool)
         sample = {"query": [PROMPT + "I say 1."], "prompts": [PROMPT]}
@@ -292,7 +292,7 @@ def test_a_client_outlives_a_restart(tmp_path: Path) -> None:
         process.kill()
         process.wait(30)
         app = app_of(media=Media(uploads=UploadStore(tmp_path / "uploads")))
-        stack.enter_context(in_thread(app, StopTimes(0, 0), port=int(url.rpartition(":")[2])))
+        stack.enter_context(in_thread(app, port=int(url.rpartition(":")[2])))
         assert waiting.result() == [-1, 1, 0]
         assert client.num_failed == 0
 

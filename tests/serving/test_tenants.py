@@ -28,6 +28,7 @@ from rewardlab.serving.auth import Key
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import StorageError
 from rewardlab.serving.jobs import ChatJob, JudgeJob
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.request_record import REQUEST, RequestRecord
 from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.serving.uploads import UploadStore
@@ -59,7 +60,7 @@ class Server:
 @pytest.fixture
 def two() -> Iterator[tuple[Server, httpx.Client, httpx.Client]]:
     """A server, and a client of each of its keys."""
-    server = Server(Key.of("alpha"), Key.of("beta"), rules=GroupRules(group_size=3, group_timeout_s=1.0))
+    server = Server(Key.of("alpha"), Key.of("beta"), rules=GroupRules(group_size=3), limits=Limits(group_timeout=1.0))
     with clients(server) as (alpha, beta):
         yield server, alpha, beta
 
