@@ -49,7 +49,7 @@ class GetRewardRequest(BaseModel):
 
 
 class GetRewardResponse(BaseModel):
-    """``rewards`` in -1..1, ``scores`` the same in 0..1; numbers instead of lists of one if ``flat``."""
+    """``rewards`` in -1..1, ``scores`` the same in 0..1; numbers instead of one-element lists if ``flat``."""
 
     rewards: list[float] | float
     scores: list[float] | float
@@ -103,7 +103,7 @@ def openrlhf_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/get_reward")
     async def text(
-        request: GetRewardRequest, flat: bool = Query(False, description="numbers instead of lists of one")
+        request: GetRewardRequest, flat: bool = Query(False, description="numbers instead of one-element lists")
     ) -> GetRewardResponse:
         """Return the rewards of sequences, in -1..1."""
         return await get_reward(request, flat)
@@ -307,7 +307,7 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
         """Return the rewards of a group, in -1..1; 503 if no comparison of a response could be judged, 422 for a response with
         an image. A failed comparison has null scores."""
         if len(request.response_objs) == 1:
-            raise DataError("one response has nothing to compare it with; send two or more in response_objs")
+            raise DataError("a single response cannot be compared; send two or more in response_objs")
         service.admit_groups([(len(request.response_objs), False)])
         question, references = read_conversation(request.conversation_history)
         responses = tuple(_output_text(response) for response in request.response_objs)
