@@ -216,6 +216,20 @@ def place_own(answer: Content, images: Sequence[Any], videos: Sequence[Any], whe
     return replace(placed, text=text)
 
 
+def parts_of(content: Content) -> str | list[dict[str, Any]]:
+    """Return a content as a text if it has no media, else as the parts that :func:`read_content` reads."""
+    if content.is_text:
+        return content.text
+    rest = {mark: iter(content.media(mark)) for mark in (IMAGE_MARK, VIDEO_MARK)}
+    kinds, parts = {IMAGE_MARK: "image", VIDEO_MARK: "video"}, list[dict[str, Any]]()
+    for piece in re.split(f"({_ANY.pattern})", content.text):
+        if kind := kinds.get(piece):
+            parts.append({"type": kind, kind: next(rest[piece])})
+        elif piece:
+            parts.append({"type": "text", "text": piece})
+    return parts
+
+
 def is_put_second(question: Content, better: Content, worse: Content) -> bool:
     """Return whether the better answer becomes response 1, a coin that the texts decide: sources put it first throughout."""
     texts = sorted((better.text, worse.text))  # which is first of these does not depend on which is better

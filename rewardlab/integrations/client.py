@@ -11,7 +11,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import httpx
 import numpy as np
 from PIL import Image
 
+from rewardlab.data.conversations import parts_of, read_content
 from rewardlab.data.images import encode_png, plain_pixels, to_data_url
 from rewardlab.data.media import embedded, image_of_array
 from rewardlab.data.urls import system_certificates
@@ -120,20 +121,23 @@ class RewardClient:
         self.signs: frozenset[str] = frozenset()
 
     async def rewards(
-        self, question: str, responses: Sequence[str], images: Sequence[Any] = (), **options: Any
+        self, question: str, responses: Sequence[Any], images: Sequence[Any] = (), **options: Any
     ) -> list[float | None]:
         """Return a reward in -1..1 for each response, None if it was not judged, is longer than the server accepts, or has
-        neither another response nor an anchor to compare with. ``options`` override those of the client."""
+        neither another response nor an anchor to compare with. A response is a text, a list of parts with images in any form of
+        :func:`image_url`, or one PIL image or array. ``options`` override those of the client."""
         options = self.options | options
         rewards: list[float | None] = [None] * len(responses)
-        sent = [n for n, text in enumerate(responses) if len(text) <= MAX_CHARS]
+        contents = [read_content(_in_parts(response), "a response") for response in responses]
+        sent = [n for n, content in enumerate(contents) if len(content.text) <= MAX_CHARS]
         if num_long := len(responses) - len(sent):
             LOG.warning(
                 "%s: %d of %d responses have more than %d characters: no reward", self.url, num_long, len(responses), MAX_CHARS
             )
         if len(sent) > 1 or (sent and options.get("strategy") == "anchor"):
-            (urls,) = await image_urls([images])
-            body: dict[str, Any] = {"question": question, "responses": [responses[n] for n in sent], "images": list(urls)}
+            urls, *own = await image_urls([images, *(contents[n].images for n in sent)])
+            shown = [replace(contents[n], images=of_answer) for n, of_answer in zip(sent, own, strict=True)]
+            body: dict[str, Any] = {"question": question, "responses": list(map(parts_of, shown)), "images": list(urls)}
             body["timeout_s"] = min(max(1.0, self.deadline_s), MAX_TIMEOUT_S)
             for n, reward in zip(sent, await self._judge(body | options), strict=True):
                 rewards[n] = reward
@@ -228,6 +232,11 @@ class RewardClient:
                 )
 
 
+def _in_parts(response: Any) -> Any:
+    """Return a response that is an image in memory as a part."""
+    return [{"type": "image", "image": response}] if isinstance(response, Image.Image | np.ndarray) else response
+
+
 @dataclass(frozen=True)
 class _Failure:
     """Why there is no answer, after how many seconds to retry (None: never), and whether the judge gave no verdict."""
@@ -276,7 +285,7 @@ def _deadline_s() -> float:
 async def request_rewards(
     client: RewardClient,
     questions: Sequence[str],
-    responses: Sequence[str],
+    responses: Sequence[Any],
     images: Sequence[Sequence[Any]],
     anchors: Sequence[str | None] = (),
 ) -> list[float | None]:

@@ -44,6 +44,7 @@ class JoinRequest(BaseModel):
     images: Annotated[tuple[str, ...], Field(fail_fast=True)]
     anchor: str | None
     scope: str
+    response_images: Annotated[tuple[str, ...], Field(fail_fast=True)] = ()
     home: str
     servers: Annotated[tuple[str, ...], Field(fail_fast=True)]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MAX_VOTES, MAX_IMAGES, MAX_VIDEOS, MAX_CHARS, MAX_RESPONSES = 64, 16, 2, 100_000, 1024
+MAX_PARTS = 64  # of a response
 
 
 JsonObject = dict[str, Any]  # an object in the format of another framework
@@ -16,6 +18,22 @@ Items = Annotated[list[T], Field(fail_fast=True)]  # only the first wrong item h
 
 class _Schema(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+Answer = str | list[JsonObject]  # a text, or parts: {"type": "text", "text"}, {"type": "image", "image"}, ...
+
+
+def text_of_answer(answer: Answer) -> str:
+    """Return the texts of an answer, whose length is bounded."""
+    return answer if isinstance(answer, str) else "".join(str(part.get("text") or "") for part in answer)
+
+
+def check_answers(answers: Sequence[Answer]) -> None:
+    """Raise ValueError for an answer with too many characters or parts."""
+    if any(len(text_of_answer(answer)) > MAX_CHARS for answer in answers):
+        raise ValueError(f"a response is longer than {MAX_CHARS} characters")
+    if any(len(answer) > MAX_PARTS for answer in answers if not isinstance(answer, str)):
+        raise ValueError(f"a response has more than {MAX_PARTS} parts")
 
 
 class RequestBase(_Schema):
@@ -45,7 +63,9 @@ class RequestBase(_Schema):
 class JudgeRequest(RequestBase):
     """One pair."""
 
-    responses: tuple[str, str] = Field(description="the two responses; index 0 and 1 in the answer refer to them")
+    responses: tuple[Answer, Answer] = Field(
+        description="the two responses, texts or lists of parts (text, image, video); index 0 and 1 in the answer refer to them"
+    )
     orders: Literal["both", "given", "swapped"] = "both"
 
     model_config = ConfigDict(
@@ -63,8 +83,7 @@ class JudgeRequest(RequestBase):
 
     @model_validator(mode="after")
     def _sizes(self) -> JudgeRequest:
-        if any(len(response) > MAX_CHARS for response in self.responses):
-            raise ValueError(f"a response is longer than {MAX_CHARS} characters")
+        check_answers(self.responses)
         return self
 
 
@@ -107,13 +126,13 @@ class JudgeResponse(_Schema):
 class RewardsRequest(RequestBase):
     """One question and a group of responses to it, compared two at a time in both orders."""
 
-    responses: Items[str] = Field(
+    responses: Items[Answer] = Field(
         min_length=1, max_length=MAX_RESPONSES, description="as many as `--limit responses` allows, 128 by default"
     )
     strategy: Literal["all_pairs", "circular", "anchor", "knockout", "bradley_terry"] = Field(
         "all_pairs", description="which comparisons are made; anchor: each response against ``anchor``"
     )
-    anchor: str | None = Field(None, max_length=MAX_CHARS, description="a response to beat, for the strategy anchor")
+    anchor: Answer | None = Field(None, description="a response to beat, for the strategy anchor")
     budget: int | None = Field(
         None, ge=1, le=1024, description="maximum comparisons, for bradley_terry and knockout (default: two for each response)"
     )
@@ -136,8 +155,7 @@ class RewardsRequest(RequestBase):
             raise ValueError("the strategy anchor needs an anchor, and no other strategy accepts one")
         if self.strategy != "anchor" and len(self.responses) < 2:
             raise ValueError("a single response cannot be compared; give two or more, or an anchor")
-        if any(len(response) > MAX_CHARS for response in self.responses):
-            raise ValueError(f"a response is longer than {MAX_CHARS} characters")
+        check_answers([*self.responses, *([] if self.anchor is None else [self.anchor])])
         return self
 
 

@@ -108,7 +108,7 @@ def by_easyr1(url: str, question: str, images: list[Any] | None) -> list[float]:
 @pytest.mark.parametrize("mark", MARKS)
 def test_every_mark_without_its_image_is_refused(mark: str) -> None:
     """By the client, as the server refuses it in a label."""
-    with pytest.raises(DataError, match="placeholder for an image"):
+    with pytest.raises(DataError, match="1 marks <image> in the text, and 0 images"):
         labeled_sample(f"{mark}{SEE}", "a")
     with pytest.raises(DataError, match=r"1 marks <image> in the text, and 0 images"):
         read_prompt(f"{mark}{SEE}")

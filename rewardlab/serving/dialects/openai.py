@@ -6,7 +6,7 @@ answer are refused.
 
 ``/classify``, ``/v1/embeddings``, ``/pooling`` (verl, vLLM, SGLang) and ``/v1/score/evaluation`` (LLaMA-Factory): an input is a
 chat that ends with the assistant, as messages or as a text with chat markup. Inputs of one prompt within a request are compared
-with each other; a single one waits for its group. Rewards are in -1..1. A response with an image is refused.
+with each other; a single one waits for its group. Rewards are in -1..1.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from rewardlab.errors import DataError
+from rewardlab.prompts import interleaved, joined
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.serving.conversations import Sample, chat_sample, read_item, split_samples
+from rewardlab.serving.conversations import Sample, chat_sample, read_item, references, split_samples
 from rewardlab.serving.errors import UnsupportedParameterError
 from rewardlab.serving.jobs import ChatJob
 from rewardlab.serving.schemas import Items, JsonObject
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
-from rewardlab.types import Completion, Message, Part
+from rewardlab.types import Completion, Message
 
 # Parameters without effect on an answer: user, storage and billing at OpenAI.
 WITHOUT_EFFECT = frozenset(
@@ -169,17 +170,17 @@ def chat_routes(service: JudgeService) -> APIRouter:
 
     async def complete(request: ChatCompletionRequest) -> list[Completion]:
         turns = [read_item(message) for message in request.messages]
-        for message, (role, _, _) in zip(request.messages, turns, strict=True):
-            if role not in ("system", "user", "assistant"):
-                raise DataError(f"a message has the role {role!r:.80}; expected system, developer, user or assistant")
+        for message, turn in zip(request.messages, turns, strict=True):
+            if turn.role not in ("system", "user", "assistant"):
+                raise DataError(f"a message has the role {turn.role!r:.80}; expected system, developer, user or assistant")
             if message.get("tool_calls") or message.get("function_call"):
                 raise DataError("a message calls a tool; chat completions support text and images only")
-        service.limits.check_images(sum(len(references) for _, _, references in turns))
-        await service.check_context(*(text for _, text, _ in turns))
-        parts = []
-        for role, text, references in turns:
-            images = tuple(Part(image=image) for image in await service.images(references))
-            parts.append(Message(role, (*images, Part(text=text))))
+        service.limits.check_images(sum(len(references(turn.content)) for turn in turns))
+        await service.check_context(*(turn.content.text for turn in turns))
+        chat = [
+            Message(turn.role, tuple(joined(interleaved(turn.content.text, await service.images(references(turn.content))))))
+            for turn in turns
+        ]
         judge = service.judge
         options = (request.temperature, request.top_p, request.max_completion_tokens or request.max_tokens)
         defaults = (judge.config.temperature, judge.config.top_p, judge.config.max_tokens)
@@ -187,7 +188,7 @@ def chat_routes(service: JudgeService) -> APIRouter:
         service.limits.check_completion(request.n, int(max_tokens), judge.config.max_tokens)
         seed = secrets.randbelow(2**31) if request.seed is None else request.seed
         params = SamplingParams(request.n, temperature, top_p, int(max_tokens), seed)
-        job = ChatJob(tuple(parts), params, is_new_draw=request.seed is None)
+        job = ChatJob(tuple(chat), params, is_new_draw=request.seed is None)
         completions: list[Completion] = await service.queue.submit(job)
         return completions
 

@@ -22,9 +22,17 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from rewardlab.data.conversations import Content
 from rewardlab.errors import DataError
 from rewardlab.judging.group_rewards import JudgedMatch
-from rewardlab.serving.conversations import Sample, labeled_sample, read_conversation, read_item, split_sequence, text_alone
+from rewardlab.serving.conversations import (
+    Sample,
+    labeled_sample,
+    read_conversation,
+    read_item,
+    references,
+    split_sequence,
+)
 from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
@@ -116,9 +124,9 @@ def openrlhf_routes(service: JudgeService) -> APIRouter:
     @router.post("/slime", response_class=JSONResponse)
     async def slime(request: SlimeRequest) -> float:
         """Return the reward of one sample, as a bare number."""
-        question, images = (request.prompt, ()) if isinstance(request.prompt, str) else read_conversation(request.prompt)
-        sample = labeled_sample(question, request.response, request.label)
-        return (await service.sample_rewards([replace(sample, images=sample.images + images)]))[0]
+        asked = Content(request.prompt) if isinstance(request.prompt, str) else read_conversation(request.prompt)
+        sample = labeled_sample(asked.text, request.response, request.label, references(asked))
+        return (await service.sample_rewards([sample]))[0]
 
     return router
 
@@ -257,17 +265,18 @@ class AggregateResponse(BaseModel):
     key_metrics: dict[str, float]
 
 
-def _output_text(response: JsonObject) -> str:
-    """Return the texts of a Responses-API object: messages, tool calls and their results, without reasoning; "" for a rollout
-    of reasoning alone. Raise DataError for an output without items, or with images."""
+def _output(response: JsonObject) -> Content:
+    """Return what a Responses-API object says: messages, tool calls and their results, without reasoning; an empty content for
+    a rollout of reasoning alone. Raise DataError for an output without items."""
     output = response.get("output")
     if not isinstance(output, list) or not output or not all(isinstance(item, dict) for item in output):
         raise DataError("a response has no output; expected a Responses API object with a list of items, such as a message")
-    return "\n".join(text for item in output if (text := text_alone(*read_item(item)[1:])).strip())
+    said = [content for item in output if (content := read_item(item).content).text.strip()]
+    return Content("\n".join(content.text for content in said), tuple(image for content in said for image in content.images))
 
 
-def _with_principle(question: str, principle: str | None) -> str:
-    return f"{question}\n\nJudge by this principle: {principle}" if principle else question
+def _with_principle(question: Content, principle: str | None) -> Content:
+    return replace(question, text=f"{question.text}\n\nJudge by this principle: {principle}") if principle else question
 
 
 def _comparison(match: JudgedMatch) -> Comparison:
@@ -304,15 +313,14 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/compare")
     async def compare(request: CompareRequest) -> CompareResponse:
-        """Return the rewards of a group, in -1..1; 503 if no comparison of a response could be judged, 422 for a response with
-        an image. A failed comparison has null scores."""
+        """Return the rewards of a group, in -1..1; 503 if no comparison of a response could be judged. A failed comparison has
+        null scores."""
         if len(request.response_objs) == 1:
             raise DataError("a single response cannot be compared; send two or more in response_objs")
         service.admit_groups([(len(request.response_objs), False)])
-        question, references = read_conversation(request.conversation_history)
-        responses = tuple(_output_text(response) for response in request.response_objs)
-        question = _with_principle(question, request.principle)
-        result = await service.compare_responses(question, responses, references)
+        question = _with_principle(read_conversation(request.conversation_history), request.principle)
+        samples = [Sample.of(question, _output(response)) for response in request.response_objs]
+        result = await service.compare_samples(samples)
         rewards, comparisons = service.all_rewards(result), [_comparison(match) for match in result.matches]
         scores = [score for row in comparisons for score in (row.score_1, row.score_2) if score is not None]
         metrics = {
@@ -325,18 +333,16 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/verify")
     async def verify(request: VerifyRequest) -> JsonObject:
-        """Return the request with the rollout's reward when its group is complete; 408 if it does not complete in time, 422 for
-        a rollout with an image. Rollouts of one prompt and principle, and of one ``_ng_task_index`` and ``prompt_id``, are a
-        group."""
+        """Return the request with the rollout's reward when its group is complete; 408 if it does not complete in time.
+        Rollouts of one prompt and principle, and of one ``_ng_task_index`` and ``prompt_id``, are a group."""
         content = request.responses_create_params.get("input")
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         if not isinstance(messages, list):
             raise DataError("responses_create_params.input is neither a string nor a list of messages")
-        question, references = read_conversation(messages)
+        question = _with_principle(read_conversation(messages), request.principle)
         # Several tasks may have the same text.
         scope = json.dumps([request.task_index, request.prompt_id])
-        text = _output_text(request.response)
-        sample = Sample(_with_principle(question, request.principle), text, references, scope=scope)
+        sample = Sample.of(question, _output(request.response), scope=scope)
         reward = (await service.sample_rewards([sample]))[0]
         return {**request.model_dump(by_alias=True, exclude_unset=True), "reward": reward}
 
