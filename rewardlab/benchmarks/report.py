@@ -326,7 +326,7 @@ def report_markdown(report: Report) -> str:
         lines += [
             "",
             "What the benchmark's own scorer prints on these votes, translated where the judge was not asked in its words "
-            "(the benchmark's `official.py` in `rewardlab/benchmarks/` names its quirks):",
+            "(the benchmark's docstring in `rewardlab/benchmarks/` names its quirks):",
             "",
         ]
         lines += ["```text", *report.official, "```"]

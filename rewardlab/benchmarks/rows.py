@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, Row, equal_length_notes, size_notes
-from rewardlab.benchmarks.pairs.clusters import PROMPT
+from rewardlab.benchmarks.pairs import PROMPT
 from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings

@@ -28,7 +28,7 @@ class BenchSettings:
     other).
 
     ``cluster``, ``allow_columns`` and ``allow_without_images`` concern pairs of one's own: what counts as one draw
-    (:data:`rewardlab.benchmarks.pairs.clusters.CLUSTERS`, or a column), which columns may be there unread, whether questions
+    (:data:`rewardlab.benchmarks.pairs.CLUSTERS`, or a column), which columns may be there unread, whether questions
     may speak of an image that is not there.
     """
 

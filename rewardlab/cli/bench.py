@@ -683,10 +683,9 @@ def bench_check(
 
 def _check_run(folder: Path) -> RunCheck:
     """Return what does not add up in a run, and what was looked at."""
-    from rewardlab.benchmarks.arithmetic import RunCheck, addition, problems
+    from rewardlab.benchmarks.arithmetic import RunCheck, addition, count_votes, problems, vote_problems
     from rewardlab.benchmarks.base import VOTES
     from rewardlab.benchmarks.comparison import read_run
-    from rewardlab.benchmarks.vote_check import count_votes, vote_problems
 
     run = read_run(folder)
     scores, failure, wrong = run.report.scores, run.report.failure, list(problems(run.report, run.rows))

@@ -14,7 +14,15 @@ from typer.testing import CliRunner
 
 from rewardlab.benchmarks.official import official_lines
 from rewardlab.benchmarks.rewardbench2 import official
-from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, run_listwise
+from rewardlab.benchmarks.rewardbench2.listwise import (
+    LETTERS,
+    ListSettings,
+    list_messages,
+    load_list_prompt,
+    read_choice,
+    read_rating,
+    run_listwise,
+)
 from rewardlab.cli import app
 from rewardlab.data.candidates import read_candidates
 from rewardlab.data.files import read_lines
@@ -23,7 +31,6 @@ from rewardlab.judging.best_of_n import run_ranking
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
-from rewardlab.prompts.listwise import LETTERS, list_messages, load_list_prompt, read_choice, read_rating
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Choice, Completion, FinishReason, Message, VerdictStatus
 from rewardlab.verdicts.parse import format_verdict

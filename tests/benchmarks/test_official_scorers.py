@@ -10,14 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rewardlab.benchmarks import mm_rlhf, mmrb2, multimodal_rewardbench, vl_rewardbench
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.mm_rlhf import official as mm_rlhf
-from rewardlab.benchmarks.mmrb2 import official as mmrb2
-from rewardlab.benchmarks.mmrb2.official import lines_of_predictions
-from rewardlab.benchmarks.multimodal_rewardbench import official as multimodal_rewardbench
+from rewardlab.benchmarks.mmrb2 import lines_of_predictions
 from rewardlab.benchmarks.rewardbench2 import official as rewardbench2
-from rewardlab.benchmarks.vl_rewardbench import official as vl_rewardbench
-from rewardlab.benchmarks.vl_rewardbench.official import draws_of_votes
+from rewardlab.benchmarks.vl_rewardbench import draws_of_votes
 from rewardlab.types import Completion, FinishReason, Order, PreferencePair, Verdict, VerdictStatus, Vote
 from rewardlab.verdicts.parse import verdict_of
 from rewardlab.verdicts.votes import judgment

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rewardlab.benchmarks.pairs.clusters import clusters_of
+from rewardlab.benchmarks.pairs import clusters_of
 from rewardlab.benchmarks.report import report_html
 from rewardlab.benchmarks.rows import load_rows
 from rewardlab.benchmarks.runner import run_bench

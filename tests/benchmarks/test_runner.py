@@ -19,7 +19,7 @@ from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.report import report_markdown, write_reports
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
-from rewardlab.benchmarks.vl_rewardbench.loader import official_group
+from rewardlab.benchmarks.vl_rewardbench import official_group
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.errors import ConfigError, DataError, EndpointError, MediaError
 from rewardlab.judging.judge import GenerativeJudge, draw_orders

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rewardlab.benchmarks.mm_rlhf.official import CATEGORIES, path_category, score_rewards
-from rewardlab.benchmarks.mmrb2.official import TaskScore, lines_of_predictions, overall, score_task, summary_lines
-from rewardlab.benchmarks.multimodal_rewardbench.official import output_lines, score_outputs, sub_category
+from rewardlab.benchmarks.mm_rlhf import CATEGORIES, path_category, score_rewards
+from rewardlab.benchmarks.mmrb2 import TaskScore, lines_of_predictions, overall, score_task, summary_lines
+from rewardlab.benchmarks.multimodal_rewardbench import output_lines, score_outputs, sub_category
 from rewardlab.benchmarks.rewardbench2.official import (
     Ties,
     rating_credit,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rewardlab.benchmarks.official import official_lines
-from rewardlab.benchmarks.vl_rewardbench.official import ENDS, SEED, AtK, answer_number, lines_of_draws, score_draws
+from rewardlab.benchmarks.vl_rewardbench import ENDS, SEED, AtK, answer_number, lines_of_draws, score_draws
 from rewardlab.errors import DataError
 
 IDS = ("RLAIF-V-1", "RLHF-V-2", "hallucination_pair-3", "mathverse_4", "mmmu_pro-5", "wildvision-6", "svit-7", "other-8")
