@@ -33,16 +33,20 @@ VARIANTS: dict[str, dict[str, object]] = {
 LISTWISE = ("choice", "ratings")
 
 
-def split_variant(name: str) -> tuple[str, str]:
-    """Return the benchmark and the variant of NAME or NAME:VARIANT ("" without). Raise ConfigError for an unknown variant."""
-    base, colon, variant = name.rpartition(":")
+def split_variant(name: str) -> tuple[str, str, tuple[str, ...]]:
+    """Return the benchmark, the variant ("" without) and its selection, of NAME, NAME:VARIANT or NAME:attacked=FAMILY,... Raise
+    ConfigError for an unknown variant."""
+    base, colon, rest = name.rpartition(":")
     if not colon or Path(name).suffix == ".py":
-        return name, ""
+        return name, "", ()
+    variant, _, selected = rest.partition("=")
     if variant not in VARIANTS:
         raise ConfigError(f"unknown variant {variant!r} of {base}; expected NAME:attacked, rewardbench2:choice or :ratings")
     if variant in LISTWISE and base != "rewardbench2":
         raise ConfigError(f"{name}: {variant} is a protocol of rewardbench2, and {base} has pairs alone")
-    return base, variant
+    if selected and variant in LISTWISE:
+        raise ConfigError(f"{name}: {variant} has nothing to select; leave ={selected} out")
+    return base, variant, tuple(filter(None, selected.split(",")))
 
 
 def find_benchmark(name: str) -> Benchmark:

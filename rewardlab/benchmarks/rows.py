@@ -20,7 +20,6 @@ from rewardlab.data.row_files import lines_of
 from rewardlab.data.video import describe_frames
 from rewardlab.errors import ConfigError, DataError, InputError, RewardlabError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, judge_video_policy
-from rewardlab.types import PreferencePair
 
 NUM_ROWS = 200  # that are looked at
 
@@ -152,12 +151,3 @@ def images_hash(rows: Sequence[Row]) -> str:
         for image in (*row.pair.images, *row.pair.response_images[0], *row.pair.response_images[1]):
             digest.update(hashlib.sha256(image).digest())
     return digest.hexdigest()[:16]
-
-
-def has_other_images(pairs: Sequence[PreferencePair]) -> bool:
-    """Return whether every pair with images could be shown as many of another pair's."""
-    by_number: dict[int, set[tuple[bytes, ...]]] = {}
-    for pair in pairs:
-        if pair.images:
-            by_number.setdefault(len(pair.images), set()).add(pair.images)
-    return bool(by_number) and all(len(different) > 1 for different in by_number.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -175,15 +176,15 @@ Price = Annotated[
         rich_help_panel=COSTS,
     ),
 ]
-BudgetUsd = Annotated[
-    Optional[float],
+Budgets = Annotated[
+    str,
     typer.Option(
-        "--budget-usd", help="Maximum cost of the run in US dollars, controls included; needs --price.", rich_help_panel=COSTS
+        "--budget",
+        metavar="AMOUNT",
+        help="Maximum cost of the run, controls included: 5usd (needs --price), 200000tokens of prompts and answers, or both, "
+        "comma-separated.",
+        rich_help_panel=COSTS,
     ),
-]
-BudgetTokens = Annotated[
-    Optional[int],
-    typer.Option("--budget-tokens", min=1, help="Maximum prompt and answer tokens of the run.", rich_help_panel=COSTS),
 ]
 
 
@@ -232,13 +233,17 @@ def parse_prices(text: str) -> Prices:
         ) from error
 
 
-def parse_budget(usd: float | None, tokens: int | None) -> Budget:
-    """Return the budget. Raise ConfigError for one of nothing."""
+def parse_budget(text: str) -> Budget:
+    """Return the budget of ``5usd``, ``200000tokens`` or both; "" is none. Raise ConfigError."""
     from rewardlab.config.data import Budget
 
-    if usd is not None and usd <= 0:
-        raise ConfigError(f"--budget-usd {usd:g}: expected US dollars above 0; leave it out for no limit")
-    return Budget(usd=usd, tokens=tokens)
+    amounts: dict[str, float] = {}
+    for part in text.split(",") if text else ():
+        form = re.fullmatch(r"\s*(\d+\.?\d*)\s*(usd|tokens)\s*", part)
+        if form is None or float(form[1]) <= 0 or form[2] in amounts:
+            raise ConfigError(f"--budget {text}: expected an amount above 0, such as 5usd, 200000tokens or 5usd,200000tokens")
+        amounts[form[2]] = float(form[1])
+    return Budget(usd=amounts.get("usd"), tokens=int(amounts["tokens"]) if "tokens" in amounts else None)
 
 
 def columns_of(text: str | None) -> tuple[str, ...]:

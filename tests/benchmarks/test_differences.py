@@ -12,15 +12,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.comparison import (
-    figure_differences,
-    figures_against,
-    leaderboard_csv,
-    leaderboard_html,
-    leaderboard_markdown,
-    leaderboard_text,
-    read_run,
-)
+from rewardlab.benchmarks.comparison import figure_differences, figures_against, read_run
+from rewardlab.benchmarks.leaderboard import leaderboard_csv, leaderboard_html, leaderboard_markdown, leaderboard_text
 from rewardlab.benchmarks.report_model import RowScore
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings

@@ -13,8 +13,9 @@ import pytest
 
 from rewardlab.benchmarks import runner
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.comparison import leaderboard_markdown, read_run
+from rewardlab.benchmarks.comparison import read_run
 from rewardlab.benchmarks.findings import Estimate, Evidence, chance_of, find_faults, gather_evidence, key_phrase
+from rewardlab.benchmarks.leaderboard import leaderboard_markdown
 from rewardlab.benchmarks.report import confidence_rows, explain_words, report_html, report_markdown, summary_line
 from rewardlab.benchmarks.report_model import Confidence, CountedEstimate, CurvePoint, Report, headline_sentence
 from rewardlab.benchmarks.runner import run_bench

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from rewardlab.benchmarks.comparison import Run, read_run, short_names
-from rewardlab.benchmarks.run_exports import (
+from rewardlab.benchmarks.leaderboard import (
     csv_text,
     latex_escape,
     latex_text,

@@ -200,13 +200,15 @@ CLEAN, UNLABELLED = "pairs as they are", "pairs without a better answer"  # pass
 MOST_BYTES = 4 << 30  # of edited pictures, which are all in memory
 
 
-def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int, spent: Cost = NO_COST) -> tuple[Report, list[Row]]:
+def run_robustness(
+    settings: BenchSettings, out: Path, *, num_pairs: int, attacks: Sequence[str] = (), spent: Cost = NO_COST
+) -> tuple[Report, list[Row]]:
     """Judge ``num_pairs`` pairs of a benchmark, drawn by the seed, and what each family makes of them, in both orders.
 
     The report's accuracy is of the attacked pairs that have a better answer, its groups are the families;
-    ``report.robustness`` has the rest. ``settings.attacks`` names the families; there are no controls. Raise ConfigError for an
-    unknown family, for a replay, which has no votes on attacked pairs, and for more pictures than memory is meant for;
-    otherwise what :func:`rewardlab.benchmarks.runner.run_bench` raises.
+    ``report.robustness`` has the rest. ``attacks`` names families or kinds (none: all); there are no controls. Raise
+    ConfigError for an unknown family, for a replay, which has no votes on attacked pairs, and for more pictures than memory is
+    meant for; otherwise what :func:`rewardlab.benchmarks.runner.run_bench` raises.
     """
     query = settings.judge
     if (query.votes or 1) > 1 or query.orders not in ("auto", "both") or query.stop_error is not None:
@@ -216,7 +218,7 @@ def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int, spent:
     benchmark = check_names(settings.benchmark, (), query)
     settings = replace(settings, judge=judge_config(settings.judge, votes=1, orders="both"))
     settings = replace(settings, controls=(), limit=None)
-    chosen = families_of(settings.attacks)
+    chosen = families_of(attacks)
     judge = open_any_judge(settings)
     if judge.is_recording:
         raise ConfigError(f"{settings.judge.judge!r} has no votes on attacked pairs; name the judge itself")
@@ -232,20 +234,20 @@ def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int, spent:
     pairs, clusters = [row.pair for row in rows], [row.cluster for row in rows]
     attacked = _within_memory(attacked_pairs(pairs, chosen, seed=settings.seed, with_pictures=judge.sees))
     if not attacked:
-        raise DataError(f"{settings.data}: no attack applies to these pairs; name other --attacks")
+        raise DataError(f"{settings.data}: no attack applies to these pairs; select other attacks")
     notes += _notes_on_few([family for family in chosen if judge.sees or not needs_pictures(family)], attacked, len(pairs))
     labelled = [case for case in attacked if case.pair.preferred is not None]
     unlabelled = [case for case in attacked if case.pair.preferred is None]
     if not labelled:
-        raise ConfigError("none of these attack families has a known better answer; add others to --attacks")
-    preferred, attacks = [pair.preferred or 0 for pair in pairs], _digest(attacked)
+        raise ConfigError("none of these attack families has a known better answer; select others too")
+    preferred, digest = [pair.preferred or 0 for pair in pairs], _digest(attacked)
     name = PREFIX + benchmark.name
 
     def finish(judgments: Sequence[Judgment], extras: Mapping[str, Sequence[Judgment]], report: Report) -> Report:
         clean = extras[CLEAN]
         cases = cases_of(labelled, judgments, clean, preferred, clusters, reduce)
         cases += cases_of(unlabelled, extras[UNLABELLED], clean, preferred, clusters, reduce)
-        return replace(report, robustness=robustness_of(cases, clean, preferred, clusters, reduce, attacks))
+        return replace(report, robustness=robustness_of(cases, clean, preferred, clusters, reduce, digest))
 
     return judge_rows(
         settings,
@@ -261,10 +263,10 @@ def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int, spent:
                 "benchmark": name,
                 "families": [family.name for family in chosen],
                 "pairs": len(rows),
-                ATTACKS: attacks,
+                ATTACKS: digest,
             },
-            figures=measured_figures(attacked),
             finish=finish,
+            measured=measured_figures(attacked),
         ),
     )
 
@@ -289,7 +291,7 @@ def _within_memory(attacked: Iterable[AttackedPair]) -> list[AttackedPair]:
         if num_bytes > MOST_BYTES:
             raise ConfigError(
                 f"the edited images of these pairs take more than {MOST_BYTES >> 30} GiB; use a lower --limit, or "
-                "--attacks without edit, caption and unseen"
+                "no edit, caption and unseen"
             )
         all_pairs.append(case)
     return all_pairs
