@@ -90,7 +90,7 @@ class RankOptions:
     budget: Annotated[Optional[int], typer.Option("--budget", min=1, help="Maximum matches per prompt (adaptive: 2 N).")] = None
     votes: Votes = None
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None
-    allow_columns: AllowColumns = None
+    allow: AllowColumns = None
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None
     max_failed: MaxFailed = MAX_FAILED
     seed: RandomSeed = 0
@@ -111,7 +111,7 @@ def rank_command(options: RankOptions) -> None:
     from rewardlab.judging.engines import open_model_judge
 
     config = refuse_run_keys(judge_of(options.judge, options.overrides, options.votes))
-    names = columns_of(options.allow_columns)
+    names = columns_of(options.allow)
     prompts = read_candidates(options.data, images=options.images, allow_columns=names)[: options.limit]
     report = run_ranking(
         open_model_judge(config),
