@@ -70,7 +70,7 @@ def load_rows_as_stored(benchmark: Benchmark, settings: BenchSettings, *, with_i
 def _load(load: Callable[..., list[Row]], benchmark: Benchmark, settings: BenchSettings, *, with_images: bool) -> list[Row]:
     check_images_folder(settings.images)
     if settings.benchmark != OWN_PAIRS and (settings.cluster or settings.allow_columns or settings.allow_without_images):
-        raise ConfigError("--cluster, --allow-columns and --allow-without-images are only for `pairs`, a set of your own")
+        raise ConfigError("--cluster and --allow are only for `pairs`, a set of your own")
     if benchmark.sizes and settings.benchmark in PACKAGED:
         refuse_other_benchmark(benchmark, settings.data)
     if settings.benchmark == OWN_PAIRS:

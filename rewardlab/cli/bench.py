@@ -18,6 +18,7 @@ from rewardlab.benchmarks.registry import PACKAGED
 from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import (
+    Allow,
     AllowColumns,
     AsJson,
     Budgets,
@@ -27,6 +28,7 @@ from rewardlab.cli.options import (
     Out,
     Price,
     Votes,
+    allowances,
     bench_app,
     columns_of,
     judge_of,
@@ -130,15 +132,7 @@ class RunOptions:
             rich_help_panel=ROWS,
         ),
     ] = None
-    allow_columns: AllowColumns = None
-    allow_without_images: Annotated[
-        bool,
-        typer.Option(
-            "--allow-without-images",
-            help="Also judge pairs of your own whose question mentions a missing image.",
-            rich_help_panel=ROWS,
-        ),
-    ] = False
+    allow: Allow = None
     price: Price = ""
     budget: Budgets = ""
 
@@ -180,8 +174,7 @@ def bench_run(options: RunOptions) -> None:
         budget=parse_budget(options.budget),
         command=command_line(),
         cluster=options.cluster,
-        allow_columns=columns_of(options.allow_columns),
-        allow_without_images=options.allow_without_images,
+        **allowances(options.allow),
         requirements=tuple(map(parse_requirement, options.require)),
     )
     report, rows = run_benchmark(settings, options.out)
@@ -344,7 +337,7 @@ def bench_import(
     benchmark: Annotated[
         Optional[str], typer.Option("--benchmark", help="The benchmark of --data (default: the form's; outcomes: pairs).")
     ] = None,
-    allow_columns: AllowColumns = None,
+    allow: AllowColumns = None,
 ) -> None:
     """Convert another tool's recorded answers into a replay file: official inference files, lmms-eval, VLMEvalKit, IXC, 0/1
     outcomes.
@@ -359,7 +352,7 @@ def bench_import(
     from rewardlab.data.files import write_atomic
 
     name = benchmark or FORMS.get(form, "pairs")
-    settings = bench_settings(name, data, f"replay:{out}", allow_columns=columns_of(allow_columns))
+    settings = bench_settings(name, data, f"replay:{out}", allow_columns=columns_of(allow))
     rows = load_rows_as_stored(find_benchmark(name), settings, with_images=False)
     result = import_recording(form, recording, rows)
     write_atomic(out, "".join(json.dumps(line) + "\n" for line in result.rows))
@@ -369,7 +362,7 @@ def bench_import(
     )
     template = f" template={result.template}" if result.template else ""
     command = ["rewardlab", "bench", "run", name, "--data", str(data), "--judge", f"replay:{out}"]
-    command += ["--allow-columns", allow_columns] if allow_columns else []
+    command += ["--allow", allow] if allow else []
     typer.echo(f"written: {out}; score it: {shlex.join(command)}{template} --out RUN")
 
 
@@ -456,7 +449,7 @@ def bench_export(
         Optional[str], typer.Option("--benchmark", help="The Python file of the benchmark, if it was run from one.")
     ] = None,
     with_images: Annotated[bool, typer.Option("--with-images/--without-images", help="Put the images into the log.")] = True,
-    allow_columns: AllowColumns = None,
+    allow: AllowColumns = None,
 ) -> None:
     """Write a run as a log of Inspect (inspect_ai): a sample per pair with its images, votes of both orders and scores.
 
@@ -477,7 +470,7 @@ def bench_export(
     if data_hash(place) != finished.report.data_sha256:
         raise DataError(f"{place}: is not the data file of {run}, or has changed since; give the original with --data")
     name = benchmark or finished.report.benchmark
-    settings = bench_settings(name, place, finished.report.judge, images=images, allow_columns=columns_of(allow_columns))
+    settings = bench_settings(name, place, finished.report.judge, images=images, allow_columns=columns_of(allow))
     rows = load_rows_as_stored(find_benchmark(name), settings, with_images=with_images)
     write_inspect_log(finished, rows, out, with_images=with_images)
     typer.echo(f"written: {out} ({len(finished.rows):,} pairs); inspect view --log-dir {out.parent}")

@@ -87,7 +87,7 @@ class RankOptions:
         ),
     ] = "adaptive"
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None
-    allow_columns: AllowColumns = None
+    allow: AllowColumns = None
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None
     max_failed: MaxFailed = MAX_FAILED
     seed: RandomSeed = 0
@@ -111,7 +111,7 @@ def rank_command(options: RankOptions) -> None:
     plan, _, budget = options.plan.partition("=")
     if budget and not (budget.isdecimal() and int(budget)):
         raise ConfigError(f"--plan {options.plan}: expected PLAN=NUMBER of matches, such as adaptive=12")
-    names = columns_of(options.allow_columns)
+    names = columns_of(options.allow)
     prompts = read_candidates(options.data, images=options.images, allow_columns=names)[: options.limit]
     report = run_ranking(
         open_model_judge(config),

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypedDict
 
 import typer
 
@@ -128,14 +128,16 @@ Images = Annotated[
 ]
 AllowColumns = Annotated[
     Optional[str],
-    typer.Option(
-        "--allow-columns",
-        help="Columns of --data to ignore, comma-separated; all: every column without media.",
-    ),
+    typer.Option("--allow", help="Columns of the data to ignore, comma-separated; all: every column without media."),
 ]
-AllowWithoutImages = Annotated[
-    bool,
-    typer.Option("--allow-without-images", help="Accept a set whose questions mention images although no pair has one."),
+NO_IMAGES = "no-images"
+Allow = Annotated[
+    Optional[str],
+    typer.Option(
+        "--allow",
+        help="Comma-separated: columns of --data to ignore (all: every column without media), and no-images, if questions "
+        "mention images that the pairs do not have.",
+    ),
 ]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
 RandomSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
@@ -186,6 +188,13 @@ Budgets = Annotated[
         rich_help_panel=COSTS,
     ),
 ]
+
+
+class Allowances(TypedDict):
+    """What ``--allow`` permits, as the readers of pairs take it."""
+
+    allow_columns: tuple[str, ...]
+    allow_without_images: bool
 
 
 def judge_of(judge: str, keys: Sequence[str] | None, votes: int | None = None) -> JudgeConfig:
@@ -247,5 +256,14 @@ def parse_budget(text: str) -> Budget:
 
 
 def columns_of(text: str | None) -> tuple[str, ...]:
-    """Return the names that ``--allow-columns`` lists."""
-    return tuple(text.split(",")) if text else ()
+    """Return the columns that ``--allow`` lists. Raise ConfigError for no-images, for commands that need no images."""
+    allowed = allowances(text)
+    if allowed["allow_without_images"]:
+        raise ConfigError(f"--allow {text}: no-images has no effect on this command; leave it out")
+    return allowed["allow_columns"]
+
+
+def allowances(text: str | None) -> Allowances:
+    """Return the columns that ``--allow`` lists, and whether no-images is among them."""
+    names = text.split(",") if text else []
+    return {"allow_columns": tuple(name for name in names if name != NO_IMAGES), "allow_without_images": NO_IMAGES in names}
