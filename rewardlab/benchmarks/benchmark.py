@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.registry import split_variant
+from rewardlab.benchmarks.registry import VARIANTS, split_variant
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
-from rewardlab.benchmarks.rewardbench2.listwise import run_listwise
-from rewardlab.benchmarks.robustness.run import run_robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings, bench_settings, variant_judge
 from rewardlab.config.judge import JudgeConfig
 
-NUM_ATTACKED = 100  # pairs of a run under attack, unless the limit says otherwise
-
 
 def run_benchmark(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> tuple[Report, list[Row]]:
-    """Run a benchmark or a variant of one, NAME:VARIANT; return and raise what :func:`rewardlab.benchmarks.runner.run_bench`
-    does."""
-    name, variant, attacks = split_variant(settings.benchmark)
-    if variant:
-        settings = replace(settings, benchmark=name, judge=variant_judge(settings.judge, variant))
-    if variant == "attacked":
-        return run_robustness(settings, out, attacks=attacks, num_pairs=settings.limit or NUM_ATTACKED, spent=spent)
-    if variant:
-        return run_listwise(settings, out, protocol=variant, spent=spent)
-    return run_bench(settings, out, spent=spent)
+    """Run a benchmark or a variant of one; return and raise what :func:`rewardlab.benchmarks.runner.run_bench` does."""
+    name, variant, selected = split_variant(settings.benchmark)
+    if not variant:
+        return run_bench(settings, out, spent=spent)
+    module, _, function = VARIANTS[variant].run.partition(":")
+    settings = replace(settings, benchmark=name, judge=variant_judge(settings.judge, variant))
+    result: tuple[Report, list[Row]] = getattr(import_module(module), function)(settings, out, selected, spent)
+    return result
 
 
 def benchmark(name: str, *, judge: str | JudgeConfig, out: str | Path, data: str | Path | None = None, **values: Any) -> Report:

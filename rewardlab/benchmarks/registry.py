@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -24,13 +26,22 @@ PACKAGED = (
 )
 
 
-# Runs that are derived of a benchmark, as NAME:VARIANT, and the defaults of the judge's keys in them.
-VARIANTS: dict[str, dict[str, object]] = {
-    "attacked": {"temperature": 0.0},  # of any benchmark: its pairs under attack
-    "choice": {"temperature": 0.0, "max_tokens": 2048},  # of rewardbench2: one of four answers at once
-    "ratings": {"temperature": 0.0, "max_tokens": 2048},  # of rewardbench2: every answer rated alone
+@dataclass(frozen=True)
+class Variant:
+    """A run that is derived of a benchmark, NAME:VARIANT: ``run`` names its function, ``judge_keys`` are defaults of the
+    judge's keys in it, and ``of`` is the only benchmark that has it ("": all have)."""
+
+    run: str
+    judge_keys: Mapping[str, object]
+    of: str = ""
+
+
+_AT_LENGTH = {"temperature": 0.0, "max_tokens": 2048}
+VARIANTS = {
+    "attacked": Variant("rewardlab.benchmarks.robustness.run:run_attacked", {"temperature": 0.0}),  # its pairs under attack
+    "choice": Variant("rewardlab.benchmarks.rewardbench2.listwise:run_choice", _AT_LENGTH, "rewardbench2"),  # of four answers
+    "ratings": Variant("rewardlab.benchmarks.rewardbench2.listwise:run_ratings", _AT_LENGTH, "rewardbench2"),  # of each answer
 }
-LISTWISE = ("choice", "ratings")
 
 
 def split_variant(name: str) -> tuple[str, str, tuple[str, ...]]:
@@ -42,10 +53,8 @@ def split_variant(name: str) -> tuple[str, str, tuple[str, ...]]:
     variant, _, selected = rest.partition("=")
     if variant not in VARIANTS:
         raise ConfigError(f"unknown variant {variant!r} of {base}; expected NAME:attacked, rewardbench2:choice or :ratings")
-    if variant in LISTWISE and base != "rewardbench2":
-        raise ConfigError(f"{name}: {variant} is a protocol of rewardbench2, and {base} has pairs alone")
-    if selected and variant in LISTWISE:
-        raise ConfigError(f"{name}: {variant} has nothing to select; leave ={selected} out")
+    if VARIANTS[variant].of not in ("", base):
+        raise ConfigError(f"{name}: {variant} is a protocol of {VARIANTS[variant].of}, and {base} has pairs alone")
     return base, variant, tuple(filter(None, selected.split(",")))
 
 

@@ -61,8 +61,9 @@ def bench_settings(benchmark: str, data: str | Path | None, judge: str | JudgeCo
 
 def variant_judge(judge: JudgeConfig, variant: str) -> JudgeConfig:
     """Return the judge with the defaults of a benchmark's variant for keys that it has and that are not set."""
-    unset = VARIANTS[variant].keys() & effective_keys(judge.judge) - judge.model_fields_set
-    return judge_config(judge, {name: VARIANTS[variant][name] for name in unset})
+    defaults = VARIANTS[variant].judge_keys
+    unset = defaults.keys() & effective_keys(judge.judge) - judge.model_fields_set
+    return judge_config(judge, {name: defaults[name] for name in unset})
 
 
 def check_names(name: str, controls: Sequence[str], judge: JudgeConfig) -> Benchmark:

@@ -164,7 +164,19 @@ def _outcome(is_right: bool) -> Choice:
     return Choice.FIRST if is_right else Choice.SECOND
 
 
-def run_listwise(settings: BenchSettings, out: Path, *, protocol: str, spent: Cost = NO_COST) -> tuple[Report, list[Row]]:
+def run_choice(settings: BenchSettings, out: Path, selected: Sequence[str], spent: Cost) -> tuple[Report, list[Row]]:
+    """Run RewardBench 2 by the best of four answers."""
+    return run_listwise(settings, out, protocol="choice", selected=selected, spent=spent)
+
+
+def run_ratings(settings: BenchSettings, out: Path, selected: Sequence[str], spent: Cost) -> tuple[Report, list[Row]]:
+    """Run RewardBench 2 by a rating of each answer."""
+    return run_listwise(settings, out, protocol="ratings", selected=selected, spent=spent)
+
+
+def run_listwise(
+    settings: BenchSettings, out: Path, *, protocol: str, selected: Sequence[str] = (), spent: Cost = NO_COST
+) -> tuple[Report, list[Row]]:
     """Judge the prompts of RewardBench 2 by a protocol, one answer to each request; a killed run continues.
 
     ``choice``: a row is a placing of the right answer, its cluster the prompt, so that ``all_right`` are the prompts that are
@@ -175,7 +187,7 @@ def run_listwise(settings: BenchSettings, out: Path, *, protocol: str, spent: Co
     judge_keys = settings.judge
     if (judge_keys.votes or 1) > 1 or judge_keys.orders not in ("auto", "both") or judge_keys.stop_error is not None:
         raise ConfigError("votes, orders, stop_error: every request has one answer; leave these out")
-    given: dict[str, object] = {"--images": settings.images, "--cluster": settings.cluster}
+    given: dict[str, object] = {"--images": settings.images, "--cluster": settings.cluster, "a selection": selected}
     given |= {"--allow": settings.allow_columns or settings.allow_without_images}
     if unused := [name for name, value in given.items() if value]:
         raise ConfigError(f"{', '.join(unused)}: has no effect on {settings.benchmark}:{protocol}; leave out")

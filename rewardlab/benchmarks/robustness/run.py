@@ -200,6 +200,14 @@ CLEAN, UNLABELLED = "pairs as they are", "pairs without a better answer"  # pass
 MOST_BYTES = 4 << 30  # of edited pictures, which are all in memory
 
 
+NUM_ATTACKED = 100  # pairs of a run under attack, unless the limit says otherwise
+
+
+def run_attacked(settings: BenchSettings, out: Path, selected: Sequence[str], spent: Cost) -> tuple[Report, list[Row]]:
+    """Run a benchmark's pairs under the ``selected`` attacks, none for all."""
+    return run_robustness(settings, out, num_pairs=settings.limit or NUM_ATTACKED, attacks=selected, spent=spent)
+
+
 def run_robustness(
     settings: BenchSettings, out: Path, *, num_pairs: int, attacks: Sequence[str] = (), spent: Cost = NO_COST
 ) -> tuple[Report, list[Row]]:
