@@ -242,16 +242,6 @@ def test_rank_and_listwise_have_the_same_bound(command: tuple[str, ...], prompts
     assert json.loads((tmp_path / "out" / "report.json").read_text())["failure"] == ""
 
 
-def test_a_ranking_without_any_verdict_that_failed_has_failed(prompts_file: Path, tmp_path: Path) -> None:
-    """Where answers cannot be read either: the status is 3, for the same command may get others."""
-    server = ChatServer(refuse=lambda body, number: (400, "no") if number % 10 == 5 else None, text="I cannot say.")
-    with chat_server(server) as url:
-        how = ["rank", prompts_file, "--plan", "knockout", "--judge", f"openai:m@{url}", "concurrency=1"]
-        ended = run_main(main, *how, "--out", tmp_path / "out")
-    assert ended.returncode == 3
-    assert "the run failed: " in ended.stderr
-
-
 @pytest.mark.parametrize("protocol", ["choice", "ratings"])
 def test_listwise_without_any_verdict_is_no_figure(protocol: str, prompts_file: Path, tmp_path: Path) -> None:
     """The status is 1; 3 if too many failed, too."""

@@ -252,23 +252,6 @@ def test_a_coin_with_an_even_number_of_votes(reports: dict[str, tuple[Report, Pa
     assert any("a coin has 50" in text for text in find_faults(by_probability, SOUND))
 
 
-def test_a_failure_stands_in_place_of_the_number(reports: dict[str, tuple[Report, Path, Any]]) -> None:
-    """In Markdown, on the page, in the table of a suite and in the interpreter."""
-    report, folder, rows = reports["seeing"]
-    assert headline_sentence(report).startswith(f"{100 * report.scores.accuracy.micro:.1f} % [")
-    failed = replace(report, failure="31 of 240 votes failed")
-    assert report_markdown(failed).splitlines()[2].startswith("**FAILED: 31 of 240 votes failed. The figures below")
-    page = report_html(failed, rows, folder)
-    assert "FAILED: 31 of 240 votes failed." in page
-    assert 'class="headline"' not in page
-    assert 'class="headline"' in report_html(report, rows, folder)
-    assert repr(failed).endswith(": failed: 31 of 240 votes failed)")
-    suite = suite_markdown("suite", {"pairs": failed})
-    assert "| **failed** |" in suite
-    assert "FAILED: 31 of 240 votes failed" in suite
-    assert Report.from_json(failed.to_json()) == failed
-
-
 def test_tables_and_words_of_the_page(reports: dict[str, tuple[Report, Path, Any]]) -> None:
     """What the figures show stands in tables, too: accuracies by slice and by votes; every word has its sentence."""
     report, folder, rows = reports["seeing"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from rewardlab.benchmarks.comparison import Run, read_run, short_names
+from rewardlab.benchmarks.comparison import Run, read_run
 from rewardlab.benchmarks.leaderboard import (
     csv_text,
     latex_escape,
@@ -117,11 +117,3 @@ def test_latex_and_markdown(runs: list[Path], tmp_path: Path) -> None:
     done = run_main(main, "bench", "table", *runs, "--out", tmp_path / "runs.xlsx")
     assert done.returncode == 2
     assert "expected a file that ends in .csv, .tex, .md" in done.stderr
-
-
-def test_short_names() -> None:
-    """As short as tells them apart."""
-    assert short_names(["a/x", "b/y"]) == ["x", "y"]
-    assert short_names(["a/b/x", "a/c/x"]) == ["b/x", "c/x"]
-    assert short_names(["a/x", "a/x"]) == ["a/x", "a/x"]
-    assert short_names([]) == []

@@ -79,13 +79,6 @@ def test_nothing() -> None:
     assert printed([None, None]) == printed([])
 
 
-def test_rows_that_are_null_are_passed_over() -> None:
-    """Wherever they stand."""
-    rows = [drawn(name, 1) for name in IDS]
-    for place in range(len(rows)):
-        assert scored([*rows[:place], None, *rows[place:]]) == scored(rows)
-
-
 def test_what_an_item_is() -> None:
     """Id, query and sorted responses, one behind the other: rows that share them are one item, in whatever parts."""
     one = drawn("ab", 1, query="c", response=["x", "y\tz"])
