@@ -8,7 +8,7 @@ import math
 import os
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,10 +35,11 @@ from rewardlab.benchmarks.figures import leaderboard_figure, report_figures
 from rewardlab.benchmarks.findings import key_phrase
 from rewardlab.benchmarks.report import macro_text
 from rewardlab.benchmarks.report_model import Report, RowScore, has_majorities, headline, judge_name
+from rewardlab.benchmarks.requirements import report_numbers
 from rewardlab.data.attacks.families import Kind
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.metrics.intervals import DifferenceEstimate, Interval
+from rewardlab.metrics.intervals import DifferenceEstimate
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.plots import SUFFIXES, save_figure
 from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
@@ -407,8 +408,7 @@ def _figure_cells(figures: FigureDifferences | None) -> list[object]:
 
 
 TABLES = (".csv", ".tex", ".md")
-TABLE_COLUMNS = ("run", "benchmark", "judge", "failure", "figure", "of", "value", "low", "high", "n")
-Line = tuple[str, str, float, Interval | None, int | None]
+TABLE_COLUMNS = ("run", "benchmark", "judge", "failure", "path", "value")
 _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
 _LATEX |= {letter: f"\\{letter}" for letter in "&%$#_{}"}
 
@@ -449,51 +449,16 @@ def write_table(runs: Sequence[Run], out: Path) -> None:
     write_atomic(out, texts[out.suffix](runs))
 
 
-def numbers(report: Report) -> Iterator[Line]:
-    """Yield (figure, what it is of, value, interval, pairs) of every number of a report; shares as in its JSON, 0..1."""
-    scores, n = report.scores, report.scores.num_pairs
-    yield "accuracy", "", scores.accuracy.micro, scores.interval, n
-    yield "accuracy, macro", "", scores.accuracy.macro, None, n
-    yield "accuracy, majority of the valid votes", "", scores.valid_majority.accuracy, scores.valid_majority.interval, n
-    yield "accuracy, one vote", "", scores.one_vote.accuracy, scores.one_vote.interval, n
-    if scores.decision:
-        yield "accuracy over both orders", "", scores.decision.accuracy, scores.decision.interval, n
-    if scores.all_right:
-        yield "prompts all right", "", scores.all_right.accuracy, scores.all_right.interval, scores.all_right.n
-    for name, group in scores.groups.items():
-        yield "accuracy", name, group.accuracy, group.interval, group.n
-    for way, cells in scores.slices.items():
-        for name, cell in cells.items():
-            yield "accuracy", f"{way}={name}", cell.accuracy, cell.interval, cell.n
-    for point in scores.k_curve:
-        yield f"accuracy at K={point.k}", "", point.accuracy, point.interval, n
-    for name, control in report.controls.items():
-        yield "accuracy", f"control: {name}", control.accuracy.micro, control.interval, n
-    for name, baseline in report.baselines.items():
-        yield "accuracy", f"baseline: {name}", baseline.micro, baseline.interval, n
-    habits = {
-        "invalid rate": scores.invalid_rate,
-        "undecided trials": scores.undecided_rate,
-        "trials that the valid votes decide": scores.valid_majority.decided,
-        "swap consistency": scores.swap_consistency,
-        "position bias": scores.position_bias,
-        "length bias": scores.length_bias,
-    }
-    for name, value in habits.items():
-        if value is not None:
-            yield name, "", value, None, n
-
-
 def csv_text(runs: Sequence[Run]) -> str:
-    """Return every number of the runs, one a line; shares in 0..1, to the last digit."""
+    """Return every number of the runs' reports, one a line, with its path in ``report.json``; fractions in 0..1, to the last
+    digit."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(TABLE_COLUMNS)
     for run, name in zip(runs, _names(runs), strict=True):
         report = run.report
-        for figure, of, value, interval, n in numbers(report):
-            low, high = interval or ("", "")
-            writer.writerow([name, report.benchmark, report.judge, report.failure, figure, of, value, low, high, n])
+        for path, value in report_numbers(report.to_json()):
+            writer.writerow([name, report.benchmark, report.judge, report.failure, path, value])
     return text.getvalue()
 
 

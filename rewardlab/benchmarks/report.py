@@ -185,7 +185,7 @@ def judge_rows(report: Report) -> list[tuple[str, str, str]]:
 
 
 def macro_text(scores: Scores) -> str:
-    """Return the macro average with its interval, which reports of earlier versions lack."""
+    """Return the macro average with its interval."""
     macro, interval = scores.accuracy.macro, scores.macro_interval
     return with_interval(macro, interval) if interval else percent(macro)
 

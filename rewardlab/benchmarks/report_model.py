@@ -30,8 +30,7 @@ class CountedEstimate:
 
 @dataclass(frozen=True)
 class GroupScores:
-    """What is reported of one group of a benchmark. ``position_interval`` is None where there is no bias, and in reports of
-    older versions."""
+    """What is reported of one group of a benchmark. ``position_interval`` is None if there is no bias."""
 
     n: int
     accuracy: float
@@ -152,8 +151,8 @@ class BaselineScores:
 
 @dataclass(frozen=True)
 class Scores:
-    """Everything that is computed of one judge's votes. Intervals are over ``num_clusters`` prompts; one is None where its
-    figure is, and in reports of older versions. ``tokens_per_vote`` is None where no vote says how long it is: of recordings of
+    """Everything that is computed of one judge's votes. Intervals are over ``num_clusters`` prompts; one is None if its
+    metric is. ``tokens_per_vote`` is None where no vote says how long it is: of recordings of
     texts, and of judges that write none.
 
     ``accuracy`` is of trials decided by more than half of the votes asked; ``undecided_rate`` of the trials (0..1) have no such

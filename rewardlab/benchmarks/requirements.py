@@ -149,7 +149,7 @@ def check_report(report: Report, requirement: Requirement) -> RequirementResult:
             requirement.text, False, f"{requirement.path} has no value in this run ({why}), for {required}"
         )
     if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
-        near = get_close_matches(requirement.path, list(_paths(values)), n=3)
+        near = get_close_matches(requirement.path, [path for path, _ in report_numbers(values)], n=3)
         others = f"; near it: {', '.join(near)}" if near else ""
         return RequirementResult(
             requirement.text, False, f"{requirement.path} has no value in this run, for {required}{others}"
@@ -179,13 +179,19 @@ def _value(node: Any, parts: Sequence[str]) -> Any:
     return None
 
 
-def _paths(node: Any, before: str = "") -> Iterator[str]:
-    """Yield the path of every number of a JSON value, numbers in lists aside."""
-    for name, value in node.items():
-        if isinstance(value, Mapping):
-            yield from _paths(value, f"{before}{name}.")
-        elif isinstance(value, int | float):
-            yield f"{before}{name}"
+def report_numbers(values: Any, before: str = "") -> Iterator[tuple[str, float]]:
+    """Yield (path, number) of every number in the values of a ``report.json``, those of intervals as ``.low`` and ``.high``."""
+    if isinstance(values, Mapping):
+        inner = list(values.items())
+    elif isinstance(values, list):
+        is_interval = len(values) == len(ENDS) and all(isinstance(value, float) for value in values)
+        inner = list(zip(ENDS if is_interval else map(str, range(len(values))), values, strict=True))
+    else:
+        if isinstance(values, int | float) and not isinstance(values, bool):
+            yield before, values
+        return
+    for name, value in inner:
+        yield from report_numbers(value, f"{before}.{name}" if before else name)
 
 
 def _without_verdicts(robustness: Robustness, parts: Sequence[str]) -> str:

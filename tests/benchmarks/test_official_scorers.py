@@ -318,7 +318,6 @@ def test_rewardbench2() -> None:
     texts = [{"id": str(n), "subset": "Math", "right": "B", "text": f"[[{'B' if n < 2 else 'C'}]]"} for n in range(10)]
     assert rewardbench2.text_lines(texts) == ["Math: 2/10 (0.2)"]  # a column of whole numbers
     assert rewardbench2.text_lines([*texts[:9], {**texts[9], "text": "none"}]) == ["Math: 2.25/10 (0.225)"]
-    assert rewardbench2.scalar_credit([2.0, 2.0, 1.0, 0.0]) == 0.5
     ties = rewardbench2.ties(ties_rows())
     assert rewardbench2.subset_lines({"Math": [1, 0, 0.25]}, ties) == [
         "Math: 1.25/3 (0.4166666666666667)",

@@ -87,19 +87,14 @@ def test_csv(runs: list[Path], tmp_path: Path) -> None:
         lines = list(csv.DictReader(file))
     for folder in runs:
         report = read_run(folder).report
-        mine = {(line["figure"], line["of"]): line for line in lines if line["run"] == folder.name}
-        overall = mine["accuracy", ""]
-        assert (float(overall["value"]), float(overall["low"]), float(overall["high"]), int(overall["n"])) == (
-            report.scores.accuracy.micro,
-            *report.scores.interval,
-            40,
-        )
+        mine = {line["path"]: line for line in lines if line["run"] == folder.name}
+        assert float(mine["accuracy.micro"]["value"]) == report.scores.accuracy.micro
+        assert tuple(float(mine[f"interval.{end}"]["value"]) for end in ("low", "high")) == report.scores.interval
         for name, group in report.scores.groups.items():
-            assert float(mine["accuracy", name]["value"]) == group.accuracy
-        assert float(mine["accuracy", "baseline: longest"]["value"]) == report.baselines["longest"].micro
-        assert float(mine["accuracy at K=3", ""]["value"]) == report.scores.accuracy.micro
-        assert float(mine["position bias", ""]["value"]) == report.scores.position_bias
-        assert overall["judge"] == report.judge
+            assert float(mine[f"groups.{name}.accuracy"]["value"]) == group.accuracy
+        assert float(mine["baselines.longest.micro"]["value"]) == report.baselines["longest"].micro
+        assert float(mine["position_bias"]["value"]) == report.scores.position_bias
+        assert mine["accuracy.micro"]["judge"] == report.judge
 
 
 def test_latex_and_markdown(runs: list[Path], tmp_path: Path) -> None:
