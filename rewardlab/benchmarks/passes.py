@@ -68,7 +68,7 @@ class Control:
 
     name: str
     means: str
-    shown: Callable[[Sequence[PreferencePair]], Sequence[PreferencePair]]
+    change: Callable[[Sequence[PreferencePair]], Sequence[PreferencePair]]
     lacks: Callable[[Sequence[PreferencePair]], str] = lambda pairs: ""
 
 

@@ -377,7 +377,7 @@ Rows = Sequence[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class Part:
+class ReportPart:
     """What a kind of run adds to a report: a sentence, and tables, each with its columns; a page folds all but the first."""
 
     title: str
@@ -385,18 +385,18 @@ class Part:
     tables: Sequence[tuple[Sequence[str], Rows]] = ()
 
 
-def report_parts(report: Report) -> list[Part]:
+def report_parts(report: Report) -> list[ReportPart]:
     """Return the parts that the report has beside its scores: of attacks, of lists, of a panel, of verified judgments."""
     parts = []
     if (attacks := report.robustness) is not None:
         tables = [(FIGURES, figure_rows(attacks)), (FAMILIES, family_rows(attacks))]
-        parts.append(Part("Under attack", robustness_sentence(attacks), tables))
+        parts.append(ReportPart("Under attack", robustness_sentence(attacks), tables))
     if (listwise := report.listwise) is not None:
-        parts.append(Part("Lists of answers", listwise_sentence(listwise)))
+        parts.append(ReportPart("Lists of answers", listwise_sentence(listwise)))
     if (panel := report.panel) is not None:
-        parts.append(Part("Panel", panel_sentence(panel), [(PANEL, panel_rows(panel, report.scores))]))
+        parts.append(ReportPart("Panel", panel_sentence(panel), [(PANEL, panel_rows(panel, report.scores))]))
     if (revision := report.revision) is not None:
-        parts.append(Part("Self-verification", revision_sentence(revision), [(REVISION, revision_rows(revision))]))
+        parts.append(ReportPart("Self-verification", revision_sentence(revision), [(REVISION, revision_rows(revision))]))
     return parts
 
 

@@ -81,7 +81,7 @@ def _members(kind: Any) -> dict[str, Any]:
 
 def _number_kind(kind: Any, parts: Sequence[str], text: str) -> type:
     """Return int or float, the kind of the number that a path leads to. Raise ConfigError if a report has none there."""
-    kind = next((one for one in get_args(kind) if one is not NoneType), kind) if NoneType in get_args(kind) else kind
+    kind = next((inner for inner in get_args(kind) if inner is not NoneType), kind) if NoneType in get_args(kind) else kind
     if kind in (int, float) and not parts:
         return int if kind is int else float
     if get_origin(kind) is tuple and parts and (parts[0].isdecimal() or (kind == Interval and parts[0] in ENDS)):

@@ -183,18 +183,22 @@ def judge_rows(
     orders, order_notes = judge.shown_orders(query.orders, rows, settings.seed, query.votes)
     notes += order_notes
     further = extra.passes
-    shown = {name: judge.shown_orders(query.orders, some, settings.seed, query.votes)[0] for name, some in further.items()}
+    further_orders = {
+        name: judge.shown_orders(query.orders, some, settings.seed, query.votes)[0] for name, some in further.items()
+    }
     identity = run_identity(settings, judge, [*rows, *(row for some in further.values() for row in some)], num_votes)
     if not (out / VOTES).exists():
         judge.check()  # nothing is left behind where nobody answers
     if settings.prices != NO_PRICES and judge.is_queried:
-        num_orders = sum(len(some) for of_pass in (orders if extra.votes is None else (), *shown.values()) for some in of_pass)
+        num_orders = sum(
+            len(some) for of_pass in (orders if extra.votes is None else (), *further_orders.values()) for some in of_pass
+        )
         log_line(most_it_may_cost(settings, num_orders * (num_votes + len(settings.controls))))
     with PassLog(out, identity.to_dict() | dict(extra.identity)) as log:
         gate = BudgetGate(settings, log.spending.plus(spent)) if settings.budget != NO_BUDGET else None
         others: dict[str, Sequence[Judgment]] = {}
         for name, some in further.items():
-            further_pass = Pass(name, some, shown[name], log, prices=settings.prices)
+            further_pass = Pass(name, some, further_orders[name], log, prices=settings.prices)
             others[name] = further_pass.run(judge, num_votes, settings.seed, gate)
         votes_pass = Pass(VOTES_PASS, rows, orders, log, query.stop_error, settings.prices)
         if extra.votes is None:
@@ -268,8 +272,8 @@ def _controls(
         if why := control.lacks(pairs):
             notes.append(why)
             continue
-        shown = [replace(row, pair=pair) for row, pair in zip(rows, control.shown(pairs), strict=True)]
-        control_pass = Pass(name, shown, orders, log, prices=settings.prices)
+        changed = [replace(row, pair=pair) for row, pair in zip(rows, control.change(pairs), strict=True)]
+        control_pass = Pass(name, changed, orders, log, prices=settings.prices)
         labeled[name] = label_rows(rows, control_pass.run(greedy, 1, settings.seed, gate))
     return labeled
 

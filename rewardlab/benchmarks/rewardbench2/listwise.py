@@ -123,7 +123,7 @@ def _rest(completion: Completion) -> tuple[str | None, VerdictStatus]:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ListRequest:
     """What a request shows: ``answers`` in their order, and the place of the right one; None where one answer is rated."""
 
     answers: tuple[str, ...]
@@ -131,11 +131,11 @@ class Shown:
 
 
 class ListwiseJudge(GenerativeJudge):
-    """A generative judge that is asked in ``words`` about what is ``shown`` for each pair: one answer, or four."""
+    """A generative judge that is asked in ``words`` about one answer or four: the ``requests`` by pair."""
 
-    def __init__(self, judge: GenerativeJudge, words: str, name: str, shown: Mapping[PreferencePair, Shown]) -> None:
+    def __init__(self, judge: GenerativeJudge, words: str, name: str, requests: Mapping[PreferencePair, ListRequest]) -> None:
         super().__init__(judge.sampler, judge.template, judge.config)
-        self._words, self._name, self._shown = words, name, shown
+        self._words, self._name, self._requests = words, name, requests
 
     @property
     def verdict_format(self) -> str:  # type: ignore[override]
@@ -150,11 +150,11 @@ class ListwiseJudge(GenerativeJudge):
         return super().identity | {"template": hashlib.sha256(self._words.encode()).hexdigest()[:16]}
 
     def messages(self, pair: PreferencePair, order: Order) -> tuple[Message, ...]:
-        return list_messages(self._words, pair.question, self._shown[pair].answers)
+        return list_messages(self._words, pair.question, self._requests[pair].answers)
 
     def vote(self, pair: PreferencePair, order: Order, completion: Completion) -> Vote:
         """Return a vote for the right answer or against it; a rating names none."""
-        right = self._shown[pair].right
+        right = self._requests[pair].right
         reading = read_rating(completion) if right is None else read_choice(completion)
         choice = None if right is None or reading.value is None else _outcome(reading.value == right)
         return Vote(order, Verdict(choice, reading.status, OUTCOME), completion)
@@ -206,11 +206,11 @@ def run_listwise(
     prompts = [prompt for prompt in every if protocol == "ratings" or prompt.is_one_of_four]
     if not prompts:
         raise ConfigError(f"{settings.data}: has no prompt with one right and three wrong answers; run rewardbench2:ratings")
-    requests, shown = _requests(prompts, protocol)
-    judge = ListwiseJudge(open_generative_judge(config, api_key=settings.api_key), words, words_path or f"{kind}.txt", shown)
+    request_rows, requests = _requests(prompts, protocol)
+    judge = ListwiseJudge(open_generative_judge(config, api_key=settings.api_key), words, words_path or f"{kind}.txt", requests)
     settings = replace(settings, judge=config, controls=())
     check_budget(settings, judge)
-    rows = requests if protocol == "choice" else _prompt_rows(prompts)
+    rows = request_rows if protocol == "choice" else _prompt_rows(prompts)
 
     def derive(answers: Mapping[str, Sequence[Judgment]]) -> list[list[Vote]]:
         grouped = _by_prompt(prompts, protocol, answers[ANSWERS])
@@ -242,7 +242,7 @@ def run_listwise(
         out,
         spent=spent,
         extra=Extra(
-            passes={} if protocol == "choice" else {ANSWERS: requests},
+            passes={} if protocol == "choice" else {ANSWERS: request_rows},
             identity={"benchmark": f"rewardbench2:{protocol}"},
             finish=finish,
             votes=None if protocol == "choice" else derive,
@@ -254,10 +254,10 @@ def run_listwise(
 ANSWERS = "answers"  # the pass that asks for ratings
 
 
-def _requests(prompts: Sequence[ListPrompt], protocol: str) -> tuple[list[Row], dict[PreferencePair, Shown]]:
+def _requests(prompts: Sequence[ListPrompt], protocol: str) -> tuple[list[Row], dict[PreferencePair, ListRequest]]:
     """Return a row for each request, and what it shows: for a choice the four placings of the right answer, the others keeping
     theirs; for ratings each answer alone."""
-    rows, shown = list[Row](), dict[PreferencePair, Shown]()
+    rows, requests = list[Row](), dict[PreferencePair, ListRequest]()
     for prompt in prompts:
         for place in range(_num_requests(prompt, protocol)):
             name, slices = f"{prompt.prompt_id}#{place}", dict[str, str]()
@@ -265,12 +265,12 @@ def _requests(prompts: Sequence[ListPrompt], protocol: str) -> tuple[list[Row], 
                 answers = list(prompt.answers)
                 answers[0], answers[place] = answers[place], answers[0]
                 pair = PreferencePair(name, prompt.question, _sides(prompt), 0, category=prompt.subset, source="rewardbench2")
-                shown[pair], slices = Shown(tuple(answers), place), {"place of the right answer": LETTERS[place]}
+                requests[pair], slices = ListRequest(tuple(answers), place), {"place of the right answer": LETTERS[place]}
             else:
                 pair = PreferencePair(name, prompt.question, (prompt.answers[place], ""), None, category=prompt.subset)
-                shown[pair] = Shown((prompt.answers[place],), None)
+                requests[pair] = ListRequest((prompt.answers[place],), None)
             rows.append(Row(len(rows), pair, prompt.subset, prompt.prompt_id, slices))
-    return rows, shown
+    return rows, requests
 
 
 def _num_requests(prompt: ListPrompt, protocol: str) -> int:
