@@ -22,6 +22,7 @@ def markdown(summaries: list[Summary]) -> str:
     """Return one table per seed, and the paired gains."""
     commits = sorted({s.commit for s in summaries})
     lines = ["# The quickstart over seeds", "", f"`python eval/study.py`, commit {', '.join(commits)}."]
+    lines += ["", "Brackets are 95 % intervals over pairs: jackknife variance, Student's t."]
     for summary in summaries:
         lines += ["", f"## Seed {summary.seed}", "", "| | " + " | ".join(TITLES[stage] for stage in STAGES) + " |"]
         rows = [(name.replace("  ", "&emsp;"), cells) for name, cells in summary_table(summary)]
