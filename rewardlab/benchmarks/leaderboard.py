@@ -104,7 +104,7 @@ def _run_cells(run: Run, base: Run, names: Mapping[str, str]) -> dict[str, str]:
     failed = bool(report.failure)
     change = None if run is base else against(base, run)  # refuses other rows, failed or not
     change = None if failed or base.report.failure else change
-    others = _other_cells(report)
+    others = metric_cells(report)
     return {
         "judge": f"{names[run.name]} ({report.judge})",
         "accuracy": FAILED_RUN if failed else with_interval(scores.accuracy.micro, scores.interval),
@@ -114,7 +114,7 @@ def _run_cells(run: Run, base: Run, names: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _other_cells(report: Report) -> dict[str, str]:
+def metric_cells(report: Report) -> dict[str, str]:
     """The cells beside accuracy and differences, by column: figures of the judge, but for :data:`VOTE_PLAN`."""
     scores = report.scores
     bias, blank, prompts, decided = scores.position_bias, report.controls.get("blank"), scores.all_right, scores.decision
