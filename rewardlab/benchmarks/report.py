@@ -216,6 +216,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
 def answer_facts(report: Report) -> list[tuple[str, str]]:
     """Return (name, value) of what the judge's answers are like."""
     scores, seconds = report.scores, report.seconds_per_vote
+    num_answers = report.listwise.num_answers if report.listwise else scores.num_votes_total
     return [
         ("invalid rate", f"{percent(scores.invalid_rate, 2)} %{_ends(scores.invalid_interval)}"),
         *([("undecided trials", f"{percent(scores.undecided_rate)} %")] if has_majorities(report) else []),
@@ -228,7 +229,7 @@ def answer_facts(report: Report) -> list[tuple[str, str]]:
         ("tokens per vote", "–" if scores.tokens_per_vote is None else f"{scores.tokens_per_vote:.1f}"),
         ("seconds per vote", "–" if seconds is None else f"{seconds:.3f}"),
         *([("cost", cost_text(report.cost))] if report.cost else []),
-        *([("cached", f"{report.cached_votes:,} of {scores.num_votes_total:,} votes")] if report.cached_votes else []),
+        *([("cached", f"{report.cached_votes:,} of {num_answers:,} votes")] if report.cached_votes else []),
     ]
 
 
