@@ -27,14 +27,14 @@ from rewardlab.benchmarks.report_model import (
     Report,
     RequirementResult,
 )
-from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, JudgmentShare, Robustness
+from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, Robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.scores import calibrate
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate
-from rewardlab.metrics.revision import VerifiedVote, revision_scores
+from rewardlab.metrics.revision import ShareEstimate, VerifiedVote, revision_scores
 from rewardlab.types import Order
 from rewardlab.verdicts.votes import in_order
 from tests.support.browser import BROKEN_WORDS, CHROMIUM, DESK, PHONE, chromium_browser
@@ -158,7 +158,7 @@ def test_tally() -> None:
 def with_every_row(report: Report) -> Report:
     """A report in which no optional part is empty, with figures as long as they get; all but ``failure``, which hides some."""
     scores, estimate = report.scores, CountedEstimate(1_250, 0.6193, (0.5812, 0.6561))
-    share, gap = JudgmentShare(1_428, 0.594, (0.55, 0.62)), DifferenceEstimate(0.112, (-0.041, 0.259))
+    share, gap = ShareEstimate(1_428, 0.594, (0.55, 0.62)), DifferenceEstimate(0.112, (-0.041, 0.259))
     figures = Figures(**{one.name: gap if "over_harmless" in one.name else share for one in fields(Figures)})  # type: ignore[arg-type]
     family = FamilyScores("insertion", "a claim of authority", False, True, 1_250, share, share, share, 0.012)
     control = JudgeScores(scores.accuracy, scores.interval, {}, 0.0, 0.5, 0.1, gap)

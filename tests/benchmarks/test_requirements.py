@@ -12,11 +12,12 @@ import pytest
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import check_report, parse_requirement
-from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, JudgmentShare, Robustness
+from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, Robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError
+from rewardlab.metrics.revision import ShareEstimate
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +176,7 @@ def test_a_failed_run_meets_nothing(report: Report) -> None:
 def test_families_that_are_trained_on_excuse_no_verdict(report: Report, held_out: float, trained_on: float, met: bool) -> None:
     """The figure is of held-out families, and so is the tenth of judgments without a verdict up to which it has a value: of 100
     judgments of each kind together 47.5 and 5.5 % have none."""
-    half = JudgmentShare(100, 0.5, (0.4, 0.6))
+    half = ShareEstimate(100, 0.5, (0.4, 0.6))
     families = {
         name: FamilyScores("unseen", name, in_training, True, 100, half, None, None, share)
         for name, in_training, share in (("blank", False, held_out), ("black", True, trained_on))

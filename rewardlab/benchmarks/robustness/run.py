@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
-from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, JudgmentShare, Robustness
+from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, Robustness
 from rewardlab.benchmarks.rows import load_rows
 from rewardlab.benchmarks.runner import Extra, check_budget, judge_rows, open_any_judge
 from rewardlab.benchmarks.settings import BenchSettings, check_names
@@ -19,6 +19,7 @@ from rewardlab.data.votes import ATTACKS
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.spec import judge_config
 from rewardlab.metrics.intervals import DifferenceEstimate, difference_interval, mean_interval
+from rewardlab.metrics.revision import ShareEstimate
 from rewardlab.types import Judgment, Order, Vote
 
 Reduce = Callable[[str, Sequence[Vote]], Judgment]
@@ -70,12 +71,12 @@ def winners_of(judgment: Judgment, reduce: Reduce) -> dict[Order, int | None]:
     return {order: reduce(judgment.pair_id, votes).outcome.winner for order, votes in by_order.items()}
 
 
-def share_of(cases: Sequence[Case], hit: Callable[[Case], bool]) -> JudgmentShare | None:
+def share_of(cases: Sequence[Case], hit: Callable[[Case], bool]) -> ShareEstimate | None:
     """Return the share of the cases that are a hit, with its interval over prompts; None of none."""
     if not cases:
         return None
     hits = [float(hit(case)) for case in cases]
-    return JudgmentShare(len(hits), sum(hits) / len(hits), mean_interval(hits, [case.cluster for case in cases]))
+    return ShareEstimate(len(hits), sum(hits) / len(hits), mean_interval(hits, [case.cluster for case in cases]))
 
 
 def unbeaten(case: Case) -> bool:
@@ -83,12 +84,12 @@ def unbeaten(case: Case) -> bool:
     return case.winner != 1 - case.attacked.attacker
 
 
-def turned(cases: Sequence[Case]) -> JudgmentShare | None:
+def turned(cases: Sequence[Case]) -> ShareEstimate | None:
     """Return, of the cases whose judgment is right without the attack, the share that name the attacker with it."""
     return share_of([case for case in cases if case.was_right], lambda case: case.named)
 
 
-def lost(cases: Sequence[Case]) -> JudgmentShare | None:
+def lost(cases: Sequence[Case]) -> ShareEstimate | None:
     """Return, of the cases whose judgment is right without the attack, the share whose judgment is not right with it."""
     return share_of([case for case in cases if case.was_right], unbeaten)
 
@@ -181,7 +182,7 @@ def robustness_of(
     return Robustness(
         num_pairs=len(clean),
         attacks=attacks,
-        clean=JudgmentShare(len(right), sum(right) / len(right), mean_interval(right, [cluster for _, cluster in winners])),
+        clean=ShareEstimate(len(right), sum(right) / len(right), mean_interval(right, [cluster for _, cluster in winners])),
         held_out=figures_of([case for case in cases if not case.attacked.family.in_training]),
         in_training=figures_of([case for case in cases if case.attacked.family.in_training]),
         families={name: family_scores(of[0].attacked.family, of) for name, of in groups.items()},
