@@ -413,7 +413,7 @@ _LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasci
 _LATEX |= {letter: f"\\{letter}" for letter in "&%$#_{}"}
 
 
-def write_figures(runs: Sequence[Run], out: Path, formats: Sequence[str], *, dpi: int = 200) -> list[Path]:
+def write_figures(runs: Sequence[Run], out: Path, formats: Sequence[str]) -> list[Path]:
     """Write each figure of each run to ``out/RUN-FIGURE.FORMAT`` (one run: ``out/FIGURE.FORMAT``), and of several their
     accuracies side by side; returns the files. Raise ConfigError for a format other than svg, pdf and png."""
     if unknown := [name for name in formats if f".{name}" not in SUFFIXES]:
@@ -427,12 +427,12 @@ def write_figures(runs: Sequence[Run], out: Path, formats: Sequence[str], *, dpi
         for one in report_figures(run.report):
             for suffix in formats:
                 written.append(out / f"{prefix}{one.name}.{suffix}")
-                save_figure(one.figure, written[-1], dpi=dpi)
+                save_figure(one.figure, written[-1])
     if len(runs) > 1 and len({run.report.data_sha256 for run in runs}) == 1:
         figure = leaderboard_figure({name: run.report for run, name in zip(runs, names, strict=True)})
         for suffix in formats:
             written.append(out / f"judges.{suffix}")
-            save_figure(figure, written[-1], dpi=dpi)
+            save_figure(figure, written[-1])
     return written
 
 

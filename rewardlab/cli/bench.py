@@ -481,9 +481,6 @@ def bench_figures(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
     formats: Annotated[str, typer.Option("--format", help="svg, pdf and png, comma-separated.")] = "svg,pdf",
-    dpi: Annotated[
-        int, typer.Option("--dpi", min=50, max=1200, help="Pixels per inch of .png files, which are 5 inches wide.")
-    ] = 200,
 ) -> None:
     """Write the figures of runs to files: those of the report pages and, for several runs on the same data, one with all
     judges.
@@ -494,7 +491,7 @@ def bench_figures(
     from rewardlab.benchmarks.leaderboard import write_figures
 
     wanted = [name.strip() for name in formats.split(",") if name.strip()]
-    written = write_figures([read_run(folder) for folder in runs], out, wanted, dpi=dpi)
+    written = write_figures([read_run(folder) for folder in runs], out, wanted)
     typer.echo(f"written: {len(written)} files in {out}, {written[0].name} to {written[-1].name}" if written else "no figure")
 
 

@@ -40,14 +40,14 @@ def runs(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path
 
 def test_figures(runs: list[Path], tmp_path: Path) -> None:
     """Every figure of each run, and one of both judges, on white; only formats that there are."""
-    done = run_main(main, "bench", "figures", *runs, "--format", "svg, png", "--dpi", "50", "--out", tmp_path / "figures")
+    done = run_main(main, "bench", "figures", *runs, "--format", "svg, png", "--out", tmp_path / "figures")
     assert done.returncode == 0, done.stderr
     files = sorted((tmp_path / "figures").iterdir())
     assert {path.name for path in files} >= {"judges.svg", "longest_50-accuracy.svg", "random_50-length.png"}
     for path in files:
         if path.suffix == ".png":
             with Image.open(path) as image:
-                assert image.width == 250
+                assert image.width == 1000
                 assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
     done = run_main(main, "bench", "figures", runs[0], "--format", "gif", "--out", tmp_path / "three")
     assert done.returncode == 2
