@@ -108,7 +108,7 @@ def sentence(groups: Mapping[str, float], overall: float, groupings: Mapping[str
     if not best.adds_up:
         mean = sum(groups.values()) / len(groups)
         if abs(mean - overall) <= 0.02:
-            return f"the overall figure is the plain mean of the groups ({mean:.2f}), their macro average: not of all items"
+            return f"the overall accuracy is the plain mean of the groups ({mean:.2f}), their macro average: not of all items"
         return (
             f"no known grouping: the nearest ({best.grouping}) gives {best.overall:.2f}, {best.off:+.2f} points from the "
             f"reported {overall:g}; groups and overall cannot both be right"
@@ -119,9 +119,7 @@ def sentence(groups: Mapping[str, float], overall: float, groupings: Mapping[str
         text += f", exactly {', '.join(shares)} = {sum(best.counts.values())}/{sum(groupings[best.grouping].values())}"
     if best.grouping == official:
         return text
-    return (
-        text + "; groups not comparable with the official ones, nor is their macro average; the overall figure can be compared"
-    )
+    return text + "; groups and macro average are not comparable with the official ones; the overall accuracy is"
 
 
 def problems(report: Report, rows: Sequence[RowScore]) -> list[str]:
@@ -142,27 +140,27 @@ def problems(report: Report, rows: Sequence[RowScore]) -> list[str]:
             continue
         mean = sum(values) / len(values)
         if cell.n != len(values):
-            sentences.append(f"group {name} is said to have {cell.n} pairs, its rows are {len(values)}")
+            sentences.append(f"group {name} has {cell.n} pairs in the report, {len(values)} rows")
         if not isclose(cell.accuracy, mean, abs_tol=1e-9):
-            sentences.append(f"group {name} is said to be {100 * cell.accuracy:.2f} %, its rows give {100 * mean:.2f} %")
+            sentences.append(f"group {name} has {100 * cell.accuracy:.2f} % in the report, its rows give {100 * mean:.2f} %")
     weighted = sum(cell.n * cell.accuracy for cell in scores.groups.values()) / max(1, len(rows))
     if not isclose(scores.accuracy.micro, weighted, abs_tol=1e-9):
-        sentences.append(f"overall is said to be {100 * scores.accuracy.micro:.2f} %, the groups give {100 * weighted:.2f} %")
+        sentences.append(f"the overall accuracy is {100 * scores.accuracy.micro:.2f} %, the groups give {100 * weighted:.2f} %")
     mean = sum(cell.accuracy for cell in scores.groups.values()) / max(1, len(scores.groups))
     if not isclose(scores.accuracy.macro, mean, abs_tol=1e-9):
-        sentences.append(f"macro is said to be {100 * scores.accuracy.macro:.2f} %, the groups give {100 * mean:.2f} %")
+        sentences.append(f"the macro average is {100 * scores.accuracy.macro:.2f} %, the groups give {100 * mean:.2f} %")
     if scores.num_pairs != len(rows):
-        sentences.append(f"{scores.num_pairs} pairs are said to be scored, there are rows of {len(rows)}")
+        sentences.append(f"{scores.num_pairs} pairs are scored in the report, but there are {len(rows)} rows")
     sentences += _vote_problems(scores)
     if scores.k_curve and scores.k_curve[-1].k == report.votes:
         last = scores.k_curve[-1].accuracy
         if not isclose(last, scores.accuracy.micro, abs_tol=1e-9):
             sentences.append(
-                f"all {report.votes} votes are said to give {100 * last:.2f} % in the curve, not the overall accuracy"
+                f"all {report.votes} votes have {100 * last:.2f} % in the curve, which is not the overall accuracy"
             )
     low, high = scores.interval
     if not low - 1e-9 <= scores.accuracy.micro <= high + 1e-9:
-        sentences.append("the overall accuracy lies outside of its own interval")
+        sentences.append("the overall accuracy is outside its own interval")
     return sentences
 
 
@@ -170,7 +168,7 @@ def _vote_problems(scores: Scores) -> list[str]:
     sentences, total = [], scores.num_votes_total
     valid = scores.statuses.get("ok", 0) + scores.statuses.get("tie", 0)
     if not isclose(scores.invalid_rate * total, total - valid, abs_tol=1e-6):
-        sentences.append(f"an invalid rate of {100 * scores.invalid_rate:.2f} % is said, the statuses give another")
+        sentences.append(f"the invalid rate is {100 * scores.invalid_rate:.2f} %, the statuses give another one")
     if sum(scores.statuses.values()) != total:
         sentences.append(f"the statuses are of {sum(scores.statuses.values())} votes, the report of {total}")
     return sentences
@@ -260,7 +258,7 @@ def _misread(votes: Sequence[Vote], verdict_format: str | None) -> str | None:
     for place, vote in enumerate(votes, start=1):
         read = verdict_of(vote.completion, verdict_format)
         if (read.status, read.choice) != (vote.verdict.status, vote.verdict.choice):
-            return f"vote {place} is said to be {_words(vote.verdict)}, its text reads {_words(read)}"
+            return f"vote {place} is recorded as {_words(vote.verdict)}, its text reads {_words(read)}"
     return ""
 
 
@@ -300,12 +298,12 @@ def vote_problems(votes: CountedVotes, report: Report, rows: Sequence[RowScore])
     if other:
         row, score = other[0]
         more = f", and {len(other) - 1:,} rows more" if len(other) > 1 else ""
-        sentences.append(f"row {row.row} is said to score {100 * row.score:.2f} %, its votes give {100 * score:.2f} %{more}")
+        sentences.append(f"row {row.row} has a score of {100 * row.score:.2f} %, its votes give {100 * score:.2f} %{more}")
     silent = [(row, count.invalid) for row, count in pairs if not isclose(count.invalid, row.invalid, abs_tol=1e-9)]
     if silent:
         row, invalid = silent[0]
         recorded = f"{100 * row.invalid:.2f} % votes without a verdict"
-        sentences.append(f"row {row.row} is said to have {recorded}, its votes give {100 * invalid:.2f} %")
+        sentences.append(f"row {row.row} has {recorded}, its votes give {100 * invalid:.2f} %")
     misread = [(number, count.misread) for number, count in sorted(counted.items()) if count.misread]
     if misread and votes.are_read_anew:
         more = f", and {len(misread) - 1:,} rows more" if len(misread) > 1 else ""
@@ -316,9 +314,9 @@ def vote_problems(votes: CountedVotes, report: Report, rows: Sequence[RowScore])
     for name in sorted(statuses.keys() | scores.statuses.keys()):
         if statuses[name] != scores.statuses.get(name, 0):
             reported = scores.statuses.get(name, 0)
-            sentences.append(f"{reported:,} votes are said to be of status {name}, votes.jsonl has {statuses[name]:,}")
+            sentences.append(f"{reported:,} votes have the status {name} in the report, votes.jsonl has {statuses[name]:,}")
     if sum(statuses.values()) != scores.num_votes_total:
-        sentences.append(f"{scores.num_votes_total:,} votes are said, votes.jsonl has {sum(statuses.values()):,}")
+        sentences.append(f"{scores.num_votes_total:,} votes are in the report, votes.jsonl has {sum(statuses.values()):,}")
     chosen = sum(one.chosen for one in counted.values())
     bias = sum(one.lead for one in counted.values()) / chosen if chosen else None
     swaps = [one.alike for one in counted.values() if one.alike is not None]
@@ -328,7 +326,7 @@ def vote_problems(votes: CountedVotes, report: Report, rows: Sequence[RowScore])
         ("swap consistency", scores.swap_consistency, swap),
     ):
         if not _alike(said_share, share):
-            sentences.append(f"the {words} is said to be {_share(said_share)}, the votes give {_share(share)}")
+            sentences.append(f"the {words} is {_share(said_share)} in the report, the votes give {_share(share)}")
     return sentences
 
 

@@ -137,7 +137,7 @@ def metric_cells(report: Report) -> dict[str, str]:
 FAILED_RUN, HOLM, VOTE_PLAN, ONE_VOTE, FAULTS = "failed", "p (Holm)", "votes", "one vote", "what is wrong"  # the last column
 
 
-OTHER_FIGURES = "Paired differences of the other figures, in points"
+OTHER_FIGURES = "Paired differences of the other metrics, in points"
 
 
 def failures_of(runs: Sequence[Run]) -> list[str]:

@@ -54,7 +54,7 @@ def split_variant(name: str) -> tuple[str, str, tuple[str, ...]]:
     if variant not in VARIANTS:
         raise ConfigError(f"unknown variant {variant!r} of {base}; expected NAME:attacked, rewardbench2:choice or :ratings")
     if VARIANTS[variant].of not in ("", base):
-        raise ConfigError(f"{name}: {variant} is a protocol of {VARIANTS[variant].of}, and {base} has pairs alone")
+        raise ConfigError(f"{name}: {variant} is a protocol of {VARIANTS[variant].of}; {base} has only pairs")
     return base, variant, tuple(filter(None, selected.split(",")))
 
 

@@ -133,7 +133,7 @@ def check_possible(
         if top == "robustness" and measured is None:
             raise ConfigError(f"{one.text!r}: is a metric of attacked runs; require it of NAME:attacked")
         if top == "robustness" and name == "held_out" and rest[1] not in (measured or ()):
-            raise ConfigError(f"{one.text!r}: none of these families is a held-out one of this kind; select more attacks")
+            raise ConfigError(f"{one.text!r}: none of these families is held out and of this kind; select more attacks")
         if top == "all_right" and not whole_prompts:
             raise ConfigError(f"{one.text!r}: this benchmark does not count prompts with all pairs right")
 

@@ -51,7 +51,7 @@ class DoctorOptions:
         Optional[int], typer.Option("--processes", min=1, help="Processes of the planned run; overrides the launcher's.")
     ] = None
     model: Annotated[
-        Optional[str], typer.Option("--model", help="Model to check with, if the config's does not exist yet.")
+        Optional[str], typer.Option("--model", help="Model to check with, if the config's model does not exist yet.")
     ] = None
     memory: Annotated[
         Optional[float],

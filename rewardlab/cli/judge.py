@@ -86,7 +86,7 @@ class RankOptions:
             "against the next) or anchored (each against the last); PLAN=12: at most 12 matches for a prompt.",
         ),
     ] = "adaptive"
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the rows' images.")] = None
     allow: AllowColumns = None
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None
     max_failed: MaxFailed = MAX_FAILED
@@ -131,7 +131,7 @@ def rank_command(options: RankOptions) -> None:
             f"{report['without_one_best']:,} prompts without a single best response"
         )
     if failed := sum(report["statuses"].get(status, 0) for status in ("error", "timeout")):
-        typer.echo(f"{failed:,} votes failed at the endpoint; the same command asks for them again")
+        typer.echo(f"{failed:,} votes failed at the endpoint; the same command retries them")
     if report["other_format"]:
         typer.echo(report["other_format"])
     if report["cached_votes"]:

@@ -400,7 +400,7 @@ def test_what_is_refused(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match="a known better answer"):
         run_robustness(unclaimed, tmp_path / "run", attacks=("other_repeated",), num_pairs=5)
     impossible = replace(unclaimed, requirements=(parse_requirement("robustness.held_out.lost_by_edits.share<=0.1"),))
-    with pytest.raises(ConfigError, match="none of these families is a held-out one of this kind; select more attacks"):
+    with pytest.raises(ConfigError, match="none of these families is held out and of this kind; select more attacks"):
         run_robustness(impossible, tmp_path / "run", attacks=("order", "hedge"), num_pairs=5)
     with pytest.raises(ConfigError, match="unknown family"):
         run_robustness(unclaimed, tmp_path / "run", attacks=("nothing",), num_pairs=5)
