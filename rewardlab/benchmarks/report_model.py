@@ -235,7 +235,7 @@ NO_COST = Cost(0, 0, 0)
 
 @dataclass(frozen=True)
 class ListwiseScores:
-    """What a run of a list's own ``protocol`` adds: ``num_answers`` to its requests, prompts ``left_out``, and of choices among
+    """The part of a run by a list's own ``protocol``: ``num_answers`` to its requests, prompts ``left_out``, and of choices among
     four the fractions that name A, B, C and D (1/4 each: no bias)."""
 
     protocol: str

@@ -100,7 +100,7 @@ def _number_kind(kind: Any, parts: Sequence[str], text: str) -> type:
     if not names:
         raise ConfigError(f"{text!r}: the path does not lead to a number of report.json")
     if not parts:
-        raise ConfigError(f"{text!r}: the path ends before a number; go on with one of {', '.join(names)}")
+        raise ConfigError(f"{text!r}: the path ends before a number; add one of {', '.join(names)}")
     near = get_close_matches(parts[0], names, n=3)
     raise ConfigError(f"{text!r}: report.json has no {parts[0]!r} there; {_hint(near, names)}")
 

@@ -139,7 +139,7 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
 
 @dataclass(frozen=True)
 class Extra:
-    """What a variant of a benchmark adds to a run: further ``passes``, by name, and what decides them (``identity``).
+    """The part of a run that a variant of a benchmark adds: further ``passes``, by name, and what decides them (``identity``).
 
     ``finish`` returns the report with what they add, given the judgments of the rows, those of each further pass, and the
     report. ``measured`` are the metrics of held-out families of attacks. ``votes`` gives those of the rows if they follow from

@@ -102,7 +102,7 @@ def test_what_has_no_value_meets_nothing(report: Report) -> None:
     [
         ("acuracy.micro>=0.7", "did you mean 'accuracy'"),
         ("brilliance>=0.7", "expected one of accuracy, all_right"),
-        ("accuracy>=0.7", "the path ends before a number; go on with one of micro, macro"),
+        ("accuracy>=0.7", "the path ends before a number; add one of micro, macro"),
         ("accuracy.micro>0.7", "expected PATH>=NUMBER"),
         ("", "expected PATH>=NUMBER"),
         ("accuracy.micro>=70", "a fraction up to 1, such as 0.7 or 70%"),

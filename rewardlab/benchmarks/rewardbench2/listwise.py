@@ -124,7 +124,7 @@ def _rest(completion: Completion) -> tuple[str | None, VerdictStatus]:
 
 @dataclass(frozen=True)
 class ListRequest:
-    """What a request shows: ``answers`` in their order, and the place of the right one; None where one answer is rated."""
+    """The ``answers`` that a request shows, in their order, and the place of the right one; None if one answer is rated."""
 
     answers: tuple[str, ...]
     right: int | None
