@@ -379,7 +379,8 @@ Rows = Sequence[tuple[str, ...]]
 
 @dataclass(frozen=True)
 class ReportPart:
-    """A part that a kind of run adds to a report: a sentence, and tables, each with its columns; a page folds all but the first."""
+    """A part that a kind of run adds to a report: a sentence, and tables, each with its columns; a page folds all but the
+    first."""
 
     title: str
     sentence: str

@@ -235,8 +235,8 @@ NO_COST = Cost(0, 0, 0)
 
 @dataclass(frozen=True)
 class ListwiseScores:
-    """The part of a run by a list's own ``protocol``: ``num_answers`` to its requests, prompts ``left_out``, and of choices among
-    four the fractions that name A, B, C and D (1/4 each: no bias)."""
+    """The part of a run by a list's own ``protocol``: ``num_answers`` to its requests, prompts ``left_out``, and of choices
+    among four the fractions that name A, B, C and D (1/4 each: no bias)."""
 
     protocol: str
     num_answers: int
