@@ -26,6 +26,19 @@ PACKAGED = (
 )
 
 
+# Forms of recordings that `bench import` reads, and the benchmark whose rows each has samples of.
+FORMS = {
+    "vl_rewardbench": "vl_rewardbench",
+    "lmms_eval": "vl_rewardbench",
+    "vlmevalkit": "vl_rewardbench",
+    "ixc": "vl_rewardbench",
+    "multimodal_rewardbench": "multimodal_rewardbench",
+    "mm_rlhf": "mm_rlhf",
+    "mmrb2": "mmrb2",
+    "outcomes": "pairs",
+}
+
+
 @dataclass(frozen=True)
 class Variant:
     """A run that is derived of a benchmark, NAME:VARIANT: ``run`` names its function, ``judge_keys`` are defaults of the

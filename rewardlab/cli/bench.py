@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from rewardlab.benchmarks.recordings import FORMS
-from rewardlab.benchmarks.registry import PACKAGED
+from rewardlab.benchmarks.registry import FORMS, PACKAGED
 from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import (
@@ -345,7 +344,7 @@ def bench_import(
     Samples are matched to rows by text or id, and keep their order of presentation. Samples without
     a row are counted; **more than 5 %** is an error. The command to score the file is printed.
     """
-    from rewardlab.benchmarks.recordings.readers import import_recording
+    from rewardlab.benchmarks.recordings import import_recording
     from rewardlab.benchmarks.registry import find_benchmark
     from rewardlab.benchmarks.rows import load_rows_as_stored
     from rewardlab.benchmarks.settings import bench_settings

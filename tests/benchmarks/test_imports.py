@@ -13,9 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rewardlab.benchmarks.base import Benchmark, Row
-from rewardlab.benchmarks.recordings import FORMS
-from rewardlab.benchmarks.recordings.readers import RECORDERS, Import, import_recording, length_order, sheet_rows
-from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
+from rewardlab.benchmarks.recordings import RECORDERS, Import, import_recording, length_order, sheet_rows
+from rewardlab.benchmarks.registry import FORMS, PACKAGED, find_benchmark
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
