@@ -22,6 +22,7 @@ from rewardlab.benchmarks.report_model import (
     Cost,
     CountedEstimate,
     JudgeScores,
+    ListwiseScores,
     MemberScores,
     PanelScores,
     Report,
@@ -196,7 +197,10 @@ def with_every_row(report: Report) -> Report:
         cached_votes=1_234,
         revision=revision_scores([VerifiedVote(True, True, False, True), VerifiedVote(False, False, True, True)], ["a", "b"]),
         robustness=Robustness(1_250, "0123abcd", share, figures, figures, {"authority": family, "blank_answer": family}),
-        requirements=(RequirementResult("accuracy>=0.6", False, "accuracy is 59.4 % [55.0, 62.0], and 60 % was required"),),
+        listwise=ListwiseScores("choice", 7_460, 102, dict.fromkeys("ABCD", 0.25)),
+        requirements=(
+            RequirementResult("accuracy.micro>=0.6", False, "accuracy is 59.4 % [55.0, 62.0], and 60 % was required"),
+        ),
     )
 
 
