@@ -199,7 +199,7 @@ def with_every_row(report: Report) -> Report:
         robustness=Robustness(1_250, "0123abcd", share, figures, figures, {"authority": family, "blank_answer": family}),
         listwise=ListwiseScores("choice", 7_460, 102, dict.fromkeys("ABCD", 0.25)),
         requirements=(
-            RequirementResult("accuracy.micro>=0.6", False, "accuracy is 59.4 % [55.0, 62.0], and 60 % was required"),
+            RequirementResult("accuracy.micro>=0.6", False, "accuracy.micro is 59.4 %: it is below the 60 % required"),
         ),
     )
 
