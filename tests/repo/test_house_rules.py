@@ -51,7 +51,7 @@ OWNERS = {
     "sklearn": set(),  # only tests and studies compare with it
     "matplotlib": {"reporting/plots.py", "demo/"},
     "inspect_ai": {"benchmarks/inspect_log.py"},
-    "rich": {"cli/", "reporting/progress.py", "benchmarks/comparison.py", "demo/"},
+    "rich": {"cli/", "reporting/progress.py", "benchmarks/leaderboard.py", "demo/"},
     "typer": {"cli/"},
     "math_verify": {"rewards/verifiable/math_worker.py"},
     "sympy": {"rewards/verifiable/math_worker.py"},
