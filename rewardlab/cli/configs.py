@@ -99,9 +99,7 @@ def _copy_folder(folder: Path, destination: Path) -> None:
 
 @configs_app.command("keys")
 def configs_keys(
-    stage: Annotated[
-        str, typer.Argument(help="A stage: distill, sft, rm, rl, prm, steps, policy, recipes, harden, pipelines or judge.")
-    ],
+    stage: Annotated[str, typer.Argument(help="A stage such as sft or rl, or judge; an unknown name lists all.")],
     words: Annotated[
         Optional[list[str]], typer.Argument(help="Only list keys with one of these words in their name or description.")
     ] = None,

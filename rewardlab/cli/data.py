@@ -16,7 +16,18 @@ import typer
 
 from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
-from rewardlab.cli.options import AllowColumns, Data, Images, Out, RandomSeed, columns_of, data_app
+from rewardlab.cli.options import (
+    AllowColumns,
+    Data,
+    Images,
+    Out,
+    Overrides,
+    RandomSeed,
+    Seed,
+    columns_of,
+    data_app,
+    read_config,
+)
 from rewardlab.errors import ConfigError, DataError, OutputError
 
 if TYPE_CHECKING:
@@ -82,6 +93,7 @@ class DataBuild:
     """Options of `rewardlab data build`."""
 
     recipe: Annotated[str, typer.Argument(help="A name of `rewardlab data recipes`, a .py with a RECIPE, or a .yaml mapping.")]
+    overrides: Overrides = None
     source: Annotated[
         str,
         typer.Option(
@@ -97,26 +109,8 @@ class DataBuild:
     images: Annotated[
         Optional[Path], typer.Option("--images", help="Folder that paths of media start at (default: that of the source).")
     ] = None
-    similarity: Annotated[
-        float,
-        typer.Option(
-            "--similarity",
-            min=0.0,
-            max=1.0,
-            help="Minimum text similarity at which pairs about one image count as duplicates; 0: keep all.",
-        ),
-    ] = 0.9
-    media_folder: Annotated[
-        bool, typer.Option("--media-folder", help="Write media to OUT/media, named by content, instead of into the Parquet.")
-    ] = False
-    download: Annotated[
-        bool, typer.Option("--download", help="Download the files of an hf: source first, if its rows refer to media by path.")
-    ] = False
-    frames: Annotated[
-        int, typer.Option("--frames", min=1, help="Maximum frames to read from a video given as a folder of frames.")
-    ] = 8
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Stop after this many pairs.")] = None
-    seed: RandomSeed = 0
+    seed: Seed = None
 
 
 @command(data_app, "build")
@@ -126,7 +120,8 @@ def data_build(options: DataBuild) -> None:
     Writes Parquet shards, `rejected.jsonl` (everything left out, and why), `stats.json`, `stats.html` and `report.json`.
     `rewardlab data build rlaif_v --from downloads/rlaif_v --against vl_rewardbench=vlrb.jsonl,images --out sets/rlaif_v`
     """
-    from rewardlab.curation.build import BuildOptions, build
+    from rewardlab.config import BuildConfig
+    from rewardlab.curation.build import build
     from rewardlab.data.sources import open_source
     from rewardlab.reporting.progress import bar
 
@@ -135,21 +130,23 @@ def data_build(options: DataBuild) -> None:
             "name the benchmarks that a set to train on must not contain (--against vl_rewardbench=FILE; `bench prepare` "
             "fetches them), or give --against none, for a set of your own to benchmark on"
         )
-    recipe = find_recipe(options.recipe)
-    source = open_source(options.source, recipe.files, download=options.download)
+    config, recipe = read_config(BuildConfig, options.overrides, seed=options.seed), find_recipe(options.recipe)
+    source = open_source(options.source, recipe.files, download=config.download)
     against = [] if options.against == ["none"] else options.against
     contamination, notes = _contamination(against)
-    settings = BuildOptions(
-        options.similarity or None,
-        not options.media_folder,
-        options.frames,
-        options.images,
-        limit=options.limit,
-        seed=options.seed,
-    )
     facts = {"against": against, "notes": notes, "command": shlex.join(["rewardlab", *sys.argv[1:]])}
     with bar(options.recipe, recipe.published) as advance:
-        report = build(recipe, source, options.out, contamination=contamination, options=settings, advance=advance, facts=facts)
+        report = build(
+            recipe,
+            source,
+            options.out,
+            config=config,
+            contamination=contamination,
+            images=options.images,
+            limit=options.limit,
+            advance=advance,
+            facts=facts,
+        )
     counts = ("converted", "kept", "dropped", "bad", "duplicate", "contaminated")
     typer.echo(", ".join(f"{name} {report[name]:,}" for name in counts))
     for kind, reasons in report["reasons"].items():
@@ -159,14 +156,15 @@ def data_build(options: DataBuild) -> None:
 
 
 def _contamination(against: list[str]) -> tuple[Contamination | None, list[str]]:
-    from rewardlab.curation.decontaminate import Contamination, MatchLimits, load_benchmark_pairs, num_images, parse_against
+    from rewardlab.config import MatchConfig
+    from rewardlab.curation.decontaminate import Contamination, load_benchmark_pairs, num_images, parse_against
     from rewardlab.reporting.progress import bar
 
     if not against:
         return None, ["compared with no benchmark (--against none)"]
     known, notes = load_benchmark_pairs([parse_against(spec) for spec in against])
     with bar("benchmarks", num_images(known)) as advance:
-        return Contamination(known, MatchLimits(), advance), notes
+        return Contamination(known, MatchConfig.model_validate({}), advance), notes
 
 
 @data_app.command("balance")
@@ -249,37 +247,20 @@ def _some_pairs(pairs: Iterator[PreferencePair], data: Path) -> Iterator[Prefere
 def data_filter(
     data: Data,
     out: Out,
-    most_alike: Annotated[
-        float,
-        typer.Option("--most-alike", min=0.0, max=1.0, help="Largest fraction of judgments with the same first eight words."),
-    ] = 0.02,
-    length_fence: Annotated[
-        float,
-        typer.Option(
-            "--length-fence", min=0.0, help="Interquartile ranges of log length beyond which a judgment is an outlier."
-        ),
-    ] = 3.0,
-    consistency: Annotated[
-        Optional[str],
-        typer.Option("--consistency", metavar="MODEL@URL", help="Endpoint that judges whether verdict and reasoning agree."),
-    ] = None,
+    overrides: Overrides = None,
     images: Images = None,
     allow: AllowColumns = None,
 ) -> None:
     """Remove judgments that are unfit as training targets: contradictions, leaked labels, templates, outliers.
 
     Writes `kept.parquet`, `filtered.jsonl` (each with its reason) and `report.json`. Pairs without a judgment stay, and
-    count as pairs only: SFT learns from `num_judgments_kept`.
+    count as pairs only: SFT learns from `num_judgments_kept`. With `consistency=MODEL@URL` a model checks for contradictions.
     """
-    from rewardlab.curation.quality import Rules, filter_set
+    from rewardlab.config import FilterConfig
+    from rewardlab.curation.quality import filter_set
 
-    model, at, url = (consistency or "").partition("@")
-    if consistency is not None and not (model and at and url):
-        raise ConfigError(
-            f"--consistency {consistency}: expected MODEL@URL, for example Qwen/Qwen2.5-VL-7B-Instruct@http://HOST/v1"
-        )
-    rules, endpoint = Rules(most_alike, length_fence), (url or None, model)
-    report = filter_set(data, rules, out, images=images, endpoint=endpoint, allow_columns=columns_of(allow))
+    config = read_config(FilterConfig, overrides)
+    report = filter_set(data, config, out, images=images, allow_columns=columns_of(allow))
     names = ("num_pairs", "num_pairs_kept", "num_judgments", "num_judgments_kept", "reasons", "unclear")
     typer.echo(json.dumps({name: report[name] for name in names}))
     typer.echo(f"written: {out}/kept.parquet, filtered.jsonl, report.json")
@@ -290,20 +271,11 @@ class DataDecontaminate:
     """Options of `rewardlab data decontaminate`."""
 
     train: Annotated[Path, typer.Argument(help="Training pairs, .parquet or .jsonl.")]
+    overrides: Overrides = None
     against: Annotated[list[str], typer.Option("--against", help=AGAINST)]
     out: Out
     images: Images = None
     allow: AllowColumns = None
-    image_bits: Annotated[
-        int,
-        typer.Option(
-            "--image-bits", min=0, max=32, help="Maximum differing bits (of 64) between perceptual hashes of the same image."
-        ),
-    ] = 8
-    similarity: Annotated[
-        float, typer.Option("--similarity", min=0.1, max=1.0, help="Minimum Jaccard similarity of two texts' word trigrams.")
-    ] = 0.7
-    least_words: Annotated[int, typer.Option("--least-words", min=1, help="Shorter texts are not compared.")] = 8
 
 
 @command(data_app, "decontaminate")
@@ -314,14 +286,15 @@ def data_decontaminate(options: DataDecontaminate) -> None:
     the least certain matches side by side. `rewardlab data decontaminate pairs.parquet --against
     vl_rewardbench=vl_rewardbench.jsonl,images/ --out runs/clean`
     """
-    from rewardlab.curation.decontaminate import MatchLimits, contamination_markdown, decontaminate, parse_against
+    from rewardlab.config import MatchConfig
+    from rewardlab.curation.decontaminate import contamination_markdown, decontaminate, parse_against
 
     report = decontaminate(
         options.train,
         [parse_against(spec) for spec in options.against],
         options.out,
         images=options.images,
-        limits=MatchLimits(options.image_bits, options.similarity, options.least_words),
+        limits=read_config(MatchConfig, options.overrides),
         command=shlex.join(["rewardlab", *sys.argv[1:]]),
         allow_columns=columns_of(options.allow),
     )

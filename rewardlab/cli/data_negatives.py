@@ -13,23 +13,37 @@ import typer
 
 from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
-from rewardlab.cli.options import AllowColumns, BatchSize, Data, Images, Out, RandomSeed, columns_of, data_app
+from rewardlab.cli.options import (
+    AllowColumns,
+    Data,
+    Images,
+    Out,
+    Overrides,
+    RandomSeed,
+    Seed,
+    columns_of,
+    data_app,
+    judge_of_votes,
+    read_config,
+)
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.spec import JudgeSpec, spec_help
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from rewardlab.config import NegativesConfig
     from rewardlab.curation.policy_negatives import PaidAnswer, Readers
     from rewardlab.rewards.verified import Rightness
     from rewardlab.types import PreferencePair
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NegativesOptions:
     """The answers, how they are judged and how a wrong one is known."""
 
     data: Data
+    overrides: Overrides = None
     out: Out
     truth: Annotated[
         str,
@@ -41,7 +55,10 @@ class NegativesOptions:
         ),
     ]
     policy: Annotated[Optional[str], typer.Option("--policy", help="Checkpoint of the policy that answers.")] = None
-    judge: Annotated[Optional[str], typer.Option("--judge", help=f"The judge that rewards the answers. {spec_help()}.")] = None
+    judge: Annotated[
+        Optional[str],
+        typer.Option("--judge", help=f"Judge that rewards the answers: a YAML of its keys, or {spec_help()}."),
+    ] = None
     answers: Annotated[
         Optional[Path],
         typer.Option(
@@ -49,22 +66,7 @@ class NegativesOptions:
             help="Log of rewarded answers to use instead of --policy and --judge, such as samples.jsonl of `rewardlab policy`.",
         ),
     ] = None
-    number: Annotated[int, typer.Option("--number", min=1, help="Number of questions; each gets one answer.")] = 1000
-    temperature: Annotated[
-        float, typer.Option("--temperature", min=0.0, help="Sampling temperature; above 1 gives unusual answers.")
-    ] = 1.0
-    least_reward: Annotated[
-        float, typer.Option("--least-reward", help="Minimum reward (0 to 1) of a wrong answer to become a negative.")
-    ] = 0.25
-    template: Annotated[str, typer.Option("--template", help="Prompt template of a question to the policy.")] = "answer"
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Maximum tokens per answer.")] = 1024
-    judge_max_tokens: Annotated[int, typer.Option("--judge-max-tokens", min=1, help="Maximum tokens per judgment.")] = 1024
-    contract: Annotated[
-        str, typer.Option("--contract", help="Where --truth rules finds an answer's result: boxed, box or answer.")
-    ] = "boxed"
-    frames: Annotated[int, typer.Option("--frames", min=1, help="Frames per video, if the policy's family has no default.")] = 8
-    batch_size: BatchSize = 64
-    seed: RandomSeed = 0
+    seed: Seed = None
     images: Images = None
     allow: AllowColumns = None
 
@@ -72,8 +74,6 @@ class NegativesOptions:
         """Raise ConfigError for options that contradict each other."""
         if (self.policy is None) == (self.answers is None) or (self.policy is None) != (self.judge is None):
             raise ConfigError("give either --policy and --judge, or --answers FILE with a log of answers")
-        if not 0 <= self.least_reward <= 1:
-            raise ConfigError(f"--least-reward {self.least_reward:g}: expected a number from 0 to 1, as rewards are")
 
 
 @command(data_app, "negatives")
@@ -83,12 +83,14 @@ def data_negatives(options: NegativesOptions) -> None:
     A negative is a pair of the wrong answer and the preferred response. Samples are kept in OUT/answers.jsonl, so the same
     command resumes; OUT/policy.json counts right and wrong answers. Answers that may be right or wrong are written to
     OUT/to_label.jsonl: fill in `right`, and give the file as `--truth file:OUT/to_label.jsonl`. Re-running in the same folder
-    never overwrites what you have filled in.
+    never overwrites what you have filled in. Keys without prefix are the policy's, `judge.KEY=VALUE` the judge's and
+    `teacher.KEY=VALUE` those of `--truth judge:SPEC`: `max_tokens=512 judge.max_tokens=64`.
 
     `rewardlab data negatives pairs.parquet --policy runs/policy/final --judge prob:runs/rl/final --truth exact --out
     runs/negatives` writes OUT/negatives.parquet, for `rewardlab rl`. **Exit status 1** if there is none; that of an earlier run
     is deleted.
     """
+    from rewardlab.config import NegativesConfig
     from rewardlab.curation.answer_files import TO_LABEL, label_row, logged_answers, write_labels
     from rewardlab.curation.policy_negatives import (
         NEGATIVES,
@@ -104,9 +106,10 @@ def data_negatives(options: NegativesOptions) -> None:
     from rewardlab.training.run.inputs import pairs_of
 
     options.check()
-    known, out = _rightness(options), options.out
+    config = read_config(NegativesConfig, options.overrides, seed=options.seed)
+    known, out = _rightness(options.truth, config.contract), options.out
     columns = columns_of(options.allow)
-    pairs = pairs_of(options.data, options.frames, options.policy or "", images=options.images, allow_columns=columns)
+    pairs = pairs_of(options.data, config.frames, options.policy or "", images=options.images, allow_columns=columns)
     readers = readers_of(pairs)
     if len(readers) < len(pairs):
         raise DataError(f"{options.data}: some pairs share a pair_id, but answers are matched by it; give each pair its own")
@@ -114,12 +117,14 @@ def data_negatives(options: NegativesOptions) -> None:
     if options.answers:
         paid = list(logged_answers(options.answers))
     else:
-        paid, left_out = _sample(options, pairs)
+        paid, left_out = _sample(options, config, pairs)
     # All of a policy's answers count; of those in a log the ones that the judge could compare.
-    rightness = known or _teacher(options, readers, [each for each in paid if options.policy or each.reward is not None])
+    rightness = known or _teacher(
+        options, config, readers, [each for each in paid if options.policy or each.reward is not None]
+    )
     counts, unknown = NegativeCounts(), list[dict[str, Any]]()
     made = []
-    for answer, negative in wrong_and_paid(readers, paid, rightness, counts, least_reward=options.least_reward):
+    for answer, negative in wrong_and_paid(readers, paid, rightness, counts, least_reward=config.least_reward):
         if negative is None:
             reader = readers[answer.pair_id]
             assert reader is not None  # an answer to a pair without a label has no rightness to ask for
@@ -129,7 +134,7 @@ def data_negatives(options: NegativesOptions) -> None:
     out.mkdir(parents=True, exist_ok=True)
     to_label = out / TO_LABEL
     unlabelled = write_labels(unknown, to_label) if unknown else 0
-    typer.echo(counts.sentence(options.least_reward))
+    typer.echo(counts.sentence(config.least_reward))
     if left_out is not None:
         result = policy_result(readers, paid, left_out["unfinished"], rightness)
         write_atomic(out / POLICY, json.dumps(asdict(result), indent=1) + "\n")
@@ -148,20 +153,21 @@ def data_negatives(options: NegativesOptions) -> None:
     typer.echo(f"written: {out / NEGATIVES}, {len(made):,} negatives")
 
 
-def _sample(options: NegativesOptions, pairs: Sequence[PreferencePair]) -> tuple[list[PaidAnswer], Counter[str]]:
+def _sample(
+    options: NegativesOptions, config: NegativesConfig, pairs: Sequence[PreferencePair]
+) -> tuple[list[PaidAnswer], Counter[str]]:
     """Return the policy's paid answers, and how many were left out, which is printed."""
-    from rewardlab.curation.policy_negatives import AnswerSettings, sample_answers
+    from rewardlab.curation.policy_negatives import sample_answers
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.prompts import load_template
     from rewardlab.samplers.hf import HFSampler
 
     assert options.policy is not None
     assert options.judge is not None
-    judge = open_generative_judge(options.judge, max_tokens=options.judge_max_tokens, batch_size=options.batch_size)
+    judge = open_generative_judge(judge_of_votes(options.judge, config.judge.model_dump(exclude_unset=True)))
     judge.check()
-    policy = HFSampler.load(Path(options.policy), batch_size=options.batch_size)
-    settings = AnswerSettings(options.number, options.temperature, options.max_tokens, options.seed)
-    paid, left_out = sample_answers(pairs, policy, load_template(options.template), judge, options.out, settings)
+    policy = HFSampler.load(Path(options.policy), batch_size=config.batch_size)
+    paid, left_out = sample_answers(pairs, policy, load_template(config.template), judge, options.out, config)
     typer.echo(
         f"{len(paid) + left_out.total():,} questions: {left_out['unfinished']:,} answers not finished or empty, "
         f"{left_out['with_images']:,} questions with responses that are images, left out"
@@ -169,20 +175,20 @@ def _sample(options: NegativesOptions, pairs: Sequence[PreferencePair]) -> tuple
     return paid, left_out
 
 
-def _teacher(options: NegativesOptions, readers: Readers, answers: Sequence[PaidAnswer]) -> Rightness:
+def _teacher(options: NegativesOptions, config: NegativesConfig, readers: Readers, answers: Sequence[PaidAnswer]) -> Rightness:
     """Query the teacher that ``--truth judge:SPEC`` names for the answers that are paid enough."""
     from rewardlab.curation.policy_negatives import ask_teacher
     from rewardlab.judging.engines import open_generative_judge
 
     spec = options.truth.removeprefix("judge:")
-    teacher = open_generative_judge(spec, max_tokens=options.judge_max_tokens, batch_size=options.batch_size)
+    teacher = open_generative_judge(judge_of_votes(spec, config.teacher.model_dump(exclude_unset=True)))
     teacher.check()
     labelled = {name: read for name, read in readers.items() if read is not None}
-    enough = [paid for paid in answers if (paid.reward or 0) >= options.least_reward and paid.answer.strip()]
-    return ask_teacher(labelled, enough, teacher, options.out, seed=options.seed)
+    enough = [paid for paid in answers if (paid.reward or 0) >= config.least_reward and paid.answer.strip()]
+    return ask_teacher(labelled, enough, teacher, options.out, seed=config.seed)
 
 
-def _rightness(options: NegativesOptions) -> Rightness | None:
+def _rightness(truth: str, contract: str) -> Rightness | None:
     """Return what ``--truth`` names; None for a teacher, which is queried later. Raise ConfigError for anything else."""
     import atexit
 
@@ -191,13 +197,10 @@ def _rightness(options: NegativesOptions) -> Rightness | None:
     from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
     from rewardlab.rewards.verified import by_rules, exactly
 
-    truth, contract = options.truth, options.contract
     kind, _, rest = truth.partition(":")
     if truth == "exact":
         return exactly
     if truth == "rules":
-        if contract not in set(Contract):
-            raise ConfigError(f"--contract {contract}: expected one of {', '.join(Contract)}")
         math = MathVerifier()
         atexit.register(math.close)
         return by_rules(all_verifiers(math), Contract(contract))

@@ -26,9 +26,8 @@ from rewardlab.cli.options import (
     allowances,
     app,
     columns_of,
-    judge_of,
-    parse_judge_keys,
-    refuse_run_keys,
+    read_config,
+    read_config_and_judge,
 )
 from rewardlab.errors import ConfigError
 
@@ -44,15 +43,6 @@ class Distill:
     images: Images = None
     allow: Allow = None
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None
-    ray_workers: Annotated[
-        Optional[int],
-        typer.Option(
-            "--ray-workers", min=1, help="Send requests from this many Ray actors; --data is then a folder of Parquet shards."
-        ),
-    ] = None
-    ray_address: Annotated[
-        Optional[str], typer.Option("--ray-address", help="Address of a Ray cluster, or auto (default: start a local one).")
-    ] = None
 
 
 @command(app, "distill", rich_help_panel=DATA)
@@ -61,25 +51,21 @@ def distill_command(options: Distill) -> None:
 
     `journal.sqlite` records every request: after an interruption, run the same command again. Keys of the config:
     `base_url=URL` or `[URL,URL]` of the teacher, `budget.usd=500`, `votes=4` judgments of each pair (half in each order),
-    `transport=batch` for the provider's batch API; prices: see `configs/distill/`.
+    `transport=batch` for the provider's batch API, `ray.workers=8` to send requests from Ray actors (--data is then a folder of
+    Parquet shards); prices: see `configs/distill/`.
     """
-    from rewardlab.config import DistillConfig, load_config, parse_overrides
+    from rewardlab.config import DistillConfig
     from rewardlab.data.pairs import PairSet
     from rewardlab.distill.pipeline import distill
 
     data, out, allowed = options.data, options.out, allowances(options.allow)
-    settings = load_config(DistillConfig, options.config, parse_overrides(options.overrides or ()))
-    if options.ray_workers is not None:
+    settings = read_config(DistillConfig, options.overrides, options.config)
+    if settings.ray is not None:
         from rewardlab.distill.ray_transport import distill_on_ray
 
         if options.limit is not None or options.images is not None:
-            raise ConfigError(
-                "--ray-workers needs shards with embedded media, and uses all of them; leave out --limit and --images"
-            )
-        workers, address = options.ray_workers, options.ray_address
-        statistics = distill_on_ray(
-            data, settings, out, workers=workers, address=address, allow_without_images=allowed["allow_without_images"]
-        )
+            raise ConfigError("ray needs shards with embedded media, and uses all of them; leave out --limit and --images")
+        statistics = distill_on_ray(data, settings, out, allow_without_images=allowed["allow_without_images"])
     else:
         names = allowed["allow_columns"]
         pairs = PairSet(data, images=options.images, frames=None, limit=options.limit, allow_columns=names)
@@ -140,54 +126,35 @@ class SelfDistilOptions:
     judge: JudgeOption
     out: Out
     overrides: JudgeKeys = None
-    samples: Annotated[int, typer.Option("--samples", min=1, help="Samples of each pair in each order.")] = 8
-    keep: Annotated[
-        int, typer.Option("--keep", min=1, help="Maximum judgments to keep per pair; those with different openings first.")
-    ] = 1
-    alpha: Annotated[
-        float,
-        typer.Option(
-            "--alpha",
-            min=0.0,
-            max=1.0,
-            help="Keep a pair only if guessing would be right as often with at most this probability; 1 keeps all.",
-        ),
-    ] = 0.05
-    hot_token: Annotated[
-        Optional[float],
-        typer.Option(
-            "--hot-token", min=0.1, max=1000, help="FIRE: temperature of the first token after `<think>`, for example 2."
-        ),
-    ] = None
     images: Images = None
     allow: Allow = None
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None
-    seed: RandomSeed = 0
+    seed: Seed = None
 
 
 @command(app, "self-distil", rich_help_panel=DATA)
 def self_distill_command(options: SelfDistilOptions) -> None:
     """Collect a judge's right judgments as training data, without a teacher (rejection sampling; FIRE makes them diverse).
 
-    Judgments of a pair are kept only if the judge is right more often than by guessing. The same command resumes a killed run.
+    Judgments of a pair are kept only if the judge is right more often than by guessing. KEY=VALUE sets keys of the judge, and
+    of the stage: `samples=8 keep=1 alpha=0.05 hot_token=2` (`rewardlab configs keys self-distil`). The same command resumes a
+    killed run.
     """
+    from rewardlab.config import SelfDistilConfig
     from rewardlab.data.pairs import read_pairs
-    from rewardlab.distill.self_distill import RejectionRules, self_distill, set_hot_token
+    from rewardlab.distill.self_distill import self_distill, set_hot_token
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.spec import judge_video_policy
 
-    config = refuse_run_keys(judge_of(options.judge, options.overrides))
-    if "votes" in parse_judge_keys(options.overrides):
-        raise ConfigError("votes: --samples says how many judgments of a pair are sampled; leave it out")
-    policy, allowed = judge_video_policy(config.judge), allowances(options.allow)
+    config, judge = read_config_and_judge(SelfDistilConfig, options.judge, options.overrides, seed=options.seed)
+    policy, allowed = judge_video_policy(judge.judge), allowances(options.allow)
     columns = allowed["allow_columns"]
     pairs = read_pairs(options.data, images=options.images, policy=policy, allow_columns=columns)[: options.limit]
-    judge_model = open_generative_judge(config)
-    if options.hot_token is not None:
-        set_hot_token(judge_model, options.hot_token)
-    rules = RejectionRules(options.samples, options.keep, options.alpha, options.hot_token, config.max_tokens, options.seed)
+    opened = open_generative_judge(judge)
+    if config.hot_token is not None:
+        set_hot_token(opened, config.hot_token)
     Console().print_json(
-        data=self_distill(pairs, judge_model, rules, options.out, allow_without_images=allowed["allow_without_images"])
+        data=self_distill(pairs, opened, config, options.out, allow_without_images=allowed["allow_without_images"])
     )
     typer.echo(f"written: {options.out}/distilled.parquet, statistics.json", err=True)
 
@@ -199,13 +166,9 @@ class StepsOptions:
     data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs: {PAIR_FILES}.")]
     judge: JudgeOption
     out: Out
-    overrides: Overrides = None
-    config: ConfigFile = None
+    overrides: JudgeKeys = None
     images: Images = None
     allow: Allow = None
-    source: Annotated[
-        Optional[str], typer.Option("--source", help="Judgments to label: judge (sample new ones) or pairs (those in --data).")
-    ] = None
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None
     seed: Seed = None
 
@@ -215,26 +178,21 @@ def steps_command(options: StepsOptions) -> None:
     """Label the steps of judgments for `rewardlab prm`: +1 before the step at which the reasoning goes wrong, -1 from there on.
 
     A prefix is good if 15 of 20 completions of it are right, which guessing achieves once in 48 times; bisection finds the
-    first bad one. Pairs on which the judge only guesses stay unlabelled. Labels: `OUT/steps.jsonl`. The same command
-    resumes a killed run.
+    first bad one. Pairs on which the judge only guesses stay unlabelled. Labels: `OUT/steps.jsonl`. KEY=VALUE sets keys of the
+    judge, and of the stage: `source=pairs` labels the judgments in --data. The same command resumes a killed run.
     """
-    from rewardlab.config import StepsConfig, load_config, parse_overrides
+    from rewardlab.config import StepsConfig
     from rewardlab.data.pairs import read_pairs
     from rewardlab.distill.step_labels import label_steps
     from rewardlab.judging.engines import open_generative_judge
-    from rewardlab.judging.spec import judge_config, judge_video_policy
+    from rewardlab.judging.spec import judge_video_policy
 
-    settings = load_config(
-        StepsConfig, options.config, parse_overrides(options.overrides or ()), source=options.source, seed=options.seed
-    )
-    config_of_judge = judge_of(options.judge, ())
-    if "batch_size" in settings.model_fields_set or "batch_size" not in config_of_judge.model_fields_set:
-        config_of_judge = judge_config(config_of_judge, batch_size=settings.batch_size)
-    policy, allowed = judge_video_policy(config_of_judge.judge), allowances(options.allow)
+    config, judge = read_config_and_judge(StepsConfig, options.judge, options.overrides, seed=options.seed)
+    policy, allowed = judge_video_policy(judge.judge), allowances(options.allow)
     columns = allowed["allow_columns"]
     pairs = read_pairs(options.data, images=options.images, policy=policy, allow_columns=columns)[: options.limit]
-    opened = open_generative_judge(config_of_judge)
+    opened = open_generative_judge(judge)
     Console().print_json(
-        data=label_steps(pairs, settings, opened, options.out, allow_without_images=allowed["allow_without_images"])
+        data=label_steps(pairs, config, opened, options.out, allow_without_images=allowed["allow_without_images"])
     )
     typer.echo(f"written: {options.out}/steps.jsonl", err=True)

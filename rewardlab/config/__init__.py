@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from rewardlab.config.base import EvaluationConfig, HealthConfig, LoraConfig, PixelConfig, TrainConfig
 from rewardlab.config.bench import BenchEntry, SuiteConfig
-from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
+from rewardlab.config.data import (
+    BuildConfig,
+    DistillConfig,
+    FilterConfig,
+    MappingConfig,
+    MatchConfig,
+    NegativesConfig,
+    SelfDistilConfig,
+    StepsConfig,
+)
 from rewardlab.config.files import (
     SCHEMAS,
     config_names,
@@ -28,23 +37,28 @@ from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
 __all__ = [
     "SCHEMAS",
     "BenchEntry",
+    "BuildConfig",
     "ConfigKey",
     "ConsistencyConfig",
     "DistillConfig",
     "EngineConfig",
     "EvaluationConfig",
+    "FilterConfig",
     "HealthConfig",
     "HotTokenConfig",
     "LoraConfig",
     "MappingConfig",
+    "MatchConfig",
     "Method",
     "MethodConfig",
+    "NegativesConfig",
     "PRMConfig",
     "PixelConfig",
     "PolicyConfig",
     "RLConfig",
     "RMConfig",
     "SFTConfig",
+    "SelfDistilConfig",
     "SignsConfig",
     "StepsConfig",
     "SuiteConfig",

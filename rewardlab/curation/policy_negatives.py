@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rewardlab.config import NegativesConfig
 from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.pair_table import fingerprint_of, pair_facts
 from rewardlab.errors import DataError, EndpointError
@@ -30,7 +31,7 @@ from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, FinishReason, Judgment, Ord
 
 ANSWERS, TEACHER, POLICY, NEGATIVES = "answers.jsonl", "teacher.jsonl", "policy.json", "negatives.parquet"
 SOURCE, CHUNK = "policy", 64
-FORMAT, TEACHER_FORMAT = 2, 3  # of the two logs
+FORMAT, TEACHER_FORMAT = 3, 3  # of the two logs
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,6 @@ class PaidAnswer:
     pair_id: str
     answer: str
     reward: float | None
-
-
-@dataclass(frozen=True)
-class AnswerSettings:
-    """How a policy answers: one sample to each of ``number`` questions, drawn by the seed."""
-
-    number: int
-    temperature: float = 1.0
-    max_tokens: int = 1024
-    seed: int = 0
 
 
 Readers = Mapping[str, Callable[[], PreferencePair] | None]
@@ -68,7 +59,7 @@ def sample_answers(
     template: Template,
     judge: GenerativeJudge,
     out: Path,
-    settings: AnswerSettings,
+    config: NegativesConfig,
 ) -> tuple[list[PaidAnswer], Counter[str]]:
     """Return the policy's answers to labelled questions, what the judge pays for each, and how many were left out: questions
     whose responses are ``with_images``, and answers that are ``unfinished`` or empty.
@@ -76,7 +67,7 @@ def sample_answers(
     They are kept in ``out/answers.jsonl``: a killed run resumes, and pays again where a request failed. Raise ConfigError if
     that is another run's, EndpointError if too many requests fail, and what the judge raises.
     """
-    number, seed = settings.number, settings.seed
+    number, seed = config.number, config.seed
     labelled = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
     drawn = random.Random(f"answers {seed}").sample(labelled, min(number, len(labelled)))
     identity = {
@@ -84,15 +75,14 @@ def sample_answers(
         "policy": policy.name,
         "policy_weights": judge_weights_id(policy.name),
         "policy_template": template.hash,
-        "answer_tokens": settings.max_tokens,
-        "answer_temperature": settings.temperature,
+        **{f"answer_{name}": value for name, value in config.sampling.items()},
         "seed": seed,
         "number": number,
         "format": FORMAT,
         **judge.identity,
     }
     reward = PairwiseReward(judge, seed=seed)
-    params = SamplingParams(1, settings.temperature, max_tokens=settings.max_tokens, seed=seed)
+    params = SamplingParams(1, **config.sampling, seed=seed)
 
     def pay(chunk: Sequence[int]) -> tuple[dict[str, Any], int]:
         before = reward.num_failed

@@ -14,12 +14,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
+from rewardlab.config import FilterConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import PairSet, Shard
 from rewardlab.data.texts import opening_of
@@ -31,7 +32,6 @@ from rewardlab.types import Choice, Completion, Message, Part, PreferencePair, c
 from rewardlab.verdicts.parse import reasoning_of
 
 KEPT, FILTERED, REPORT = "kept.parquet", "filtered.jsonl", "report.json"
-FENCE = 3.0  # interquartile ranges beyond the quartiles (Tukey's "far out"), of log lengths
 
 _LABEL = (
     r"(?:label|ground[- ]truth|gold(?:en)?(?: answer| label)?|reference (?:answer|label)|human (?:annotat\w+|preference|label))"
@@ -54,7 +54,7 @@ def leaks_label(judgment: str) -> bool:
     )
 
 
-def length_fences(lengths: Sequence[int], most: float = FENCE) -> tuple[float, float]:
+def length_fences(lengths: Sequence[int], most: float) -> tuple[float, float]:
     """Return the (shortest, longest) length that is no outlier: ``most`` interquartile ranges of log lengths beyond the
     quartiles."""
     low, high = np.quantile(np.log([max(1, length) for length in lengths]), [0.25, 0.75])
@@ -72,15 +72,6 @@ class JudgmentChecker(Protocol):
     async def score(self, question: str, reasoning: str, verdict: Choice) -> int: ...
 
     async def aclose(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Rules:
-    """``most_alike``: most judgments with the same opening, as a fraction of all (1: any number)."""
-
-    most_alike: float = 0.02
-    length_fence: float = FENCE
-    leaks: bool = True
 
 
 @dataclass(frozen=True)
@@ -111,7 +102,9 @@ async def _contradictions(pairs: Sequence[tuple[int, PreferencePair]], judge: Ju
     return {place: agreement for (place, _), agreement in zip(pairs, scores, strict=True)}
 
 
-def examine_judgments(pairs: Iterable[PreferencePair], rules: Rules, judge: JudgmentChecker | None = None) -> FilterFindings:
+def examine_judgments(
+    pairs: Iterable[PreferencePair], config: FilterConfig, judge: JudgmentChecker | None = None
+) -> FilterFindings:
     """Return why judgments of ``pairs`` are removed; pairs without one are skipped. The first reason that applies counts:
     leaked label, length, contradiction, collapse (which keeps the first judgments of an opening)."""
     with_judgment = [(place, pair) for place, pair in enumerate(pairs) if pair.judgment]
@@ -119,9 +112,9 @@ def examine_judgments(pairs: Iterable[PreferencePair], rules: Rules, judge: Judg
         return FilterFindings({}, [], (0.0, 0.0))
     reasons: dict[int, str] = {}
     lengths = [len(pair.judgment) for _, pair in with_judgment]
-    low, high = length_fences(lengths, rules.length_fence)
+    low, high = length_fences(lengths, config.length_fence)
     for (place, pair), length in zip(with_judgment, lengths, strict=True):
-        if rules.leaks and leaks_label(pair.judgment):
+        if leaks_label(pair.judgment):
             reasons[place] = "leaked label"
         elif not low <= length <= high:
             reasons[place] = "length"
@@ -130,7 +123,7 @@ def examine_judgments(pairs: Iterable[PreferencePair], rules: Rules, judge: Judg
         scores = asyncio.run(_contradictions([(place, pair) for place, pair in with_judgment if place not in reasons], judge))
         unclear = sum(score == 0 for score in scores.values())
         reasons |= {place: "contradiction" for place, score in scores.items() if score < 0}
-    most, openings = max(1, math.ceil(rules.most_alike * len(with_judgment))), Counter[tuple[str, ...]]()
+    most, openings = max(1, math.ceil(config.most_alike * len(with_judgment))), Counter[tuple[str, ...]]()
     for place, pair in with_judgment:
         if place in reasons:
             continue
@@ -144,21 +137,20 @@ def examine_judgments(pairs: Iterable[PreferencePair], rules: Rules, judge: Judg
 
 def filter_set(
     data: Path,
-    rules: Rules,
+    config: FilterConfig,
     out: Path,
     *,
     images: Path | None = None,
-    endpoint: tuple[str | None, str] = (None, ""),
     allow_columns: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Write ``kept.parquet``, ``filtered.jsonl`` and ``report.json`` into ``out``; return the report. ``endpoint``: base URL
-    (None: no check) and model of the consistency judge. Raises OutputError if ``out`` holds a result."""
+    """Write ``kept.parquet``, ``filtered.jsonl`` and ``report.json`` into ``out``; return the report. Raise OutputError if
+    ``out`` holds a result."""
     if (out / REPORT).exists():
         raise OutputError(f"{out / REPORT}: exists already; choose another --out")
     pairs = PairSet(data, images=images, frames=None, allow_columns=allow_columns)
-    url, model = endpoint
-    judge = None if url is None else ConsistencyEndpoint(url, model)
-    findings = examine_judgments((replace(pair, images=()) for pair in pairs), rules, judge)
+    model, _, url = (config.consistency or "").partition("@")
+    judge = ConsistencyEndpoint(url, model) if url else None
+    findings = examine_judgments((replace(pair, images=()) for pair in pairs), config, judge)
     if judge is not None and judge.asked and judge.failed == judge.asked:
         raise EndpointError(f"{url}: every one of {judge.asked:,} questions failed; is {model!r} what it serves?")
     shard, lines, num_kept = Shard(out / KEPT), [], 0
@@ -183,7 +175,7 @@ def filter_set(
         "consistency_failed": judge.failed if judge else 0,
         "length_fences": findings.fences,
         "common_openings": findings.openings,
-        **asdict(rules),
+        **config.model_dump(),
     }
     write_atomic(out / REPORT, json.dumps(report, indent=1) + "\n")
     return report

@@ -16,10 +16,10 @@ from sklearn.datasets import load_sample_images
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
+from rewardlab.config import MatchConfig
 from rewardlab.curation.decontaminate import (
     BenchmarkFile,
     BenchmarkPair,
-    MatchLimits,
     TextIndex,
     decontaminate,
     find_matches,
@@ -33,7 +33,7 @@ from rewardlab.data.texts import words_of
 from rewardlab.errors import ConfigError
 from rewardlab.types import PreferencePair
 
-LIMITS = MatchLimits()
+LIMITS = MatchConfig()
 
 
 class ImageIndex:
