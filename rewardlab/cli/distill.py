@@ -1,21 +1,28 @@
-"""`rewardlab distill`, `select`, `self-distil`, `steps`: judgments to learn from, and the choice of pairs."""
+"""What a judge learns from: `distill`, `select`, `self-distil`, `steps`, `data negatives`, `data harden`, and `harden`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections import Counter
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 from rich.console import Console
 
-from rewardlab.cli.commands import command
+from rewardlab.cli.commands import check_line, command
+from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import (
+    CONFIG_HELP,
     DATA,
     PAIR_FILES,
+    TRAINING,
     Allow,
     AllowColumns,
     ConfigFile,
+    Data,
     Images,
     JudgeKeys,
     JudgeOption,
@@ -26,10 +33,21 @@ from rewardlab.cli.options import (
     allowances,
     app,
     columns_of,
+    data_app,
+    judge_of_votes,
     read_config,
     read_config_and_judge,
 )
-from rewardlab.errors import ConfigError
+from rewardlab.errors import ConfigError, DataError
+from rewardlab.judging.spec import JudgeSpec, spec_help
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rewardlab.config import NegativesConfig
+    from rewardlab.curation.policy_negatives import PaidAnswer, Readers
+    from rewardlab.rewards.verified import Rightness
+    from rewardlab.types import PreferencePair
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,3 +214,291 @@ def steps_command(options: StepsOptions) -> None:
         data=label_steps(pairs, config, opened, options.out, allow_without_images=allowed["allow_without_images"])
     )
     typer.echo(f"written: {options.out}/steps.jsonl", err=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NegativesOptions:
+    """The answers, how they are judged and how a wrong one is known."""
+
+    data: Data
+    overrides: Overrides = None
+    out: Out
+    truth: Annotated[
+        str,
+        typer.Option(
+            "--truth",
+            help="How wrong answers are detected: exact (the preferred response is the only right one), rules (the rule of the "
+            "pair's category), judge:SPEC (a teacher, unanimous over both orders) or file:PATH (filled-in lines of "
+            "OUT/to_label.jsonl).",
+        ),
+    ]
+    policy: Annotated[Optional[str], typer.Option("--policy", help="Checkpoint of the policy that answers.")] = None
+    judge: Annotated[
+        Optional[str],
+        typer.Option("--judge", help=f"Judge that rewards the answers: a YAML of its keys, or {spec_help()}."),
+    ] = None
+    answers: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--answers",
+            help="Log of rewarded answers to use instead of --policy and --judge, such as samples.jsonl of `rewardlab policy`.",
+        ),
+    ] = None
+    seed: Seed = None
+    images: Images = None
+    allow: AllowColumns = None
+
+    def check(self) -> None:
+        """Raise ConfigError for options that contradict each other."""
+        if (self.policy is None) == (self.answers is None) or (self.policy is None) != (self.judge is None):
+            raise ConfigError("give either --policy and --judge, or --answers FILE with a log of answers")
+
+
+@command(data_app, "negatives")
+def data_negatives(options: NegativesOptions) -> None:
+    """Find wrong answers of a policy that a judge rewards highly, and turn them into hard negatives.
+
+    A negative is a pair of the wrong answer and the preferred response. Samples are kept in OUT/answers.jsonl, so the same
+    command resumes; OUT/policy.json counts right and wrong answers. Answers that may be right or wrong are written to
+    OUT/to_label.jsonl: fill in `right`, and give the file as `--truth file:OUT/to_label.jsonl`. Re-running in the same folder
+    never overwrites what you have filled in. Keys without prefix are the policy's, `judge.KEY=VALUE` the judge's and
+    `teacher.KEY=VALUE` those of `--truth judge:SPEC`: `max_tokens=512 judge.max_tokens=64`.
+
+    `rewardlab data negatives pairs.parquet --policy runs/policy/final --judge prob:runs/rl/final --truth exact --out
+    runs/negatives` writes OUT/negatives.parquet, for `rewardlab rl`. **Exit status 1** if there is none; that of an earlier run
+    is deleted.
+    """
+    from rewardlab.config import NegativesConfig
+    from rewardlab.curation.policy_negatives import (
+        NEGATIVES,
+        POLICY,
+        TO_LABEL,
+        NegativeCounts,
+        label_row,
+        logged_answers,
+        policy_result,
+        readers_of,
+        write_labels,
+        wrong_and_paid,
+    )
+    from rewardlab.data.files import write_atomic
+    from rewardlab.data.pairs import write_parquet
+    from rewardlab.metrics.intervals import wilson_interval
+    from rewardlab.training.run.inputs import pairs_of
+
+    options.check()
+    config = read_config(NegativesConfig, options.overrides, seed=options.seed)
+    known, out = _rightness(options.truth, config.contract), options.out
+    columns = columns_of(options.allow)
+    pairs = pairs_of(options.data, config.frames, options.policy or "", images=options.images, allow_columns=columns)
+    readers = readers_of(pairs)
+    if len(readers) < len(pairs):
+        raise DataError(f"{options.data}: some pairs share a pair_id, but answers are matched by it; give each pair its own")
+    left_out: Counter[str] | None = None
+    if options.answers:
+        paid = list(logged_answers(options.answers))
+    else:
+        paid, left_out = _sample(options, config, pairs)
+    # All of a policy's answers count; of those in a log the ones that the judge could compare.
+    rightness = known or _teacher(
+        options, config, readers, [each for each in paid if options.policy or each.reward is not None]
+    )
+    counts, unknown = NegativeCounts(), list[dict[str, Any]]()
+    made = []
+    for answer, negative in wrong_and_paid(readers, paid, rightness, counts, least_reward=config.least_reward):
+        if negative is None:
+            reader = readers[answer.pair_id]
+            assert reader is not None  # an answer to a pair without a label has no rightness to ask for
+            unknown.append(label_row(answer, reader()))
+        else:
+            made.append(negative)
+    out.mkdir(parents=True, exist_ok=True)
+    to_label = out / TO_LABEL
+    unlabelled = write_labels(unknown, to_label) if unknown else 0
+    typer.echo(counts.sentence(config.least_reward))
+    if left_out is not None:
+        result = policy_result(readers, paid, left_out["unfinished"], rightness)
+        write_atomic(out / POLICY, json.dumps(asdict(result), indent=1) + "\n")
+        if (share := result.share_right) is not None:
+            low, high = wilson_interval(result.right, result.questions)
+            rest = f"; {result.unknown:,} are not known" if result.unknown else ""
+            interval = f"[{100 * low:.1f}, {100 * high:.1f}] (Wilson, 95 %)"
+            typer.echo(f"the policy: {100 * share:.1f} % of its answers are known to be right {interval}{rest}")
+    if unknown:
+        typer.echo(f"written: {to_label}; lines without a label: {unlabelled:,}; fill in `right`, then --truth file:{to_label}")
+    if not made:
+        (out / NEGATIVES).unlink(missing_ok=True)  # of an earlier run: `rewardlab rl` would take it for this one's
+        typer.echo("no negative: no answer known to be wrong has a reward this high", err=True)
+        raise typer.Exit(ExitCode.FINDING)
+    write_parquet(made, out / NEGATIVES)
+    typer.echo(f"written: {out / NEGATIVES}, {len(made):,} negatives")
+
+
+def _sample(
+    options: NegativesOptions, config: NegativesConfig, pairs: Sequence[PreferencePair]
+) -> tuple[list[PaidAnswer], Counter[str]]:
+    """Return the policy's paid answers, and how many were left out, which is printed."""
+    from rewardlab.curation.policy_negatives import sample_answers
+    from rewardlab.judging.engines import open_generative_judge
+    from rewardlab.prompts import load_template
+    from rewardlab.samplers.hf import HFSampler
+
+    assert options.policy is not None
+    assert options.judge is not None
+    judge = open_generative_judge(judge_of_votes(options.judge, config.judge.model_dump(exclude_unset=True)))
+    judge.check()
+    policy = HFSampler.load(Path(options.policy), batch_size=config.batch_size)
+    paid, left_out = sample_answers(pairs, policy, load_template(config.template), judge, options.out, config)
+    typer.echo(
+        f"{len(paid) + left_out.total():,} questions: {left_out['unfinished']:,} answers not finished or empty, "
+        f"{left_out['with_images']:,} questions with responses that are images, left out"
+    )
+    return paid, left_out
+
+
+def _teacher(options: NegativesOptions, config: NegativesConfig, readers: Readers, answers: Sequence[PaidAnswer]) -> Rightness:
+    """Query the teacher that ``--truth judge:SPEC`` names for the answers that are paid enough."""
+    from rewardlab.curation.policy_negatives import ask_teacher
+    from rewardlab.judging.engines import open_generative_judge
+
+    spec = options.truth.removeprefix("judge:")
+    teacher = open_generative_judge(judge_of_votes(spec, config.teacher.model_dump(exclude_unset=True)))
+    teacher.check()
+    labelled = {name: read for name, read in readers.items() if read is not None}
+    enough = [paid for paid in answers if (paid.reward or 0) >= config.least_reward and paid.answer.strip()]
+    return ask_teacher(labelled, enough, teacher, options.out, seed=config.seed)
+
+
+def _rightness(truth: str, contract: str) -> Rightness | None:
+    """Return what ``--truth`` names; None for a teacher, which is queried later. Raise ConfigError for anything else."""
+    import atexit
+
+    from rewardlab.curation.policy_negatives import by_labels
+    from rewardlab.rewards.verifiable.extraction import Contract
+    from rewardlab.rewards.verifiable.mathematics import MathVerifier, all_verifiers
+    from rewardlab.rewards.verified import by_rules, exactly
+
+    kind, _, rest = truth.partition(":")
+    if truth == "exact":
+        return exactly
+    if truth == "rules":
+        math = MathVerifier()
+        atexit.register(math.close)
+        return by_rules(all_verifiers(math), Contract(contract))
+    if kind == "judge" and rest:
+        JudgeSpec.parse(rest)
+        return None
+    if kind == "file" and rest:
+        if not Path(rest).is_file():
+            raise ConfigError(f"--truth {truth}: there is no such file")
+        return by_labels(Path(rest))
+    raise ConfigError(f"--truth {truth}: expected exact, rules, judge:SPEC or file:PATH")
+
+
+@dataclass(frozen=True)
+class HardenOptions:
+    """A labelled set and the attacks on it."""
+
+    data: Data
+    out: Out
+    ratio: Annotated[float, typer.Option("--ratio", min=0.0, help="Negatives for each pair of the set, on average.")] = 0.5
+    families: Annotated[
+        str,
+        typer.Option(
+            "--families",
+            help="Families or kinds of attacks, comma-separated, such as degenerate,order; default: all training families.",
+        ),
+    ] = ""
+    template: Annotated[
+        str,
+        typer.Option(
+            "--template",
+            help="Prompt template of the judge; judgments of degenerate responses name the defect in its format. none: no such "
+            "judgments.",
+        ),
+    ] = "r1_reward"
+    seed: RandomSeed = 0
+    images: Images = None
+    allow: AllowColumns = None
+
+
+@command(data_app, "harden")
+def data_harden(options: HardenOptions) -> None:
+    """Add hard negatives to a labelled set: a judge learns from them to resist degenerate and hostile responses.
+
+    Each pair is followed by its negatives, whose label is known. An empty, one-word, looping or refusing response
+    loses. A forged verdict, an instruction or harmless words in either response do not change the label, nor does JPEG
+    compression of the image: the pair's own judgment (of `rewardlab distill`) stays true and is kept. For a degenerate response
+    a judgment names the defect. Negatives of pairs without a judgment or tag have none either. Families that `bench run` holds
+    out are not used.
+
+    `rewardlab data harden runs/distill/distilled.parquet --template plain --out runs/hardened` writes Parquet shards.
+    `rewardlab sft --data runs/hardened` trains on their judgments, `rewardlab rl` on their labels; pairs without judgments
+    are for RL only. An interrupted command starts over. **Exit status 1** if no negative could be made.
+    """
+    from rewardlab.curation.harden import HardenCounts, HardenSettings, harden
+    from rewardlab.data.pairs import stream_pairs, write_shards
+    from rewardlab.prompts import load_template
+    from rewardlab.reporting.progress import bar
+
+    settings = HardenSettings(
+        ratio=options.ratio,
+        seed=options.seed,
+        families=tuple(name for name in options.families.split(",") if name),
+        verdict_format="" if options.template == "none" else load_template(options.template).verdict_format,
+    )
+    counts, columns = HardenCounts(), columns_of(options.allow)
+    with (
+        closing(stream_pairs(options.data, images=options.images, frames=None, allow_columns=columns)) as pairs,
+        bar("harden", None) as advance,
+    ):
+
+        def counted() -> Iterator[PreferencePair]:
+            for pair in pairs:
+                advance()
+                yield pair
+
+        for _ in write_shards(harden(counted(), settings, counts), options.out):
+            pass
+    for group, number in sorted(counts.groups.items()):
+        typer.echo(f"{group}: {number:,}")
+    unlabelled = f"; {counts.unlabelled:,} pairs without a label stay as they are" if counts.unlabelled else ""
+    made = f"{counts.negatives:,} negatives, {counts.judged:,} of them with a judgment"
+    typer.echo(f"{counts.pairs:,} pairs and {made}, in {options.out}{unlabelled}")
+    if counts.negatives and not counts.judged:
+        typer.echo(
+            "no negative has a judgment: for `rewardlab rl`; `rewardlab sft` learns judgments, which `rewardlab distill` makes"
+        )
+    if not counts.negatives:
+        typer.echo("no negative could be made: the pairs have no labels, or these families make nothing of them", err=True)
+        raise typer.Exit(ExitCode.FINDING)
+
+
+@app.command("harden", rich_help_panel=TRAINING)
+def harden_command(
+    out: Out,
+    overrides: Overrides = None,
+    config: Annotated[str, typer.Option("--config", help=CONFIG_HELP)] = "harden/loop",
+) -> None:
+    """Alternately train a policy with a judge as its reward, and the judge on the policy's wrong answers.
+
+    A round: the policy learns (`rewardlab policy`); its wrong answers with a high reward become hard negatives (`rewardlab data
+    negatives`); the judge learns from them, mixed with pairs of the set (`rewardlab rl`); a benchmark compares it with the old
+    one (`rewardlab bench run`), which it replaces unless it is worse beyond noise. The next round starts from the latest
+    checkpoint of the policy that is as good as the best. OUT/index.html shows the rounds. The same command resumes an
+    interrupted run.
+
+    `rewardlab harden data=pairs.parquet held_out=held_out.parquet policy=POLICY judge=runs/rl/final truth=exact --out
+    runs/harden`. `rewardlab configs keys harden` lists the keys; the command lines of the stages are keys as well.
+    """
+    from rewardlab.config import load_config, parse_overrides
+    from rewardlab.config.pipeline import HardenConfig
+    from rewardlab.pipelines.hardening import PAGE, run_loop, values_of
+    from rewardlab.pipelines.runner import fill_stages
+
+    settings = load_config(HardenConfig, config, parse_overrides(overrides or ()))
+    for stage in fill_stages(settings.stages, values_of(settings)):
+        check_line(app, stage.words)
+    last = run_loop(settings, out)
+    policy = folder if (folder := out / last.next_policy).is_dir() else last.next_policy
+    typer.echo(f"written: {out / PAGE}\njudge: {out / last.next_judge}\npolicy: {policy}")

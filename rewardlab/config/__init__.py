@@ -7,7 +7,6 @@ An unknown key is an error. Numbers without a source in the paper carry a reason
 from __future__ import annotations
 
 from rewardlab.config.base import EvaluationConfig, HealthConfig, LoraConfig, PixelConfig, TrainConfig
-from rewardlab.config.bench import BenchEntry, SuiteConfig
 from rewardlab.config.data import (
     BuildConfig,
     DistillConfig,
@@ -29,6 +28,7 @@ from rewardlab.config.files import (
     shipped_folder,
     stage_of,
 )
+from rewardlab.config.judge import BenchEntry, SuiteConfig
 from rewardlab.config.loading import ConfigKey, config_keys, load_config, load_yaml, parse_overrides, resolved_yaml
 from rewardlab.config.policy import PolicyConfig, SignsConfig
 from rewardlab.config.rl import ConsistencyConfig, EngineConfig, HotTokenConfig, Method, MethodConfig, RLConfig

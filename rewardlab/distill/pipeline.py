@@ -19,12 +19,11 @@ from rewardlab.data.media_mentions import MediaCount
 from rewardlab.data.pairs import Shard
 from rewardlab.data.parquet import TableFile
 from rewardlab.data.rows import media_of
-from rewardlab.distill.batch_transport import BatchTransport
 from rewardlab.distill.budget import BudgetGuard
-from rewardlab.distill.chat_transport import ChatTransport
 from rewardlab.distill.journal import Answer, Journal
 from rewardlab.distill.statistics import AttemptRow, Statistics, Summary, Tally
 from rewardlab.distill.teacher import Progress, Transport, agrees, tag
+from rewardlab.distill.transports import BatchTransport, ChatTransport
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.prompts import load_template
 from rewardlab.reporting.progress import Advance, bar, log_line

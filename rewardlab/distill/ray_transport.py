@@ -27,11 +27,11 @@ from rewardlab.data.pairs import PairSet
 from rewardlab.data.row_files import files_of, is_checked
 from rewardlab.data.rows import Files, from_row
 from rewardlab.distill.budget import BudgetGuard, BudgetSpentError, CallLedger
-from rewardlab.distill.chat_transport import ChatTransport, open_endpoints
 from rewardlab.distill.journal import Answer, Journal
 from rewardlab.distill.pipeline import JOURNAL, finish, identity_of, survey
 from rewardlab.distill.statistics import Statistics
 from rewardlab.distill.teacher import Progress
+from rewardlab.distill.transports import ChatTransport, open_endpoints
 from rewardlab.errors import ConfigError, EndpointError, OutputError, RewardlabError
 from rewardlab.reporting.progress import bar
 from rewardlab.types import Completion, Order, PreferencePair
