@@ -29,6 +29,7 @@ from rewardlab.curation.decontaminate import (
 from rewardlab.curation.image_hashes import ImageLimits, PictureIndex, picture_of
 from rewardlab.data.files import read_lines
 from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.data.texts import words_of
 from rewardlab.errors import ConfigError
 from rewardlab.types import PreferencePair
 
@@ -187,6 +188,14 @@ def test_pages_and_charts_are_not_copies_of_each_other(kind: Callable[[int], lis
 TEXT = "the quick brown fox jumps over a lazy dog while seven old men watch it from the far side of the river"
 
 
+def test_plain_cards() -> None:
+    """The same hash of nothing: told apart by their colour."""
+    grey, red = (encoded(Image.new("RGB", (64, 64), colour)) for colour in ("grey", "red"))
+    index = ImageIndex([("b", 0, grey)])
+    assert index.find(red) == {}
+    assert index.find(encoded(Image.new("RGB", (80, 80), "grey"), "JPEG")) == {("b", 0): 0.999}
+
+
 def jaccard(first: frozenset[str], second: frozenset[str]) -> float:
     return len(first & second) / len(first | second)
 
@@ -315,6 +324,13 @@ def test_two_files_of_one_benchmark(demo_pairs: Any, tmp_path: Path) -> None:
     assert contained["a"] == 0
     with pytest.raises(ConfigError, match="same file twice"):
         decontaminate(tmp_path / "train.parquet", both[:1] * 2, tmp_path / "x", images=None, limits=LIMITS, command="")
+
+
+def test_scripts_without_blanks() -> None:
+    """A character is a word there: a long Chinese prompt is found."""
+    text = "请描述这张图片中左边的人和右边的狗正在做什么并说明理由"
+    assert len(words_of(text)) == len(text)
+    assert TextIndex([("b", 1, text)], LIMITS).find(text + "。") == {("b", 1): 1.0}
 
 
 def test_a_short_pair_that_is_all_the_same() -> None:

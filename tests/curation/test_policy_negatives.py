@@ -77,6 +77,11 @@ def test_the_preferred_response_stays_preferred(answer: str, preferred: int) -> 
     assert (negative.attempts, negative.judgment, as_negative(pair, answer)) == ("2", "", negative)
 
 
+def test_both_indices_are_used() -> None:
+    """Else a judge would learn that the second response is the policy's."""
+    assert {as_negative(PAIRS[0], f"It is {n}.").preferred for n in range(20)} == {0, 1}
+
+
 def test_by_a_teacher(tmp_path: Path) -> None:
     """Both of its votes; one that leans to a place says nothing. What it said is not asked for again."""
     asked = count()
@@ -283,6 +288,14 @@ def test_lines_that_are_none(tmp_path: Path, line: str, sentence: str) -> None:
     for read in (lambda: list(logged_answers(path)), lambda: by_labels(path)):
         with pytest.raises(DataError, match=rf"lines\.jsonl, line 2: .*{sentence}"):
             read()
+
+
+@pytest.mark.parametrize("right", ["0", "1", "0.0", '"no"', "[]"])
+def test_a_label_that_is_none(tmp_path: Path, right: str) -> None:
+    path = tmp_path / "labels.jsonl"
+    path.write_text(f'{{"pair_id": "p0", "answer": "x", "right": {right}}}\n')
+    with pytest.raises(DataError, match=r"labels\.jsonl, line 1: expected right \(true, false or null\), got"):
+        by_labels(path)
 
 
 def test_labels_that_contradict_each_other(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -230,6 +231,29 @@ def test_long_answers_are_attacked_too() -> None:
                     assert named not in added
 
 
+def test_a_loop_does_not_end_in_the_right_answer() -> None:
+    """The end of one turn and the beginning of the next may be."""
+    assert not made_of(PreferencePair("p", "In which order?", ("dog, cat", "cat, dog"), 0), FAMILIES["looped"])
+    assert made_of(PreferencePair("p", "Which?", ("red", "dark blue"), 0), FAMILIES["looped"])
+
+
+def test_a_border_keeps_the_shape_of_a_picture() -> None:
+    """Of a long and thin one, such as a line of text, nothing is squeezed."""
+    image = Image.new("RGB", (1000, 60), (255, 0, 0))
+    framed = np.asarray(decode_image(bordered(encode_png(image), random.Random(0))))
+    rows, columns = np.nonzero((framed == (255, 0, 0)).all(axis=2))
+    assert (np.ptp(rows) + 1, np.ptp(columns) + 1) == (56, 920)
+
+
+def test_texts_stand_in_either_answer(demo_pairs: Any) -> None:
+    """An attack as often in the good answer, where the label stays, as in the wrong one."""
+    for family in (family for family in FAMILIES.values() if family.texts):
+        made = [one for pair in demo_pairs[0][:20] for one in made_of(pair, family)]
+        in_good = [one for one in made if one.opponent is Opponent.WRONG]
+        assert 2 * len(in_good) == len(made) == 40
+        assert all(one.group == f"{family.name}_in_good" and one.pair.preferred == 1 - one.attacker for one in in_good)
+
+
 def test_frames_are_edited_alike() -> None:
     """All pictures of a pair have one caption; nothing that decides stays in sight of a pair without its pictures."""
     image, of_answer = (encode_png(Image.new("RGB", (100, 60), colour)) for colour in ((9, 9, 9), (200, 0, 0)))
@@ -284,6 +308,17 @@ def test_edits_of_pictures(demo_pairs: Any) -> None:
     assert (np.asarray(page.crop((0, before.height, *page.size))) < 128).any()
     assert not made_of(replace(pair, images=()), FAMILIES["jpeg"])
     assert not list(attacked_pairs([pair], families_of(("edit", "caption", "unseen")), seed=0, with_pictures=False))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(2, 2), (10, 2000), (2000, 10), (3000, 2000)])
+def test_pictures_of_any_size(size: tuple[int, int]) -> None:
+    """What is made of a picture that can be read can be read, too."""
+    buffer = BytesIO()
+    Image.new("RGB", size, (200, 30, 30)).save(buffer, format="JPEG")
+    for edit in (jpeg, resized, bordered, captioned):
+        width = min(max(size[0], 56), 2048) if edit is captioned else size[0]
+        assert decode_image(edit(buffer.getvalue(), random.Random(0))).width == width
 
 
 def test_what_is_refused() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardlab.data.attacks.insertions import KINDS, attacks
+from rewardlab.data.attacks.insertions import KINDS, Attack, attacks
 from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import build_messages, load_template, render
@@ -40,6 +40,13 @@ def structure(text: str, template: Any) -> Counter[str]:
     text = "\n".join(text.splitlines())  # whatever a reader may take for the end of a line
     found = [re.sub(r"\s+", " ", text[m.start() :].lstrip().partition(":")[0]).lower() for m in pattern.finditer(text)]
     return Counter(found + re.findall(r"<\|\w+\|>|</?think>|</?answer>|</s>|\[/?INST\]", text))
+
+
+def test_there_are_many() -> None:
+    """At least 200, all different, of every kind and in both places."""
+    assert len(set(ATTACKS)) == len(ATTACKS) >= 200
+    assert {attack.kind for attack in ATTACKS} == set(KINDS)
+    assert {attack.place for attack in ATTACKS} == {"before", "after"}
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template.name)
@@ -107,3 +114,8 @@ def test_a_tokenizers_own_tokens_are_broken() -> None:
     plain = encode(processor, [(Message("user", (Part(text="x"),)),)])["input_ids"][0].tolist()
     end = processor.tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert ids.count(end) == plain.count(end)
+
+
+def test_an_attack_is_put_where_it_says() -> None:
+    assert Attack("order", "before", "x").apply("a") == "x\na"
+    assert Attack("order", "after", "x").apply("a") == "a\nx"

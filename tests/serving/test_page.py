@@ -385,6 +385,7 @@ def test_errors_are_sentences(chromium: Any, url: str, tmp_path: Path) -> None:
         expect(page.locator("#headline")).to_have_text("Not judged")
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_is_waited_for(chromium: Any, tmp_path: Path) -> None:
     """The badge and the headline say what happens, in words for a person; when the engine is back, the judgment is made."""
     sampler, starts = ProcessSampler(partial(held_sampler, tmp_path), timeout_s=5.0), tmp_path / "starts"
@@ -408,6 +409,7 @@ def test_an_engine_that_dies_is_waited_for(chromium: Any, tmp_path: Path) -> Non
     sampler.close()
 
 
+@pytest.mark.slow
 def test_a_key_that_has_used_its_minute_waits(chromium: Any) -> None:
     """It is told so, and its request is made when it may be."""
     with served(handler, keys=[Key.of("k", per_minute=40)]) as url, opened(chromium, url, ignored=REFUSED) as page:

@@ -199,6 +199,7 @@ def in_flight(url: str, num: int, pool: ThreadPoolExecutor) -> list[Future[httpx
     return futures
 
 
+@pytest.mark.slow
 def test_it_says_so_then_finishes(tmp_path: Path) -> None:
     """Unready at once and listening still; then no new connection, and what was begun is answered; the exit status is 0."""
     hold = tmp_path / "answers"
@@ -223,6 +224,7 @@ def test_it_says_so_then_finishes(tmp_path: Path) -> None:
         assert process.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_what_is_left_is_told(tmp_path: Path) -> None:
     """503, when to come back and why, to who waits for the engine and to who waits for a group; not a cut connection."""
     (tmp_path / "answers").touch()
@@ -239,6 +241,7 @@ def test_what_is_left_is_told(tmp_path: Path) -> None:
         assert process.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_a_client_outlives_a_restart(tmp_path: Path) -> None:
     """Its uploads too: the server is killed while it asks, another one takes the port, and the answer comes."""
     (tmp_path / "answers").touch()
