@@ -16,19 +16,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from rewardlab.config import FilterConfig
+from rewardlab.config import ConsistencyConfig, FilterConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import PairSet, Shard
 from rewardlab.data.texts import opening_of
 from rewardlab.errors import EndpointError, OutputError
-from rewardlab.rewards.consistency import consistency_prompt, probe_checker, read_consistency, refuse_pair_judge
-from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.chat_endpoint import ChatEndpoint
-from rewardlab.types import Choice, Completion, Message, Part, PreferencePair, choice_of
+from rewardlab.rewards.scorer import EndpointConsistencyJudge
+from rewardlab.types import PreferencePair, choice_of
 from rewardlab.verdicts.parse import reasoning_of
 
 KEPT, FILTERED, REPORT = "kept.parquet", "filtered.jsonl", "report.json"
@@ -62,18 +60,6 @@ def length_fences(lengths: Sequence[int], most: float) -> tuple[float, float]:
     return math.exp(low - most * spread), math.exp(high + most * spread)
 
 
-class JudgmentChecker(Protocol):
-    """Scores a reasoning: -1 if it favours the other verdict, 0 if unclear, +1 if it agrees."""
-
-    async def check(self) -> None:
-        """Raise EndpointError if the endpoint does not answer."""
-        ...
-
-    async def score(self, question: str, reasoning: str, verdict: Choice) -> int: ...
-
-    async def aclose(self) -> None: ...
-
-
 @dataclass(frozen=True)
 class FilterFindings:
     """The reason for each removed pair, by its index; ``unclear`` contradiction checks keep their pairs."""
@@ -88,7 +74,7 @@ class FilterFindings:
         return dict(Counter(self.reasons.values()).most_common())
 
 
-async def _contradictions(pairs: Sequence[tuple[int, PreferencePair]], judge: JudgmentChecker) -> dict[int, int]:
+async def _contradictions(pairs: Sequence[tuple[int, PreferencePair]], judge: EndpointConsistencyJudge) -> dict[int, int]:
     async def score(pair: PreferencePair) -> int:
         if pair.preferred is None:
             return 0
@@ -103,7 +89,7 @@ async def _contradictions(pairs: Sequence[tuple[int, PreferencePair]], judge: Ju
 
 
 def examine_judgments(
-    pairs: Iterable[PreferencePair], config: FilterConfig, judge: JudgmentChecker | None = None
+    pairs: Iterable[PreferencePair], config: FilterConfig, judge: EndpointConsistencyJudge | None = None
 ) -> FilterFindings:
     """Return why judgments of ``pairs`` are removed; pairs without one are skipped. The first reason that applies counts:
     leaked label, length, contradiction, collapse (which keeps the first judgments of an opening)."""
@@ -149,10 +135,13 @@ def filter_set(
         raise OutputError(f"{out / REPORT}: exists already; choose another --out")
     pairs = PairSet(data, images=images, frames=None, allow_columns=allow_columns)
     model, _, url = (config.consistency or "").partition("@")
-    judge = ConsistencyEndpoint(url, model) if url else None
+    judge = None
+    if url:
+        endpoint = ConsistencyConfig.model_validate({"base_url": url, "model": model, "deadline_s": 120})
+        judge = EndpointConsistencyJudge(endpoint, api_key=os.environ.get(endpoint.api_key_env, "none"))
     findings = examine_judgments((replace(pair, images=()) for pair in pairs), config, judge)
-    if judge is not None and judge.asked and judge.failed == judge.asked:
-        raise EndpointError(f"{url}: every one of {judge.asked:,} questions failed; is {model!r} what it serves?")
+    if judge is not None and judge.counts["asked"] and judge.counts["failed"] == judge.counts["asked"]:
+        raise EndpointError(f"{url}: every one of {judge.counts['asked']:,} questions failed; is {model!r} what it serves?")
     shard, lines, num_kept = Shard(out / KEPT), [], 0
     for place, pair in enumerate(pairs):
         num_kept += bool(pair.judgment) and place not in findings.reasons
@@ -171,44 +160,11 @@ def filter_set(
         "num_judgments_kept": num_kept,
         "reasons": findings.counts,
         "unclear": findings.unclear,
-        "consistency_asked": judge.asked if judge else 0,
-        "consistency_failed": judge.failed if judge else 0,
+        "consistency_asked": judge.counts["asked"] if judge else 0,
+        "consistency_failed": judge.counts["failed"] if judge else 0,
         "length_fences": findings.fences,
         "common_openings": findings.openings,
         **config.model_dump(),
     }
     write_atomic(out / REPORT, json.dumps(report, indent=1) + "\n")
     return report
-
-
-class ConsistencyEndpoint:
-    """A consistency judge behind an endpoint; a failure or an unclear answer scores 0."""
-
-    def __init__(self, url: str, model: str) -> None:
-        self._url, self._model, self._api_key = url, model, os.environ.get("OPENAI_API_KEY", "none")
-        self._endpoint: ChatEndpoint | None = None
-        self.asked = self.failed = 0
-
-    def _open(self) -> ChatEndpoint:
-        if self._endpoint is None:  # inside the event loop that will use it
-            self._endpoint = ChatEndpoint(self._url, self._model, api_key=self._api_key)
-        return self._endpoint
-
-    async def check(self) -> None:
-        await self._open().check()
-        await refuse_pair_judge(self._url, self._api_key)
-        await probe_checker(self._complete, f"{self._url}: {self._model}")
-
-    async def _complete(self, prompt: str) -> Completion:
-        messages = (Message("user", (Part(text=prompt),)),)
-        return await self._open().complete(messages, SamplingParams(temperature=0.0, max_tokens=8))
-
-    async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
-        answer = await self._complete(consistency_prompt(question, reasoning, verdict))
-        self.asked, self.failed = self.asked + 1, self.failed + answer.failed
-        return 0 if answer.failed else read_consistency(answer.text)
-
-    async def aclose(self) -> None:
-        if self._endpoint is not None:
-            await self._endpoint.aclose()
-            self._endpoint = None
