@@ -74,24 +74,18 @@ class DemoRun:
         return f"{len(self.examples)} pairs: {counts}"
 
 
-def check_packages(names: Sequence[str] = PACKAGES) -> None:
-    """Raise ConfigError for the first package that is not installed."""
-    for name in names:
-        if find_spec(name) is None:
-            raise ConfigError(f"the demo needs {name}, which is not installed: pip install 'rewardlab[demo]'")
-
-
-def judge_examples(judge: str = DEMO, folder: Path = EXAMPLES) -> DemoRun:
-    """Return the judgments of the pairs in ``folder``, one in each order. Raise ConfigError if a package is missing."""
-    check_packages()
+def judge_examples() -> DemoRun:
+    """Return the bundled judge's judgments of the examples, one in each order. Raise ConfigError if a package is missing."""
+    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+        raise ConfigError(f"the demo needs {missing[0]}, which is not installed: pip install 'rewardlab[demo]'")
     start = time.monotonic()
     import torch
 
     from rewardlab.judging.engines import open_model_judge
 
     torch.set_num_threads(1)  # of so small a model, threads would only wait for each other
-    pairs = read_pairs(folder / "pairs.jsonl")
-    opened = open_model_judge(judge, temperature=0.0, max_tokens=MAX_TOKENS, batch_size=2 * len(pairs))
+    pairs = read_pairs(EXAMPLES / "pairs.jsonl")
+    opened = open_model_judge(DEMO, temperature=0.0, max_tokens=MAX_TOKENS, batch_size=2 * len(pairs))
     loaded = time.monotonic()
     judgments = opened.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=1, seed=0)
     examples = tuple(ExampleJudgment(pair, judgment) for pair, judgment in zip(pairs, judgments, strict=True))

@@ -29,9 +29,9 @@ from rewardlab.types import Completion, FinishReason, Order, PreferencePair
 LOG = logging.getLogger(__name__)
 
 
-def open_endpoints(config: DistillConfig, api_key: str | None = None) -> list[ChatEndpoint]:
-    """Return an endpoint for each base URL, with the key of its environment variable unless one is given."""
-    keys = [api_key or os.environ.get(name, "none") for name in config.api_key_envs]
+def open_endpoints(config: DistillConfig) -> list[ChatEndpoint]:
+    """Return an endpoint for each base URL, with the key of its environment variable."""
+    keys = [os.environ.get(name, "none") for name in config.api_key_envs]
     return [
         ChatEndpoint(
             url,
@@ -67,16 +67,14 @@ class ChatTransport:
         self._width = config.concurrency * len(endpoints)
 
     @classmethod
-    def open(
-        cls, config: DistillConfig, journal: Journal, budget: BudgetGuard, advance: Advance, api_key: str | None = None
-    ) -> Self:
+    def open(cls, config: DistillConfig, journal: Journal, budget: BudgetGuard, advance: Advance) -> Self:
         """Return the transport of one process. Raises ConfigError if the journal has batches that are not collected."""
         if journal.open_batches():
             raise ConfigError(
                 f"{journal.path}: some batches are not collected yet and would be "
                 "paid twice; collect them first (transport: batch)"
             )
-        endpoints, ledger = open_endpoints(config, api_key), CallLedger(journal, budget)
+        endpoints, ledger = open_endpoints(config), CallLedger(journal, budget)
         answered = journal.usage().answers > 0
         return cls(config, endpoints, ledger, lambda progress: advance(note=progress_note(progress, budget)), answered=answered)
 
@@ -178,12 +176,10 @@ class BatchTransport:
     reply to its creation was lost. It is collected whole or not at all, so that billed failures are counted once.
     """
 
-    def __init__(
-        self, config: DistillConfig, journal: Journal, budget: BudgetGuard, advance: Advance, api_key: str | None = None
-    ) -> None:
+    def __init__(self, config: DistillConfig, journal: Journal, budget: BudgetGuard, advance: Advance) -> None:
         self.config, self.journal, self.budget, self.advance = config, journal, budget, advance
         self.template, self.progress = load_template(config.template), Progress()
-        self._client = BatchClient(config.base_urls[0], api_key=api_key or os.environ.get(config.api_key_envs[0], "none"))
+        self._client = BatchClient(config.base_urls[0], api_key=os.environ.get(config.api_key_envs[0], "none"))
         self._folder = journal.path.parent / FOLDER
         self._done = 0  # on the progress bar
 
