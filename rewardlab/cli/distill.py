@@ -21,6 +21,7 @@ from rewardlab.cli.options import (
     TRAINING,
     Allow,
     AllowColumns,
+    Config,
     ConfigFile,
     Data,
     Images,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
     from rewardlab.config import NegativesConfig
     from rewardlab.curation.policy_negatives import PaidAnswer, Readers
+    from rewardlab.judging.judge import GenerativeJudge
     from rewardlab.rewards.verified import Rightness
     from rewardlab.types import PreferencePair
 
@@ -137,8 +139,8 @@ def select_command(
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfDistilOptions:
-    """Options of `self-distil`."""
+class JudgedPairs:
+    """Options of `self-distil` and `steps`."""
 
     data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs: {PAIR_FILES}.")]
     judge: JudgeOption
@@ -149,9 +151,20 @@ class SelfDistilOptions:
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None
     seed: Seed = None
 
+    def open(self, schema: type[Config]) -> tuple[list[PreferencePair], Config, GenerativeJudge, bool]:
+        """Return the pairs, the stage's config, the judge, and whether questions may mention images that are not there."""
+        from rewardlab.data.pairs import read_pairs
+        from rewardlab.judging.engines import open_generative_judge
+        from rewardlab.judging.spec import judge_video_policy
+
+        config, judge = read_config_and_judge(schema, self.judge, self.overrides, seed=self.seed)
+        policy, allowed = judge_video_policy(judge.judge), allowances(self.allow)
+        pairs = read_pairs(self.data, images=self.images, policy=policy, allow_columns=allowed["allow_columns"])
+        return pairs[: self.limit], config, open_generative_judge(judge), allowed["allow_without_images"]
+
 
 @command(app, "self-distil", rich_help_panel=DATA)
-def self_distill_command(options: SelfDistilOptions) -> None:
+def self_distill_command(options: JudgedPairs) -> None:
     """Collect a judge's right judgments as training data, without a teacher (rejection sampling; FIRE makes them diverse).
 
     Judgments of a pair are kept only if the judge is right more often than by guessing. KEY=VALUE sets keys of the judge, and
@@ -159,60 +172,29 @@ def self_distill_command(options: SelfDistilOptions) -> None:
     killed run.
     """
     from rewardlab.config import SelfDistilConfig
-    from rewardlab.data.pairs import read_pairs
     from rewardlab.distill.self_distill import self_distill, set_hot_token
-    from rewardlab.judging.engines import open_generative_judge
-    from rewardlab.judging.spec import judge_video_policy
 
-    config, judge = read_config_and_judge(SelfDistilConfig, options.judge, options.overrides, seed=options.seed)
-    policy, allowed = judge_video_policy(judge.judge), allowances(options.allow)
-    columns = allowed["allow_columns"]
-    pairs = read_pairs(options.data, images=options.images, policy=policy, allow_columns=columns)[: options.limit]
-    opened = open_generative_judge(judge)
+    pairs, config, judge, blind = options.open(SelfDistilConfig)
     if config.hot_token is not None:
-        set_hot_token(opened, config.hot_token)
-    Console().print_json(
-        data=self_distill(pairs, opened, config, options.out, allow_without_images=allowed["allow_without_images"])
-    )
+        set_hot_token(judge, config.hot_token)
+    Console().print_json(data=self_distill(pairs, judge, config, options.out, allow_without_images=blind))
     typer.echo(f"written: {options.out}/distilled.parquet, statistics.json", err=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepsOptions:
-    """Options of `steps`."""
-
-    data: Annotated[Path, typer.Option("--data", help=f"Labelled pairs: {PAIR_FILES}.")]
-    judge: JudgeOption
-    out: Out
-    overrides: JudgeKeys = None
-    images: Images = None
-    allow: Allow = None
-    limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None
-    seed: Seed = None
-
-
 @command(app, "steps", rich_help_panel=DATA)
-def steps_command(options: StepsOptions) -> None:
+def steps_command(options: JudgedPairs) -> None:
     """Label the steps of judgments for `rewardlab prm`: +1 before the step at which the reasoning goes wrong, -1 from there on.
 
     A prefix is good if 15 of 20 completions of it are right, which guessing achieves once in 48 times; bisection finds the
     first bad one. Pairs on which the judge only guesses stay unlabelled. Labels: `OUT/steps.jsonl`. KEY=VALUE sets keys of the
-    judge, and of the stage: `source=pairs` labels the judgments in --data. The same command resumes a killed run.
+    judge, and of the stage: `source=pairs` labels the judgments in --data (`rewardlab configs keys steps`). The same command
+    resumes a killed run.
     """
     from rewardlab.config import StepsConfig
-    from rewardlab.data.pairs import read_pairs
     from rewardlab.distill.step_labels import label_steps
-    from rewardlab.judging.engines import open_generative_judge
-    from rewardlab.judging.spec import judge_video_policy
 
-    config, judge = read_config_and_judge(StepsConfig, options.judge, options.overrides, seed=options.seed)
-    policy, allowed = judge_video_policy(judge.judge), allowances(options.allow)
-    columns = allowed["allow_columns"]
-    pairs = read_pairs(options.data, images=options.images, policy=policy, allow_columns=columns)[: options.limit]
-    opened = open_generative_judge(judge)
-    Console().print_json(
-        data=label_steps(pairs, config, opened, options.out, allow_without_images=allowed["allow_without_images"])
-    )
+    pairs, config, judge, blind = options.open(StepsConfig)
+    Console().print_json(data=label_steps(pairs, config, judge, options.out, allow_without_images=blind))
     typer.echo(f"written: {options.out}/steps.jsonl", err=True)
 
 
@@ -288,6 +270,9 @@ def data_negatives(options: NegativesOptions) -> None:
 
     options.check()
     config = read_config(NegativesConfig, options.overrides, seed=options.seed)
+    for name, is_queried in (("judge", options.judge is not None), ("teacher", options.truth.startswith("judge:"))):
+        if getattr(config, name).model_fields_set and not is_queried:
+            raise ConfigError(f"{name}: keys of a judge that is not queried; leave them out")
     known, out = _rightness(options.truth, config.contract), options.out
     columns = columns_of(options.allow)
     pairs = pairs_of(options.data, config.frames, options.policy or "", images=options.images, allow_columns=columns)
