@@ -135,23 +135,14 @@ def data_build(options: DataBuild) -> None:
             "name the benchmarks that a set to train on must not contain (--against vl_rewardbench=FILE; `bench prepare` "
             "fetches them), or give --against none, for a set of your own to benchmark on"
         )
-    config, recipe = read_config(BuildConfig, options.overrides, seed=options.seed), find_recipe(options.recipe)
+    recipe = find_recipe(options.recipe)
+    config = read_config(BuildConfig, options.overrides, images=options.images, limit=options.limit, seed=options.seed)
     source = open_source(options.source, recipe.files, download=config.download)
     against = [] if options.against == ["none"] else options.against
     contamination, notes = _contamination(against)
     facts = {"against": against, "notes": notes, "command": shlex.join(["rewardlab", *sys.argv[1:]])}
     with bar(options.recipe, recipe.published) as advance:
-        report = build(
-            recipe,
-            source,
-            options.out,
-            config=config,
-            contamination=contamination,
-            images=options.images,
-            limit=options.limit,
-            advance=advance,
-            facts=facts,
-        )
+        report = build(recipe, source, options.out, config=config, contamination=contamination, advance=advance, facts=facts)
     counts = ("converted", "kept", "dropped", "bad", "duplicate", "contaminated")
     typer.echo(", ".join(f"{name} {report[name]:,}" for name in counts))
     for kind, reasons in report["reasons"].items():

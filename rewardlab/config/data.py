@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -164,6 +165,8 @@ class BuildConfig(Schema):
     )
     download: bool = Field(False, description="Download the files of an hf: source first, if its rows refer to media by path.")
     frames: int = Field(8, ge=1, description="Maximum frames to read from a video given as a folder of frames.")
+    images: Path | None = Field(None, description="Folder that paths of media start at; null: that of the source.")
+    limit: int | None = Field(None, ge=1, description="Stop after this many pairs; null: all.")
     seed: int = Field(0, description="Seed of everything random.")
 
 

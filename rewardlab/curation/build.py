@@ -139,23 +139,21 @@ def build(
     *,
     config: BuildConfig,
     contamination: Contamination | None,
-    images: Path | None = None,
-    limit: int | None = None,
     advance: Advance,
     facts: dict[str, Any],
 ) -> dict[str, Any]:
     """Write ``part-*.parquet``, ``rejected.jsonl``, ``stats.json``, ``stats.html`` and ``report.json`` into ``out``; return the
     report, with ``facts``. Raises OutputError if ``out`` holds a finished set or other shards, DataError if no pair is left, or
-    ``images``, the folder that paths of media start at, is no folder."""
+    ``config.images`` is no folder."""
     if (out / REPORT).exists():
         raise OutputError(f"{out / REPORT}: already holds a finished set; choose another --out")
-    check_images_folder(images)
+    check_images_folder(config.images)
     if isinstance(source, Path):
         source_files(source, recipe.files, recipe.url)  # write nothing if there is nothing to read
     with mark_unfinished(out):
         with (out / REJECTED).open("w", encoding="utf-8", errors="backslashreplace") as rejected:
             run = _Build(config, contamination, rejected, advance)
-            pairs = run.pairs(convert_source(recipe, source, frames=config.frames, images=images), limit)
+            pairs = run.pairs(convert_source(recipe, source, frames=config.frames, images=config.images), config.limit)
             shards = list(write_parts(pairs, out, embed=not config.media_folder))
         if not shards:
             most = max(
@@ -174,7 +172,7 @@ def build(
             "source": str(source),
             **{name: run.counts[name] for name in ("converted", "kept", *run.reasons, "repeated_ids")},
             "reasons": {kind: dict(counts.most_common()) for kind, counts in run.reasons.items() if counts},
-            "options": {**config.model_dump(), "images": None if images is None else str(images), "limit": limit},
+            "options": config.model_dump(mode="json"),
             "shards": len(shards),
             **facts,
         }
