@@ -237,8 +237,8 @@ def read_config_and_judge(
 
     changes = parse_judge_keys(overrides)
     keys = {key: value for key, value in changes.items() if key.partition(".")[0] in JUDGE_KEYS}
-    own = {key: value for key, value in changes.items() if key not in keys}
-    return load_config(schema, None, own, **options), judge_of_votes(judge, keys)
+    others = {key: value for key, value in changes.items() if key not in keys}
+    return load_config(schema, None, others, **options), judge_of_votes(judge, keys)
 
 
 def judge_of_votes(judge: str, keys: Mapping[str, Any]) -> JudgeConfig:
