@@ -76,8 +76,8 @@ class DemoRun:
 
 def judge_examples() -> DemoRun:
     """Return the bundled judge's judgments of the examples, one in each order. Raise ConfigError if a package is missing."""
-    if missing := [name for name in PACKAGES if find_spec(name) is None]:
-        raise ConfigError(f"the demo needs {missing[0]}, which is not installed: pip install 'rewardlab[demo]'")
+    if missing := next((name for name in PACKAGES if find_spec(name) is None), None):
+        raise ConfigError(f"the demo needs {missing}, which is not installed: pip install 'rewardlab[demo]'")
     start = time.monotonic()
     import torch
 
