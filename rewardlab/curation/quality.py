@@ -25,7 +25,7 @@ from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import PairSet, Shard
 from rewardlab.data.texts import opening_of
 from rewardlab.errors import EndpointError, OutputError
-from rewardlab.rewards.scorer import EndpointConsistencyJudge
+from rewardlab.rewards.consistency import EndpointConsistencyJudge
 from rewardlab.types import PreferencePair, choice_of
 from rewardlab.verdicts.parse import reasoning_of
 

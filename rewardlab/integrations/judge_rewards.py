@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rewardlab.errors import EndpointError
+from rewardlab.rewards.consistency import EndpointConsistencyJudge
 from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardTerm, compose, swap_agreement, winner_of
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer
+from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.types import BOTH_ORDERS, VerdictStatus
 
 
