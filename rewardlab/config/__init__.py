@@ -28,17 +28,15 @@ from rewardlab.config.files import (
     shipped_folder,
     stage_of,
 )
-from rewardlab.config.judge import BenchEntry, SuiteConfig
-from rewardlab.config.loading import ConfigKey, config_keys, load_config, load_yaml, parse_overrides, resolved_yaml
+from rewardlab.config.judge import SuiteConfig
+from rewardlab.config.loading import config_keys, load_config, load_yaml, parse_overrides, resolved_yaml
 from rewardlab.config.policy import PolicyConfig, SignsConfig
 from rewardlab.config.rl import ConsistencyConfig, EngineConfig, HotTokenConfig, Method, MethodConfig, RLConfig
 from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
 
 __all__ = [
     "SCHEMAS",
-    "BenchEntry",
     "BuildConfig",
-    "ConfigKey",
     "ConsistencyConfig",
     "DistillConfig",
     "EngineConfig",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
@@ -17,7 +16,6 @@ from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.parse import reasoning_of
 
 EXAMPLES = Path(__file__).parent / "examples"
-EXAMPLE_TASKS = ("count", "relation", "read", "describe", "where", "color")  # the first held-out pair of each, in this order
 PACKAGES = ("torch", "torchvision", "transformers", "jinja2")  # what judging with a local checkpoint needs
 MAX_TOKENS = 64
 
@@ -90,11 +88,6 @@ def judge_examples() -> DemoRun:
     judgments = opened.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=1, seed=0)
     examples = tuple(ExampleJudgment(pair, judgment) for pair, judgment in zip(pairs, judgments, strict=True))
     return DemoRun(examples, loaded - start, time.monotonic() - loaded)
-
-
-def choose_examples(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
-    """Return the first pair of each of :data:`EXAMPLE_TASKS`, whatever any judge says of it."""
-    return [next(pair for pair in pairs if pair.pair_id.endswith(f"-{task}")) for task in EXAMPLE_TASKS]
 
 
 def write_examples_page(run: DemoRun, out: Path) -> None:
