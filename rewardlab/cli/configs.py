@@ -38,7 +38,7 @@ def configs_list(
         groups.setdefault(_group_of(name), []).append(name)
     if stage is not None and stage not in groups:
         find_schema(stage)  # raises ConfigError that names the stages
-        raise ConfigError(f"{stage}: no config of this stage ships; `rewardlab configs keys {stage}` lists its keys")
+        raise ConfigError(f"{stage}: no config of this stage is included; `rewardlab configs keys {stage}` lists its keys")
     for group, names in groups.items() if stage is None else [(stage, groups[stage])]:
         typer.echo(f"{group}:")
         for name in names:
@@ -185,7 +185,7 @@ class DoctorOptions:
         Optional[int], typer.Option("--processes", min=1, help="Processes of the planned run; overrides the launcher's.")
     ] = None
     model: Annotated[
-        Optional[str], typer.Option("--model", help="Model to check with, if the config's does not exist yet.")
+        Optional[str], typer.Option("--model", help="Model to check with, if the config's model does not exist yet.")
     ] = None
     memory: Annotated[
         Optional[float],

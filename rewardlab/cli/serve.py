@@ -44,7 +44,7 @@ def judge_defaults(path: Path | None) -> dict[str, Any]:
 
 
 def read_settings(context: typer.Context, path: Optional[Path]) -> Optional[Path]:
-    """Have the options of a file as the command's defaults; options and variables that are given stand above them.
+    """Use the options of a file as the command's defaults; given options and variables override them.
 
     Raise ConfigError for a file that cannot be read or holds no options, and for a name, in it or among the variables, of none.
     """
@@ -375,7 +375,7 @@ def serve_judge(options: ServeOptions) -> None:
     trainers are in `rewardlab.integrations`.
     """
     if options.log_format != "json":
-        typer.echo(f"opening {options.judge_file or options.judge}; the server is ready when it names its address", err=True)
+        typer.echo(f"opening {options.judge_file or options.judge}; the server is ready once it prints its address", err=True)
     from rewardlab.config.loading import merge, nest
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.spec import judge_config
@@ -423,10 +423,10 @@ def _check(options: ServeOptions, limits: Limits) -> None:
     if options.strategy not in STRATEGIES or options.strategy == "anchor":
         raise ConfigError(f"--strategy {options.strategy}: expected all_pairs, circular, knockout or bradley_terry")
     if bool(options.peers) != bool(options.address):
-        raise ConfigError("--peers and --address belong together: the URLs of the other servers and this one's own")
+        raise ConfigError("--peers and --address must be given together: the URLs of the other servers, and this server's own")
     if options.group_size is not None and options.group_size > limits.responses:
         raise ConfigError(
-            f"--group-size {options.group_size}: {limits.responses:,} responses are the most; add --limit "
+            f"--group-size {options.group_size}: {limits.responses:,} responses are the maximum; add --limit "
             f"responses={options.group_size}"
         )
 

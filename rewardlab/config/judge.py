@@ -21,13 +21,13 @@ _SET_BY |= {"model": "judge", "messages": "template", "n": "votes", MAX_COMPLETI
 class RequestConfig(Schema):
     """How an OpenAI-compatible endpoint is queried, beside what is sampled. Only ``openai:`` judges have these keys."""
 
-    concurrency: int | None = Field(None, ge=1, description="Requests in flight at a time; null: 32, when serving 256.")
+    concurrency: int | None = Field(None, ge=1, description="Requests in flight at a time; null: 32, or 256 when serving.")
     deadline_s: float | None = Field(None, gt=0, description="Seconds for one request, retries included; null: 120.")
     reasoning_effort: str | None = Field(
-        None, description="Effort of a model that reasons before it answers, such as low; null: the model's default."
+        None, description="Reasoning effort of the model, such as low; null: the model's default."
     )
     body: dict[str, JsonValue] = Field(
-        {}, description="Further fields of every request, such as {verbosity: low}; null omits temperature, top_p or seed."
+        {}, description="Additional fields of every request, such as {verbosity: low}; null omits temperature, top_p or seed."
     )
     max_tokens_field: Literal["auto", "max_tokens", "max_completion_tokens"] = Field(
         "auto", description="Name of the token limit in a request; `auto` takes the second where the first is refused."
@@ -104,7 +104,7 @@ class _Counted(SamplingConfig):
     )
     cache: Path | None = Field(
         None,
-        description="Folder of answers of openai: judges that runs share: a request is not repeated with the same seed; "
+        description="Folder in which runs share the answers of openai: judges: a request with the same seed is not repeated; "
         "null: the folder that REWARDLAB_CACHE names, if any.",
     )
     api_key_env: str = Field("OPENAI_API_KEY", description="Environment variable with the API key of an openai: judge.")
@@ -115,7 +115,7 @@ class QueryConfig(RequestConfig, _Counted):
 
 
 class _Named(Schema):
-    judge: str = Field(description="Who judges, such as hf:PATH, vllm:PATH, openai:MODEL@URL, http://HOST:PORT or panel:A,B.")
+    judge: str = Field(description="The judge, such as hf:PATH, vllm:PATH, openai:MODEL@URL, http://HOST:PORT or panel:A,B.")
 
 
 class JudgeConfig(QueryConfig, _Named):
@@ -147,28 +147,30 @@ class BenchEntry(QueryConfig):
     keys of a judge are those of its queries on this benchmark."""
 
     benchmark: str = Field(description="Name of the benchmark, as in `bench run`.")
-    data: str = Field(description="Its data file, by its name within the suite's folder of data.")
-    images: str | None = Field(None, description="Its folder of images, by its name there; null: images are in the data file.")
+    data: str = Field(description="Its data file, relative to the suite's data folder.")
+    images: str | None = Field(
+        None, description="Its image folder, relative to the same folder; null: images are in the data file."
+    )
     controls: tuple[str, ...] = Field(
         ("blank",), description="Extra greedy passes: `greedy`, `blank` (blank images), `other` (another pair's images)."
     )
     max_failed: float = Field(
-        0.02, ge=0, le=1, description="Share of votes that may fail at the endpoint before the report is marked as failed."
+        0.02, ge=0, le=1, description="Fraction of votes that may fail at the endpoint before the report is marked as failed."
     )
     cluster: str | None = Field(
         None,
-        description="Own pairs: what intervals draw as one: `prompt`, `image`, `question`, `pair`, a column; null: prompt.",
+        description="Own pairs: unit that intervals resample: `prompt`, `image`, `question`, `pair`, a column; null: prompt.",
     )
-    allow_columns: tuple[str, ...] = Field((), description="Of own pairs: columns that are not read and may be there; `all`.")
+    allow_columns: tuple[str, ...] = Field((), description="Own pairs: columns to ignore; `all`.")
     allow_without_images: bool = Field(
         False, description="Also judge pairs of your own whose question mentions a missing image."
     )
-    limit: int | None = Field(None, ge=1, description="Only the first so many rows; null: all.")
+    limit: int | None = Field(None, ge=1, description="Only the first N rows; null: all.")
 
 
 class SuiteConfig(Schema):
     """What a suite is for, and its benchmarks in order."""
 
-    title: str = Field(description="What the suite is for; the heading of its report.")
+    title: str = Field(description="Purpose of the suite; the heading of its report.")
     benchmarks: tuple[BenchEntry, ...] = Field(min_length=1, description="The benchmarks in the order they are run.")
-    seed: int = Field(0, description="Seed of everything random.")
+    seed: int = Field(0, description="Random seed.")

@@ -141,7 +141,7 @@ def filter_set(
         judge = EndpointConsistencyJudge(endpoint, api_key=os.environ.get(endpoint.api_key_env, "none"))
     findings = examine_judgments((replace(pair, images=()) for pair in pairs), config, judge)
     if judge is not None and judge.counts["asked"] and judge.counts["failed"] == judge.counts["asked"]:
-        raise EndpointError(f"{url}: every one of {judge.counts['asked']:,} questions failed; is {model!r} what it serves?")
+        raise EndpointError(f"{url}: all {judge.counts['asked']:,} requests failed; does this endpoint serve {model!r}?")
     shard, lines, num_kept = Shard(out / KEPT), [], 0
     for place, pair in enumerate(pairs):
         num_kept += bool(pair.judgment) and place not in findings.reasons

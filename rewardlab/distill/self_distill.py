@@ -97,8 +97,8 @@ def self_distill(
     least_correct = least_correct_or_beyond(2 * config.samples, config.alpha)
     if least_correct > 2 * config.samples:
         raise ConfigError(
-            f"nothing could be kept: with {config.samples} samples in each order not even {2 * config.samples} right ones are "
-            f"less likely by guessing than {config.alpha:g} of cases; raise samples or alpha"
+            f"nothing could be kept: with {config.samples} samples in each order even {2 * config.samples} right ones happen "
+            f"by guessing with a probability above {config.alpha:g}; raise samples or alpha"
         )
     identity = {"data": data, **judge.identity, "batch": batch, **config.model_dump(mode="json")}
     with AppendLog(out / JOURNAL, identity) as log, bar("self-distil", len(pairs)) as advance:

@@ -133,7 +133,7 @@ class RewardClient:
             for n, reward in zip(sent, await self._judge(body | options), strict=True):
                 rewards[n] = reward
         elif sent:
-            LOG.warning("%s: one response and no anchor: there is nothing to compare it with: no reward", self.url)
+            LOG.warning("%s: a single response without an anchor cannot be compared: no reward", self.url)
         self.num_failed += rewards.count(None)
         return rewards
 
@@ -210,7 +210,9 @@ class RewardClient:
             if (self.url, name) not in _TOLD:
                 _TOLD.add((self.url, name))
                 LOG.warning(
-                    "%s: sign %r: the policy may please the judge rather than get better; see /v1/status or /ui", self.url, name
+                    "%s: indicator %r: the policy may exploit the judge instead of improving; see /v1/status or /ui",
+                    self.url,
+                    name,
                 )
 
 

@@ -37,7 +37,7 @@ def compute_score(reward_inputs: list[dict[str, Any]], **kwargs: Any) -> list[di
     counts = Counter(truths)
     if num_alone := sum(counts[truth] == 1 and truth.anchor is None for truth in truths):
         raise DataError(
-            f"{num_alone} of {len(truths)} responses came alone, with nothing to compare them with: give their ground_truth an "
+            f"{num_alone} of {len(truths)} responses came alone and cannot be compared: give their ground_truth an "
             '"anchor", a response to beat; or ask for two or more (worker.rollout.n, and for validation '
             "worker.rollout.val_override_config.n); or turn validation off (trainer.val_freq=-1 trainer.val_before_train=false)"
         )

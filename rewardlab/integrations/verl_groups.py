@@ -110,7 +110,7 @@ class JudgeGroups(RewardManagerBase):
 
     async def _rewards(self, turns: list[Any], responses: list[str], anchor: str | None = None) -> list[float | None]:
         if len(responses) == 1 and not anchor:
-            raise EndpointError("a single sample of a prompt has nothing to compare it with: give extra_info an 'anchor'")
+            raise EndpointError("a single sample of a prompt cannot be compared: give extra_info an 'anchor'")
         options = {"strategy": "anchor", "anchor": anchor} if anchor else {}
         question, images = read_prompt(turns)
         return await self.client.rewards(question, responses, images, **options)

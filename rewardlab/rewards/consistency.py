@@ -75,7 +75,7 @@ async def probe_checker(ask: Ask, name: str) -> None:
         else:
             cut = ", cut off at max_tokens" if answer.finish is FinishReason.LENGTH else ""
             problems.append(f"answered {answer.text!r:.80}{cut}")
-    raise EndpointError(f"{name} {' and '.join(dict.fromkeys(problems))} where 0 or 1 was asked for.")
+    raise EndpointError(f"{name} {' and '.join(dict.fromkeys(problems))} instead of 0 or 1.")
 
 
 class EndpointConsistencyJudge:
@@ -137,7 +137,7 @@ class EndpointConsistencyJudge:
         if score:
             self._num_unread = 0
         else:
-            self._note_unread(f"answered {answer.text!r:.80} where 0 or 1 was asked for")
+            self._note_unread(f"answered {answer.text!r:.80} instead of 0 or 1")
         return score
 
     async def _complete(self, prompt: str) -> Completion:

@@ -45,7 +45,7 @@ class Admission:
             if not self._fits(number, num_held, num_held):
                 half = ", half of them for one key" if self._are_keys() else ""
                 raise RequestTooLargeError(
-                    f"the body and images of a request have {num_held + number:,} bytes or more; the server holds {most:,} "
+                    f"the body and images of a request have {num_held + number:,} bytes or more; this server accepts {most:,} "
                     f"(its --limit held_bytes{half}): send less at a time, or smaller images"
                 )
             raise OverloadedError(RETRY_S, f"other requests use most of the {most:,} bytes (this server's --limit held_bytes)")

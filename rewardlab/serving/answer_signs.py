@@ -341,7 +341,7 @@ class AnswerSigns:
         except InputError as error:
             if canary in self._canaries:  # another key's check may have dropped it meanwhile
                 self._canaries.remove(canary)
-                LOG.warning("pair %r of the signs' data is not asked any more: %s", canary.pair_id, error)
+                LOG.warning("labelled pair %r is dropped from the checks: %s", canary.pair_id, error)
             return []
         if version.number != watched.version:  # a new judge starts with the first canary
             return []

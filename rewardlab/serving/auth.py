@@ -84,7 +84,7 @@ def read_keys(path: Path, *, per_minute: float = math.inf) -> list[Key]:
         expected = ", ".join(["name=WORD", *(f"{name}=N" for name in LIMITS)])
         raise ConfigError(f"--keys {path}: {error}; expected KEY or sha256:HEX, then any of {expected}") from error
     if not keys:
-        raise ConfigError(f"--keys {path}: holds no key; leave out the option to serve everybody")
+        raise ConfigError(f"--keys {path}: contains no key; to serve without keys, leave out --keys")
     return keys
 
 

@@ -26,32 +26,32 @@ class Limits:
     body_bytes: int = _bound(100_000_000, "bytes of the body of an upload")
     json_bytes: int = _bound(32_000_000, "bytes of any other body")
     json_values: int = _bound(250_000, "commas and opening brackets of a body, which bound the values in it")
-    json_depth: int = _bound(64, "lists and objects inside each other")
+    json_depth: int = _bound(64, "nesting depth of lists and objects")
     characters: int = _bound(400_000, "characters of one text")
     items: int = _bound(1024, "entries of a list or an object: a batch, samples, documents; numbers alone may be more")
     responses: int = _bound(128, "responses to one question that are compared with each other")
     images: int = _bound(16, "images of one question or chat")
     pixels: int = _bound(50_000_000, "pixels of an image")
     frame_pixels: int = _bound(9_000_000, "pixels of a frame of a video")
-    video_seconds: float = _bound(120.0, "seconds of one processor that decoding a video takes")
+    video_seconds: float = _bound(120.0, "CPU seconds for decoding a video")
     decoding_bytes: int = _bound(
         400_000_000,
-        "bytes of memory for images that are decoded at a time, as many for images that wait for it, and the same for videos",
+        "bytes of memory for images being decoded, as much for images that wait, and the same for videos",
     )
-    comparisons: int = _bound(65_536, "comparisons that one request asks for")
-    samples: int = _bound(262_144, "votes that all comparisons of a request take")
+    comparisons: int = _bound(65_536, "comparisons in one request")
+    samples: int = _bound(262_144, "votes for all comparisons of a request")
     completions: int = _bound(64, "completions of a chat (n)")
-    key_comparisons: int = _bound(262_144, "comparisons that all requests of a key ask for at a time")
+    key_comparisons: int = _bound(262_144, "comparisons in all requests of a key at a time")
     held_bytes: int = _bound(
-        256_000_000, "bytes of bodies and media that all requests hold; unless set, a quarter of the memory where that is more"
+        256_000_000, "bytes of bodies and media of all requests; default: at least a quarter of the memory"
     )
     connections: int = _bound(16_384, "connections that are open at a time")
     address_connections: int = _bound(16_384, "connections from one address; as many as connections unless set")
     header_bytes: int = _bound(65_536, "bytes of a header")
-    header_seconds: float = _bound(10.0, "seconds in which a header has to come, and again the body's first bytes")
-    idle_seconds: int = _bound(75, "seconds that a connection is kept between two requests")
-    body_rate: float = _bound(20_000.0, "bytes of a body that have to come each second, over header_seconds")
-    reader_seconds: float = _bound(30.0, "seconds in which a client takes some more of an answer")
+    header_seconds: float = _bound(10.0, "seconds in which a header must arrive, and after it the first bytes of the body")
+    idle_seconds: int = _bound(75, "seconds that an idle connection is kept open")
+    body_rate: float = _bound(20_000.0, "minimum bytes per second of a body, averaged over header_seconds")
+    reader_seconds: float = _bound(30.0, "seconds within which a client must read more of an answer")
 
     @staticmethod
     def of(settings: Iterable[str]) -> Limits:

@@ -65,7 +65,7 @@ def listening_options(
     if log_format not in LOG_FORMATS:
         raise ConfigError(f"--log-format {log_format}: expected {' or '.join(LOG_FORMATS)}")
     if (certificate is None) != (private_key is None):
-        raise ConfigError("--ssl-certfile and --ssl-keyfile belong together: give both or neither")
+        raise ConfigError("--ssl-certfile and --ssl-keyfile must be given together")
     if root_path and (not root_path.startswith("/") or root_path.endswith("/")):
         raise ConfigError(f"--root-path {root_path}: expected a path such as /judge")
     options = {"root_path": root_path, "log_config": log_config(log_format), "access_log": False}

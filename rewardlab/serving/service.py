@@ -196,9 +196,9 @@ class JudgeService:
         """Return the rewards of a group. Raise NoVerdictError unless each response has one."""
         rewards = [reward for reward in result.rewards if reward is not None]
         if failed := len(result.rewards) - len(rewards):
-            cure = "send the request again: what has no verdict is drawn by another seed"
+            cure = "send the request again: comparisons without a verdict are sampled with another seed"
             if self.judge.temperature == 0:
-                cure = "the judge is greedy, so that a retry would say the same: serve it with a temperature above 0"
+                cure = "the judge is greedy, so a retry would give the same answer: serve it with a temperature above 0"
             raise NoVerdictError(f"no comparison of {failed} of {len(result.rewards)} responses has a verdict; {cure}")
         return rewards
 

@@ -66,7 +66,7 @@ class VoteCollector:
 
     async def _vote(self, pair: PreferencePair, options: VotingOptions, num_votes: int, seed: int) -> Judgment:
         if options.policy == "weighted" and not self.has_probabilities:
-            raise ConfigError("this judge has no probabilities of its verdicts: request the policy majority or sequential")
+            raise ConfigError("this judge has no verdict probabilities: use the policy majority or sequential")
         by_probability, new = options.policy == "weighted", options.is_new_draw
         job = JudgeJob(pair, options.orders, num_votes, seed, by_probability=by_probability, is_new_draw=new)
         result: Judgment = await self._queue.submit(

@@ -141,4 +141,4 @@ def test_easyr1_names_the_field_that_is_wrong(fields: dict[str, Any]) -> None:
 def test_one_response_alone_is_counted(url: str, caplog: pytest.LogCaptureFixture) -> None:
     """Nothing is sent for it, and that is in the log."""
     assert asyncio.run(judge_reward(url)([QUESTION], ["a"])) == [None]
-    assert "nothing to compare it with" in caplog.text
+    assert "cannot be compared" in caplog.text

@@ -86,7 +86,7 @@ def test_new_words_are_a_sign(caplog: pytest.LogCaptureFixture) -> None:
         assert status(http)["answers"]["answers/novelty"] == [0.0, 0.0]
         assert "X-Policy-Signs" not in send(http, NOVEL, 6).headers
         wait_for(lambda: "novel_answers" in status(http)["signs"])
-        assert "stand in no answer of the set" in status(http)["signs"]["novel_answers"]
+        assert "occur in no answer of the set" in status(http)["signs"]["novel_answers"]
         assert status(http)["answers"]["answers/novelty"] == [0.0, 1.0]
         told = http.get("/metrics").text
         assert 'rewardlab_answers{key="",measure="answers/novelty"} 1.0' in told
@@ -187,8 +187,8 @@ def test_a_labelled_pair_that_cannot_be_asked(caplog: pytest.LogCaptureFixture) 
             send(http, USUAL, 1)
             wait_for(lambda: not signs._watched[""].is_checking)
         wait_for(lambda: status(http)["answers"].get("judge/canaries") == [1.0, 1.0])
-        assert "pair 'long' of the signs' data is not asked any more: is longer than the model reads" in caplog.text
-        assert caplog.text.count("not asked any more") == 1
+        assert "labelled pair 'long' is dropped from the checks: is longer than the model reads" in caplog.text
+        assert caplog.text.count("is dropped from the checks") == 1
         assert signs.num_checks["failed"] == 0
 
 
@@ -435,6 +435,6 @@ def test_the_page_shows_them(size: Any, tmp_path: Path) -> None:
         send(http, USUAL, 10)
         expect(page.locator("#sign-note")).to_contain_text("No sign")
         send(http, NOVEL, 6)
-        expect(page.locator("#sign-list")).to_contain_text("stand in no answer of the set")
+        expect(page.locator("#sign-list")).to_contain_text("occur in no answer of the set")
         expect(page.locator("#answers")).to_contain_text("0 % → 100 %")
         assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

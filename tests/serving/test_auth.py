@@ -84,7 +84,7 @@ def test_a_bad_line_is_refused(tmp_path: Path, line: str, sentence: str) -> None
 
 def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:
     for text in ("", "# nothing\n"):
-        with pytest.raises(ConfigError, match="holds no key; leave out the option to serve everybody"):
+        with pytest.raises(ConfigError, match="contains no key; to serve without keys, leave out --keys"):
             keys_of(tmp_path, text)
     with pytest.raises(ConfigError, match=r"--keys .*none: cannot be read \("):
         read_keys(tmp_path / "none")

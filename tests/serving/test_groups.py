@@ -313,7 +313,7 @@ def test_only_peers_of_the_same_servers_are_joined(pair: dict[str, Any]) -> None
     url = next(iter(pair))
     for options in (["--peers", url], ["--address", url]):
         done = CliRunner().invoke(app, ["serve", "--judge", "hf:x", "--port", str(free_port()), *options])
-        assert "--peers and --address belong together" in str(done.exception)
+        assert "--peers and --address must be given together" in str(done.exception)
     sample = {"question": "q", "response": "a", "images": [], "anchor": None, "scope": "", "home": url, "servers": [url]}
     assert httpx.post(url + JOIN_PATH, json=sample).status_code == 401
     refused = httpx.post(url + JOIN_PATH, json=sample, headers=HEADERS)

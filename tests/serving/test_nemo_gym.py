@@ -123,6 +123,6 @@ def test_a_reward_is_a_number_or_there_is_none(client: httpx.Client) -> None:
     assert (unjudged.status_code, unjudged.json()["status"]) == (503, "unjudged")
     alone = client.post("/compare", json={"conversation_history": history, "response_objs": objects[:1]})
     assert alone.status_code == 422
-    assert "nothing to compare it with; send two or more" in alone.json()["error"]
+    assert "a single response cannot be compared; send two or more" in alone.json()["error"]
     empty = client.post("/compare", json={"conversation_history": history, "response_objs": [{"output": []}] * 2})
     assert "no output" in empty.json()["error"]

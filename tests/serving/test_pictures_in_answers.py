@@ -109,7 +109,7 @@ def test_an_answer_with_a_picture(client: httpx.Client, name: str) -> None:
 def test_the_sentence_has_a_cure(client: httpx.Client, name: str) -> None:
     path, body = ANSWERS[name]
     sentence = client.post(path, json=body).json()["error"]
-    assert "holds an image" in sentence
+    assert "contains an image" in sentence
     assert "response_images" in sentence
 
 

@@ -152,7 +152,7 @@ def test_how_it_cannot_listen(tmp_path: Path) -> None:
     path = tmp_path / "cert.pem"
     path.write_text("no certificate")
     for options, said in [
-        ({"certificate": path}, "belong together"),
+        ({"certificate": path}, "must be given together"),
         ({"certificate": path, "private_key": path}, "cannot be used"),
         ({"root_path": "judge"}, "such as /judge"),
         ({"log_format": "xml"}, "text or json"),

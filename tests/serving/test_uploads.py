@@ -149,9 +149,9 @@ def test_where_references_lead(tmp_path: Path) -> None:
         f"image 3: expected a data URL or upload:ID, or media:NAME, got 'http://{long[:33]}'{other}"
     )
     assert refusal(lambda: media.image("upload:x")) == (
-        "upload 'x' is not here (never sent, or displaced by newer ones); send it again"
+        "upload 'x' does not exist (never sent, or displaced by newer uploads); send it again"
     )
-    assert refusal(lambda: media.uploaded(long)).startswith(f"upload '{long[:40]}' is not here")
+    assert refusal(lambda: media.uploaded(long)).startswith(f"upload '{long[:40]}' does not exist")
     assert refusal(lambda: media.image("data:,x")) == "image 0: expected an image as a data URL: data:image/png;base64,..."
     assert refusal(lambda: folder.image(f"media:{long}")) == refusal(lambda: folder.plain(b"no image", "image 0"))
     assert refusal(lambda: folder.image(f"media:{long}x")) == (

@@ -203,7 +203,7 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
         """Return the rewards of a group, in -1..1; 503 if no comparison of a response could be judged, 422 for a response with
         an image. A failed comparison has null scores."""
         if len(request.response_objs) == 1:
-            raise DataError("one response has nothing to compare it with; send two or more in response_objs")
+            raise DataError("a single response cannot be compared; send two or more in response_objs")
         service.admit_groups([(len(request.response_objs), False)])
         question, references = read_conversation(request.conversation_history)
         responses = tuple(_output_text(response) for response in request.response_objs)

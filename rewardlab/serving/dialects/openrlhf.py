@@ -41,7 +41,7 @@ class GetRewardRequest(BaseModel):
 
 
 class GetRewardResponse(BaseModel):
-    """``rewards`` in -1..1, ``scores`` the same in 0..1; numbers instead of lists of one if ``flat``."""
+    """``rewards`` in -1..1, ``scores`` the same in 0..1; numbers instead of one-element lists if ``flat``."""
 
     rewards: list[float] | float
     scores: list[float] | float
@@ -95,7 +95,7 @@ def openrlhf_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/get_reward")
     async def text(
-        request: GetRewardRequest, flat: bool = Query(False, description="numbers instead of lists of one")
+        request: GetRewardRequest, flat: bool = Query(False, description="numbers instead of one-element lists")
     ) -> GetRewardResponse:
         """Return the rewards of sequences, in -1..1."""
         return await get_reward(request, flat)
