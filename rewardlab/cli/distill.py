@@ -1,4 +1,4 @@
-"""What a judge learns from: `distill`, `select`, `self-distil`, `steps`, `data negatives`, `data harden`, and `harden`."""
+"""Data that a judge learns from: `distill`, `select`, `self-distil`, `steps`, `data negatives`, `data harden`, and `harden`."""
 
 from __future__ import annotations
 

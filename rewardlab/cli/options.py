@@ -193,7 +193,7 @@ BudgetTokens = Annotated[
 
 
 class Allowances(TypedDict):
-    """What ``--allow`` permits, as the readers of pairs take it."""
+    """The values of ``--allow``, as readers of pairs take them."""
 
     allow_columns: tuple[str, ...]
     allow_without_images: bool
