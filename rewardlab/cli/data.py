@@ -354,7 +354,7 @@ def data_verl(
     import random
 
     from rewardlab.data.pairs import PairSet
-    from rewardlab.integrations.verl_rows import write_verl_rows
+    from rewardlab.integrations.judge_rewards import write_verl_rows
     from rewardlab.prompts import load_template
 
     if out.suffix != ".parquet":

@@ -73,7 +73,7 @@ class SignRules:
         if pairs is None:
             return cls(rate=rate)
         if rate and all(facts.preferred is None for facts in pair_facts(pairs)):
-            raise DataError("the pairs of --signs-data have no label; --check-rate needs labelled pairs")
+            raise DataError("the pairs of --signs-data have no label; --limit check_rate needs labelled pairs")
         return cls(known_answers(pairs, seed=0), drawn_canaries(pairs, NUM_CANARIES, seed=0) if rate else (), rate)
 
 

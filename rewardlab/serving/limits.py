@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
 from rewardlab.errors import ConfigError, InputError
@@ -15,13 +15,30 @@ class LimitError(InputError):
     """A request exceeds a limit of the server; the sentence has both numbers."""
 
 
-def _bound(default: float, words: str) -> Any:
-    return field(default=default, metadata={"words": words})
+def _bound(default: float, words: str, *, least: float | None = None, most: float = math.inf) -> Any:
+    """Return a field with its bounds; without ``least`` the number is above 0."""
+    return field(default=default, metadata={"words": words, "least": least, "most": most})
 
 
 @dataclass(frozen=True)
 class Limits:
-    """All limits, by their names in ``--limit NAME=NUMBER``. All are positive; :meth:`described` explains each."""
+    """All limits, by their names in ``--limit NAME=NUMBER``; :meth:`described` explains each."""
+
+    timeout: float = _bound(600.0, "seconds to judge a framework's group; beyond it the request gets 504", least=1)
+    group_timeout: float = _bound(60.0, "seconds that responses wait for the others of their group", least=0.1)
+    engine_timeout: float = _bound(600.0, "seconds of one call of the engine, after which it is restarted", least=0.1)
+    notice: float = _bound(5.0, "seconds after SIGTERM in which /ready is 503 and requests are still accepted", least=0)
+    drain: float = _bound(90.0, "seconds after notice to finish accepted requests; the rest get 503", least=0)
+    queue: int = _bound(1024, "pairs that wait; beyond it requests get 429")
+    rate: float = _bound(math.inf, "requests a minute of a key whose line in --keys sets no per_minute", least=0.1)
+    upload_bytes: int = _bound(1_000_000_000, "bytes of the uploads that are kept for each key")
+    check_rate: float = _bound(
+        0.0,
+        "fraction of group comparisons that are repeated with blank images, each with a labelled pair of --signs-data, to "
+        "detect reward hacking; 0.01 costs 2 %",
+        least=0,
+        most=1,
+    )
 
     body_bytes: int = _bound(100_000_000, "bytes of the body of an upload")
     json_bytes: int = _bound(32_000_000, "bytes of any other body")
@@ -57,15 +74,15 @@ class Limits:
     def of(settings: Iterable[str]) -> Limits:
         """Return the limits with some changed by ``NAME=NUMBER``. Raise ConfigError for another name or number, for a repeated
         name, and for limits under which a request of the largest size could never be admitted."""
-        kinds, given = {one.name: one.type for one in fields(Limits)}, dict[str, Any]()
+        known, given = {one.name: one for one in fields(Limits)}, dict[str, Any]()
         for setting in settings:
             name, _, text = setting.partition("=")
             name = name.replace("-", "_")
-            if name not in kinds:
-                raise ConfigError(f"--limit {setting}: expected NAME=NUMBER with one of {', '.join(kinds)}")
+            if name not in known:
+                raise ConfigError(f"--limit {setting}: expected NAME=NUMBER with one of {', '.join(known)}")
             if name in given:
                 raise ConfigError(f"--limit {name} is given twice; give it once")
-            given[name] = _number(setting, text, whole=kinds[name] == "int")
+            given[name] = _number(setting, text, known[name])
         if "connections" in given:
             given.setdefault("address_connections", given["connections"])
         given.setdefault("held_bytes", max(Limits().held_bytes, memory_here() // 4))
@@ -107,11 +124,16 @@ def _check(number: int, most: float, what: str, name: str) -> None:
         raise LimitError(f"{number:,} {what} in one request; this server takes at most {most:,} (its --limit {name})")
 
 
-def _number(setting: str, text: str, *, whole: bool) -> float:
+def _number(setting: str, text: str, bound: Field[Any]) -> float:
+    whole, least, most = bound.type == "int", bound.metadata["least"], bound.metadata["most"]
     try:
         number = int(text) if whole else float(text)
     except ValueError:
-        number = 0
-    if not 0 < number < math.inf:
-        raise ConfigError(f"--limit {setting}: expected a {'whole ' if whole else ''}number above 0")
+        number = math.nan
+    if not (number > 0 if least is None else number >= least) or not number <= most or math.isinf(number):
+        expected = "number above 0" if least is None else f"number from {least:g}" + (f" to {most:g}" if most == 1 else "")
+        raise ConfigError(f"--limit {setting}: expected a {'whole ' if whole else ''}{expected}")
     return number
+
+
+LIMITS = tuple(bound.name for bound in fields(Limits))

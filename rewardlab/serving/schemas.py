@@ -177,14 +177,6 @@ class UploadResponse(_Schema):
     id: str
 
 
-class LatencySample(_Schema):
-    """One judged pair: when (Unix seconds), how long it took, how many waited then."""
-
-    at: float
-    ms: float
-    waiting: int
-
-
 class StatusResponse(_Schema):
     """The state of the engine, and of this key's part of the queue, for a person to watch."""
 
@@ -207,9 +199,8 @@ class StatusResponse(_Schema):
     signs: dict[str, str] = Field(description="triggered indicators that a policy exploits the judge, with a sentence each")
     answers: dict[str, tuple[float, float]] = Field(description="measures of the rewarded answers, at the beginning and now")
     counts: dict[str, int]
-    median_ms: float | None
+    median_ms: float | None = Field(description="of the last 500 judged pairs")
     p95_ms: float | None
-    recent: list[LatencySample]
 
 
 class HealthResponse(_Schema):

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -28,7 +27,7 @@ from rewardlab.serving.app import create_app
 from rewardlab.serving.auth import Key
 from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import Message, PreferencePair
-from tests.support.browser import CHROMIUM, DESK, PHONE, chromium_browser, opened
+from tests.support.browser import CHROMIUM, PHONE, chromium_browser, opened
 from tests.support.images import png
 from tests.support.served_judge import replace, served
 from tests.support.servers import running
@@ -253,22 +252,6 @@ def test_the_mean_of_labelled_pairs_is_of_all_of_them() -> None:
     assert (watched.canaries, watched.next_canary, watched.gaps) == ([], 0, [])
 
 
-def test_what_was_measured_of_another_judge_is_dropped() -> None:
-    """Four gaps of 0.5 are the old judge's; the mean of the new one's four is 0, not 0.25."""
-    watched = WatchedAnswers(PolicySigns(SignsConfig.model_validate({})), 0.0, 1)
-    watched.agreements, watched.gaps, watched.canaries, watched.next_canary = [False] * 4, [0.5] * 4, [False] * 2, 1
-    watched.begin_judge(2)
-    assert watched.take(1)[1] == {}
-    watched.agreements, watched.gaps, watched.canaries, watched.next_canary = [False] * 4, [0.5] * 4, [False] * 2, 1
-    watched.begin_judge(3)
-    watched.agreements += [True] * 4
-    watched.gaps += [0.0] * 4
-    watched.canaries += [True] * 2
-    watched.next_canary += 1
-    measured = {"judge/order_agreement": 1.0, "judge/blank_gap": 0.0, "judge/canaries": 1.0}
-    assert watched.take(1)[1] == measured
-
-
 def test_another_judge_begins_anew() -> None:
     """What is known of the answers stays; what was measured of the judge before is not compared with the new one."""
     app = served(judge_of(answer), sign_rules=SignRules.of(PAIRS, 0.0))
@@ -361,23 +344,6 @@ def test_long_answers_of_one_key_shorten_no_window_of_another(monkeypatch: pytes
         assert (signs._num_chars, signs._chars_reading) == (0, 0)
 
 
-def test_a_silent_key_takes_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is forgotten where room is needed, or another key begins."""
-    monkeypatch.setattr(answer_signs, "MOST_CHARS", 100)
-    keys = [Key.of(name, name=name) for name in ("one", "two")]
-    app = app_of(answer, keys=keys, sign_rules=SignRules.of(PAIRS, 0.0))
-    signs, (one, two) = app.state.service.answer_signs, ({"Authorization": f"Bearer {key.name}"} for key in keys)
-    with in_process(app) as http:
-        send(http, USUAL[:2], 1, two)
-        send(http, ["It is red. " * 3, "It is blue. " * 3], 1, one)
-        signs._watched["one"].seen_at -= answer_signs.PAUSE_S + 1
-        assert signs.tenants == ["two"]
-        send(http, USUAL[:2], 1, two)
-        assert list(signs._watched) == ["two"]
-        assert signs.num_lines["read"] == 0
-        assert signs._num_chars == signs._watched["two"].num_chars == sum(map(len, USUAL))
-
-
 def test_a_sign_is_told_for_an_hour() -> None:
     """Of a measure that is no longer seen it says nothing of what is now."""
     app = app_of(answer, sign_rules=SignRules.of(PAIRS, 0.0))
@@ -420,15 +386,14 @@ def test_rules() -> None:
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-@pytest.mark.parametrize("size", [DESK, PHONE], ids=["desktop", "phone"])
-def test_the_page_shows_them(size: Any, tmp_path: Path) -> None:
+def test_the_page_shows_them() -> None:
     limits = SignsConfig.model_validate({})
     app = app_of(answer, sign_rules=SignRules(known_answers(PAIRS, 0), limits=limits))
     with (
         running(app) as url,
         httpx.Client(base_url=url) as http,
         chromium_browser() as browser,
-        opened(browser, url, size) as page,
+        opened(browser, url, PHONE) as page,
     ):
         page.get_by_role("link", name="Queue").click()
         expect(page.locator("#signs")).to_be_hidden()

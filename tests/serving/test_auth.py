@@ -15,7 +15,8 @@ import pytest
 
 from rewardlab.errors import ConfigError
 from rewardlab.serving import auth
-from rewardlab.serving.auth import LIMITS, Account, ApiKeyMiddleware, Bucket, Guesses, Key, Keys, key_digest, read_keys
+from rewardlab.serving.auth import LIMITS, Account, Bucket, Guesses, Key, Keys, key_digest, read_keys
+from rewardlab.serving.middleware import ApiKeyMiddleware
 from rewardlab.serving.request_record import REQUEST, RequestRecord, current_request
 
 HASH = hashlib.sha256(b"beta").hexdigest()

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from rewardlab.errors import DataError
-from rewardlab.serving.dialects.nemo_gym import aggregate_metrics
+from rewardlab.serving.dialects.trainers import aggregate_metrics
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.service import GroupRules
 from rewardlab.types import Message
 from tests.support.scripted_judge import QUESTION, handler
@@ -28,7 +29,7 @@ def recording(prompt: tuple[Message, ...], draw: int) -> Any:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    app = app_of(recording, rules=GroupRules(group_size=2, group_timeout_s=5))
+    app = app_of(recording, rules=GroupRules(group_size=2), limits=Limits(group_timeout=5))
     with in_process(app) as opened:
         yield opened
 
