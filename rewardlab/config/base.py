@@ -244,22 +244,16 @@ class HealthConfig(Schema):
     policy: Literal["stop", "roll_back", "warn"] = Field(
         "stop", description="What a triggered check does: stop the run, roll back, or warn."
     )
-    patience: int = Field(
-        5, ge=1, description="Number of consecutive logs that must fail a check; a non-finite loss needs one."
-    )
+    patience: int = Field(5, ge=1, description="Consecutive logs that must fail a check; for a non-finite loss, one.")
     window: int = Field(20, ge=1, description="Number of logs that a trend is averaged over.")
     min_entropy: float = Field(0.005, ge=0, description="Entropy below which rollouts count as collapsed, in nats per token.")
     max_invalid_frac: float = Field(0.95, gt=0, le=1, description="Maximum fraction of invalid or unreadable verdicts.")
     length_factor: float = Field(4.0, gt=1, description="Maximum ratio of the rollouts' length to that in the first logs.")
-    max_position_bias: float = Field(
-        0.45, gt=0, le=0.5, description="Maximum distance of the fraction of first-position verdicts from 0.5."
-    )
+    max_position_bias: float = Field(0.45, gt=0, le=0.5, description="Maximum distance of first-position verdicts from 0.5.")
     min_explained_variance: float = Field(
         0.03, lt=1, description="Minimum explained variance of a fitted critic: pretraining does not end below it."
     )
-    max_advantage_bias: float = Field(
-        1.0, gt=0, description="Maximum difference of mean advantages, last minus first tenth, in standard deviations."
-    )
+    max_advantage_bias: float = Field(1.0, gt=0, description="Maximum gap of mean advantages, last to first tenth, in std.")
     hacking_drop: float = Field(0.1, gt=0, description="Drop of accuracy that counts as reward hacking if the reward rises.")
     max_rollbacks: int = Field(2, ge=1, description="Number of rollbacks before the run ends.")
 
@@ -379,16 +373,12 @@ class EvaluationConfig(Schema):
         None, gt=0, lt=1, description="Fraction of the labelled pairs to hold out, with all about the same question and images."
     )
     num_pairs: int = Field(64, ge=1, description="Maximum pairs to evaluate, chosen by seed.")
-    seed: int = Field(
-        0, description="Seed of the selection, independent of the run's seed: all stages hold out the same pairs."
-    )
+    seed: int = Field(0, description="Seed of the selection, not the run's: all stages hold out the same pairs.")
     every_steps: int = Field(200, ge=1, description="Optimizer steps between evaluations.")
     metric: Literal["accuracy", "consistent_accuracy"] = Field(
         "accuracy", description="Metric of the best checkpoint and of early stopping."
     )
-    blank_images: bool = Field(
-        True, description="Also judge with grey images, to measure accuracy without sight. Doubles the time."
-    )
+    blank_images: bool = Field(True, description="Also judge with grey images (accuracy without sight). Doubles the time.")
     patience: int | None = Field(None, ge=1, description="Evaluations without a new best before the run ends; null: never.")
     keep_best: bool = Field(True, description="Keep the weights of the best evaluation in OUT/best.")
     max_tokens: int | None = Field(None, ge=1, description="Maximum tokens of a judgment; null: as for a rollout, 1024 in SFT.")

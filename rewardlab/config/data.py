@@ -50,19 +50,11 @@ class DistillConfig(SamplingConfig):
     )
     api_key_env: str | list[str] = Field("OPENAI_API_KEY", description="Environment variable of the key, or one per URL.")
     template: str = Field("r1_reward", description="Prompt template of the judgments; the same as in training.")
-    max_attempts: int = Field(
-        3, ge=1, le=3, description="Maximum attempts per pair until a judgment is right (the difficulty)."
-    )
-    votes: int = Field(
-        0, ge=0, le=64, description="Judgments of every pair, half in each order; 0: stop at the first right one."
-    )
+    max_attempts: int = Field(3, ge=1, le=3, description="Maximum attempts until a judgment is right (the difficulty).")
+    votes: int = Field(0, ge=0, le=64, description="Judgments per pair, half in each order; 0: until one is right.")
     temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy: each attempt gives the same answer.")
-    max_tokens: int = Field(
-        2048, ge=1, description="Maximum tokens of a judgment; twice R1-Reward's, so that few are truncated."
-    )
-    transport: Literal["chat", "batch"] = Field(
-        "chat", description="Single requests, or the batch API (cheaper, within a day)."
-    )
+    max_tokens: int = Field(2048, ge=1, description="Maximum tokens of a judgment; twice R1-Reward's.")
+    transport: Literal["chat", "batch"] = Field("chat", description="Single requests, or the batch API.")
     ray: RayConfig | None = Field(None, description="Send requests from Ray actors; null: from this process.")
     concurrency: int = Field(32, ge=1, description="Requests in flight at each URL; reduced while it refuses many.")
     try_s: float = Field(60.0, gt=0, description="Seconds for one try of a request.")

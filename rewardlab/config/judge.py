@@ -148,9 +148,7 @@ class BenchEntry(QueryConfig):
 
     benchmark: str = Field(description="Name of the benchmark, as in `bench run`.")
     data: str = Field(description="Its data file, relative to the suite's data folder.")
-    images: str | None = Field(
-        None, description="Its image folder, relative to the same folder; null: images are in the data file."
-    )
+    images: str | None = Field(None, description="Its image folder, in the same folder; null: images are in the data file.")
     controls: tuple[str, ...] = Field(
         ("blank",), description="Extra greedy passes: `greedy`, `blank` (blank images), `other` (another pair's images)."
     )
