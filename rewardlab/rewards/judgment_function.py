@@ -10,9 +10,10 @@ from pathlib import Path
 
 from rewardlab.metrics.running import Metric
 from rewardlab.processes import is_main
+from rewardlab.rewards.consistency import EndpointConsistencyJudge
 from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardTerm, compose, swap_agreement, winner_of
 from rewardlab.rewards.rollout import GatherObjects, Rollout, Scored
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer, as_completion, reward_metrics
+from rewardlab.rewards.scorer import JudgmentScorer, as_completion, reward_metrics
 from rewardlab.samplers.event_loop import EventLoopThread
 from rewardlab.types import Choice, Order, VerdictStatus, choice_of
 

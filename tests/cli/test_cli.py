@@ -176,6 +176,13 @@ CASES: list[tuple[str, list[str], str]] = [
         ["rl", "--data", "{named}", "--images", "{folder}", "--out", "{out}"],
         "folder/a.png: cannot be read",
     ),
+    ("images not needed", ["data", "balance", "{pairs}", "--allow", "no-images", "--out", "{out}"], "no-images has no effect"),
+    ("votes of a stage", ["steps", "--data", "{pairs}", "--judge", "hf:{bare}", "votes=3", "--out", "{out}"], "leave it out"),
+    (
+        "keys of no judge",
+        ["data", "negatives", "{pairs}", "--answers", "{file}", "--truth", "exact", "judge.max_tokens=8", "--out", "{out}"],
+        "a judge that is not queried",
+    ),
     ("teacher not there", ["distill", "--data", "none.jsonl", "--out", "{out}"], "no such file"),
 ]
 
