@@ -23,7 +23,7 @@ from rewardlab.models.architectures import config_of
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.training.rl import hard_pairs
-from rewardlab.training.run.evaluation import HeldOut, hold_out_file, hold_out_fraction, pairs_beside
+from rewardlab.training.run.held_out import HeldOut, hold_out_file, hold_out_fraction, pairs_beside
 from rewardlab.training.run.preflight import TokenCounter, processor_of
 from rewardlab.training.run.runner import count_steps
 from rewardlab.types import BOTH_ORDERS, Message, PreferencePair, choice_of

@@ -25,6 +25,7 @@ from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
 from rewardlab.curation.overview import Overview
 from rewardlab.data.pairs import write_parquet
+from rewardlab.health.run_page import PairsOfRun, RolloutPair, TrainingRun, run_page
 from rewardlab.metrics.calibration import Bin, RiskPoint
 from rewardlab.metrics.intervals import AccuracyEstimate
 from rewardlab.reporting.plots import (
@@ -47,7 +48,6 @@ from rewardlab.reporting.plots import (
     plot_risk,
     plot_series,
 )
-from rewardlab.reporting.run_page import PairsOfRun, RolloutPair, TrainingRun, run_page
 from tests.support.browser import PALE
 from tests.support.shell import run_main
 

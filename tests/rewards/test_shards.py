@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from rewardlab.metrics.running import Metric, MetricAccumulator
-from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.pairwise import PairwiseReward
 from rewardlab.rewards.policy_function import AnchoredReward
 from rewardlab.rewards.rollout import GatherObjects, Rollout, Scored, Trajectory
-from rewardlab.rewards.scorer import JudgmentScorer
+from rewardlab.rewards.scorer import JudgmentReward, JudgmentScorer
 from rewardlab.types import Choice, PreferencePair
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.preferring_judge import Prefers

@@ -13,8 +13,8 @@ import pytest
 from rewardlab.config import EngineConfig, RLConfig
 from rewardlab.errors import EndpointError
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.training.policy_gradient.rollouts import engine_rollouts as ahead_module
-from rewardlab.training.policy_gradient.rollouts.engine_rollouts import AheadSampler, PlannedBatch, batches_from
+from rewardlab.training.policy_gradient.rollouts import engine as ahead_module
+from rewardlab.training.policy_gradient.rollouts.engine import AheadSampler, PlannedBatch, batches_from
 from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler
 from rewardlab.types import Completion, FinishReason, Message
 from tests.support import scaled_runs, vllm_stand_in

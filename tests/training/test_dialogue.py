@@ -19,11 +19,10 @@ from rewardlab.models.loading import load_processor
 from rewardlab.prompts import load_template
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG, read_verification
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
-from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.base import SamplingParams, SelfVerifying
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.samplers.self_verifying import SelfVerifying
-from rewardlab.training.policy_gradient.rollouts.dialogue import DialogueRollouts, longest_dialogue, verification_metrics
 from rewardlab.training.policy_gradient.rollouts.sampling import Samples, Sampling
+from rewardlab.training.policy_gradient.rollouts.strategies import DialogueRollouts, longest_dialogue, verification_metrics
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
 from rewardlab.training.run.rows import PromptReader, dialogue_dataset

@@ -25,8 +25,7 @@ from rewardlab.models.loading import load_model, load_processor
 from rewardlab.prompts import load_template
 from rewardlab.training import sft as sft_module
 from rewardlab.training.reward_model import train_reward_model
-from rewardlab.training.run.evaluation import Evaluation, evaluate, evaluation_mode, greedy_judge, plan_evaluation
-from rewardlab.training.run.evaluation_callback import BEST
+from rewardlab.training.run.evaluation import BEST, Evaluation, evaluate, evaluation_mode, greedy_judge, plan_evaluation
 from rewardlab.types import (
     Completion,
     FinishReason,

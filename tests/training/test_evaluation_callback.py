@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rewardlab.training.run.evaluation_callback import (
+from rewardlab.training.run.evaluation import (
     MOST_TIME,
     EvaluationRecord,
     EvaluationSummary,

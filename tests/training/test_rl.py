@@ -20,12 +20,11 @@ from rewardlab.data.images import decode_image
 from rewardlab.errors import CheckpointError, ConfigError, DataError, EndpointError, OutputError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.judgment import RewardTerm
-from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
-from rewardlab.rewards.scorer import JudgmentScorer
+from rewardlab.rewards.scorer import JudgmentReward, JudgmentScorer
 from rewardlab.samplers.hf import chat_of
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource, RolloutSampler
-from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
+from rewardlab.training.policy_gradient.rollouts.strategies import TruncatedRollouts
 from rewardlab.training.rl import hard_pairs, rl_rows, train_rl
 from rewardlab.types import Choice, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict

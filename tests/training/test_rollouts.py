@@ -20,7 +20,7 @@ from rewardlab.prompts import load_template
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
 from rewardlab.training.policy_gradient.batch import RolloutBatch
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource, RolloutSampler, SetSamplerEpoch
-from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
+from rewardlab.training.policy_gradient.rollouts.strategies import TruncatedRollouts
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.types import PreferencePair

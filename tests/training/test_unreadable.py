@@ -24,7 +24,7 @@ from rewardlab.errors import ConfigError, DataError, MediaError
 from rewardlab.training.prm import train_prm
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.rl import train_rl
-from rewardlab.training.run.evaluation import draw_places
+from rewardlab.training.run.held_out import draw_places
 from rewardlab.training.run.inputs import leave_out_unreadable
 from rewardlab.training.sft import train_sft, verification_dialogues
 from rewardlab.types import Choice, Order, PreferencePair
