@@ -30,7 +30,7 @@ from rewardlab.reporting.plots import (
     MetricPoints,
     Series,
     figure_uri,
-    plot_evaluations,
+    plot_fractions,
     plot_metric,
 )
 from rewardlab.rewards.policy_signs import bounds_of_signs, early_sentence
@@ -90,7 +90,6 @@ def metric_figure(
     ends: tuple[int, int],
     words: str = "",
     limits: Sequence[Limit] = (),
-    borders: Sequence[int] = (),
 ) -> MetricFigure | None:
     """Return the figure of (step, value), None without a number. If a step was logged twice, its last value counts."""
     by_step = sorted(dict(values).items())
@@ -100,15 +99,16 @@ def metric_figure(
     breaks = [step for step, value in by_step if not _is_number(value)]
     places = {round(MOST_POINTS * step / max(1, ends[1])): step for step in breaks}
     points = thin(finite, list(places.values()))
-    figure = plot_metric(points, ends, is_fraction=is_fraction(name), is_log=needs_log(points), limits=limits, borders=borders)
+    figure = plot_metric(points, ends, is_fraction=is_fraction(name), is_log=needs_log(points), limits=limits)
     return MetricFigure(
         name, words or name, figure_uri(figure), _value_text(name, *finite[-1]), _steps_text(breaks), len(finite) > MOST_POINTS
     )
 
 
-def thin(values: Sequence[tuple[int, float]], breaks: Sequence[int] = (), most: int = MOST_POINTS) -> MetricPoints:
-    """Return at most ``most`` points of (step, value), sorted by step, each the mean of as many steps, with their extremes."""
-    parts = np.array_split(np.array(values, dtype=float), min(most, len(values)))
+def thin(values: Sequence[tuple[int, float]], breaks: Sequence[int] = ()) -> MetricPoints:
+    """Return at most :data:`MOST_POINTS` points of (step, value), sorted by step, each the mean of as many steps, with their
+    extremes."""
+    parts = np.array_split(np.array(values, dtype=float), min(MOST_POINTS, len(values)))
     means = [part.mean(axis=0).tolist() for part in parts]
     low, high = ([float(end(part[:, 1])) for part in parts] for end in (np.min, np.max))
     return MetricPoints([step for step, _ in means], [mean for _, mean in means], low, high, breaks)
@@ -191,7 +191,8 @@ def evaluation_figure(metrics: Sequence[Record], metric: str = "accuracy") -> Ev
     chosen = {round(n * every) for n in range(min(len(evaluations), MOST_EVALUATIONS))}
     rows = [row for n, row in enumerate(evaluations) if n in chosen or row is best]
     lines = [line for name in EVALUATED if (line := _evaluated(name, rows)) is not None]
-    figure = plot_evaluations(lines, (best["step"], best.get(PREFIX + metric, best[f"{PREFIX}accuracy"])))
+    ring = best["step"], best.get(PREFIX + metric, best[f"{PREFIX}accuracy"])
+    figure = plot_fractions(lines, xlabel="step", ylabel="held-out pairs, %", best=ring)
     beside = (
         metric_figure(name, [(row["step"], row[PREFIX + name]) for row in rows if PREFIX + name in row], ends_of(rows), words)
         for name, words in BESIDE.items()

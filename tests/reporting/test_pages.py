@@ -32,15 +32,12 @@ from rewardlab.reporting.plots import (
     DARK,
     GRID,
     INK,
-    LEAF,
     WARM,
-    Line,
     MetricPoints,
     Series,
     figure_uri,
     plot_accuracies,
-    plot_curve,
-    plot_evaluations,
+    plot_fractions,
     plot_length,
     plot_metric,
     plot_position,
@@ -193,12 +190,12 @@ GROUPS = {"general $x$ <b>": estimate(1.0), LONG: estimate(0.3), "c": estimate(0
 FIGURES = {
     "accuracies": plot_accuracies(GROUPS, ("longest", 0.58)),
     "baseline at the edge": plot_accuracies({"a": estimate(0.99)}, ("shortest", 0.97)),
-    "curve": plot_curve(
+    "curve": plot_fractions(
         [
-            Line(label, (1, 2, 3), [estimate(share) for share in (0.5, 0.6, 0.61)], color)
-            for label, color in (("one order,\nmajority of K", INK), ("both orders,\nK each", LEAF))
+            Series.of("one order,\nmajority of K", (1, 2, 3), [estimate(share) for share in (0.5, 0.6, 0.61)], INK),
+            Series("until settled", (1.5, 2.5), (0.6, 0.61), WARM, is_dashed=True),
         ],
-        Line("until settled", (1.5, 2.5), [estimate(0.6), estimate(0.61)], WARM),
+        xlabel="samples per pair",
     ),
     "series": plot_series([Series(name, (1, 2), (0.5, 0.5), WARM) for name in ("reward", "right\nverdicts")], xlabel="step"),
     "position": plot_position({"general": (0.5, (0.4, 0.5)), "none": (None, None), LONG: (-0.5, None)}),
@@ -208,9 +205,10 @@ FIGURES = {
     "metric": plot_metric(MetricPoints([0, 900_000], [-1e-12, 1.23456e9], [-1e-12, 0], [0, 2e9], [5]), (0, 900_000)),
     "fraction": plot_metric(MetricPoints([0, 1], [1e-5, 1e-5], [0, 0], [1, 1]), (0, 1), is_fraction=True),
     "logarithm": plot_metric(MetricPoints([0, 1, 2], *[[1e-9, 1.0, 1e9]] * 3), (0, 2), is_log=True),
-    "evaluations": plot_evaluations(
+    "evaluations": plot_fractions(
         [Series(name, (0, 5), (0.5, 0.9), INK, [(0.4, 0.6), (0.8, 1.0)]) for name in ("accuracy", "right in both\norders")],
-        (5, 0.9),
+        xlabel="step",
+        best=(5, 0.9),
     ),
     "risk": plot_risk({"share\nof votes": [RiskPoint(0.5, 0.6, 0.0), RiskPoint(0.1, 1.0, 0.4)], "none": []}),
 }
