@@ -294,7 +294,7 @@ def short_dialogues(
 ) -> list[SFTDialogue]:
     """Return ``dialogues`` without the verifications and revisions that are too long (:func:`places_that_fit`)."""
     verifying = [dialogue for dialogue in dialogues if dialogue.turns]
-    kept = places_that_fit(pairs, verifying, config, template, out, name=TOO_LONG_DIALOGUES)
+    kept = places_that_fit(pairs, verifying, config, template, out / TOO_LONG_DIALOGUES)
     return [dialogue for dialogue in dialogues if not dialogue.turns] + [verifying[place] for place in kept]
 
 

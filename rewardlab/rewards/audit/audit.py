@@ -19,7 +19,7 @@ from rewardlab.models.checkpoints import commit, versions
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.progress import bar
 from rewardlab.rewards.audit.rows import VERDICT, AuditRow, Rewarder, RewardResult
-from rewardlab.rewards.verifiable.extraction import BOXED, TAGS, Contract, parse_number
+from rewardlab.rewards.verifiable.extraction import Contract, parse_number, place
 from rewardlab.rewards.verifiable.hybrid import Prompt, Route
 from rewardlab.rewards.verifiable.rules import Domain
 from rewardlab.types import Completion, FinishReason
@@ -43,13 +43,6 @@ class Probe:
     completion: Completion
     least: float
     most: float
-
-
-def place(content: str, contract: Contract) -> str:
-    """Return ``content`` where the contract expects the final answer."""
-    if contract is Contract.BOXED:
-        return f"{BOXED}{{{content}}}"
-    return content.join(TAGS[contract])
 
 
 def verifier_probes(prompt: Prompt) -> Iterator[Probe]:

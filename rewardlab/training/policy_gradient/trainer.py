@@ -76,12 +76,12 @@ from rewardlab.training.policy_gradient.rollouts.sampling import (
     Sampling,
     SamplingOptions,
     State,
+    WholeRollouts,
     as_metrics,
     decode_rollouts,
     load_states,
     save_state,
 )
-from rewardlab.training.policy_gradient.rollouts.strategies import WholeRollouts
 from rewardlab.training.run.folder import CRITIC
 from rewardlab.training.run.parallel import Processes, accumulate_passes, padding_frac, pass_limits, whole_weights
 from rewardlab.training.run.resume import StrictResumeMixin

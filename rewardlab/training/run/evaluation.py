@@ -11,7 +11,6 @@ the best weights as of that checkpoint are kept until the next one is complete.
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -46,7 +45,7 @@ from rewardlab.verdicts.votes import in_order
 
 DEFAULT_SEQUENCES = 64
 JudgePairs = Callable[[Any, Any, Sequence[PreferencePair]], list[Judgment]]  # of a model, its processor, and pairs
-MOST_TIME = 0.03  # share of a run's time that goes into evaluating before a line warns of it
+MOST_TIME = 0.03  # fraction of a run's time above which its last line warns of evaluations
 
 
 @dataclass(frozen=True)
@@ -282,7 +281,6 @@ class Evaluate(TrainerCallback):
         self._records: list[EvaluationRecord] = []
         self._seconds, self._begun = 0.0, time.monotonic()
         self._since = (0, self._begun)  # step and time at which training went on after the last evaluation
-        self._has_warned = False
         self._kept_after = -1  # the step after which the best weights are kept
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -348,7 +346,6 @@ class Evaluate(TrainerCallback):
                 file.write(json.dumps(asdict(record)) + "\n")
         self._log(record)
         self._say(record_text(record))
-        self._warn_of_time(record)
         now = time.monotonic()
         self._seconds += now - start_time
         self._since = (record.step, now)
@@ -362,16 +359,6 @@ class Evaluate(TrainerCallback):
         spent = time.monotonic() - start_time
         share = spent / (spent + trained / steps * self._evaluation.config.every_steps)
         return replace(record, metrics={**record.metrics, "eval/time_frac": share})
-
-    def _warn_of_time(self, record: EvaluationRecord) -> None:
-        share = record.metrics.get("eval/time_frac", 0.0)
-        if share > MOST_TIME and not self._has_warned:
-            self._has_warned = True
-            every = self._evaluation.config.every_steps
-            self._say(
-                f"evaluating every {every:,} steps takes {_percent(share)} of the time, more than {100 * MOST_TIME:.0f} %: "
-                f"take evaluation.every_steps={steps_between(share, every)}, or fewer num_pairs"
-            )
 
     def _keep(self, record: EvaluationRecord) -> None:
         evidence = {"metric": self._evaluation.config.metric, "value": record.value, "pairs": len(record.scores)}
@@ -459,14 +446,6 @@ def summary_text(summary: EvaluationSummary, num_pairs: int, out: Path, base: st
     if summary.time_frac > MOST_TIME:
         share += f", more than {100 * MOST_TIME:.0f} %: raise evaluation.every_steps, or lower num_pairs"
     return f"evaluation: {sentence}. It was chosen on the same {num_pairs:,} pairs, so expect less on others. {share}"
-
-
-def steps_between(share: float, every_steps: int) -> int:
-    """Return the steps between evaluations that take :data:`MOST_TIME` of the time, in two digits, if every ``every_steps``
-    takes ``share``."""
-    needed = every_steps * share / (1 - share) * (1 - MOST_TIME) / MOST_TIME
-    unit: int = 10 ** max(0, math.floor(math.log10(needed)) - 1)
-    return math.ceil(needed / unit) * unit
 
 
 def _place(step: int) -> str:

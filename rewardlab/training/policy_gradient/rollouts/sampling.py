@@ -1,4 +1,4 @@
-"""The interface of every kind of rollouts, and sampling by the trainer's own decoder.
+"""The interface of every kind of rollouts; whole ones, which are sampled in one step by the trainer's own decoder.
 
 The decoder is the one that benchmarks and serves the judge; it reads a prompt once for all its rollouts on a process. The state
 of rollouts in a checkpoint is one file per process, which any number of processes can read.
@@ -83,6 +83,30 @@ class RolloutStrategy(Protocol):
 def as_metrics(metrics: Metrics, weight: float = 1.0) -> dict[str, Metric]:
     """Return plain numbers as means over ``weight`` things, metrics as they are."""
     return {name: value if isinstance(value, Metric) else Metric(float(value), weight) for name, value in metrics.items()}
+
+
+class WholeRollouts:
+    """Each prompt is completed and scored once."""
+
+    max_new_tokens: int | None = None
+    continues_rollouts = False
+
+    def choose_rows(self, rows: list[Row]) -> list[Row]:
+        return rows
+
+    def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
+        tokens, logprobs = sampling.sample(prompt_ids, images, fields, range(len(prompt_ids)))
+        return [Trajectory(ids, None if logprobs is None else logprobs[n]) for n, ids in enumerate(tokens)]
+
+    def collect(self, rollouts: list[Rollout], score: Score) -> Collected:
+        scored = score(rollouts)
+        return Collected(scored.attach(rollouts), as_metrics(scored.metrics))
+
+    def state_dict(self) -> State:
+        return {}
+
+    def load_state_dicts(self, states: Sequence[State]) -> None:
+        """Nothing is kept between steps."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The kinds of rollouts: sampled whole in one step, truncated and continued in later steps, or verified in a dialogue."""
+"""Rollouts of several steps or turns: truncated and continued in later steps, or verified and revised in a dialogue."""
 
 from __future__ import annotations
 
@@ -15,30 +15,6 @@ from rewardlab.rewards.rollout import Rollout, Row, Trajectory
 from rewardlab.rl.self_verification import VERIFICATION, turn_rewards
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.policy_gradient.rollouts.sampling import Collected, Sampling, Score, State, as_metrics
-
-
-class WholeRollouts:
-    """Each prompt is completed and scored once."""
-
-    max_new_tokens: int | None = None
-    continues_rollouts = False
-
-    def choose_rows(self, rows: list[Row]) -> list[Row]:
-        return rows
-
-    def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
-        tokens, logprobs = sampling.sample(prompt_ids, images, fields, range(len(prompt_ids)))
-        return [Trajectory(ids, None if logprobs is None else logprobs[n]) for n, ids in enumerate(tokens)]
-
-    def collect(self, rollouts: list[Rollout], score: Score) -> Collected:
-        scored = score(rollouts)
-        return Collected(scored.attach(rollouts), as_metrics(scored.metrics))
-
-    def state_dict(self) -> State:
-        return {}
-
-    def load_state_dicts(self, states: Sequence[State]) -> None:
-        """Nothing is kept between steps."""
 
 
 class TruncatedRollouts:
