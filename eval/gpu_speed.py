@@ -46,8 +46,7 @@ from rewardlab.models.families import part_pattern
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Scored, Trajectory
 from rewardlab.samplers.hf import encode
-from rewardlab.training.policy_gradient.rollouts.sampling import Sampling
-from rewardlab.training.policy_gradient.rollouts.strategies import WholeRollouts
+from rewardlab.training.policy_gradient.rollouts.sampling import Sampling, WholeRollouts
 from rewardlab.training.rl import build_trainer, judgment_reward_of, rl_rows
 from rewardlab.training.run.folder import common_arguments
 from rewardlab.training.run.parallel import Launch

@@ -65,6 +65,7 @@ def test_two_processes_share_what_is_drawn_ahead(tiny_checkpoint: Path, tmp_path
     assert lines(tmp_path / "run")[0]["importance/gap"] < 0.01
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server")
 def test_a_killed_run_goes_on_and_draws_anew(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn_again: list[str] = []
@@ -136,16 +137,6 @@ def ask(sampler: AheadSampler, step: int, words: str | None = None, ahead: int =
     ]
     prompts = [[{"role": "user", "content": words}]] if words else chat(step)
     return sampler.sample(step, step, [words or step], prompts, [7], plan)
-
-
-def test_batches_in_turn(sampler: AheadSampler) -> None:
-    assert ask(sampler, 0) == (["batch 0"], [0])
-    for step in range(1, 5):
-        texts, weights = ask(sampler, step)
-        assert texts == [f"batch {step}"]
-        assert weights[0] in (step - 1, step)
-        assert sampler.metrics["rollouts/staleness"] == step - weights[0]
-    sampler.close()
 
 
 def test_prompts_that_were_not_foreseen_are_drawn_by_the_weights_of_now(

@@ -12,8 +12,7 @@ from rewardlab.config import Method
 from rewardlab.rewards.rollout import Rollout, Trajectory
 from rewardlab.samplers.decode import draw_uniforms
 from rewardlab.training.policy_gradient.batch import RolloutBatch
-from rewardlab.training.policy_gradient.rollouts.sampling import SamplingOptions
-from rewardlab.training.policy_gradient.rollouts.strategies import WholeRollouts
+from rewardlab.training.policy_gradient.rollouts.sampling import SamplingOptions, WholeRollouts
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 
 

@@ -82,6 +82,7 @@ def test_rollouts_in_windows_go_on_where_they_stopped() -> None:
     assert [next_rows(second) for _ in range(10)] == expected
 
 
+@pytest.mark.nightly
 def test_a_run_killed_in_its_second_epoch(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Four steps an epoch, killed at the sixth: the resumed run sees the prompts that the uninterrupted one sees."""
     config = short_rl_config(
