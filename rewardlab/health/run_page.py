@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from markupsafe import Markup, escape
@@ -67,6 +67,7 @@ _FRACTION = re.compile(
     r"_frac(_|$)|(^|[/_])accuracy(_|$)|_recognised$|^(verdict|verifier)/|^reward/format$|win_rate$|swap_consistency$"
 )
 Record = Mapping[str, Any]
+T = TypeVar("T")
 
 
 # Metrics.
@@ -260,10 +261,7 @@ class StepRollouts:
 
 def steps_to_show(steps: Iterable[int]) -> list[int]:
     """Return at most :data:`MOST_STEPS` of the distinct steps in order, evenly spread."""
-    known = sorted(set(steps))
-    if len(known) <= MOST_STEPS:
-        return known
-    return [known[round(n * (len(known) - 1) / (MOST_STEPS - 1))] for n in range(MOST_STEPS)]
+    return _spread(sorted(set(steps)), MOST_STEPS)
 
 
 def rollouts_by_step(samples: Iterable[Record]) -> list[StepRollouts]:
@@ -451,7 +449,7 @@ def _pair_with(pictures: dict[str, int], pair: PreferencePair) -> RolloutPair:
     return RolloutPair(pair.question, pair.responses, pair.preferred, sets[0], (sets[1], sets[2]), total - most + left)
 
 
-def _spread(images: Sequence[bytes], most: int) -> list[bytes]:
-    if len(images) <= most:
-        return list(images)
-    return [images[round(n * (len(images) - 1) / max(1, most - 1))] for n in range(most)]
+def _spread(items: Sequence[T], most: int) -> list[T]:
+    if len(items) <= most:
+        return list(items)
+    return [items[round(n * (len(items) - 1) / max(1, most - 1))] for n in range(most)]
