@@ -7,7 +7,6 @@ import base64
 import io
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -45,10 +44,9 @@ from rewardlab.reporting.plots import (
     plot_risk,
     plot_series,
 )
-from tests.support.browser import PALE
+from tests.support.browser import CHROMIUM, PALE, chromium_browser
 from tests.support.shell import run_main
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 PAGES = ("report", "leaderboard", "run", "stats", "audit")
 LONG = "a-judge-of-a-very-long-name-that-no-margin-holds/checkpoint-12000"
@@ -117,12 +115,8 @@ def pages(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium_browser() as browser:
         yield browser
-        browser.close()
 
 
 def brightness(page: Any) -> np.ndarray:

@@ -20,7 +20,6 @@ from rewardlab.models.checkpoints import read_card, template_for
 from rewardlab.models.loading import load_model, load_policy, load_processor
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.training import sft as sft_module
 from rewardlab.training.run.folder import common_arguments
 from rewardlab.training.run.rows import PromptReader, dialogue_dataset
 from rewardlab.training.sft import (
@@ -31,6 +30,7 @@ from rewardlab.training.sft import (
 )
 from rewardlab.types import Order, PreferencePair
 from tests.support.configs import short_config
+from tests.support.killing import killed_after_a_save
 
 config_for = partial(short_config, SFTConfig, template="plain")
 
@@ -145,25 +145,13 @@ def test_training_moves_the_model_and_leaves_a_card(
         train_sft(taught, config_for(tiny_checkpoint), tmp_path / "run")
 
 
-def test_resume_gives_the_uninterrupted_weights(
-    tiny_checkpoint: Path, taught: list[PreferencePair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_gives_the_uninterrupted_weights(tiny_checkpoint: Path, taught: list[PreferencePair], tmp_path: Path) -> None:
     """Killed at the first save, then, it seems, in the middle of another; and run again. Worker processes read the samples."""
     config = config_for(tiny_checkpoint, data_workers=2)
     whole = train_sft(taught, config, tmp_path / "whole")
 
-    class KilledError(Exception):
-        pass
-
-    class KilledTrainer(ResumableSFTTrainer):
-        def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-            super()._save_checkpoint(*args, **kwargs)
-            raise KilledError
-
-    monkeypatch.setattr(sft_module, "ResumableSFTTrainer", KilledTrainer)
-    with pytest.raises(KilledError):
+    with killed_after_a_save(ResumableSFTTrainer):
         train_sft(taught, config, tmp_path / "parts")
-    monkeypatch.setattr(sft_module, "ResumableSFTTrainer", ResumableSFTTrainer)
     half_saved = tmp_path / "parts" / "checkpoint-3"
     half_saved.mkdir()
     (half_saved / "config.json").write_text("{}")
