@@ -82,7 +82,7 @@ MODULES = {
         "tests/serving/test_queue_accounts.py",
         "tests/serving/test_schedule.py",
     ),
-    "serving/groups": ("tests/serving/test_groups.py",),
+    "serving/voting": ("tests/serving/test_groups.py", "tests/serving/test_voting.py"),
     "serving/media": ("tests/serving/test_media_loader.py", "tests/serving/test_uploads.py"),
 }
 

@@ -97,7 +97,7 @@ def sentence(groups: Mapping[str, float], overall: float, groupings: Mapping[str
     if not best.adds_up:
         mean = sum(groups.values()) / len(groups)
         if abs(mean - overall) <= 0.02:
-            return f"the overall figure is the plain mean of the groups ({mean:.2f}), their macro average: not of all items"
+            return f"the overall accuracy is the plain mean of the groups ({mean:.2f}), their macro average: not of all items"
         return (
             f"no known grouping: the nearest ({best.grouping}) gives {best.overall:.2f}, {best.off:+.2f} points from the "
             f"reported {overall:g}; groups and overall cannot both be right"
@@ -108,9 +108,7 @@ def sentence(groups: Mapping[str, float], overall: float, groupings: Mapping[str
         text += f", exactly {', '.join(shares)} = {sum(best.counts.values())}/{sum(groupings[best.grouping].values())}"
     if best.grouping == official:
         return text
-    return (
-        text + "; groups not comparable with the official ones, nor is their macro average; the overall figure can be compared"
-    )
+    return text + "; groups and macro average are not comparable with the official ones; the overall accuracy is"
 
 
 def problems(report: Report, rows: Sequence[RowScore]) -> list[str]:
@@ -131,27 +129,27 @@ def problems(report: Report, rows: Sequence[RowScore]) -> list[str]:
             continue
         mean = sum(values) / len(values)
         if cell.n != len(values):
-            sentences.append(f"group {name} is said to have {cell.n} pairs, its rows are {len(values)}")
+            sentences.append(f"group {name} has {cell.n} pairs in the report, {len(values)} rows")
         if not isclose(cell.accuracy, mean, abs_tol=1e-9):
-            sentences.append(f"group {name} is said to be {100 * cell.accuracy:.2f} %, its rows give {100 * mean:.2f} %")
+            sentences.append(f"group {name} has {100 * cell.accuracy:.2f} % in the report, its rows give {100 * mean:.2f} %")
     weighted = sum(cell.n * cell.accuracy for cell in scores.groups.values()) / max(1, len(rows))
     if not isclose(scores.accuracy.micro, weighted, abs_tol=1e-9):
-        sentences.append(f"overall is said to be {100 * scores.accuracy.micro:.2f} %, the groups give {100 * weighted:.2f} %")
+        sentences.append(f"the overall accuracy is {100 * scores.accuracy.micro:.2f} %, the groups give {100 * weighted:.2f} %")
     mean = sum(cell.accuracy for cell in scores.groups.values()) / max(1, len(scores.groups))
     if not isclose(scores.accuracy.macro, mean, abs_tol=1e-9):
-        sentences.append(f"macro is said to be {100 * scores.accuracy.macro:.2f} %, the groups give {100 * mean:.2f} %")
+        sentences.append(f"the macro average is {100 * scores.accuracy.macro:.2f} %, the groups give {100 * mean:.2f} %")
     if scores.num_pairs != len(rows):
-        sentences.append(f"{scores.num_pairs} pairs are said to be scored, there are rows of {len(rows)}")
+        sentences.append(f"{scores.num_pairs} pairs are scored in the report, but there are {len(rows)} rows")
     sentences += _vote_problems(scores)
     if scores.k_curve and scores.k_curve[-1].k == report.votes:
         last = scores.k_curve[-1].accuracy
         if not isclose(last, scores.accuracy.micro, abs_tol=1e-9):
             sentences.append(
-                f"all {report.votes} votes are said to give {100 * last:.2f} % in the curve, not the overall accuracy"
+                f"all {report.votes} votes have {100 * last:.2f} % in the curve, which is not the overall accuracy"
             )
     low, high = scores.interval
     if not low - 1e-9 <= scores.accuracy.micro <= high + 1e-9:
-        sentences.append("the overall accuracy lies outside of its own interval")
+        sentences.append("the overall accuracy is outside its own interval")
     return sentences
 
 
@@ -159,7 +157,7 @@ def _vote_problems(scores: Scores) -> list[str]:
     sentences, total = [], scores.num_votes_total
     valid = scores.statuses.get("ok", 0) + scores.statuses.get("tie", 0)
     if not isclose(scores.invalid_rate * total, total - valid, abs_tol=1e-6):
-        sentences.append(f"an invalid rate of {100 * scores.invalid_rate:.2f} % is said, the statuses give another")
+        sentences.append(f"the invalid rate is {100 * scores.invalid_rate:.2f} %, the statuses give another one")
     if sum(scores.statuses.values()) != total:
         sentences.append(f"the statuses are of {sum(scores.statuses.values())} votes, the report of {total}")
     return sentences

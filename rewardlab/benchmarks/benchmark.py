@@ -24,7 +24,7 @@ def run_benchmark(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) 
     name, variant = split_variant(settings.benchmark)
     if variant in LISTWISE:
         raise ConfigError(
-            f"{settings.benchmark}: has its own kind of report; `rewardlab bench run {settings.benchmark}` makes it"
+            f"{settings.benchmark}: has a report of its own; write it with `rewardlab bench run {settings.benchmark}`"
         )
     if variant == "attacked":
         settings = replace(settings, benchmark=name, judge=variant_judge(settings.judge, variant))

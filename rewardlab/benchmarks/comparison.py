@@ -121,13 +121,13 @@ def _row_score(line: str) -> RowScore:
     texts = isinstance(kinds, list) and all(isinstance(text, str) for text in (row["group"], row["cluster"], *kinds))
     shares = {name: row[name] for name in ("score", "invalid")}
     if not texts or type(row["row"]) is not int or not all(type(share) in (int, float) for share in shares.values()):
-        raise ValueError(f"a line of {SCORES} has another type of row, group, cluster, score, invalid or kinds: {line:.120}")
+        raise ValueError(f"a line of {SCORES} has a wrong type of row, group, cluster, score, invalid or kinds: {line:.120}")
     for name, share in shares.items():
         if not 0 <= share <= 1:
             raise ValueError(f"row {row['row']} of {SCORES} has {name} {share}; expected 0 to 1")
     pair_id, preferred, alike = row["pair_id"], row["preferred"], row["alike"]
     if not isinstance(pair_id, str) or preferred not in (0, 1) or alike not in (True, False, None):
-        raise ValueError(f"a line of {SCORES} has another type of pair_id, preferred or alike: {line:.120}")
+        raise ValueError(f"a line of {SCORES} has a wrong type of pair_id, preferred or alike: {line:.120}")
     place = (row["row"], row["group"], row["cluster"])
     return RowScore(*place, row["score"], row["invalid"], tuple(kinds), pair_id, preferred, alike)
 
@@ -305,7 +305,7 @@ def _other_cells(report: Report) -> dict[str, str]:
 
 
 FAILED_RUN, HOLM, VOTE_PLAN, ONE_VOTE, FAULTS = "failed", "p (Holm)", "votes", "one vote", "what is wrong"  # the last column
-OTHER_FIGURES = "Paired differences of the other figures, in points"
+OTHER_FIGURES = "Paired differences of the other metrics, in points"
 
 
 def failures_of(runs: Sequence[Run]) -> list[str]:

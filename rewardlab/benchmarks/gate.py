@@ -63,7 +63,7 @@ def faults_of(run: Run) -> list[str]:
     failed = sum(statuses.get(status.value, 0) for status in (VerdictStatus.ERROR, VerdictStatus.TIMEOUT))
     sentences = []
     if failed:
-        sentences.append(f"{failed:,} of {scores.num_votes_total:,} votes failed; the same `bench run` asks for them again")
+        sentences.append(f"{failed:,} of {scores.num_votes_total:,} votes failed; the same `bench run` retries them")
     if run.report.failure:
         sentences.append(f"the run failed: {run.report.failure}")
     if scores.pairs_without_valid_vote == scores.num_pairs:

@@ -293,5 +293,5 @@ class _Asking:
             there = total - sum(len(self._places[n]) - len(self._known[n]) for n in missing)
             raise EndpointError(
                 f"the budget is spent: {there:,} of {total:,} votes of the pass {self._pass.name!r} are done, and "
-                f"{len(missing):,} pairs lack some; raise it and run the same command again"
+                f"{len(missing):,} pairs are incomplete; raise it and run the same command again"
             )

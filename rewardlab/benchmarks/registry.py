@@ -41,7 +41,7 @@ def split_variant(name: str) -> tuple[str, str]:
     if variant not in VARIANTS:
         raise ConfigError(f"unknown variant {variant!r} of {base}; expected NAME:attacked, rewardbench2:choice or :ratings")
     if variant in LISTWISE and base != "rewardbench2":
-        raise ConfigError(f"{name}: {variant} is a protocol of rewardbench2, and {base} has pairs alone")
+        raise ConfigError(f"{name}: {variant} is a protocol of rewardbench2; {base} has only pairs")
     return base, variant
 
 

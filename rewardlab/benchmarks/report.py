@@ -40,39 +40,39 @@ from rewardlab.reporting.tables import markdown_table, percent, signed, with_int
 from rewardlab.types import Vote
 
 ALWAYS = {
-    "95 % interval": "Where the figure would lie were other prompts drawn; pairs of one prompt are drawn together.",
-    "trial": "One order of one pair, decided by more than half of the votes asked; an undecided one is not right.",
+    "95 % interval": "Range of the value if other prompts were sampled; pairs of one prompt are sampled together.",
+    "trial": "One order of one pair, decided by more than half of the sampled votes; an undecided trial is not right.",
     "micro average": "Mean over all pairs; large groups weigh more.",
     "macro average": "Mean of the groups' accuracies; each group weighs the same.",
     "over both orders": "Each pair decided once, by more than half of the votes of both orders together.",
-    "invalid rate": "Share of answers from which no verdict can be read, for whatever reason. They count as wrong.",
-    "swap consistency": "Share of pairs for which both orders name the same response.",
-    "position bias": "Share of verdicts for the response shown first, less one half. 0 is no bias.",
+    "invalid rate": "Fraction of answers without a readable verdict, for any reason. They count as wrong.",
+    "swap consistency": "Fraction of pairs for which both orders name the same response.",
+    "position bias": "Fraction of verdicts for the response shown first, minus one half. 0 is no bias.",
     "length bias": "How much more often the longer response is named than it is the better one. 0 is no bias.",
     "baselines": "Judges that read nothing: the longest or shortest response, a coin, always the first shown.",
     "length, in fifths": "Pairs sorted by how much longer the better response is; a judge that favours length rises "
     "from left to right.",
 }
 MAJORITIES = {
-    "undecided": "Trials in which neither response has more than half of the votes asked. They count as wrong.",
+    "undecided": "Trials in which neither response has more than half of the sampled votes. They count as wrong.",
     "majority of the valid votes": "The same trials if answers without a verdict were left out of the count: the rule of most "
     "papers. A judge that answers one time in ten, and is right then, has 100 % by it.",
 }
 CURVE_TERMS = {
-    "votes K": "As many answers are drawn for each order; more than half of them decide.",
-    "any of K right": "One right answer among K, were it known which; a coin gets there, too. It is no accuracy.",
+    "votes K": "Number of answers sampled for each order; more than half of them decide.",
+    "any of K right": "At least one of K answers is right. Even a coin reaches 100 %, so this is not an accuracy.",
 }
 STOPPING_TERMS = {
-    "votes one after another": "Asking ends when the votes left can hardly change the majority: what it saves and costs.",
-    "stopping error": "The chance that is allowed that they would have changed it.",
+    "votes one after another": "Sampling ends when the remaining votes can hardly change the majority: savings and cost.",
+    "stopping error": "The allowed probability that they would have changed it.",
 }
 CONFIDENCE_TERMS = {
-    "ECE": "Expected calibration error: how far confidences are from the share that is right. In brackets what "
-    "confidences that are exactly right would show on as many pairs.",
-    "Brier": "Mean squared distance of the confidence from right (1) or wrong (0). 0.25 is what always saying one half gets.",
-    "undecided pairs": "Their votes name both responses alike, or too few are valid for a confidence.",
-    "reliability": "Right answers against confidence; on the line, a confidence is worth its name.",
-    "abstaining": "Errors among the pairs decided, where those of least confidence are left out.",
+    "ECE": "Expected calibration error: distance of the confidences from the fraction that is right. In brackets the "
+    "value of exact confidences on as many pairs.",
+    "Brier": "Mean squared distance of the confidence from right (1) or wrong (0). Always answering one half gives 0.25.",
+    "undecided pairs": "Their votes name both responses equally often, or too few are valid for a confidence.",
+    "reliability": "Right answers against confidence; on the line, the judge is calibrated.",
+    "abstaining": "Errors among the decided pairs if those with the lowest confidence are left out.",
 }
 CONTROLS = {
     "blank": ("text-only (blank image)", "The same judge with blank images of the same size: what it knows without looking."),
@@ -159,7 +159,7 @@ def _votes_at(log: BinaryIO, place: int) -> list[Vote]:
     return [vote_of(vote) for vote in json.loads(log.readline())["votes"]]
 
 
-FAILED_FIGURES = "The figures below are of a run that failed and say nothing of the judge; the same command asks again."
+FAILED_FIGURES = "The run failed, so the metrics below say nothing about the judge; the same command retries."
 CONTROL_NAMES = {"greedy": "one greedy vote", "blank": "text-only (blank image)", "other": "another pair's image"}
 
 
@@ -305,7 +305,7 @@ def report_markdown(report: Report) -> str:
             "",
             "What more votes buy. One order: more than half of K votes, each order a trial. Both: more than half of 2K (or",
         ]
-        lines += ["one probability), K of each. An even vote is not right, so that 2K votes, and even K, can score lower."]
+        lines += ["one probability), K of each. A tied vote is not right, so 2K votes, and even K, can score lower."]
         lines += ["", *markdown_table(CURVE, curve_rows(scores))]
     if scores.sequential:
         lines += [
@@ -325,7 +325,7 @@ def report_markdown(report: Report) -> str:
     if report.official:
         lines += [
             "",
-            "What the benchmark's own scorer prints on these votes, translated where the judge was not asked in its words "
+            "Output of the benchmark's own scorer for these votes, translated if the judge's prompt was another one "
             "(the benchmark's `official.py` in `rewardlab/benchmarks/` names its quirks):",
             "",
         ]

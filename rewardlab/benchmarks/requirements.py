@@ -169,7 +169,7 @@ def parse_requirement(text: str) -> Requirement:
     parts = _FORM.fullmatch(text)
     if parts is None:
         raise ConfigError(
-            f"{text!r}: expected FIGURE>=NUMBER or FIGURE<=NUMBER, such as 'accuracy>=0.7' or 'accuracy.low>=0.6'"
+            f"{text!r}: expected METRIC>=NUMBER or METRIC<=NUMBER, such as 'accuracy>=0.7' or 'accuracy.low>=0.6'"
         )
     name, group, side, sign, number, is_percent = (part or "" for part in parts.groups())
     _check_figure(text, name, group, side)
@@ -221,13 +221,13 @@ def check_possible(
             hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(set(groups)))}"
             raise ConfigError(f"{one.text!r}: the data has no group {one.group!r}; {hint}")
         if one.figure in BOTH_ORDERS_FIGURES and orders != "both":
-            raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave out orders={orders} out")
+            raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave out orders={orders}")
         if (control := CONTROL_FIGURES.get(one.figure)) and control not in controls:
             raise ConfigError(f"{one.text!r}: needs --controls {','.join([*controls, control])}")
         if one.figure in ROBUSTNESS_FIGURES and measured is None:
             raise ConfigError(f"{one.text!r}: is a metric of attacked runs; require it of NAME:attacked")
         if one.figure in ROBUSTNESS_FIGURES and one.figure not in (measured or ()):
-            raise ConfigError(f"{one.text!r}: none of these families is a held-out one of this kind; leave out --attacks")
+            raise ConfigError(f"{one.text!r}: none of these families is held out and of this kind; leave out --attacks")
         if one.figure == "all_right" and not whole_prompts:
             raise ConfigError(f"{one.text!r}: this benchmark does not count prompts with all pairs right; require accuracy")
 

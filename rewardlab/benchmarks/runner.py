@@ -214,9 +214,9 @@ def _check_stopping(settings: BenchSettings, judge: AnyJudge) -> None:
     if query.stop_error is None:
         return
     if not judge.is_queried:
-        raise ConfigError(f"stop_error saves queries, and {judge.name} has none; its report shows what stopping would cost")
+        raise ConfigError(f"stop_error saves queries, but {judge.name} has none; its report shows what stopping would cost")
     if judge.decides:
-        raise ConfigError(f"stop_error settles a majority of votes, and {query.judge} decides {judge.decides}; use fewer votes")
+        raise ConfigError(f"stop_error applies to a majority of votes; {query.judge} decides {judge.decides}; use fewer votes")
     if query.orders != "both" or (query.votes or 1) < 2:
         raise ConfigError(
             f"stop_error={query.stop_error:g} with {query.votes or 1} votes and orders={query.orders}: expected 2 votes or "
@@ -376,9 +376,7 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
     all_judgments = [*judgments, *(judgment for others in result.others.values() for judgment in others)]
     if judge.is_queried and (failed := sum(num_failed(judgment.votes) for judgment in all_judgments)):
         errors = errors_in_words(vote.completion for judgment in all_judgments for vote in judgment.votes)
-        all_notes.append(
-            f"{failed:,} votes failed at the endpoint and count as wrong: {errors}; the same command asks for them again"
-        )
+        all_notes.append(f"{failed:,} votes failed at the endpoint and count as wrong: {errors}; the same command retries them")
     all_notes += _vote_notes(judge, judgments, num_votes)
     labeled = label_rows(rows, judgments)
     sampling: dict[str, Any] = asdict(judge.sampling or identity.sampling)

@@ -98,7 +98,7 @@ def _misread(votes: Sequence[Vote], verdict_format: str | None) -> str | None:
     for place, vote in enumerate(votes, start=1):
         read = verdict_of(vote.completion, verdict_format)
         if (read.status, read.choice) != (vote.verdict.status, vote.verdict.choice):
-            return f"vote {place} is said to be {_words(vote.verdict)}, its text reads {_words(read)}"
+            return f"vote {place} is recorded as {_words(vote.verdict)}, its text reads {_words(read)}"
     return ""
 
 
@@ -138,12 +138,12 @@ def vote_problems(votes: CountedVotes, report: Report, rows: Sequence[RowScore])
     if other:
         row, score = other[0]
         more = f", and {len(other) - 1:,} rows more" if len(other) > 1 else ""
-        sentences.append(f"row {row.row} is said to score {100 * row.score:.2f} %, its votes give {100 * score:.2f} %{more}")
+        sentences.append(f"row {row.row} has a score of {100 * row.score:.2f} %, its votes give {100 * score:.2f} %{more}")
     silent = [(row, count.invalid) for row, count in pairs if not isclose(count.invalid, row.invalid, abs_tol=1e-9)]
     if silent:
         row, invalid = silent[0]
         recorded = f"{100 * row.invalid:.2f} % votes without a verdict"
-        sentences.append(f"row {row.row} is said to have {recorded}, its votes give {100 * invalid:.2f} %")
+        sentences.append(f"row {row.row} has {recorded}, its votes give {100 * invalid:.2f} %")
     misread = [(number, count.misread) for number, count in sorted(counted.items()) if count.misread]
     if misread and votes.are_read_anew:
         more = f", and {len(misread) - 1:,} rows more" if len(misread) > 1 else ""
@@ -154,9 +154,9 @@ def vote_problems(votes: CountedVotes, report: Report, rows: Sequence[RowScore])
     for name in sorted(statuses.keys() | scores.statuses.keys()):
         if statuses[name] != scores.statuses.get(name, 0):
             reported = scores.statuses.get(name, 0)
-            sentences.append(f"{reported:,} votes are said to be of status {name}, votes.jsonl has {statuses[name]:,}")
+            sentences.append(f"{reported:,} votes have the status {name} in the report, votes.jsonl has {statuses[name]:,}")
     if sum(statuses.values()) != scores.num_votes_total:
-        sentences.append(f"{scores.num_votes_total:,} votes are said, votes.jsonl has {sum(statuses.values()):,}")
+        sentences.append(f"{scores.num_votes_total:,} votes are in the report, votes.jsonl has {sum(statuses.values()):,}")
     chosen = sum(one.chosen for one in counted.values())
     bias = sum(one.lead for one in counted.values()) / chosen if chosen else None
     swaps = [one.alike for one in counted.values() if one.alike is not None]
@@ -166,7 +166,7 @@ def vote_problems(votes: CountedVotes, report: Report, rows: Sequence[RowScore])
         ("swap consistency", scores.swap_consistency, swap),
     ):
         if not _alike(said_share, share):
-            sentences.append(f"the {words} is said to be {_share(said_share)}, the votes give {_share(share)}")
+            sentences.append(f"the {words} is {_share(said_share)} in the report, the votes give {_share(share)}")
     return sentences
 
 

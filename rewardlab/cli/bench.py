@@ -106,7 +106,7 @@ class RunOptions:
         Optional[Path], typer.Option("--images", help="Folder of the benchmark's images.", rich_help_panel=ROWS)
     ] = None
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows.", rich_help_panel=ROWS)] = None
-    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0
+    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0
     controls: Annotated[
         str, typer.Option("--controls", help="Extra greedy passes, comma-separated: greedy, blank, other; '' for none.")
     ] = "blank"
@@ -432,7 +432,7 @@ def bench_import(
     write_atomic(out, "".join(json.dumps(line) + "\n" for line in result.rows))
     typer.echo(
         f"{len(result.rows):,} of {result.num_samples:,} samples, of {result.num_rows:,} of {len(rows):,} rows; "
-        f"{result.num_unmatched:,} belong to no row"
+        f"{result.num_unmatched:,} match no row"
     )
     template = f" template={result.template}" if result.template else ""
     command = ["rewardlab", "bench", "run", name, "--data", str(data), "--judge", f"replay:{out}"]
@@ -505,7 +505,7 @@ def bench_calibrate(
     fit = calibrate_run(run)
     low, high = fit.gain
     typer.echo(
-        f"temperature {fit.tau:.4g} on {fit.pairs:,} pairs, {fit.rationales} votes an order; {fit.unreadable:,} had none"
+        f"temperature {fit.tau:.4g} on {fit.pairs:,} pairs, {fit.rationales} votes per order; {fit.unreadable:,} are invalid"
     )
     typer.echo(
         f"negative log-likelihood {fit.nll_before:.4f} -> {fit.nll:.4f} (less by {low:+.4f} to {high:+.4f}), calibration error "

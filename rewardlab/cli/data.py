@@ -48,7 +48,7 @@ def find_recipe(name: str) -> Recipe:
         return cast(Recipe, importlib.import_module(f"data_recipes.{name}").RECIPE)
     recipe = load_extension(name, Recipe, attribute="RECIPE", group=RECIPES)
     if recipe is None:
-        raise ConfigError(f"no recipe {name!r}; there are {', '.join(recipe_names())}, or give a .py or .yaml file")
+        raise ConfigError(f"no recipe {name!r}; expected one of {', '.join(recipe_names())}, or give a .py or .yaml file")
     return recipe
 
 
@@ -95,7 +95,7 @@ class DataBuild:
         list[str], typer.Option("--against", help=f"{AGAINST} Its rows are left out; none: compare with no benchmark.")
     ] = field(default_factory=list)
     images: Annotated[
-        Optional[Path], typer.Option("--images", help="Folder that paths of media start at (default: that of the source).")
+        Optional[Path], typer.Option("--images", help="Folder that media paths are relative to (default: that of the source).")
     ] = None
     similarity: Annotated[
         float,
@@ -202,7 +202,7 @@ def data_split(
         groups = picture_groups(PairSet(data, images=images, allow_columns=names), advance)  # of videos, by their frames
     test_groups = hold_out_groups(groups, share, seed)
     if not test_groups:
-        raise DataError(f"{data}: no image's pairs fit into {share:g} of {len(groups):,}; give a larger --share")
+        raise DataError(f"{data}: every image has more pairs than --share {share:g} of {len(groups):,}; give a larger one")
     with mark_unfinished(out / "train"), mark_unfinished(out / "test"):  # neither is whole before both are
         for name, wanted in (("train", False), ("test", True)):
             part = (pair for pair, group in zip(pairs, groups, strict=True) if (group in test_groups) == wanted)
@@ -237,7 +237,7 @@ def data_convert(
 
 
 def _some_pairs(pairs: Iterator[PreferencePair], data: Path) -> Iterator[PreferencePair]:
-    """Return the pairs; if there are none, exit with the status of a finding before anything is written."""
+    """Return the pairs; if there are none, exit with status 1 before anything is written."""
     first = next(pairs, None)
     if first is None:
         typer.echo(f"{data}: holds no pairs, so nothing is written", err=True)
@@ -341,7 +341,8 @@ def data_verl(
     ] = False,
     template: Annotated[str, typer.Option("--template", help="Prompt template of the checkpoint to be trained.")] = "r1_reward",
     shuffle: Annotated[
-        Optional[int], typer.Option("--shuffle", help="Seed to shuffle the pairs with, in memory, for data.shuffle=False.")
+        Optional[int],
+        typer.Option("--shuffle", help="Seed for shuffling the pairs before they are written, for data.shuffle=False."),
     ] = None,
     images: Images = None,
     allow_columns: AllowColumns = None,
@@ -353,7 +354,7 @@ def data_verl(
     import random
 
     from rewardlab.data.pairs import PairSet
-    from rewardlab.integrations.verl_rows import write_verl_rows
+    from rewardlab.integrations.judge_rewards import write_verl_rows
     from rewardlab.prompts import load_template
 
     if out.suffix != ".parquet":

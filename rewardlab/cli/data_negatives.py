@@ -142,7 +142,7 @@ def data_negatives(options: NegativesOptions) -> None:
         typer.echo(f"written: {to_label}; lines without a label: {unlabelled:,}; fill in `right`, then --truth file:{to_label}")
     if not made:
         (out / NEGATIVES).unlink(missing_ok=True)  # of an earlier run: `rewardlab rl` would take it for this one's
-        typer.echo("no negative: no answer known to be wrong has a reward this high", err=True)
+        typer.echo("no negative: no wrong answer has a reward this high", err=True)
         raise typer.Exit(ExitCode.FINDING)
     write_parquet(made, out / NEGATIVES)
     typer.echo(f"written: {out / NEGATIVES}, {len(made):,} negatives")
@@ -286,5 +286,5 @@ def data_harden(options: HardenOptions) -> None:
             "no negative has a judgment: for `rewardlab rl`; `rewardlab sft` learns judgments, which `rewardlab distill` makes"
         )
     if not counts.negatives:
-        typer.echo("no negative could be made: the pairs have no labels, or these families make nothing of them", err=True)
+        typer.echo("no negative could be made: the pairs have no labels, or no family applies to them", err=True)
         raise typer.Exit(ExitCode.FINDING)

@@ -89,7 +89,7 @@ class RankOptions:
     ] = "adaptive"
     budget: Annotated[Optional[int], typer.Option("--budget", min=1, help="Maximum matches per prompt (adaptive: 2 N).")] = None
     votes: Votes = None
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the rows' images.")] = None
     allow_columns: AllowColumns = None
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None
     max_failed: MaxFailed = MAX_FAILED
@@ -131,7 +131,7 @@ def rank_command(options: RankOptions) -> None:
             f"{report['without_one_best']:,} prompts without a single best response"
         )
     if failed := sum(report["statuses"].get(status, 0) for status in ("error", "timeout")):
-        typer.echo(f"{failed:,} votes failed at the endpoint; the same command asks for them again")
+        typer.echo(f"{failed:,} votes failed at the endpoint; the same command retries them")
     if report["other_format"]:
         typer.echo(report["other_format"])
     if report["cached_votes"]:

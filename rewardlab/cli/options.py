@@ -98,8 +98,8 @@ def version_command() -> None:
 demo_app = App(
     help="Judge six pairs with the bundled judge and write a page; subcommands rebuild its training data, "
     "servers and weights.\n\nPrints six pairs of pictures and answers, each judged in "
-    "both orders; takes seconds. The judge is `--judge demo` "
-    "of the other commands."
+    "both orders; takes seconds. Other commands accept the "
+    "same judge as `--judge demo`."
 )
 app.add_typer(demo_app, name="demo", rich_help_panel=DEMONSTRATION)
 configs_app = App(help="List, show and copy the shipped configs, and look up their keys.")
@@ -137,7 +137,7 @@ AllowWithoutImages = Annotated[
     typer.Option("--allow-without-images", help="Accept a set whose questions mention images although no pair has one."),
 ]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
-RandomSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+RandomSeed = Annotated[int, typer.Option("--seed", help="Random seed.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to standard output.")]
 MaxFailed = Annotated[
@@ -233,7 +233,7 @@ def parse_prices(text: str) -> Prices:
 
 
 def parse_budget(usd: float | None, tokens: int | None) -> Budget:
-    """Return the budget. Raise ConfigError for one of nothing."""
+    """Return the budget. Raise ConfigError for a budget of 0."""
     from rewardlab.config.data import Budget
 
     if usd is not None and usd <= 0:

@@ -135,7 +135,7 @@ def sft_command(options: SFTOptions) -> None:
 @dataclass(frozen=True, kw_only=True)
 class RLOptions(TrainOptions):
     data: Annotated[
-        Path, typer.Option("--data", help=f"Distilled pairs, of which the hard ones are used, or labelled pairs: {PAIR_FILES}.")
+        Path, typer.Option("--data", help=f"Distilled pairs (only the hard ones are used), or labelled pairs: {PAIR_FILES}.")
     ]
     model: Annotated[Optional[str], typer.Option("--model", help="SFT checkpoint folder to start from.")] = None
 

@@ -93,8 +93,8 @@ def group_key(question: str) -> str:
 
 
 class RewardClient:
-    """A client of one server. It waits up to ``deadline_s`` for a server that is full, restarts or cannot be reached; a failure
-    is None, logged and counted.
+    """A client of the server at ``url``, by default that of ``REWARDLAB_URL`` (http://localhost:8000). It waits up to
+    ``deadline_s`` for a server that is full, restarts or cannot be reached; a failure is None, logged and counted.
 
     ``options`` go into every request: ``votes``, ``strategy``, ``anchor``, ``budget``, ``priority``. Defaults: ``api_key`` from
     ``REWARDLAB_API_KEY``, ``deadline_s`` from ``REWARDLAB_DEADLINE_S`` or 600. Raise EndpointError if the server refuses the
@@ -104,7 +104,8 @@ class RewardClient:
     ``signs`` are the last policy signs in the answers of this key; each is logged once.
     """
 
-    def __init__(self, url: str, *, api_key: str = "", deadline_s: float | None = None, **options: Any) -> None:
+    def __init__(self, url: str = "", *, api_key: str = "", deadline_s: float | None = None, **options: Any) -> None:
+        url = url or os.environ.get("REWARDLAB_URL", "http://localhost:8000")
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"{url!r}: expected the address of a server, such as http://localhost:8000")
         self.url, self.options = url.rstrip("/"), options
@@ -133,9 +134,16 @@ class RewardClient:
             for n, reward in zip(sent, await self._judge(body | options), strict=True):
                 rewards[n] = reward
         elif sent:
-            LOG.warning("%s: one response and no anchor: there is nothing to compare it with: no reward", self.url)
+            LOG.warning("%s: a single response without an anchor cannot be compared: no reward", self.url)
         self.num_failed += rewards.count(None)
         return rewards
+
+    def whole(self, rewards: Sequence[float | None], reason: str = "see the log") -> list[float]:
+        """Return rewards of which none is missing. Raise EndpointError, for a trainer that has no samples without."""
+        judged = [reward for reward in rewards if reward is not None]
+        if len(judged) < len(rewards):
+            raise EndpointError(f"{self.url}: no reward for {len(rewards) - len(judged)} of {len(rewards)} samples; {reason}")
+        return judged
 
     async def _judge(self, body: dict[str, Any]) -> list[float | None]:
         number = len(body["responses"])
@@ -210,7 +218,9 @@ class RewardClient:
             if (self.url, name) not in _TOLD:
                 _TOLD.add((self.url, name))
                 LOG.warning(
-                    "%s: sign %r: the policy may please the judge rather than get better; see /v1/status or /ui", self.url, name
+                    "%s: indicator %r: the policy may exploit the judge instead of improving; see /v1/status or /ui",
+                    self.url,
+                    name,
                 )
 
 

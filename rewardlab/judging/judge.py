@@ -129,7 +129,7 @@ class JudgeKind:
     def resolve_orders(self, policy: str, num_votes: int | None) -> str:
         """Return the order policy that ``auto`` stands for. Raise ConfigError for a policy that this kind does not have."""
         if policy == "recorded":
-            raise ConfigError(f"orders=recorded is for recordings (--judge replay:FILE), and {self.name} is none; leave it out")
+            raise ConfigError(f"orders=recorded is for recordings (--judge replay:FILE), but {self.name} is none; leave it out")
         return "both" if policy == "auto" else policy
 
     def shown_orders(

@@ -22,13 +22,13 @@ _RATING = re.compile(r"(?:(?:Rating|Score)\s?:?\s?)?(10|[1-9])\.?", re.IGNORECAS
 
 @cache
 def load_list_prompt(kind: str, file: Path | None = None) -> str:
-    """Return the words of a ``choice`` among four or a ``rating`` of one, or a file's. Raise ConfigError for a missing slot."""
+    """Return the prompt of a ``choice`` among four or a ``rating``, or a file's. Raise ConfigError for a missing slot."""
     try:
         text = load_text(f"{kind}.txt") if file is None else file.read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: cannot be read as the words of a {kind} ({error})") from error
+        raise ConfigError(f"{file}: cannot be read as the prompt of a {kind} ({error})") from error
     if any(text.count(slot) != 1 for slot in SLOTS[kind]):
-        raise ConfigError(f"{file}: the words of a {kind} need each of {', '.join(SLOTS[kind])} once")
+        raise ConfigError(f"{file}: the prompt of a {kind} must have each of {', '.join(SLOTS[kind])} once")
     return text
 
 

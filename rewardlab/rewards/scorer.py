@@ -97,7 +97,7 @@ class EndpointConsistencyJudge:
         if score:
             self._num_unread = 0
         else:
-            self._note_unread(f"answered {answer.text!r:.80} where 0 or 1 was asked for")
+            self._note_unread(f"answered {answer.text!r:.80} instead of 0 or 1")
         return score
 
     async def _complete(self, prompt: str) -> Completion:

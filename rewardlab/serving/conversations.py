@@ -110,7 +110,7 @@ def text_alone(text: str, images: Sequence[str]) -> str:
     """Return the text of a response. Raise DataError if it has images: judged without them, its reward would be meaningless."""
     if images:
         raise DataError(
-            "a response holds an image; this server judges the text of a response alone. Judge such pairs offline, "
+            "a response contains an image, but this server judges only its text. Judge such pairs offline, "
             "with their images as response_images (rewardlab bench run pairs), or move the image to the question"
         )
     return text

@@ -109,7 +109,7 @@ class Peers:
             )
         if tuple(servers) != self.servers:
             raise PeerError(
-                f"a peer knows the servers {', '.join(servers)}, this one {', '.join(self.servers)}; "
+                f"the --peers of another server are {', '.join(servers)}, here {', '.join(self.servers)}; "
                 "give all of them the same --peers and --address"
             )
 

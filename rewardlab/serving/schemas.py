@@ -34,7 +34,7 @@ class RequestBase(_Schema):
     )
     error: float = Field(0.05, ge=0, lt=1, description="with the policy sequential: probability of stopping too early")
     seed: int = Field(
-        0, ge=0, lt=2**63, description="of the samples, if the engine samples each pair independently (vllm, openai)"
+        0, ge=0, lt=2**63, description="seed of the samples, if the engine samples each pair independently (vllm, openai)"
     )
     priority: int = Field(0, ge=-9, le=9, description="lower goes first")
     timeout_s: float = Field(
@@ -115,7 +115,7 @@ class RewardsRequest(RequestBase):
     )
     anchor: str | None = Field(None, max_length=MAX_CHARS, description="a response to beat, for the strategy anchor")
     budget: int | None = Field(
-        None, ge=1, le=1024, description="most comparisons, for bradley_terry and knockout (default: two for each response)"
+        None, ge=1, le=1024, description="maximum comparisons, for bradley_terry and knockout (default: two for each response)"
     )
 
     model_config = ConfigDict(
@@ -135,7 +135,7 @@ class RewardsRequest(RequestBase):
         if (self.strategy == "anchor") != (self.anchor is not None):
             raise ValueError("the strategy anchor needs an anchor, and no other strategy accepts one")
         if self.strategy != "anchor" and len(self.responses) < 2:
-            raise ValueError("one response has nothing to compare it with; give two or more, or an anchor")
+            raise ValueError("a single response cannot be compared; give two or more, or an anchor")
         if any(len(response) > MAX_CHARS for response in self.responses):
             raise ValueError(f"a response is longer than {MAX_CHARS} characters")
         return self
@@ -177,20 +177,12 @@ class UploadResponse(_Schema):
     id: str
 
 
-class LatencySample(_Schema):
-    """One judged pair: when (Unix seconds), how long it took, how many waited then."""
-
-    at: float
-    ms: float
-    waiting: int
-
-
 class StatusResponse(_Schema):
     """The state of the engine, and of this key's part of the queue, for a person to watch."""
 
     ready: bool
     failing: bool
-    version: int = Field(description="which judge since the server began: 2 after one was replaced")
+    version: int = Field(description="number of the judge since the start: 2 after the first was replaced")
     weights: str | None = Field(description="name of the weights of a local checkpoint")
     num_draining: int = Field(description="judges that were replaced and still have requests to answer")
     waiting: int
@@ -201,15 +193,14 @@ class StatusResponse(_Schema):
     weighs: bool = Field(description="whether the policy weighted is available")
     policy: Literal["majority", "weighted"] = Field(description="of a request that names none")
     loading: str | None = Field(description="the judge that is being loaded, to serve in place of this one")
-    load_error: str | None = Field(description="why the last such judge does not serve")
+    load_error: str | None = Field(description="why the last judge that was loaded does not serve")
     labels: tuple[str, str] = Field(description="what the template calls the two responses, the one shown first first")
     batch_seconds: float
-    signs: dict[str, str] = Field(description="that a policy pleases the judge rather than gets better, with a sentence each")
+    signs: dict[str, str] = Field(description="triggered indicators that a policy exploits the judge, with a sentence each")
     answers: dict[str, tuple[float, float]] = Field(description="measures of the rewarded answers, at the beginning and now")
     counts: dict[str, int]
-    median_ms: float | None
+    median_ms: float | None = Field(description="of the last 500 judged pairs")
     p95_ms: float | None
-    recent: list[LatencySample]
 
 
 class HealthResponse(_Schema):

@@ -26,14 +26,14 @@ from rewardlab.serving.auth import Key, KeysFile
 from rewardlab.serving.connections import ConnectionCounts
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import DeadlineExceededError, NoVerdictError
-from rewardlab.serving.groups import GroupBuffer, gather_bounded, group_rewards
 from rewardlab.serving.judge_file import JudgeFile
 from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media, MediaLoader, processor_pixels
 from rewardlab.serving.peers import MemberReward, Peers
-from rewardlab.serving.queue import JudgeQueue, QueueOptions
+from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_record import ServingHistograms, current_request, tenant_of_request
+from rewardlab.serving.schedule import QueueOptions
 from rewardlab.serving.schemas import (
     JudgeRequest,
     JudgeResponse,
@@ -43,7 +43,7 @@ from rewardlab.serving.schemas import (
     RewardsResponse,
     VoteResult,
 )
-from rewardlab.serving.voting import VoteCollector, VotingOptions
+from rewardlab.serving.voting import GroupBuffer, VoteCollector, VotingOptions, gather_bounded, group_rewards
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair, Vote
 
 ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPED,)}
@@ -51,17 +51,14 @@ ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPE
 
 @dataclass(frozen=True)
 class GroupRules:
-    """How the responses of a framework's request are compared: by the ``voting`` options, on the plan of ``strategy``.
+    """How the responses of a framework's request are compared: on the plan of ``strategy``, by the judge's own votes.
 
-    Responses that come one at a time wait for ``group_size`` of their prompt, at most ``group_timeout_s``. With ``joins_parts``
-    so do several of one request that are fewer: they are a part of a group. A group is judged within ``timeout_s`` or fails.
+    Responses that come one at a time wait for ``group_size`` of their prompt. With ``joins_parts`` so do several of one request
+    that are fewer: they are a part of a group.
     """
 
-    voting: VotingOptions = field(default_factory=VotingOptions)
     strategy: str = "all_pairs"
     group_size: int = 8
-    group_timeout_s: float = 60.0
-    timeout_s: float = 600.0
     joins_parts: bool = False
 
 
@@ -100,7 +97,7 @@ class JudgeService:
         self.collector = VoteCollector(queue)
         self.answer_signs = AnswerSigns(options.sign_rules, self.collector, queue.versions)
         self.group_buffer: GroupBuffer[Sample, MemberReward] = GroupBuffer(
-            self._collected_rewards, size=self.rules.group_size, timeout_s=self.rules.group_timeout_s
+            self._collected_rewards, size=self.rules.group_size, timeout_s=self.limits.group_timeout
         )
 
     @property
@@ -109,6 +106,11 @@ class JudgeService:
         judge = self.queue.versions.current.judge
         assert isinstance(judge, GenerativeJudge)
         return judge
+
+    @property
+    def voting(self) -> VotingOptions:
+        """Return how a framework's request is voted on: as the config of its judge says."""
+        return VotingOptions.of(self.judge.config)
 
     @property
     def judge_name(self) -> str:
@@ -166,7 +168,7 @@ class JudgeService:
         """Admit the comparisons of a framework's groups: (size, whether it has an anchor) of each."""
         self.limits.check_responses(max(number for number, _ in groups) if groups else 0)
         comparisons = sum(number if has_anchor else most_matches(self.rules.strategy, number) for number, has_anchor in groups)
-        self.admit(comparisons, 2 * self.rules.voting.votes * comparisons)
+        self.admit(comparisons, 2 * self.voting.votes * comparisons)
 
     async def check_context(self, *texts: str) -> None:
         """Raise ContextLengthError for texts of one prompt that are longer than the judge's model reads, if that is known."""
@@ -196,9 +198,9 @@ class JudgeService:
         """Return the rewards of a group. Raise NoVerdictError unless each response has one."""
         rewards = [reward for reward in result.rewards if reward is not None]
         if failed := len(result.rewards) - len(rewards):
-            cure = "send the request again: what has no verdict is drawn by another seed"
+            cure = "send the request again: comparisons without a verdict are sampled with another seed"
             if self.judge.temperature == 0:
-                cure = "the judge is greedy, so that a retry would say the same: serve it with a temperature above 0"
+                cure = "the judge is greedy, so a retry would give the same answer: serve it with a temperature above 0"
             raise NoVerdictError(f"no comparison of {failed} of {len(result.rewards)} responses has a verdict; {cure}")
         return rewards
 
@@ -213,7 +215,7 @@ class JudgeService:
     ) -> GroupRewards:
         """Return the rewards of a group whose images are ``references``, by the server's own rules without ``strategy``.
         Raise what :meth:`compare_group` and :meth:`images` raise."""
-        options = replace(self.rules.voting, deadline=_after(self.rules.timeout_s))
+        options = replace(self.voting, deadline=_after(self.limits.timeout))
         async with _loaded_by(options):
             images = await self.images(references)
         return await self.compare_group(Candidates("group", question, responses, images), strategy, budget, options)

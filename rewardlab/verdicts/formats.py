@@ -161,7 +161,7 @@ def overall_judgment(text: str) -> Verdict:
 def _without_doubles(fields: list[tuple[str, object]]) -> dict[str, object]:
     """Return the fields of an object. Raise ValueError where two have one name: a reader would see but the last."""
     if len(names := dict(fields)) < len(fields):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name appears twice")
     return names
 
 

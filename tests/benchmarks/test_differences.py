@@ -116,10 +116,10 @@ def test_they_are_the_differences_of_the_reports(runs: Path) -> None:
     cell = f"{100 * found.swap_consistency.difference:+.1f} ["
     assert f"| longest | {100 * found.macro.difference:+.1f} [" in leaderboard_markdown([first, longest])
     for text in (leaderboard_markdown([first, longest]), leaderboard_text([first, longest], 80)):
-        assert cell in text.split("Paired differences of the other figures")[1]
+        assert cell in text.split("Paired differences of the other metrics")[1]
     assert cell in leaderboard_html([first, longest])
     failed = replace(longest, report=replace(longest.report, failure="no answers"))
-    assert "other figures" not in leaderboard_markdown([first, failed])
+    assert "other metrics" not in leaderboard_markdown([first, failed])
 
 
 @pytest.mark.parametrize("width", [40, 55, 71])

@@ -266,7 +266,7 @@ def test_listwise_without_any_verdict_is_no_figure(protocol: str, prompts_file: 
     assert "no verdict was read in any of 80 answers; does template=FILE ask" in unread.stderr
     assert "**No verdict was read in any of 80 answers" in (tmp_path / "a" / "report.md").read_text()
     for shown in (unread.stdout, failed.stdout):
-        assert not any(words in shown for words in ("all prompts", "own scorer prints", "all four placings"))
+        assert not any(words in shown for words in ("all prompts", "own scorer for", "all four placings"))
 
 
 def test_a_refused_control_names_its_cure(pairs_file: Path, tmp_path: Path) -> None:

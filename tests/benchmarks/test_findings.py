@@ -256,7 +256,7 @@ def test_a_failure_stands_in_place_of_the_number(reports: dict[str, tuple[Report
     report, folder, rows = reports["seeing"]
     assert headline_sentence(report).startswith(f"{100 * report.scores.accuracy.micro:.1f} % [")
     failed = replace(report, failure="31 of 240 votes failed")
-    assert report_markdown(failed).splitlines()[2].startswith("**FAILED: 31 of 240 votes failed. The figures below")
+    assert report_markdown(failed).splitlines()[2].startswith("**FAILED: 31 of 240 votes failed. The run failed")
     page = report_html(failed, rows, folder)
     assert "FAILED: 31 of 240 votes failed." in page
     assert 'class="headline"' not in page

@@ -288,7 +288,7 @@ def test_import_from_the_command_line(data: Path, tmp_path: Path, form: str) -> 
     arguments = ["bench", "import", form, str(recording), "--benchmark", "vl_rewardbench", "--data", str(data)]
     done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "replay.jsonl")])
     assert done.exit_code == 0, done.output
-    assert "6 of 6 samples, of 6 of 6 rows; 0 belong to no row" in done.output
+    assert "6 of 6 samples, of 6 of 6 rows; 0 match no row" in done.output
     command = done.output.replace("\n", " ").split("score it: rewardlab ")[1].replace("RUN", str(tmp_path / "run")).split()
     assert CliRunner().invoke(app, command).exit_code == 0
     assert json.loads((tmp_path / "run" / "report.json").read_text())["accuracy"]["micro"] == 5 / 6

@@ -138,9 +138,9 @@ def test_what_has_no_value_meets_nothing(report: Report) -> None:
     [
         ("acuracy>=0.7", "did you mean 'accuracy'"),
         ("brilliance>=0.7", f"expected one of {', '.join(FIGURES)}"),
-        ("accuracy>0.7", "expected FIGURE>=NUMBER"),
-        ("accuracy", "expected FIGURE>=NUMBER"),
-        ("", "expected FIGURE>=NUMBER"),
+        ("accuracy>0.7", "expected METRIC>=NUMBER"),
+        ("accuracy", "expected METRIC>=NUMBER"),
+        ("", "expected METRIC>=NUMBER"),
         ("accuracy>=70", "a fraction from 0 to 1, such as 0.7 or 70%"),
         ("accuracy>=nan", "a fraction from 0 to 1"),
         ("accuracy>=much", "a fraction from 0 to 1"),
@@ -162,7 +162,7 @@ def test_what_is_refused(text: str, message: str) -> None:
     ("text", "options", "message"),
     [
         ("accuracy[counnt]>=0.7", {}, "did you mean 'count'"),
-        ("accuracy[]x>=0.7", {}, "expected FIGURE>=NUMBER"),
+        ("accuracy[]x>=0.7", {}, "expected METRIC>=NUMBER"),
         ("swap_consistency>=0.7", {"orders": "given"}, "needs both orders"),
         ("blank_accuracy<=0.6", {"controls": ()}, "needs --controls blank"),
         ("other_accuracy<=0.6", {}, "needs --controls blank,other"),

@@ -402,7 +402,7 @@ def test_what_is_refused(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match="a known better answer"):
         run_robustness(replace(unclaimed, attacks=("other_repeated",)), tmp_path / "run", num_pairs=5)
     impossible = replace(unclaimed, requirements=(parse_requirement("lost_by_edits<=0.1"),))
-    with pytest.raises(ConfigError, match="none of these families is a held-out one of this kind; leave out --attacks"):
+    with pytest.raises(ConfigError, match="none of these families is held out and of this kind; leave out --attacks"):
         run_robustness(replace(impossible, attacks=("order", "hedge")), tmp_path / "run", num_pairs=5)
     with pytest.raises(ConfigError, match="unknown family"):
         run_robustness(replace(unclaimed, attacks=("nothing",)), tmp_path / "run", num_pairs=5)

@@ -395,7 +395,7 @@ def test_what_failed_is_asked_again(pairs_file: Path, demo_pairs: Any, tmp_path:
     monkeypatch.setattr(runner, "open_any_judge", lambda settings: judge_by(answer))
     first = bench(tmp_path / "out", pairs_file, "openai:m@http://x/v1", controls=())
     assert first["invalid_rate"] > 0.3
-    assert "the same command asks for them again" in first["notes"][-1]
+    assert "the same command retries them" in first["notes"][-1]
     failed = [row for row, votes in votes_by_row(tmp_path / "out" / "votes.jsonl").items() if any(v["error"] for v in votes)]
     broken["now"], before = False, len(asked)
     second = bench(tmp_path / "out", pairs_file, "openai:m@http://x/v1", controls=())

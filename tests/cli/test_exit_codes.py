@@ -128,7 +128,7 @@ def test_a_stopped_command_says_that_it_goes_on(
         child.send_signal(number)
         _, err = child.communicate(timeout=60)
     assert child.returncode == status, err
-    assert err.strip().splitlines()[-1] == "stopped; what is done is kept: run the same command again to go on"
+    assert err.strip().splitlines()[-1] == "stopped; finished work is kept: run the same command again to resume"
     assert "Traceback" not in err
 
 

@@ -333,7 +333,7 @@ def test_async_calls_run_at_the_same_time() -> None:
         return ANSWERS["greater"](prompt, draw)
 
     from rewardlab.serving.app import create_app
-    from rewardlab.serving.queue import QueueOptions
+    from rewardlab.serving.schedule import QueueOptions
     from rewardlab.serving.service import ServerOptions
 
     app = create_app(

@@ -36,7 +36,7 @@ OWNERS = {
     "openai": {"samplers/chat_endpoint.py", "samplers/openai_batch.py"},
     "vllm": {"samplers/vllm.py"},
     "fastapi": {"serving/"},
-    "prometheus_client": {"serving/metrics.py", "serving/request_record.py"},
+    "prometheus_client": {"serving/app.py", "serving/request_record.py"},
     "opentelemetry": {"serving/request_record.py"},
     "fastapi_offline": {"serving/pages.py"},
     "datasketch": {"curation/duplicates.py"},

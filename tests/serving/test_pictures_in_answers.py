@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from rewardlab.serving.app import create_app
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.service import GroupRules, ServerOptions
 from tests.support.scripted_judge import QUESTION, handler
 from tests.support.serving import in_process, judge_of
@@ -81,7 +82,7 @@ ANSWERS: dict[str, tuple[str, Any]] = {
 def client() -> Iterator[httpx.Client]:
     app = create_app(
         judge_of(handler),
-        ServerOptions(rules=GroupRules(group_size=2, group_timeout_s=5)),
+        ServerOptions(rules=GroupRules(group_size=2), limits=Limits(group_timeout=5)),
     )
     with in_process(app) as client:
         yield client
@@ -109,7 +110,7 @@ def test_an_answer_with_a_picture(client: httpx.Client, name: str) -> None:
 def test_the_sentence_has_a_cure(client: httpx.Client, name: str) -> None:
     path, body = ANSWERS[name]
     sentence = client.post(path, json=body).json()["error"]
-    assert "holds an image" in sentence
+    assert "contains an image" in sentence
     assert "response_images" in sentence
 
 

@@ -282,7 +282,7 @@ def import_recording(name: str, path: Path, rows: Sequence[Row]) -> Import:
     for a file of another one, and where more than a twentieth of the samples belong to no row.
     """
     if name not in RECORDERS:
-        raise ConfigError(f"unknown form {name!r} of a recording; expected one of {', '.join(RECORDERS)}")
+        raise ConfigError(f"unknown recording format {name!r}; expected one of {', '.join(RECORDERS)}")
     recorder = RECORDERS[name]
     table = rows_by_text(rows) if recorder.by == "texts" else _rows_by_key(rows, recorder)
     lines, unmatched, total, turn = [], 0, 0, Counter[Key]()

@@ -330,7 +330,7 @@ def listwise_markdown(report: ListReport) -> str:
         lines += [f"**{unread[0].upper()}{unread[1:]}: there is no accuracy to show**", ""]
     else:
         lines += [*markdown_table(("", "accuracy %, 95 % interval", "prompts"), rows), ""]
-        lines += ["What the benchmark's own scorer prints on these answers:", "", "```text", *report.official, "```", ""]
+        lines += ["Output of the benchmark's own scorer for these answers:", "", "```text", *report.official, "```", ""]
     if not (report.failure or is_unread) and scores.places is not None and scores.consistent is not None:
         places = ", ".join(f"{letter} {'–' if s is None else f'{100 * s:.1f} %'}" for letter, s in scores.places.items())
         lines += [

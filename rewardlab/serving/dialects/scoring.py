@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rewardlab.errors import DataError
 from rewardlab.serving.conversations import Sample, media_beside, read_content, text_alone
-from rewardlab.serving.dialects.openai_parameters import CUTTING, refuse_unsupported
+from rewardlab.serving.dialects.openai import CUTTING, refuse_unsupported
 from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
@@ -71,7 +71,7 @@ async def document_scores(service: JudgeService, samples: Sequence[Sample]) -> l
     if len(samples) <= MOST_COMPARED or first.anchor is not None or any(sample.key != first.key for sample in samples):
         return [(reward + 1) / 2 for reward in await service.sample_rewards(samples, is_whole=True)]
     budget = MATCHES_PER_DOCUMENT * len(samples)
-    service.admit(budget, 2 * service.rules.voting.votes * budget)
+    service.admit(budget, 2 * service.voting.votes * budget)
     responses = tuple(sample.response for sample in samples)
     result = await service.compare_responses(first.question, responses, first.images, strategy="knockout", budget=budget)
     return [(reward + 1) / 2 for reward in service.all_rewards(result)]

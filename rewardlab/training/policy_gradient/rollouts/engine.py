@@ -171,7 +171,7 @@ class RolloutEngine:
                 self._starts = starts  # one that was started after the new file was there has read it
                 return
             self._server.await_start()
-        raise EndpointError(f"{self._url}: the engine did not take new weights; see {self._folder.with_name(LOG)}")
+        raise EndpointError(f"{self._url}: the engine did not load the new weights; see {self._folder.with_name(LOG)}")
 
     @property
     def began_anew(self) -> bool:
@@ -422,7 +422,7 @@ class AheadSampler:
                 self._sent[batch.number] = self._send(*batch.read(), batch.params)
         now = self._sent.pop(plan[0].number)
         if not self._processes.all(now.keys == keys):  # never, unless the order of prompts is another than was foreseen
-            log_line("the engine drew other prompts than those of this step, and draws again")
+            log_line("the engine sampled other prompts than those of this step; it samples again")
             self._sent.clear()
             now = self._send(keys, prompts, plan[0].params)
         started = time.perf_counter()
