@@ -141,7 +141,7 @@ def _short(name: str, most: int = MOST_LETTERS) -> str:
 
 
 def _legend(figure: Figure) -> None:
-    """Name the lines beside the axes, in their colours."""
+    """Name the lines right of the axes, in their colours."""
     figure.legend(loc="outside right center", labelcolor="linecolor", frameon=False, handlelength=1, fontsize=10.5)
 
 
@@ -217,7 +217,7 @@ def plot_series(series: Sequence[Series], *, xlabel: str) -> Figure:
 def plot_fractions(
     series: Sequence[Series], *, xlabel: str, ylabel: str = "accuracy, %", best: tuple[float, float] | None = None
 ) -> Figure:
-    """Draw fractions (0..1) as percentages with their intervals, beside chance if that is near; ``best`` (x, value) has a
+    """Draw fractions (0..1) as percentages with their intervals, and chance if that is near; ``best`` (x, value) has a
     ring."""
     figure, axes = _axes()
     for line in series:
