@@ -1,4 +1,4 @@
-"""`rewardlab judge` and `rank`: judgments of one pair, and of N responses."""
+"""`rewardlab judge`, `rank` and `audit`: judgments of one pair and of N responses, and what a reward pays."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rewardlab.cli.options import (
     MaxFailed,
     Out,
     RandomSeed,
-    Votes,
     app,
     columns_of,
     judge_of,
     refuse_run_keys,
 )
+from rewardlab.errors import ConfigError
 from rewardlab.processes import command_line
 from rewardlab.samplers.failures import MAX_FAILED
 from rewardlab.types import BOTH_ORDERS, Judgment, Outcome, VerdictStatus
@@ -41,7 +41,6 @@ def judge_command(
     second: Annotated[str, typer.Option("--second", help="The other response.")],
     overrides: JudgeKeys = None,
     image: Annotated[Optional[list[Path]], typer.Option("--image", help="An image file; repeat for several.")] = None,
-    votes: Votes = None,
 ) -> None:
     """Judge one pair in both orders and print every vote.
 
@@ -56,7 +55,7 @@ def judge_command(
     from rewardlab.judging.engines import open_model_judge
     from rewardlab.types import PreferencePair
 
-    config = refuse_run_keys(judge_of(judge, overrides, votes))
+    config = refuse_run_keys(judge_of(judge, overrides))
     images = tuple(read_image(path) for path in image or ())
     pair = validate(PreferencePair("shell", question, (first, second), None, images), where="pair")
     opened = open_model_judge(config)
@@ -83,14 +82,12 @@ class RankOptions:
         str,
         typer.Option(
             "--plan",
-            help="adaptive (Bradley-Terry, a budget), knockout (N - 1 matches), round_robin (all), circular (N, each "
-            "against the next) or anchored (each against the last).",
+            help="adaptive (Bradley-Terry, at most 2 N matches), knockout (N - 1), round_robin (all), circular (N, each "
+            "against the next) or anchored (each against the last); PLAN=12: at most 12 matches for a prompt.",
         ),
     ] = "adaptive"
-    budget: Annotated[Optional[int], typer.Option("--budget", min=1, help="Maximum matches per prompt (adaptive: 2 N).")] = None
-    votes: Votes = None
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the rows' images.")] = None
-    allow_columns: AllowColumns = None
+    allow: AllowColumns = None
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None
     max_failed: MaxFailed = MAX_FAILED
     seed: RandomSeed = 0
@@ -110,15 +107,18 @@ def rank_command(options: RankOptions) -> None:
     from rewardlab.judging.best_of_n import run_ranking
     from rewardlab.judging.engines import open_model_judge
 
-    config = refuse_run_keys(judge_of(options.judge, options.overrides, options.votes))
-    names = columns_of(options.allow_columns)
+    config = refuse_run_keys(judge_of(options.judge, options.overrides))
+    plan, _, budget = options.plan.partition("=")
+    if budget and not (budget.isdecimal() and int(budget)):
+        raise ConfigError(f"--plan {options.plan}: expected PLAN=NUMBER of matches, such as adaptive=12")
+    names = columns_of(options.allow)
     prompts = read_candidates(options.data, images=options.images, allow_columns=names)[: options.limit]
     report = run_ranking(
         open_model_judge(config),
         prompts,
         options.out,
-        plan=options.plan,
-        budget=options.budget,
+        plan=plan,
+        budget=int(budget) if budget else None,
         num_votes=config.votes or 1,
         seed=options.seed,
         max_failed=options.max_failed,
@@ -164,9 +164,9 @@ def end_without_outcome(judgment: Judgment) -> None:
     end_without_votes(set().union(*statuses))
     if judgment.outcome is Outcome.NO_MAJORITY:
         voters = "members" if any(vote.member for vote in judgment.votes) else "votes asked"
-        typer.echo(f"neither response has more than half of the {voters}; more --votes may decide", err=True)
+        typer.echo(f"neither response has more than half of the {voters}; more votes= may decide", err=True)
     else:
-        typer.echo(f"{judgment.outcome.words}; more --votes may", err=True)
+        typer.echo(f"{judgment.outcome.words}; more votes= may", err=True)
     raise typer.Exit(ExitCode.FINDING)
 
 
@@ -196,3 +196,54 @@ def print_judgment(judgment: Judgment) -> None:
     quantity = "probability of" if any(v.verdict.rule == "probability" for v in judgment.votes) else "share of votes for"
     share = "" if judgment.share_0 is None else f" ({quantity} the first: {judgment.share_0:.0%})"
     console.print(f"[bold]{outcome}[/]{share}", highlight=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions:
+    """Options of `audit`."""
+
+    data: Annotated[Path, typer.Option("--data", help="Rows (see above), or the samples.jsonl of `rewardlab rl`.")]
+    out: Out
+    contract: Annotated[
+        str,
+        typer.Option(
+            "--contract", help="Format of the final answer: boxed (\\boxed{}), box (GLM's box tokens) or answer (tags)."
+        ),
+    ] = "boxed"
+    thinking: Annotated[bool, typer.Option(help="Whether responses must open with `<think>…</think>`.")] = True
+    judge: Annotated[
+        Optional[str],
+        typer.Option("--judge", help="Judge for domains without a verifier, in the form of --judge of `rewardlab judge`."),
+    ] = None
+    overrides: JudgeKeys = None
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the rows' images.")] = None
+    num_probed: Annotated[int, typer.Option("--probed", min=0, help="Number of prompts to probe per domain.")] = 8
+
+
+@command(app, "audit", rich_help_panel=JUDGING)
+def audit_command(options: AuditOptions) -> None:
+    """Audit a reward before training with it: its distribution, and cheap responses that should earn nothing.
+
+    A row has `domain`, `question`, `response` and `truth`; a recorded `reward` is compared with the one computed here.
+    Domains: `math`, `number`, `choice`, `exact`, `ocr`, `grounding`, `count` (verified by rule), `verdict` (a judge's own
+    judgment; truth 1 or 2), or any other name (a judge compares with `truth`, or with `best`, a best-of-N sample).
+
+    Probes are responses made from each truth: ranges, alternatives, the question restated, several boxes, look-alike letters,
+    enormous texts, instructions to the judge. **Exit status 1** if a probe earns more than it may, or the truth itself earns
+    too little.
+    """
+    from rewardlab.rewards.audit.audit import audit_markdown, audit_sentences, run_audit, write_audit
+    from rewardlab.rewards.audit.rows import open_rewarder, read_audit
+
+    rows = read_audit(options.data, images=options.images, contract=options.contract, thinking=options.thinking)
+    if options.judge is None and options.overrides:
+        raise ConfigError(f"{options.overrides[0]}: judge keys without a judge; give --judge")
+    config = None if options.judge is None else refuse_run_keys(judge_of(options.judge, options.overrides))
+    with open_rewarder(config) as rewarder:
+        report = run_audit(rows, rewarder, num_probed=options.num_probed)
+    write_audit(report, options.out)
+    typer.echo(
+        "\n".join([audit_markdown(report), *audit_sentences(report), f"written: {options.out}/report.json, report.html"])
+    )
+    if report.failed:
+        raise typer.Exit(ExitCode.FINDING)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypedDict, TypeVar
 
 import typer
 
@@ -17,8 +18,12 @@ from rewardlab.errors import ConfigError
 from rewardlab.processes import is_main
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from rewardlab.config.data import Budget, Prices
     from rewardlab.config.judge import JudgeConfig
+
+Config = TypeVar("Config", bound="BaseModel")
 
 # Panels of `rewardlab --help`, in their order.
 DEMONSTRATION, CHECKS, DATA, TRAINING, JUDGING, SERVING, ADVANCED = PANELS = (
@@ -127,18 +132,19 @@ Images = Annotated[
 ]
 AllowColumns = Annotated[
     Optional[str],
-    typer.Option(
-        "--allow-columns",
-        help="Columns of --data to ignore, comma-separated; all: every column without media.",
-    ),
+    typer.Option("--allow", help="Columns of the data to ignore, comma-separated; all: every column without media."),
 ]
-AllowWithoutImages = Annotated[
-    bool,
-    typer.Option("--allow-without-images", help="Accept a set whose questions mention images although no pair has one."),
+NO_IMAGES = "no-images"
+Allow = Annotated[
+    Optional[str],
+    typer.Option(
+        "--allow",
+        help="Comma-separated: columns of --data to ignore (all: every column without media), and no-images, if questions "
+        "mention images that the pairs do not have.",
+    ),
 ]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
 RandomSeed = Annotated[int, typer.Option("--seed", help="Random seed.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to standard output.")]
 MaxFailed = Annotated[
     float,
@@ -175,16 +181,23 @@ Price = Annotated[
         rich_help_panel=COSTS,
     ),
 ]
-BudgetUsd = Annotated[
-    Optional[float],
+Budgets = Annotated[
+    str,
     typer.Option(
-        "--budget-usd", help="Maximum cost of the run in US dollars, controls included; needs --price.", rich_help_panel=COSTS
+        "--budget",
+        metavar="AMOUNT",
+        help="Maximum cost of the run, controls included: 5usd (needs --price), 200000tokens of prompts and answers, or both, "
+        "comma-separated.",
+        rich_help_panel=COSTS,
     ),
 ]
-BudgetTokens = Annotated[
-    Optional[int],
-    typer.Option("--budget-tokens", min=1, help="Maximum prompt and answer tokens of the run.", rich_help_panel=COSTS),
-]
+
+
+class Allowances(TypedDict):
+    """The values of ``--allow``, as readers of pairs take them."""
+
+    allow_columns: tuple[str, ...]
+    allow_without_images: bool
 
 
 def judge_of(judge: str, keys: Sequence[str] | None, votes: int | None = None) -> JudgeConfig:
@@ -205,6 +218,38 @@ def parse_judge_keys(keys: Sequence[str] | None, votes: int | None = None) -> di
         name = "judge" if "judge" in changes else "votes"
         raise ConfigError(f"{name} is set twice, by {name}=... and by --{name}; give one of them")
     return changes if votes is None else changes | {"votes": votes}
+
+
+def read_config(
+    schema: type[Config], overrides: Sequence[str] | None, path: str | Path | None = None, **options: Any
+) -> Config:
+    """Return the config of a command: ``path``, KEY=VALUE over it, and those ``options`` that are not None."""
+    from rewardlab.config.loading import load_config, parse_overrides
+
+    return load_config(schema, path, parse_overrides(overrides or ()), **options)
+
+
+def read_config_and_judge(
+    schema: type[Config], judge: str, overrides: Sequence[str] | None, **options: Any
+) -> tuple[Config, JudgeConfig]:
+    """Return the config of a command that samples judgments, and its judge: KEY=VALUE sets keys of either."""
+    from rewardlab.config.judge import JUDGE_KEYS
+    from rewardlab.config.loading import load_config
+
+    changes = parse_judge_keys(overrides)
+    keys = {key: value for key, value in changes.items() if key.partition(".")[0] in JUDGE_KEYS}
+    others = {key: value for key, value in changes.items() if key not in keys}
+    return load_config(schema, None, others, **options), judge_of_votes(judge, keys)
+
+
+def judge_of_votes(judge: str, keys: Mapping[str, Any]) -> JudgeConfig:
+    """Return the judge of a command that sets the number of votes itself. Raise ConfigError for ``votes`` among the keys, and
+    for keys of a run."""
+    from rewardlab.judging.spec import judge_config
+
+    if "votes" in keys:
+        raise ConfigError("votes: this command sets how many judgments of a pair are sampled; leave it out")
+    return refuse_run_keys(judge_config(judge, keys))
 
 
 def refuse_run_keys(config: JudgeConfig) -> JudgeConfig:
@@ -232,15 +277,28 @@ def parse_prices(text: str) -> Prices:
         ) from error
 
 
-def parse_budget(usd: float | None, tokens: int | None) -> Budget:
-    """Return the budget. Raise ConfigError for a budget of 0."""
+def parse_budget(text: str) -> Budget:
+    """Return the budget of ``5usd``, ``200000tokens`` or both; "" is none. Raise ConfigError."""
     from rewardlab.config.data import Budget
 
-    if usd is not None and usd <= 0:
-        raise ConfigError(f"--budget-usd {usd:g}: expected US dollars above 0; leave it out for no limit")
-    return Budget(usd=usd, tokens=tokens)
+    amounts: dict[str, float] = {}
+    for part in text.split(",") if text else ():
+        form = re.fullmatch(r"\s*(\d+\.?\d*)\s*(usd|tokens)\s*", part)
+        if form is None or float(form[1]) <= 0 or form[2] in amounts:
+            raise ConfigError(f"--budget {text}: expected an amount above 0, such as 5usd, 200000tokens or 5usd,200000tokens")
+        amounts[form[2]] = float(form[1])
+    return Budget(usd=amounts.get("usd"), tokens=int(amounts["tokens"]) if "tokens" in amounts else None)
 
 
 def columns_of(text: str | None) -> tuple[str, ...]:
-    """Return the names that ``--allow-columns`` lists."""
-    return tuple(text.split(",")) if text else ()
+    """Return the columns that ``--allow`` lists. Raise ConfigError for no-images, for commands that need no images."""
+    allowed = allowances(text)
+    if allowed["allow_without_images"]:
+        raise ConfigError(f"--allow {text}: no-images has no effect on this command; leave it out")
+    return allowed["allow_columns"]
+
+
+def allowances(text: str | None) -> Allowances:
+    """Return the columns that ``--allow`` lists, and whether no-images is among them."""
+    names = text.split(",") if text else []
+    return {"allow_columns": tuple(name for name in names if name != NO_IMAGES), "allow_without_images": NO_IMAGES in names}

@@ -16,7 +16,7 @@ PAIR_COLUMNS = frozenset(column.name for column in fields(PreferencePair))
 _REWARDBENCH2 = "num_correct num_incorrect total_completions models additional_metadata"  # columns that decide nothing
 CANDIDATE_COLUMNS = frozenset(f"id question prompt responses chosen rejected images best group subset {_REWARDBENCH2}".split())
 ALL = "all"
-FLAG = "--allow-columns"
+FLAG = "--allow"
 
 # Names of a column in other formats, in lower case, without `_` and a plural's s.
 _ALIASES = {

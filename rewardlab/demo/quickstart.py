@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from rewardlab.benchmarks.browser import JudgmentView, evenly_spread, judgments_to_show
-from rewardlab.benchmarks.pairs.loader import load_labelled_pairs
+from rewardlab.benchmarks.pairs import load_labelled_pairs
 from rewardlab.config import RLConfig, SFTConfig, configs_folder, find_configs, load_config
 from rewardlab.config.pipeline import PipelineConfig
 from rewardlab.data.files import read_lines, write_atomic

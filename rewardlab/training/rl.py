@@ -23,9 +23,10 @@ from rewardlab.models.loading import load_processor
 from rewardlab.processes import is_main
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import log_line
+from rewardlab.rewards.consistency import EndpointConsistencyJudge
 from rewardlab.rewards.judgment import terms_of
 from rewardlab.rewards.rollout import RewardFunction
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentReward, JudgmentScorer
+from rewardlab.rewards.scorer import JudgmentReward, JudgmentScorer
 from rewardlab.rewards.steps import ProcessReward
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.policy_gradient.build import make_trainer, run_method

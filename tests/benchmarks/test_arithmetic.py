@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rewardlab.benchmarks.arithmetic import fits, sentence
-from rewardlab.benchmarks.vl_rewardbench.loader import GROUPINGS
+from rewardlab.benchmarks.vl_rewardbench import GROUPINGS
 from rewardlab.errors import DataError
 
 NAMES = ("general", "hallucination", "reasoning")

@@ -13,9 +13,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rewardlab.benchmarks.comparison import Run, against, read_run
-from rewardlab.benchmarks.gate import GateFigure, faults_of, gate_runs, parse_figure
-from rewardlab.benchmarks.official import check_protocols
+from rewardlab.benchmarks.comparison import (
+    GateFigure,
+    Run,
+    against,
+    check_protocols,
+    faults_of,
+    gate_runs,
+    parse_figure,
+    read_run,
+)
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from rewardlab.benchmarks.arithmetic import count_votes
 from rewardlab.benchmarks.comparison import read_run
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
-from rewardlab.benchmarks.vote_check import count_votes
 from rewardlab.cli import app
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError

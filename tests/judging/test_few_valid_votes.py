@@ -7,8 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rewardlab.data.judgments import judge_of_votes
-from rewardlab.data.preferences import PreferenceRules
+from rewardlab.data.judgments import PreferenceRules, judge_of_votes
 from rewardlab.judging.api import SyncJudge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.panel import PanelJudge

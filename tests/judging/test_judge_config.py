@@ -133,7 +133,7 @@ def test_a_wrong_option_is_refused_before_the_judge_is_loaded(tmp_path: Path, op
 
 def test_a_key_that_is_set_twice() -> None:
     done = run_main(
-        main, "judge", "--judge", "demo", "--question", "q", "--first", "a", "--second", "b", "votes=3", "--votes", "5"
+        main, "bench", "run", "pairs", "--data", "none.parquet", "--judge", "demo", "votes=3", "--votes", "5", "--out", "none"
     )
     assert done.returncode == 2
     assert "votes is set twice" in done.stderr

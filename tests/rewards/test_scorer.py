@@ -11,8 +11,9 @@ import pytest
 from rewardlab.config import ConsistencyConfig
 from rewardlab.demo.server import Faults
 from rewardlab.rewards import scorer as reward_module
+from rewardlab.rewards.consistency import EndpointConsistencyJudge
 from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, compose
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer, as_completion, reward_metrics
+from rewardlab.rewards.scorer import JudgmentScorer, as_completion, reward_metrics
 from rewardlab.types import Choice, Completion, FinishReason, Order
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.openai_server import ChatServer, chat_server

@@ -76,7 +76,7 @@ def test_sequential_stops_once_no_share_can_exist(num_silent: int, rounds: int) 
 def test_weighted_needs_probabilities() -> None:
     told, _ = ask(prefers_red, policy="weighted")
     assert told.status_code == 422
-    assert "no probabilities" in told.json()["error"]
+    assert "no verdict probabilities" in told.json()["error"]
 
 
 def test_weighted_of_a_real_model(tiny_checkpoint: Path, demo_pairs: Any) -> None:
