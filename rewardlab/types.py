@@ -153,7 +153,7 @@ class Completion:
     (:mod:`rewardlab.samplers.openai_api`), which nobody was asked for now.
 
     ``turns``: of a draw that was verified, the texts of its judgment, of the verification, and of the revised judgment where
-    there is one (:mod:`rewardlab.samplers.self_verifying`).
+    there is one (:class:`rewardlab.samplers.base.SelfVerifying`).
     """
 
     text: str
