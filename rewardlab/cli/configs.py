@@ -184,9 +184,6 @@ class DoctorOptions:
     processes: Annotated[
         Optional[int], typer.Option("--processes", min=1, help="Processes of the planned run; overrides the launcher's.")
     ] = None
-    model: Annotated[
-        Optional[str], typer.Option("--model", help="Model to check with, if the config's model does not exist yet.")
-    ] = None
     memory: Annotated[
         Optional[float],
         typer.Option("--memory", min=1, help="Memory per GPU of the planned run in GiB (default: this machine's)."),
@@ -283,4 +280,4 @@ def _plan(options: DoctorOptions) -> Plan:
     launch = read_launch(find_config(options.launcher)) if options.launcher else Launch()
     if options.processes:
         launch = replace(launch, processes=options.processes)
-    return Plan(launch, options.memory, options.model, options.out, options.host_memory)
+    return Plan(launch, options.memory, options.out, options.host_memory)

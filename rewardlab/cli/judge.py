@@ -218,7 +218,6 @@ class AuditOptions:
     overrides: JudgeKeys = None
     images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the rows' images.")] = None
     num_probed: Annotated[int, typer.Option("--probed", min=0, help="Number of prompts to probe per domain.")] = 8
-    seed: RandomSeed = 0
 
 
 @command(app, "audit", rich_help_panel=JUDGING)
@@ -240,8 +239,8 @@ def audit_command(options: AuditOptions) -> None:
     if options.judge is None and options.overrides:
         raise ConfigError(f"{options.overrides[0]}: judge keys without a judge; give --judge")
     config = None if options.judge is None else refuse_run_keys(judge_of(options.judge, options.overrides))
-    with open_rewarder(config, seed=options.seed) as rewarder:
-        report = run_audit(rows, rewarder, num_probed=options.num_probed, seed=options.seed)
+    with open_rewarder(config) as rewarder:
+        report = run_audit(rows, rewarder, num_probed=options.num_probed)
     write_audit(report, options.out)
     typer.echo(
         "\n".join([audit_markdown(report), *audit_sentences(report), f"written: {options.out}/report.json, report.html"])

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 from rewardlab.metrics.running import Metric
-from rewardlab.rewards.judgment import JudgedCompletion, RewardParts
-from rewardlab.types import Choice, Completion, FinishReason, VerdictStatus, choice_of
+from rewardlab.processes import is_main
+from rewardlab.rewards.consistency import EndpointConsistencyJudge
+from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardTerm, compose, swap_agreement, winner_of
+from rewardlab.rewards.rollout import GatherObjects, Rollout, Scored
+from rewardlab.samplers.event_loop import EventLoopThread
+from rewardlab.types import Choice, Completion, FinishReason, Order, VerdictStatus, choice_of
 from rewardlab.verdicts.parse import follows_format, reasoning_of, verdict_of
 
 
@@ -99,3 +107,126 @@ def as_completion(text: str, token_ids: Sequence[int], ends: frozenset[int]) -> 
     """Return a trainer's raw completion as a record; one whose last token is no end token was cut off."""
     finished = bool(token_ids) and token_ids[-1] in ends
     return Completion(text, FinishReason.STOP if finished else FinishReason.LENGTH, len(token_ids), token_ids=tuple(token_ids))
+
+
+SAMPLES_PER_STEP = 4
+
+
+class JudgmentReward:
+    """Rewards rollouts whose rows have ``question``, ``order``, ``preferred`` and ``pair_id`` by ``terms``. ``ends`` are the
+    tokens that end a completion. The first rollouts of every step are appended to ``samples``. ``gather`` joins the verdicts of
+    all processes, as the two orders of a pair may be on two.
+    """
+
+    __name__ = "judge_reward"
+
+    def __init__(
+        self,
+        scorer: JudgmentScorer,
+        judge: EndpointConsistencyJudge | None,
+        terms: Sequence[RewardTerm],
+        *,
+        ends: frozenset[int],
+        samples: Path,
+        gather: GatherObjects = list,
+    ) -> None:
+        self._gather = gather
+        self._scorer, self._judge, self._terms, self._ends, self._path = scorer, judge, terms, ends, samples
+        self._loop: EventLoopThread[None] = EventLoopThread(nullcontext)  # the judge's connections outlive a call
+
+    def __call__(self, rollouts: Sequence[Rollout], step: int) -> Scored:
+        """Return one reward per rollout; a rollout that cannot be scored earns nothing. Raise EndpointError if the consistency
+        judge has given no readable answer to many questions in a row."""
+        completions = [
+            JudgedCompletion(
+                as_completion(rollout.text, rollout.token_ids, self._ends),
+                rollout.row["question"],
+                Order(rollout.row["order"]),
+                int(rollout.row["preferred"]),
+            )
+            for rollout in rollouts
+        ]
+        before = self._request_counts()
+        parts = self._loop.run(lambda _: self._scorer.score(completions))
+        if self._judge:
+            self._judge.refuse_silence()
+        if any(term.compares_orders for term in self._terms):
+            agreements = self._agreements(rollouts, completions, parts)
+            parts = [replace(part, agreement=value) for part, value in zip(parts, agreements, strict=True)]
+        parts = compose(parts, completions, self._terms)
+        metrics = self._metrics(completions, parts)
+        if self._judge:
+            after = self._request_counts()
+            metrics |= {f"consistency/{name}": Metric(float(after[name] - before[name]), reduce="sum") for name in after}
+        self._keep_samples(step, rollouts, completions, parts)
+        return Scored(
+            rewards=[part.total for part in parts],
+            correct=[float(part.correct) for part in parts],
+            parsed=[part.status == VerdictStatus.OK for part in parts],
+            metrics=metrics,
+        )
+
+    def _agreements(
+        self, rollouts: Sequence[Rollout], completions: Sequence[JudgedCompletion], parts: Sequence[RewardParts]
+    ) -> list[float]:
+        winners = [winner_of(part, judged.preferred) for part, judged in zip(parts, completions, strict=True)]
+        pair_ids, orders = ([rollout.row[name] for rollout in rollouts] for name in ("pair_id", "order"))
+        everyone = self._gather(list(zip(pair_ids, orders, winners, strict=True)))
+        return swap_agreement(pair_ids, orders, winners, among=everyone)
+
+    def _metrics(self, completions: Sequence[JudgedCompletion], parts: Sequence[RewardParts]) -> dict[str, Metric]:
+        if not parts:
+            return {}
+        metrics: dict[str, Metric] = {}
+        for term in self._terms:
+            values = [value for part in parts if (value := part.scores[term.name]) is not None]
+            metrics[f"reward/{term.name}"] = Metric(sum(values) / max(1, len(values)), len(values))
+            if term.key is None:
+                metrics[f"reward/{term.name}_failed_frac"] = Metric(1 - len(values) / len(parts), len(parts))
+        metrics |= reward_metrics(parts)  # format and accuracy of every rollout, whatever they are worth
+        names_first = [
+            (choice_of(judged.preferred, judged.order) is Choice.FIRST) == part.correct
+            for part, judged in zip(parts, completions, strict=True)
+            if part.status == VerdictStatus.OK
+        ]
+        if names_first:
+            metrics["verdict/first_frac"] = Metric(sum(names_first) / len(names_first), len(names_first))
+        return metrics
+
+    def _request_counts(self) -> dict[str, int]:
+        """Return how the questions about consistency have gone so far."""
+        requests = self._judge.counts if self._judge else {}
+        return {
+            **{name: requests.get(name, 0) for name in ("asked", "cached", "failed", "unclear")},
+            **{name: self._scorer.counts[name] for name in ("late", "broken")},
+        }
+
+    def _keep_samples(
+        self, step: int, rollouts: Sequence[Rollout], completions: Sequence[JudgedCompletion], parts: Sequence[RewardParts]
+    ) -> None:
+        if not is_main():
+            return
+        with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            for rollout, judged, part in list(zip(rollouts, completions, parts, strict=True))[:SAMPLES_PER_STEP]:
+                row = {
+                    "step": step,
+                    "pair_id": rollout.row["pair_id"],
+                    "order": judged.order.value,
+                    "text": judged.completion.text,
+                    **({"turns": list(rollout.turns)} if rollout.turns else {}),  # all that was said, with its verification
+                    "num_tokens": judged.completion.num_tokens,
+                    "status": part.status,
+                    "format": part.format,
+                    "correct": part.correct,
+                    "consistency": part.consistency,
+                    "reward": part.total,
+                }
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    async def _close(self, _: None) -> None:
+        if self._judge is not None:
+            await self._judge.aclose()
+
+    def close(self) -> None:
+        """Close the judge's connections, within the loop that opened them."""
+        self._loop.run(self._close)

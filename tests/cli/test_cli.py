@@ -156,8 +156,8 @@ CASES: list[tuple[str, list[str], str]] = [
     ),
     (
         "a key twice",
-        ["sft", "--data", "{pairs}", "seed=1", "--seed", "2", "--out", "{out}"],
-        "seed is set twice, by seed=... and by an option",
+        ["sft", "--data", "{pairs}", "model=a", "--model", "b", "--out", "{out}"],
+        "model is set twice, by model=... and by an option",
     ),
     ("no assignment", ["sft", "--data", "{pairs}", "--out", "{out}", "learning_rate"], "expected KEY=VALUE"),
     (

@@ -15,9 +15,8 @@ from rewardlab.config import ConsistencyConfig
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.metrics.running import Metric, MetricAccumulator
 from rewardlab.rewards.consistency import GIVE_UP_AFTER, EndpointConsistencyJudge
-from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.rollout import Rollout, Trajectory
-from rewardlab.rewards.scorer import JudgmentScorer
+from rewardlab.rewards.scorer import JudgmentReward, JudgmentScorer
 from rewardlab.types import Choice
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.judge_servers import judge_servers

@@ -79,7 +79,7 @@ def test_a_failure_of_each_kind_is_seen(options: Options) -> None:
         beyond=Case(lambda: {"gap": 1.5}, bounds={"gap": (0, 1)}),
         nan=Case(lambda: {"gap": float("nan")}, bounds={"gap": (0, 1)}),
         missing=Case(dict, bounds={"gap": (0, 1)}),
-        doctor=Case(partial(examine, "doctor", "rl/stable_reinforce", "--model", options.start, "--dry-run")),
+        doctor=Case(partial(examine, "doctor", "rl/stable_reinforce", f"model={options.start}", "--dry-run")),
     )
     assert [name for name, row in rows.items() if row["ok"]] == ["works"]
     assert not folder.exists()
