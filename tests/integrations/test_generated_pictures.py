@@ -416,7 +416,7 @@ JUDGE = {"path": "pkg://rewardlab.integrations.verl_omni", "name": "compute_scor
 
 @pytest.mark.extra("torch")
 def test_verl_omni_itself_calls_the_scorer(managers: Any, scripted: Any) -> None:
-    """Its manager of one reward and that of several; an error goes through both, and ends the run."""
+    """Its manager of one reward and that of several; an error goes through both, unless the reward is not required."""
     images = FORMS["uint8"](gray(*LEVELS))
     single = managers.VisualRewardManager(omni_config(), None, verl_omni.compute_score)
     several = managers.MultiVisualRewardManager(omni_config(judge=JUDGE), None, None)
@@ -435,6 +435,9 @@ def test_verl_omni_itself_calls_the_scorer(managers: Any, scripted: Any) -> None
     scripted(422, {"error": "x", "status": "input"})
     with pytest.raises(RuntimeError, match=r"'judge' failed.*no reward for a sample"):
         asyncio.run(several.run_single(omni_sample(images[0], WHITE)))
+    lenient = managers.MultiVisualRewardManager(omni_config(judge={**JUDGE, "required": False}), None, None)
+    result = asyncio.run(lenient.run_single(omni_sample(images[0], WHITE)))
+    assert result["reward_score"] == 0.0  # as our page warns
 
 
 @pytest.mark.extra("torch")
