@@ -84,6 +84,18 @@ def study_methods(
     typer.echo(f"report: {run_methods(opener, out, chosen, num_seeds=seeds, workers=workers)}")
 
 
+@app.command("drawings")
+def study_drawings(out: Out = Path("runs/drawings"), seeds: Seeds = 3) -> None:
+    """Can a judge compare answers that are drawings and clips?
+
+    Trains the tiny base model on judgments of two drawings (one attribute wrong, one thing missing, two swapped) and of two
+    clips (left or right), and measures it with blank answers, shuffled frames and as a best-of-8 endpoint.
+    """
+    from eval.studies.drawings import Settings, run_drawings
+
+    typer.echo(f"report: {run_drawings(out, seeds, Settings())}")
+
+
 @app.command("policy")
 def study_policy(
     run: Run = Path("runs/quickstart"),

@@ -9,16 +9,23 @@ orders, with blank answers, with the frames of clips shuffled, and best of 8 by 
 from __future__ import annotations
 
 import io
+import json
 import random
-from collections.abc import Sequence
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import av
+import httpx
 import numpy as np
 from PIL import Image, ImageDraw
 
+from rewardlab.data.files import write_atomic
 from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import write_parquet
 from rewardlab.data.rows import with_blank_images, with_frames
@@ -35,6 +42,7 @@ from rewardlab.demo.pictures import (
     random_scene,
     render_scene,
 )
+from rewardlab.demo.quickstart import free_port
 from rewardlab.demo.tasks import choose_other
 from rewardlab.judging.api import open_judge
 from rewardlab.metrics.intervals import wilson_interval
@@ -199,5 +207,68 @@ def run_seed(out: Path, seed: int, settings: Settings) -> dict[str, Any]:
     figures["shuffled frames"] = fraction(
         [hit for _, hit in right_votes(with_template, [shuffled(rng, pair) for pair in clips])]
     )
-    figures["best of 8"] = best_of_8(with_template, rng, settings.num_groups)
+    with served(final, out / "serve.log") as url:
+        figures["best of 8"] = best_of_8(open_judge(url), rng, settings.num_groups)
     return figures
+
+
+@contextmanager
+def served(checkpoint: Path, log: Path) -> Iterator[str]:
+    """Serve a checkpoint by `rewardlab serve`, greedy, until the block ends. Raise TimeoutError if it is not ready in time."""
+    port = free_port()
+    options = ["template=plain", "temperature=0", "max_tokens=64"]
+    command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", f"hf:{checkpoint}", "--port", str(port), *options]
+    url, end = f"http://127.0.0.1:{port}", time.monotonic() + 120
+    with log.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file) as server:
+        try:
+            while True:
+                with suppress(httpx.HTTPError):
+                    if httpx.get(f"{url}/ready").status_code == 200:
+                        break
+                if time.monotonic() > end or server.poll() is not None:
+                    raise TimeoutError(f"the server was not ready; see {log}")
+                time.sleep(0.5)
+            yield url
+        finally:
+            server.terminate()
+
+
+ROWS = ("drawings", *FLAWS, "clip")
+
+
+def markdown(seeds: Sequence[dict[str, Any]]) -> str:
+    """Return the table of all seeds."""
+
+    def cells(values: Sequence[dict[str, Any]]) -> str:
+        return " | ".join(
+            f"{100 * value['fraction']:.1f} [{100 * value['interval'][0]:.1f}, {100 * value['interval'][1]:.1f}]"
+            for value in values
+        )
+
+    lines = [
+        "# Answers that are drawings and clips",
+        "",
+        "`python -m eval.studies drawings`. Percent; brackets are 95 % intervals",
+    ]
+    lines[-1] += " over votes (Wilson). One greedy vote in each order."
+    lines += ["", "| | " + " | ".join(f"seed {figures['seed']}" for figures in seeds) + " |", "|---|" + "---|" * len(seeds)]
+    for row in ROWS:
+        lines.append(f"| right, {row}: base model | {cells([figures['base'][row] for figures in seeds])} |")
+        lines.append(f"| right, {row}: judge | {cells([figures['judge'][row] for figures in seeds])} |")
+    for row in ("blank answers", "shuffled frames", "best of 8"):
+        lines.append(f"| {row} | {cells([figures[row] for figures in seeds])} |")
+    of_random = " | ".join(f"{100 * figures['best of 8']['random']:.1f}" for figures in seeds)
+    return "\n".join([*lines, f"| a random one of 8 | {of_random} |"]) + "\n"
+
+
+def run_drawings(out: Path, num_seeds: int, settings: Settings) -> Path:
+    """Run all seeds that ``out`` does not have, and write the report. Return its file."""
+    for seed in range(num_seeds):
+        file = out / f"seed{seed}" / "figures.json"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(file, json.dumps(run_seed(file.parent, seed, settings), indent=1) + "\n")
+    seeds = [json.loads((out / f"seed{seed}" / "figures.json").read_text()) for seed in range(num_seeds)]
+    write_atomic(out / "drawings.md", markdown(seeds))
+    write_atomic(out / "drawings.json", json.dumps(seeds, indent=1) + "\n")
+    return out / "drawings.md"

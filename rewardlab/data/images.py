@@ -353,6 +353,6 @@ def from_data_url(url: str, *, where: str = "", max_bytes: int | None = None) ->
         raise MediaError(f"{prefix}the data URL is not valid base64 ({error})") from error
 
 
-def blank_like(data: bytes) -> bytes:
+def blank_like(data: bytes, shade: int = 240) -> bytes:
     """Return a grey image of the same size: what a judge is shown when it must do without seeing."""
-    return encode_png(Image.new("RGB", decode_image(data).size, (240, 240, 240)))
+    return encode_png(Image.new("RGB", decode_image(data).size, (shade,) * 3))

@@ -49,6 +49,7 @@ from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Candidates, Order, Preferenc
 VERSION = 2
 TEXTS = ("category", "source", "licence", "attempts", "judgment", "provenance")
 FRAMES = 8  # default number of frames of a video
+BLANK = 240  # grey of a blank image, 0..255
 
 
 def _has_lone_surrogate(text: str) -> bool:
@@ -341,14 +342,17 @@ def provenance(recipe: str, row: Mapping[str, Any]) -> str:
 
 
 def with_blank_images(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
-    """Replace every image by a grey one of its size: a judge that still wins does not need the image."""
+    """Replace every image by a grey one of its size: a judge that still wins does not need the image. Those of response 1 are a
+    shade of 255 darker, or responses that are images would be equal."""
 
-    def blank(images: Sequence[bytes]) -> tuple[bytes, ...]:
-        return tuple(map(blank_like, images))
+    def blank(images: Sequence[bytes], shade: int) -> tuple[bytes, ...]:
+        return tuple(blank_like(image, shade) for image in images)
 
     return [
         replace(
-            pair, images=blank(pair.images), response_images=(blank(pair.response_images[0]), blank(pair.response_images[1]))
+            pair,
+            images=blank(pair.images, BLANK),
+            response_images=(blank(pair.response_images[0], BLANK), blank(pair.response_images[1], BLANK - 1)),
         )
         for pair in pairs
     ]
