@@ -93,7 +93,8 @@ Convert = Callable[[Mapping[str, Any], SourceFolder], Iterable[PreferencePair | 
 @dataclass(frozen=True)
 class Recipe:
     """``licence`` as the source states it, or ""; ``published``: its stated number of rows, None if unknown; ``files``:
-    patterns of the data files within the folder, tried in turn until one matches."""
+    patterns of the data files within the folder, tried in turn until one matches. Of a source with one answer per row,
+    ``group_by`` is the column that the answers to one question share: ``convert`` takes ``{"rows": [...]}`` of a file."""
 
     name: str
     url: str
@@ -101,6 +102,7 @@ class Recipe:
     published: int | None
     convert: Convert
     files: tuple[str, ...] = TABLES
+    group_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def convert_source(
     check_images_folder(images)
     folder = SourceFolder(images or media_folder(source), frames)
     for name, rows in source_parts(source, recipe.files, recipe.url):
-        for number, row in enumerate(rows):
+        for number, row in _joined(rows, recipe.group_by):
             try:
                 if isinstance(row, DataError):
                     raise row
@@ -151,6 +153,21 @@ def convert_source(
                 yield Rejected(name, number, "bad", str(error))
             except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
                 yield Rejected(name, number, "bad", f"{name}, row {number}: not of {recipe.name}'s shape ({error!r:.200})")
+
+
+def _joined(rows: Iterable[Any], column: str) -> Iterator[tuple[int, Any]]:
+    """Yield (number, row) of rows or, if there is a ``column``, of ``{"rows": [...]}`` that share a value of it, by the number
+    of their first; rows without the column come as they are."""
+    if not column:
+        yield from enumerate(rows)
+        return
+    groups: dict[str, tuple[int, list[Any]]] = {}
+    for number, row in enumerate(rows):
+        if isinstance(row, Mapping) and row.get(column) not in (None, ""):
+            groups.setdefault(str(row[column]), (number, []))[1].append(row)
+        else:
+            yield number, row
+    yield from ((number, {"rows": some}) for number, some in groups.values())
 
 
 def _complete_pair(pair: PreferencePair, recipe: Recipe, origin: str, where: str) -> PreferencePair:
