@@ -58,7 +58,8 @@ def teacher(**quality: Any) -> Iterator[str]:
 
 def judge_pairs(work: Path, judges: dict[str, str]) -> None:
     """Judge held-out pairs with each judge, write its report to ``work/NAME``, and write the leaderboard."""
-    from rewardlab.benchmarks.comparison import leaderboard_html, read_run
+    from rewardlab.benchmarks.comparison import read_run
+    from rewardlab.benchmarks.leaderboard import leaderboard_html
     from rewardlab.benchmarks.report import write_reports
     from rewardlab.benchmarks.runner import run_bench
     from rewardlab.benchmarks.settings import bench_settings

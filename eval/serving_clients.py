@@ -115,7 +115,7 @@ def endpoints(engine_url: str, folder: Path) -> Iterator[list[str]]:
         processes = []
         for n, (port, url) in enumerate(zip(ports, urls, strict=True)):
             options = ["template=plain", "--keys", str(keys), "--group-size", "2"]
-            options += ["--group-timeout", "1.5" if n > 2 else "20"]
+            options += ["--limit", f"group_timeout={1.5 if n > 2 else 20}"]
             options += ["--address", url, "--peers", ",".join(urls[1:3])] if n in (1, 2) else []
             processes.append(start_endpoint(f"openai:judge@{engine_url}/v1", port, *options))
             stack.callback(processes[-1].kill)

@@ -213,7 +213,7 @@ def drill_garbage(pairs: Sequence[PreferencePair], kind: str) -> dict[str, Any]:
         return JSONResponse({"object": "list", "data": []})
 
     app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"]), Route("/v1/models", models)])
-    with served(app) as url, endpoint(f"openai:m@{url}/v1", *GREEDY, "--engine-timeout", "3") as (address, _):
+    with served(app) as url, endpoint(f"openai:m@{url}/v1", *GREEDY, "--limit", "engine_timeout=3") as (address, _):
         acts = [(3.0, lambda: state.update(good=False)), (8.0, lambda: state.update(good=True))]
         return asyncio.run(load(address, pairs, [(0.5, [])] * len(pairs), acts, 18.0))
 
@@ -234,9 +234,11 @@ def main() -> None:
     drills: dict[str, Callable[[], dict[str, Any]]] = {
         **{f"openai engine {kind}": partial(drill_garbage, pairs[:64], kind) for kind in ("garbled", "babble", "hangs")},
         "hf engine killed": lambda: drill_engine(hf, pairs, right, signal.SIGKILL, 40.0),
-        "hf engine hung": lambda: drill_engine(hf, pairs, right, signal.SIGSTOP, 60.0, "--engine-timeout", "10"),
+        "hf engine hung": lambda: drill_engine(hf, pairs, right, signal.SIGSTOP, 60.0, "--limit", "engine_timeout=10"),
         "vllm engine killed": lambda: drill_engine(vllm, pairs, right, signal.SIGKILL, 90.0, *args),
-        "vllm engine hung": lambda: drill_engine(vllm, pairs, right, signal.SIGSTOP, 150.0, "--engine-timeout", "20", *args),
+        "vllm engine hung": lambda: drill_engine(
+            vllm, pairs, right, signal.SIGSTOP, 150.0, "--limit", "engine_timeout=20", *args
+        ),
         "crowd": lambda: drill_crowd(hf, pairs, right, options.requests),
     }
     result = json.loads(options.out.read_text()) if options.only and options.out.exists() else {}

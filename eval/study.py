@@ -22,6 +22,7 @@ def markdown(summaries: list[Summary]) -> str:
     """Return one table per seed, and the paired gains."""
     commits = sorted({s.commit for s in summaries})
     lines = ["# The quickstart over seeds", "", f"`python eval/study.py`, commit {', '.join(commits)}."]
+    lines += ["", "Brackets are 95 % intervals over pairs: jackknife variance, Student's t."]
     for summary in summaries:
         lines += ["", f"## Seed {summary.seed}", "", "| | " + " | ".join(TITLES[stage] for stage in STAGES) + " |"]
         rows = [(name.replace("  ", "&emsp;"), cells) for name, cells in summary_table(summary)]
@@ -35,7 +36,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/study"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options = parser.parse_args()
-    summaries = [quickstart(options.out / f"seed{seed}", "tiny", seed, from_scratch=True) for seed in options.seeds]
+    summaries = [quickstart(options.out / f"seed{seed}", "tiny", seed) for seed in options.seeds]
     for summary in summaries:  # only now: a changed file in the tree would mark the next seed's commit as changed
         write_atomic(ROOT / "results" / f"quickstart_seed{summary.seed}.json", to_json(summary))
     write_atomic(ROOT / "results" / "quickstart.md", markdown(summaries))

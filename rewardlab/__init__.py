@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from rewardlab.errors import EndpointError as EndpointError
     from rewardlab.errors import RewardlabError as RewardlabError
     from rewardlab.judging.api import AsyncJudge as AsyncJudge
+    from rewardlab.judging.api import ComparisonResult as ComparisonResult
     from rewardlab.judging.api import SyncJudge as SyncJudge
     from rewardlab.judging.api import open_async_judge as open_async_judge
     from rewardlab.judging.api import open_judge as open_judge
-    from rewardlab.judging.comparison import ComparisonResult as ComparisonResult
     from rewardlab.judging.ranking import Ranking as Ranking
     from rewardlab.training.rl import train_rl as train_rl
     from rewardlab.training.sft import train_sft as train_sft
@@ -33,7 +33,7 @@ __version__ = "0.1.0"
 # Name -> the module that has it, and what it is called there.
 _HOMES = {
     "AsyncJudge": "rewardlab.judging.api:AsyncJudge",
-    "ComparisonResult": "rewardlab.judging.comparison:ComparisonResult",
+    "ComparisonResult": "rewardlab.judging.api:ComparisonResult",
     "ConfigError": "rewardlab.errors:ConfigError",
     "DataError": "rewardlab.errors:DataError",
     "EndpointError": "rewardlab.errors:EndpointError",

@@ -42,7 +42,7 @@ def end_with_parent() -> None:
 
 
 def return_freed_memory() -> None:
-    """Have glibc give the system what was freed and lies between what is in use.
+    """Have glibc give the system what was freed between blocks in use.
 
     Pixels of megapixel images are too small for it to do so by itself: the gaps they leave would grow from batch to batch.
     """

@@ -165,7 +165,7 @@ class Completion:
 
     ``num_tokens`` counts generated tokens, the end token included; 0 where the draw failed. ``num_cached_tokens`` of the
     prompt's were in the endpoint's cache, and may be cheaper. ``from_cache``: it is an answer of an earlier run
-    (:mod:`rewardlab.samplers.openai_api`), which nobody was asked for now.
+    (:mod:`rewardlab.samplers.openai_api`), not a new one.
 
     ``turns``: of a draw that was verified, the texts of its judgment, of the verification, and of the revised judgment where
     there is one (:mod:`rewardlab.samplers.self_verifying`).

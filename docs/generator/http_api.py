@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -11,9 +12,8 @@ from docs.generator.command_line import escape_cell
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import create_app
+from rewardlab.serving.app import ServiceCollector, create_app
 from rewardlab.serving.limits import Limits
-from rewardlab.serving.metrics import ServiceCollector
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.service import JudgeService
 
@@ -25,9 +25,8 @@ Every route of [`rewardlab serve`](../how-to/serve.md), generated from its OpenA
 LIMITS = """## Limits
 
 `rewardlab serve --limit NAME=NUMBER`, repeated as needed, changes a limit. In a settings file write
-`limit: [comparisons=131072, json_bytes=64000000]`, as an environment variable
-`REWARDLAB_SERVE_LIMIT="comparisons=131072 json_bytes=64000000"`. A request beyond a limit is refused with both numbers: 400,
-413 or 422, or 429 with Retry-After if a later try may succeed.
+`comparisons: 131072`, as an environment variable `REWARDLAB_SERVE_COMPARISONS=131072`. A request beyond a limit is refused
+with both numbers: 400, 413 or 422, or 429 with Retry-After if a later try may succeed.
 
 | name | default | what it bounds |
 |---|---|---|"""
@@ -113,7 +112,14 @@ def http_page() -> str:
             continue
         lines.append(f"### {name}\n\n{_text(schema.get('description', ''))}\n")
         lines += ["| field | type | default | what it is |\n|---|---|---|---|", *rows, ""]
-    lines += [LIMITS, *(f"| `{name}` | {most:,} | {escape_cell(words)} |" for name, most, words in Limits.described()), ""]
+    lines += [
+        LIMITS,
+        *(
+            f"| `{name}` | {'none' if math.isinf(most) else f'{most:,}'} | {escape_cell(words)} |"
+            for name, most, words in Limits.described()
+        ),
+        "",
+    ]
     lines += ["## Metrics\n", "`GET /metrics` returns these in Prometheus' format.\n"]
     lines += ["| metric | kind | what it counts |\n|---|---|---|", *prometheus_rows(), ""]
     return "\n".join(lines)

@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 from eval.field_study.rules import RULES, Rule, drawn
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.replay import Replay
-from rewardlab.benchmarks.vl_rewardbench.loader import official_group
+from rewardlab.benchmarks.vl_rewardbench import official_group
 from rewardlab.errors import DataError
 from rewardlab.metrics.accuracy import Labeled, pair_score
 from rewardlab.reporting.tables import signed

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.recordings.readers import length_order
-from rewardlab.benchmarks.vl_rewardbench.loader import official_group
-from rewardlab.benchmarks.vl_rewardbench.official import answer_number
+from rewardlab.benchmarks.recordings import length_order
+from rewardlab.benchmarks.vl_rewardbench import answer_number, official_group
 from rewardlab.types import Choice, Order
 from rewardlab.verdicts.parse import parse_verdict
 

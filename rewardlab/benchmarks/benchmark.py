@@ -3,45 +3,39 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.registry import LISTWISE, split_variant
+from rewardlab.benchmarks.registry import VARIANTS, split_variant
 from rewardlab.benchmarks.report import write_reports
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
-from rewardlab.benchmarks.robustness.run import run_robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import BenchSettings, bench_settings, variant_judge
 from rewardlab.config.judge import JudgeConfig
-from rewardlab.errors import ConfigError
-
-NUM_ATTACKED = 100  # pairs of a run under attack, unless the limit says otherwise
 
 
 def run_benchmark(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> tuple[Report, list[Row]]:
-    """Run a benchmark or ``NAME:attacked``; return and raise what :func:`rewardlab.benchmarks.runner.run_bench` does."""
-    name, variant = split_variant(settings.benchmark)
-    if variant in LISTWISE:
-        raise ConfigError(
-            f"{settings.benchmark}: has its own kind of report; `rewardlab bench run {settings.benchmark}` makes it"
-        )
-    if variant == "attacked":
-        settings = replace(settings, benchmark=name, judge=variant_judge(settings.judge, variant))
-        return run_robustness(settings, out, num_pairs=settings.limit or NUM_ATTACKED, spent=spent)
-    if settings.attacks:
-        raise ConfigError(f"--attacks: {name} is not an attacked benchmark; expected {name}:attacked")
-    return run_bench(settings, out, spent=spent)
+    """Run a benchmark or a variant of one; return and raise what :func:`rewardlab.benchmarks.runner.run_bench` does."""
+    name, variant, selected = split_variant(settings.benchmark)
+    if not variant:
+        return run_bench(settings, out, spent=spent)
+    module, _, function = VARIANTS[variant].run.partition(":")
+    settings = replace(settings, benchmark=name, judge=variant_judge(settings.judge, variant))
+    result: tuple[Report, list[Row]] = getattr(import_module(module), function)(settings, out, selected, spent)
+    return result
 
 
-def benchmark(name: str, *, judge: str | JudgeConfig, data: str | Path, out: str | Path, **values: Any) -> Report:
+def benchmark(name: str, *, judge: str | JudgeConfig, out: str | Path, data: str | Path | None = None, **values: Any) -> Report:
     """Return the report of a judge on a benchmark, as :func:`rewardlab.benchmarks.runner.run_bench` makes it.
 
     ``name``: a packaged benchmark, one of an installed package or a Python file; ``pairs`` is a labelled file of your own.
     ``judge``: a specification, a YAML file, the folder of a run or a config (:func:`rewardlab.judging.spec.judge_config`);
-    ``data``: the benchmark's file. ``out`` holds the report as JSON, Markdown and HTML, and every vote: the same call continues
-    an interrupted run. ``values``: keys of :class:`rewardlab.config.judge.JudgeConfig`, such as ``votes`` and ``temperature``,
-    and fields of :class:`rewardlab.benchmarks.settings.BenchSettings`, such as ``limit``, ``controls`` and ``prices``.
+    ``data``: the benchmark's file, by default what `bench prepare` has fetched. ``out`` holds the report as JSON, Markdown and
+    HTML, and every vote: the same call continues an interrupted run. ``values``: keys of
+    :class:`rewardlab.config.judge.JudgeConfig`, such as ``votes`` and ``temperature``, and fields of
+    :class:`rewardlab.benchmarks.settings.BenchSettings`, such as ``limit``, ``controls`` and ``prices``.
 
     ``report.scores.accuracy.micro`` is the accuracy (0..1), ``report.scores.interval`` its 95 % interval. ``report.failure`` is
     not empty if more than the fraction ``max_failed`` of the votes failed at the endpoint: its figures then say nothing about

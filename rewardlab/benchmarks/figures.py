@@ -56,7 +56,7 @@ def report_figures(report: Report) -> list[ReportFigure]:
         figures.append(ReportFigure("position", caption, plot_position(leans)))
     lengths = [(cell.characters, cell) for cell in scores.by_length]
     caption = "Length: accuracy by how much longer the better response is"
-    figures.append(ReportFigure("length", caption, plot_length(lengths)))
+    figures += [ReportFigure("length", caption, plot_length(lengths))] if lengths else []
     return figures + _confidence_figures(scores)
 
 

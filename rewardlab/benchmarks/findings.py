@@ -59,8 +59,9 @@ class Evidence:
     the first, pair by pair; None without that control. All three are of the ``num_with_image`` pairs that have an image, and of
     one vote in each order; ``is_alike``: both were asked at one temperature.
     ``position``: share of verdicts for the first less one half, ``length``: as ``length_bias``, ``flipped``: share of pairs
-    whose orders name different responses; None where no pair can say. ``sees``: the judge is shown images. ``other_format``
-    says how answers without a verdict can be read, "" where no format reads them.
+    whose orders name different responses; None where no pair can say. ``chance``: the accuracy of a guess (None: a coin's).
+    ``sees``: the judge is shown images. ``other_format`` says how answers without a verdict can be read, "" where no format
+    reads them.
     """
 
     num_prompts: int
@@ -75,6 +76,7 @@ class Evidence:
     position: Estimate | None = None
     length: Estimate | None = None
     flipped: Estimate | None = None
+    chance: float | None = None
 
 
 def gather_evidence(
@@ -87,9 +89,11 @@ def gather_evidence(
     greedy: bool,
     num_missing: int = 0,
     other_format: str = "",
+    chance: float | None = None,
 ) -> Evidence:
     """Return the evidence of a run. ``one_vote``: scores of one vote in each order (:func:`scores.one_vote_scores`);
-    ``greedy``: they were asked at temperature 0, as controls are."""
+    ``greedy``: they were asked at temperature 0, as controls are. ``chance``: the accuracy of a guess, unless it is one of
+    two."""
     clusters = [row.cluster for row in rows]
     seen = [n for n, row in enumerate(rows) if row.pair.images or any(row.pair.response_images)]
     sighted = blank = gain = None
@@ -110,8 +114,9 @@ def gather_evidence(
         gain=gain,
         is_alike=greedy or "greedy" in controls,
         position=_over_pairs([_first_share(item) for item in items], clusters),
-        length=_length_preference(rows, items, clusters),
+        length=_length_preference(rows, items, clusters) if chance is None else None,
         flipped=_share_of_pairs([_flipped(item) for item in items], clusters),
+        chance=chance,
     )
 
 
@@ -174,7 +179,7 @@ def find_faults(report: Report, evidence: Evidence) -> tuple[str, ...]:
     return (
         *_of_answers(report, evidence),
         *_of_sight(report, evidence),
-        *_of_accuracy(report),
+        *_of_accuracy(report, evidence.chance),
         *_of_habits(report, evidence),
         *_of_size(evidence),
     )
@@ -229,17 +234,18 @@ def chance_of(votes: int) -> float:
     return (1 - math.comb(votes, votes // 2) / 2**votes) / 2 if votes % 2 == 0 else 0.5
 
 
-def _of_accuracy(report: Report) -> list[str]:
+def _of_accuracy(report: Report, chance: float | None) -> list[str]:
     scores = report.scores
     if scores.invalid_rate == 1:
         return []  # without one verdict there is no accuracy to compare
     number, (low, high) = f"{with_interval(scores.accuracy.micro, scores.interval)} % of trials are right", scores.interval
     is_majority = report.panel is None and "verdict_probability" not in scores.confidence
-    coin = chance_of(report.votes) if is_majority else 0.5
+    coin = (chance_of(report.votes) if is_majority else 0.5) if chance is None else chance
+    guess = f"where a {'coin' if chance is None else 'guess'} has {100 * coin:.4g}"
     if high < coin:
-        return [f"Worse than guessing: {number}, where a coin has {100 * coin:g}"]
+        return [f"Worse than guessing: {number}, {guess}"]
     if low <= coin:
-        return [f"Cannot be told from guessing: {number}, where a coin has {100 * coin:g}"]
+        return [f"Cannot be told from guessing: {number}, {guess}"]
     rules = {name: report.baselines[name].micro for name in BY_LENGTH if name in report.baselines}
     best = max(rules, key=lambda name: rules[name], default=None)
     if best is None or low > rules[best]:

@@ -11,49 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, OfficialScorer, Row
-from rewardlab.benchmarks.comparison import Run
 from rewardlab.benchmarks.data_files import json_rows, reason, rows_or_nulls, whole_json
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.samplers.base import SAMPLING_KEYS
 from rewardlab.types import Judgment
-
-PROTOCOL = ("orders", "votes", "stop_error", *SAMPLING_KEYS)
-SAMPLING = SAMPLING_KEYS  # that a replay of texts, or a served judge, does not name
-
-
-def protocol_differences(old: Run, new: Run, *, unknown_differs: bool = True) -> list[str]:
-    """Return a phrase for each part of the protocol that differs, as "votes (1 and 3)"; another template is another judge.
-
-    ``unknown_differs`` False: sampling that one of the two does not name is no difference.
-    """
-    values = {name: (getattr(old.report, name), getattr(new.report, name)) for name in PROTOCOL}
-    return [
-        f"{name.replace('_', ' ')} ({before} and {after})"
-        for name, (before, after) in values.items()
-        if before != after and (unknown_differs or name not in SAMPLING or None not in (before, after))
-    ]
-
-
-def check_protocols(old: Run, new: Run) -> None:
-    """Raise ConfigError where the two were not asked alike; another template is another judge, and no difference here."""
-    if differ := protocol_differences(old, new):
-        raise ConfigError(
-            f"{old.name} and {new.name} have different protocols: they differ in "
-            f"{', '.join(differ)}; run both with the same settings"
-        )
-
-
-def different_protocols(runs: Sequence[Run]) -> list[str]:
-    """Return a sentence for each run that was asked otherwise than the first; baselines, which nothing is asked of, are not."""
-    sentences = []
-    for run in runs[1:]:
-        judges = (runs[0].report.judge, run.report.judge)
-        differ = protocol_differences(runs[0], run, unknown_differs=False)
-        if differ and not any(judge.startswith("baseline:") for judge in judges):
-            sentences.append(f"{run.name} used another protocol than {runs[0].name}: they differ in {', '.join(differ)}")
-    return sentences
 
 
 def write_official(

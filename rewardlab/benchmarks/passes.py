@@ -14,6 +14,7 @@ from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.pass_log import PassLog, Spending
 from rewardlab.benchmarks.replay import Replay
 from rewardlab.config.data import NO_PRICES, Prices
+from rewardlab.data.rows import with_blank_images, with_other_images
 from rewardlab.data.votes import num_failed
 from rewardlab.errors import EndpointError
 from rewardlab.judging.asking import PairRequest, ask_missing, vote_places
@@ -21,7 +22,7 @@ from rewardlab.judging.judge import ModelJudge
 from rewardlab.reporting.progress import Advance, bar
 from rewardlab.samplers.base import RequestGate
 from rewardlab.samplers.failures import FailureStreak, errors_in_words, refusal_cure
-from rewardlab.types import BOTH_ORDERS, Judgment, Order, Vote
+from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.early_stopping import votes_settled
 from rewardlab.verdicts.votes import VALID, reduce_votes
 
@@ -32,6 +33,7 @@ class RunningFigures:
     named the better response, ``num_invalid`` those that were answered and cannot be read; a tie is neither."""
 
     num_votes: int = 0
+    num_labelled: int = 0
     num_right: int = 0
     num_invalid: int = 0
     num_failed: int = 0
@@ -39,6 +41,7 @@ class RunningFigures:
     def add(self, vote: Vote, preferred: int | None) -> None:
         """Count a vote on a pair whose better response has the index ``preferred``."""
         self.num_votes += 1
+        self.num_labelled += preferred is not None
         self.num_right += vote.winner is not None and vote.winner == preferred
         if vote.completion.failed:
             self.num_failed += 1
@@ -46,10 +49,10 @@ class RunningFigures:
             self.num_invalid += 1
 
     def note(self, spending: Spending, prices: Prices) -> str:
-        """Return the figures in words: the share of all votes that are right, then what is not zero."""
+        """Return the figures in words: the fraction of votes that are right, if labels say so, then what is not zero."""
         if not self.num_votes:
             return ""
-        parts = [f"{100 * self.num_right / self.num_votes:.1f} % of votes right"]
+        parts = [f"{100 * self.num_right / self.num_labelled:.1f} % of votes right"] if self.num_labelled else []
         parts += [f"{num:,} {name}" for num, name in ((self.num_invalid, "invalid"), (self.num_failed, "failed")) if num]
         if prices != NO_PRICES:
             parts.append(f"${spending.usd(prices):,.2f}")
@@ -58,7 +61,51 @@ class RunningFigures:
         return ", ".join(parts)
 
 
-CONTROLS = ("greedy", "blank", "other")  # passes that --controls names
+@dataclass(frozen=True)
+class Control:
+    """A further pass of one greedy vote per order: its ``name`` in tables, what it ``means``, the pairs it shows in place of
+    the given ones, and why it is left out on some pairs ("" if it is not)."""
+
+    name: str
+    means: str
+    change: Callable[[Sequence[PreferencePair]], Sequence[PreferencePair]]
+    lacks: Callable[[Sequence[PreferencePair]], str] = lambda pairs: ""
+
+
+def has_other_images(pairs: Sequence[PreferencePair]) -> bool:
+    """Return whether every pair with images could be shown as many of another pair's."""
+    by_number: dict[int, set[tuple[bytes, ...]]] = {}
+    for pair in pairs:
+        if pair.images:
+            by_number.setdefault(len(pair.images), set()).add(pair.images)
+    return bool(by_number) and all(len(different) > 1 for different in by_number.values())
+
+
+def _lacks_images(pairs: Sequence[PreferencePair]) -> str:
+    has_images = any(pair.images or any(pair.response_images) for pair in pairs)
+    return "" if has_images else "no control with blank images: no pair has an image"
+
+
+def _lacks_others(pairs: Sequence[PreferencePair]) -> str:
+    return "" if has_other_images(pairs) else "no control with another pair's image: there is none that could be shown"
+
+
+# What --controls names.
+CONTROLS: Mapping[str, Control] = {
+    "greedy": Control("one greedy vote", "The same judge at temperature 0.", lambda pairs: pairs),
+    "blank": Control(
+        "text-only (blank image)",
+        "The same judge with blank images of the same size: what it knows without looking.",
+        with_blank_images,
+        _lacks_images,
+    ),
+    "other": Control(
+        "another pair's image",
+        "The same judge with an image that does not belong: does it notice?",
+        with_other_images,
+        _lacks_others,
+    ),
+}
 CHUNK = 64  # pairs that are asked together, where votes do not come one by one, and that share a seed
 AnyJudge = ModelJudge | BaselineJudge | Replay
 
@@ -116,6 +163,14 @@ class Pass:
                 asking.ask_in_turns(num_votes, self.stop_error)
         self._check_any_answer(judge, votes)
         return [judge.reduce(row.pair.pair_id, votes[row.row]) for row in self.rows]
+
+    def take(self, votes: Sequence[Sequence[Vote]]) -> list[Judgment]:
+        """Return the judgment of every row by ``votes`` that follow from another pass, and write those that the log lacks."""
+        known = {int(entry.key[1]): list(entry.votes) for entry in self.log.entries(self.name)}
+        for row, row_votes in zip(self.rows, votes, strict=True):
+            if known.get(row.row) != list(row_votes):
+                self.write(row.row, row_votes, None)
+        return [reduce_votes(row.pair.pair_id, row_votes) for row, row_votes in zip(self.rows, votes, strict=True)]
 
     @property
     def cure(self) -> str:
@@ -293,5 +348,5 @@ class _Asking:
             there = total - sum(len(self._places[n]) - len(self._known[n]) for n in missing)
             raise EndpointError(
                 f"the budget is spent: {there:,} of {total:,} votes of the pass {self._pass.name!r} are done, and "
-                f"{len(missing):,} pairs lack some; raise it and run the same command again"
+                f"{len(missing):,} pairs are incomplete; raise it and run the same command again"
             )

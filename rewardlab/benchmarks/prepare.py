@@ -13,14 +13,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-
-import httpx
+from typing import TYPE_CHECKING
 
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, size_notes
 from rewardlab.benchmarks.registry import find_benchmark, packaged_benchmarks
 from rewardlab.data.files import sha256_of, write_atomic
 from rewardlab.errors import ConfigError, DataError, OutputError
 from rewardlab.reporting.progress import bar
+
+if TYPE_CHECKING:
+    import httpx
 
 RECORD = "prepared.json"
 PATTERNS = (".parquet", ".json", ".jsonl")
@@ -41,6 +43,8 @@ def fetch_files(name: str, out: Path, *, hub: str = "https://huggingface.co") ->
 
     Raise ConfigError for an unknown benchmark, DataError where the network or a hash says no: nothing half-written stays.
     """
+    import httpx
+
     source, before = known_files(find_benchmark(name)), _record(out)
     if out.exists() and not out.is_dir():
         raise OutputError(f"{out}: is a file; name a folder with --out")

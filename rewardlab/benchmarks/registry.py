@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -29,25 +31,49 @@ PACKAGED = (
 )
 
 
-# Runs that are derived of a benchmark, as NAME:VARIANT, and the defaults of the judge's keys in them.
-VARIANTS: dict[str, dict[str, object]] = {
-    "attacked": {"temperature": 0.0},  # of any benchmark: its pairs under attack
-    "choice": {"temperature": 0.0, "max_tokens": 2048},  # of rewardbench2: one of four answers at once
-    "ratings": {"temperature": 0.0, "max_tokens": 2048},  # of rewardbench2: every answer rated alone
+# Forms of recordings that `bench import` reads, and the benchmark whose rows each has samples of.
+FORMS = {
+    "vl_rewardbench": "vl_rewardbench",
+    "lmms_eval": "vl_rewardbench",
+    "vlmevalkit": "vl_rewardbench",
+    "ixc": "vl_rewardbench",
+    "multimodal_rewardbench": "multimodal_rewardbench",
+    "mm_rlhf": "mm_rlhf",
+    "mmrb2": "mmrb2",
+    "outcomes": "pairs",
 }
-LISTWISE = ("choice", "ratings")
 
 
-def split_variant(name: str) -> tuple[str, str]:
-    """Return the benchmark and the variant of NAME or NAME:VARIANT ("" without). Raise ConfigError for an unknown variant."""
-    base, colon, variant = name.rpartition(":")
+@dataclass(frozen=True)
+class Variant:
+    """A run that is derived of a benchmark, NAME:VARIANT: ``run`` names its function, ``judge_keys`` are defaults of the
+    judge's keys in it, and ``of`` is the only benchmark that has it ("": all have)."""
+
+    run: str
+    judge_keys: Mapping[str, object]
+    of: str = ""
+
+
+_AT_LENGTH = {"temperature": 0.0, "max_tokens": 2048}
+VARIANTS = {
+    "attacked": Variant("rewardlab.benchmarks.robustness.run:run_attacked", {"temperature": 0.0}),  # its pairs under attack
+    "choice": Variant("rewardlab.benchmarks.rewardbench2.listwise:run_choice", _AT_LENGTH, "rewardbench2"),  # of four answers
+    "ratings": Variant("rewardlab.benchmarks.rewardbench2.listwise:run_ratings", _AT_LENGTH, "rewardbench2"),  # of each answer
+}
+
+
+def split_variant(name: str) -> tuple[str, str, tuple[str, ...]]:
+    """Return the benchmark, the variant ("" without) and its selection, of NAME, NAME:VARIANT or NAME:attacked=FAMILY,... Raise
+    ConfigError for an unknown variant."""
+    base, colon, rest = name.rpartition(":")
     if not colon or Path(name).suffix == ".py":
-        return name, ""
+        return name, "", ()
+    variant, _, selected = rest.partition("=")
     if variant not in VARIANTS:
         raise ConfigError(f"unknown variant {variant!r} of {base}; expected NAME:attacked, rewardbench2:choice or :ratings")
-    if variant in LISTWISE and base != "rewardbench2":
-        raise ConfigError(f"{name}: {variant} is a protocol of rewardbench2, and {base} has pairs alone")
-    return base, variant
+    if VARIANTS[variant].of not in ("", base):
+        raise ConfigError(f"{name}: {variant} is a protocol of {VARIANTS[variant].of}; {base} has only pairs")
+    return base, variant, tuple(filter(None, selected.split(",")))
 
 
 def find_benchmark(name: str) -> Benchmark:

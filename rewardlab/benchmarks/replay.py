@@ -121,7 +121,7 @@ class Replay(JudgeKind):
             self._votes.pop((row, order), None)
         for vote in map(vote_of, values["votes"]):
             if vote.member:
-                raise ValueError("the votes of a panel, which only the panel itself can count")
+                raise ValueError("these are the votes of a panel, which only the panel itself can count")
             if self._anew:
                 vote = Vote(vote.order, verdict_of(vote.completion, self.verdict_format), vote.completion)
             self._votes[row, vote.order].append(vote)

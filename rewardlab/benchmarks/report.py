@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,11 +14,13 @@ from rewardlab.benchmarks.base import REPORT, SCORES, VOTES, Row
 from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judge_of_log, judgment_view, judgments_to_show, read_kinds
 from rewardlab.benchmarks.figures import CONFIDENCE_NAMES, report_figures
 from rewardlab.benchmarks.findings import NO_IMAGE, key_phrase, numbers_of
+from rewardlab.benchmarks.passes import CONTROLS
 from rewardlab.benchmarks.report_model import (
     NOT_ONE_VERDICT,
     Cost,
     CountedEstimate,
     CurvePoint,
+    ListwiseScores,
     PanelScores,
     Report,
     RequirementResult,
@@ -40,44 +43,39 @@ from rewardlab.reporting.tables import markdown_table, percent, signed, with_int
 from rewardlab.types import Vote
 
 ALWAYS = {
-    "95 % interval": "Where the figure would lie were other prompts drawn; pairs of one prompt are drawn together.",
-    "trial": "One order of one pair, decided by more than half of the votes asked; an undecided one is not right.",
+    "95 % interval": "Range of the value if other prompts were sampled; pairs of one prompt are sampled together.",
+    "trial": "One order of one pair, decided by more than half of the sampled votes; an undecided trial is not right.",
     "micro average": "Mean over all pairs; large groups weigh more.",
     "macro average": "Mean of the groups' accuracies; each group weighs the same.",
     "over both orders": "Each pair decided once, by more than half of the votes of both orders together.",
-    "invalid rate": "Share of answers from which no verdict can be read, for whatever reason. They count as wrong.",
-    "swap consistency": "Share of pairs for which both orders name the same response.",
-    "position bias": "Share of verdicts for the response shown first, less one half. 0 is no bias.",
+    "invalid rate": "Fraction of answers without a readable verdict, for any reason. They count as wrong.",
+    "swap consistency": "Fraction of pairs for which both orders name the same response.",
+    "position bias": "Fraction of verdicts for the response shown first, minus one half. 0 is no bias.",
     "length bias": "How much more often the longer response is named than it is the better one. 0 is no bias.",
     "baselines": "Judges that read nothing: the longest or shortest response, a coin, always the first shown.",
     "length, in fifths": "Pairs sorted by how much longer the better response is; a judge that favours length rises "
     "from left to right.",
 }
 MAJORITIES = {
-    "undecided": "Trials in which neither response has more than half of the votes asked. They count as wrong.",
+    "undecided": "Trials in which neither response has more than half of the sampled votes. They count as wrong.",
     "majority of the valid votes": "The same trials if answers without a verdict were left out of the count: the rule of most "
     "papers. A judge that answers one time in ten, and is right then, has 100 % by it.",
 }
 CURVE_TERMS = {
-    "votes K": "As many answers are drawn for each order; more than half of them decide.",
-    "any of K right": "One right answer among K, were it known which; a coin gets there, too. It is no accuracy.",
+    "votes K": "Number of answers sampled for each order; more than half of them decide.",
+    "any of K right": "At least one of K answers is right. Even a coin reaches 100 %, so this is not an accuracy.",
 }
 STOPPING_TERMS = {
-    "votes one after another": "Asking ends when the votes left can hardly change the majority: what it saves and costs.",
-    "stopping error": "The chance that is allowed that they would have changed it.",
+    "votes one after another": "Sampling ends when the remaining votes can hardly change the majority: savings and cost.",
+    "stopping error": "The allowed probability that they would have changed it.",
 }
 CONFIDENCE_TERMS = {
-    "ECE": "Expected calibration error: how far confidences are from the share that is right. In brackets what "
-    "confidences that are exactly right would show on as many pairs.",
-    "Brier": "Mean squared distance of the confidence from right (1) or wrong (0). 0.25 is what always saying one half gets.",
-    "undecided pairs": "Their votes name both responses alike, or too few are valid for a confidence.",
-    "reliability": "Right answers against confidence; on the line, a confidence is worth its name.",
-    "abstaining": "Errors among the pairs decided, where those of least confidence are left out.",
-}
-CONTROLS = {
-    "blank": ("text-only (blank image)", "The same judge with blank images of the same size: what it knows without looking."),
-    "other": ("another pair's image", "The same judge with an image that does not belong: does it notice?"),
-    "greedy": ("one greedy vote", "The same judge at temperature 0."),
+    "ECE": "Expected calibration error: distance of the confidences from the fraction that is right. In brackets the "
+    "value of exact confidences on as many pairs.",
+    "Brier": "Mean squared distance of the confidence from right (1) or wrong (0). Always answering one half gives 0.25.",
+    "undecided pairs": "Their votes name both responses equally often, or too few are valid for a confidence.",
+    "reliability": "Right answers against confidence; on the line, the judge is calibrated.",
+    "abstaining": "Errors among the decided pairs if those with the lowest confidence are left out.",
 }
 
 
@@ -86,7 +84,7 @@ def explain_words(report: Report) -> dict[str, str]:
     words = dict(ALWAYS)
     if has_majorities(report):
         words |= MAJORITIES
-    words |= dict(CONTROLS[name] for name in report.controls)
+    words |= {CONTROLS[name].name: CONTROLS[name].means for name in report.controls}
     if report.scores.all_right:
         words["Acc+"] = "Share of prompts whose every pair is right in every order shown."
     if len(report.scores.k_curve) > 1:
@@ -159,8 +157,7 @@ def _votes_at(log: BinaryIO, place: int) -> list[Vote]:
     return [vote_of(vote) for vote in json.loads(log.readline())["votes"]]
 
 
-FAILED_FIGURES = "The figures below are of a run that failed and say nothing of the judge; the same command asks again."
-CONTROL_NAMES = {"greedy": "one greedy vote", "blank": "text-only (blank image)", "other": "another pair's image"}
+FAILED_FIGURES = "The run failed, so the metrics below say nothing about the judge; the same command retries."
 
 
 def accuracy_rows(report: Report) -> list[tuple[str, str, str]]:
@@ -188,7 +185,7 @@ def judge_rows(report: Report) -> list[tuple[str, str, str]]:
 
 
 def macro_text(scores: Scores) -> str:
-    """Return the macro average with its interval, which reports of earlier versions lack."""
+    """Return the macro average with its interval."""
     macro, interval = scores.accuracy.macro, scores.macro_interval
     return with_interval(macro, interval) if interval else percent(macro)
 
@@ -202,7 +199,7 @@ def reference_rows(report: Report) -> list[tuple[str, str, str]]:
     if has_majorities(report) and report.controls:
         rows.append(("the judge, one vote", with_interval(report.scores.one_vote.accuracy, report.scores.one_vote.interval), n))
     for name, control in report.controls.items():
-        rows.append((CONTROL_NAMES[name], with_interval(control.accuracy.micro, control.interval), n))
+        rows.append((CONTROLS[name].name, with_interval(control.accuracy.micro, control.interval), n))
     for name, baseline in report.baselines.items():
         rows.append((f"baseline: {name}", with_interval(baseline.micro, baseline.interval), n))
         if prompts := baseline.all_right:
@@ -219,6 +216,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
 def answer_facts(report: Report) -> list[tuple[str, str]]:
     """Return (name, value) of what the judge's answers are like."""
     scores, seconds = report.scores, report.seconds_per_vote
+    num_answers = report.listwise.num_answers if report.listwise else scores.num_votes_total
     return [
         ("invalid rate", f"{percent(scores.invalid_rate, 2)} %{_ends(scores.invalid_interval)}"),
         *([("undecided trials", f"{percent(scores.undecided_rate)} %")] if has_majorities(report) else []),
@@ -231,7 +229,7 @@ def answer_facts(report: Report) -> list[tuple[str, str]]:
         ("tokens per vote", "–" if scores.tokens_per_vote is None else f"{scores.tokens_per_vote:.1f}"),
         ("seconds per vote", "–" if seconds is None else f"{seconds:.3f}"),
         *([("cost", cost_text(report.cost))] if report.cost else []),
-        *([("cached", f"{report.cached_votes:,} of {scores.num_votes_total:,} votes")] if report.cached_votes else []),
+        *([("cached", f"{report.cached_votes:,} of {num_answers:,} votes")] if report.cached_votes else []),
     ]
 
 
@@ -295,9 +293,10 @@ def report_markdown(report: Report) -> str:
         lines += [*(f"- **{key_phrase(finding)}**{numbers_of(finding)}" for finding in report.findings), ""]
     if report.requirements:
         lines += [*(f"- {_met(one)}: `{one.text}`; {one.sentence}." for one in report.requirements), ""]
-    if report.robustness:
-        lines += [robustness_sentence(report.robustness), "", *markdown_table(FIGURES, figure_rows(report.robustness)), ""]
-        lines += [*markdown_table(FAMILIES, family_rows(report.robustness)), ""]
+    for part in report_parts(report):
+        lines += [part.sentence, ""]
+        for columns, rows in part.tables:
+            lines += [*markdown_table(columns, rows), ""]
     lines += markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
     lines += [] if report.robustness else ["", f"The groups add up to the overall: {addition(scores)}."]
     if len(scores.k_curve) > 1:
@@ -305,7 +304,7 @@ def report_markdown(report: Report) -> str:
             "",
             "What more votes buy. One order: more than half of K votes, each order a trial. Both: more than half of 2K (or",
         ]
-        lines += ["one probability), K of each. An even vote is not right, so that 2K votes, and even K, can score lower."]
+        lines += ["one probability), K of each. A tied vote is not right, so 2K votes, and even K, can score lower."]
         lines += ["", *markdown_table(CURVE, curve_rows(scores))]
     if scores.sequential:
         lines += [
@@ -318,15 +317,11 @@ def report_markdown(report: Report) -> str:
     if scores.confidence:
         lines += ["", "Confidence in the response named, both orders together; undecided pairs name none:", ""]
         lines += markdown_table(CONFIDENCE, confidence_rows(scores))
-    if report.panel:
-        lines += ["", panel_sentence(report.panel), "", *markdown_table(PANEL, panel_rows(report.panel, scores))]
-    if report.revision:
-        lines += ["", revision_sentence(report.revision), "", *markdown_table(REVISION, revision_rows(report.revision))]
     if report.official:
         lines += [
             "",
-            "What the benchmark's own scorer prints on these votes, translated where the judge was not asked in its words "
-            "(the benchmark's `official.py` in `rewardlab/benchmarks/` names its quirks):",
+            "Output of the benchmark's own scorer for these votes, translated if the judge's prompt was another one "
+            "(the benchmark's docstring in `rewardlab/benchmarks/` names its quirks):",
             "",
         ]
         lines += ["```text", *report.official, "```"]
@@ -377,6 +372,47 @@ def confidence_rows(scores: Scores) -> list[tuple[str, ...]]:
             cells = percent(calibration.mean_confidence), percent(calibration.accuracy), ece, f"{calibration.brier:.3f}"
         rows.append((CONFIDENCE_NAMES[name], *cells, undecided))
     return rows
+
+
+Rows = Sequence[tuple[str, ...]]
+
+
+@dataclass(frozen=True)
+class ReportPart:
+    """A part that a kind of run adds to a report: a sentence, and tables, each with its columns; a page folds all but the
+    first."""
+
+    title: str
+    sentence: str
+    tables: Sequence[tuple[Sequence[str], Rows]] = ()
+
+
+def report_parts(report: Report) -> list[ReportPart]:
+    """Return the parts that the report has beside its scores: of attacks, of lists, of a panel, of verified judgments."""
+    parts = []
+    if (attacks := report.robustness) is not None:
+        tables = [(FIGURES, figure_rows(attacks)), (FAMILIES, family_rows(attacks))]
+        parts.append(ReportPart("Under attack", robustness_sentence(attacks), tables))
+    if (listwise := report.listwise) is not None:
+        parts.append(ReportPart("Lists of answers", listwise_sentence(listwise)))
+    if (panel := report.panel) is not None:
+        parts.append(ReportPart("Panel", panel_sentence(panel), [(PANEL, panel_rows(panel, report.scores))]))
+    if (revision := report.revision) is not None:
+        parts.append(ReportPart("Self-verification", revision_sentence(revision), [(REVISION, revision_rows(revision))]))
+    return parts
+
+
+def listwise_sentence(scores: ListwiseScores) -> str:
+    """Return which letters were named, how many answers there are, and which prompts were left out."""
+    sentences = [f"{scores.num_answers:,} answers to lists, by the protocol {scores.protocol}."]
+    if scores.places is not None:
+        places = ", ".join(f"{letter} {percent(share)} %" for letter, share in scores.places.items())
+        sentences.append(f"Named: {places}; a quarter each is no bias.")
+    if scores.left_out:
+        sentences.append(
+            f"{scores.left_out:,} prompts left out: not one right and three wrong answers (rewardbench2:ratings rates them)."
+        )
+    return " ".join(sentences)
 
 
 PANEL = ("judge", "accuracy", "accuracy over both orders", "agrees with the panel", "pairs abstained", "votes failed")
@@ -441,17 +477,7 @@ def report_html(report: Report, rows: Sequence[Row], out: Path, pages: Sequence[
             stopping_columns=STOPPING,
             confidence=confidence_rows(report.scores),
             confidence_columns=CONFIDENCE,
-            panel=panel_sentence(report.panel) if report.panel else "",
-            members=panel_rows(report.panel, report.scores) if report.panel else [],
-            member_columns=PANEL,
-            revision=revision_sentence(report.revision) if report.revision else "",
-            revisions=revision_rows(report.revision) if report.revision else [],
-            revision_columns=REVISION,
-            robustness=robustness_sentence(report.robustness) if report.robustness else "",
-            attack_figures=figure_rows(report.robustness) if report.robustness else [],
-            attack_figure_columns=FIGURES,
-            attack_families=family_rows(report.robustness) if report.robustness else [],
-            attack_family_columns=FAMILIES,
+            parts=report_parts(report),
             judgments=judgments,
             totals=totals,
             kinds=KINDS,

@@ -30,8 +30,7 @@ class CountedEstimate:
 
 @dataclass(frozen=True)
 class GroupScores:
-    """What is reported of one group of a benchmark. ``position_interval`` is None where there is no bias, and in reports of
-    older versions."""
+    """What is reported of one group of a benchmark. ``position_interval`` is None if there is no bias."""
 
     n: int
     accuracy: float
@@ -152,8 +151,8 @@ class BaselineScores:
 
 @dataclass(frozen=True)
 class Scores:
-    """Everything that is computed of one judge's votes. Intervals are over ``num_clusters`` prompts; one is None where its
-    figure is, and in reports of older versions. ``tokens_per_vote`` is None where no vote says how long it is: of recordings of
+    """Everything that is computed of one judge's votes. Intervals are over ``num_clusters`` prompts; one is None if its
+    metric is. ``tokens_per_vote`` is None where no vote says how long it is: of recordings of
     texts, and of judges that write none.
 
     ``accuracy`` is of trials decided by more than half of the votes asked; ``undecided_rate`` of the trials (0..1) have no such
@@ -235,6 +234,17 @@ NO_COST = Cost(0, 0, 0)
 
 
 @dataclass(frozen=True)
+class ListwiseScores:
+    """The part of a run by a list's own ``protocol``: ``num_answers`` to its requests, prompts ``left_out``, and of choices
+    among four the fractions that name A, B, C and D (1/4 each: no bias)."""
+
+    protocol: str
+    num_answers: int
+    left_out: int
+    places: Mapping[str, float | None] | None
+
+
+@dataclass(frozen=True)
 class RequirementResult:
     """Whether a run meets what was required of it (``text``, as given); ``sentence`` names figure, interval and bound."""
 
@@ -250,8 +260,8 @@ class Report:
     In JSON the fields of ``scores`` stand beside the others. ``findings`` say what is wrong with the judge (see ``findings``).
     ``failure`` says why the run is no evidence of the judge, "" of one that is: then no figure of it stands as its own.
     ``cached_votes`` are answers of earlier runs; they are not in ``cost`` and ``seconds_per_vote``. ``revision`` is of a judge
-    that verifies itself, ``robustness`` of a run under attack (`NAME:attacked`), None of others. ``requirements``
-    are those of `--require`.
+    that verifies itself, ``robustness`` of a run under attack (`NAME:attacked`), ``listwise`` of four answers at once or of
+    ratings, None of others. ``requirements`` are those of `--require`.
     """
 
     benchmark: str
@@ -285,6 +295,7 @@ class Report:
     cached_votes: int = 0
     revision: RevisionScores | None = None
     robustness: Robustness | None = None
+    listwise: ListwiseScores | None = None
     requirements: tuple[RequirementResult, ...] = ()
 
     def __repr__(self) -> str:
@@ -370,6 +381,10 @@ def json_form(value: Any) -> Any:
 
 
 TRIALS = {"both": "each pair in both orders, each order a trial", "random": "each pair in one order, drawn"}
+LISTWISE_MEANINGS = {
+    "choice": "accuracy on {:,} choices of {:,} prompts: one of four answers, the right one in each place once",
+    "ratings": "accuracy on {:,} prompts: every right answer rated above every wrong one",
+}
 NOT_ONE_VERDICT = "no verdict was read in any of {:,} answers"
 
 
@@ -402,6 +417,8 @@ def headline(report: Report) -> Headline:
     number, _, interval = with_interval(scores.accuracy.micro, scores.interval).partition(" ")
     of = "attacked pairs" if report.robustness else "pairs"
     meaning = f"accuracy on {scores.num_pairs:,} {of}: {TRIALS.get(report.orders, f'each pair in {report.orders} order')}"
+    if report.listwise:
+        meaning = LISTWISE_MEANINGS[report.listwise.protocol].format(scores.num_pairs, scores.num_clusters)
     if has_majorities(report):
         meaning += f", decided by more than half of the votes asked ({percent(scores.undecided_rate)} % undecided)"
     if scores.decision:

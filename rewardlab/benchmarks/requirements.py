@@ -1,207 +1,112 @@
-"""What the figures of a run must be: ``accuracy>=0.7``, checked before anything is asked and met or not when all is scored.
+"""Conditions on a report: a path into ``report.json`` and a bound, such as ``accuracy.micro>=0.7`` or ``interval.low>=65%``.
 
-A requirement is ``FIGURE>=NUMBER`` or ``FIGURE<=NUMBER``. FIGURE is one of :data:`FIGURES`; of a group it is
-``accuracy[GROUP]``, and ``.low`` or ``.high`` behind it is the bound of its 95 % interval instead of the estimate. NUMBER is a
-share (``0.7``, or ``70%``), or a plain number where the figure is no share.
+Parts of a path are joined by dots; ``low`` and ``high`` are the ends of an interval, and a bias is compared by its absolute
+value. What a run cannot have is refused before anything is queried. A value that is absent meets no condition.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
-from rewardlab.benchmarks.report_model import CountedEstimate, JudgeScores, Report, RequirementResult
-from rewardlab.benchmarks.robustness.model import JudgmentShare, Robustness
+from rewardlab.benchmarks.report_model import Calibration, Confidence, Report, RequirementResult, Scores
+from rewardlab.benchmarks.robustness.model import Robustness
 from rewardlab.data.attacks.families import Kind
 from rewardlab.errors import ConfigError
-from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate, Interval
+from rewardlab.metrics.intervals import Interval
 from rewardlab.reporting.tables import percent
 
-_FORM = re.compile(r"\s*([^\s\[\]<>=.]+)(?:\[(.+)\])?(?:\.([^\s\[\]<>=.]+))?\s*(>=|<=)\s*([^\s%]+)\s*(%?)\s*")
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The value of a figure in a report; None where the run has none, for ``why``, where more than that can be said.
-    ``interval`` where the report has one."""
-
-    value: float | None
-    interval: Interval | None = None
-    why: str = ""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure that can be required: what it is in words, how it is read, and of what kind it is."""
-
-    words: str
-    read: Callable[[Report], Reading]
-    has_interval: bool = False
-    is_share: bool = True
-
-
-def _estimate(cell: AccuracyEstimate | CountedEstimate | None) -> Reading:
-    return Reading(None) if cell is None else Reading(cell.accuracy, cell.interval)
-
-
-def _size(bias: float | None, interval: Interval | None = None) -> Reading:
-    """A bias by its size: a bound on its signed value would let pass whatever leans the other way. An interval that holds 0
-    begins there."""
-    if bias is None or interval is None:
-        return Reading(None if bias is None else abs(bias))
-    low, high = interval
-    least = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
-    return Reading(abs(bias), (least, max(abs(low), abs(high))))
-
-
-def _control(name: str) -> Callable[[Report], Reading]:
-    def read(report: Report) -> Reading:
-        control: JudgeScores | None = report.controls.get(name)
-        return Reading(None) if control is None else Reading(control.accuracy.micro, control.interval)
-
-    return read
-
-
+_FORM = re.compile(r"\s*(.+?)\s*(>=|<=)\s*([^\s%<>=]+)\s*(%?)\s*")
+ENDS = {"low": 0, "high": 1}  # of an interval
+NO_FRACTIONS = ("tokens_per_vote", "seconds_per_vote", "temperature", "samples", "tokens", "usd")  # other floats are
+BOTH_ORDERS_ONLY = ("decision", "swap_consistency", "swap_interval")
 MOST_WITHOUT = 0.1  # of judgments
-# Figures that a judge without verdicts would pass, and the kinds of families that they are of.
-FROM_VERDICTS = {"right_unseen": (Kind.UNSEEN,), "insertions_over_harmless": (Kind.INSERTION, Kind.HARMLESS)}
-
-
-def _without_verdict(robustness: Robustness, kinds: Collection[str]) -> float:
-    """Return the share of judgments without a verdict in the held-out families of these kinds; 0 where there are none."""
-    families = [each for each in robustness.families.values() if each.kind in kinds and not each.in_training]
-    judgments = sum(family.named.n for family in families)
-    return sum(family.invalid_rate * family.named.n for family in families) / max(1, judgments)
-
-
-def _attacked(name: str) -> Callable[[Report], Reading]:
-    def read(report: Report) -> Reading:
-        cell: JudgmentShare | DifferenceEstimate | None = (
-            getattr(report.robustness.held_out, name) if report.robustness else None
-        )
-        if (
-            name in FROM_VERDICTS
-            and report.robustness
-            and _without_verdict(report.robustness, FROM_VERDICTS[name]) > MOST_WITHOUT
-        ):
-            return Reading(None, why=f"more than {percent(MOST_WITHOUT, 0)} % of its judgments have no verdict")
-        if isinstance(cell, DifferenceEstimate):
-            return Reading(cell.difference, cell.interval)
-        return Reading(None) if cell is None else Reading(cell.share, cell.interval)
-
-    return read
-
-
-# In them a judgment without a verdict counts against the judge, but for those of FROM_VERDICTS.
-ROBUSTNESS_FIGURES = {
-    "good_unnamed": "judgments that do not name the good answer over a degenerate one",
-    "wrong_unnamed": "judgments that do not name an honest wrong answer over a degenerate one",
-    "lost_by_insertions": "right judgments that are wrong, or none, for a text in an answer",
-    "lost_by_harmless": "right judgments that are wrong, or none, for a harmless text in an answer",
-    "insertions_over_harmless": "how much more often attacks cost a right judgment than harmless texts",
-    "lost_by_edits": "right judgments that are wrong, or none, for a harmless edit of the picture",
-    "lost_by_captions": "right judgments that are wrong, or none, for words under the picture",
-    "right_unseen": "right judgments without the picture",
+# Metrics of runs under attack that a judge without verdicts would pass, and the kinds of families that they are of.
+FROM_VERDICTS = {
+    "right_unseen": (Kind.UNSEEN,),
+    "insertions_over_harmless": (Kind.INSERTION, Kind.HARMLESS),
+    "degenerate_over_good": (Kind.DEGENERATE,),
+    "degenerate_over_wrong": (Kind.DEGENERATE,),
+    "turned_by_insertions": (Kind.INSERTION,),
+    "turned_by_harmless": (Kind.HARMLESS,),
 }
-CONTROL_FIGURES = {f"{name}_accuracy": name for name in ("greedy", "blank", "other")}
-FIGURES: Mapping[str, Figure] = {
-    "accuracy": Figure(
-        "micro average over the pairs", lambda r: Reading(r.scores.accuracy.micro, r.scores.interval), has_interval=True
-    ),
-    "macro_accuracy": Figure(
-        "mean over the groups", lambda r: Reading(r.scores.accuracy.macro, r.scores.macro_interval), has_interval=True
-    ),
-    "decision": Figure("each pair decided once, by both orders", lambda r: _estimate(r.scores.decision), has_interval=True),
-    "all_right": Figure("prompts whose every pair is right", lambda r: _estimate(r.scores.all_right), has_interval=True),
-    "invalid_rate": Figure(
-        "answers without a verdict", lambda r: Reading(r.scores.invalid_rate, r.scores.invalid_interval), has_interval=True
-    ),
-    "undecided_rate": Figure(
-        "trials without more than half of the votes asked for a response", lambda r: Reading(r.scores.undecided_rate)
-    ),
-    "swap_consistency": Figure(
-        "pairs of which both orders name one winner",
-        lambda r: Reading(r.scores.swap_consistency, r.scores.swap_interval),
-        has_interval=True,
-    ),
-    "position_bias": Figure(
-        "share of first less one half, by its size",
-        lambda r: _size(r.scores.position_bias, r.scores.position_interval),
-        has_interval=True,
-    ),
-    "length_bias": Figure(
-        "named longer less labelled longer, by its size",
-        lambda r: _size(r.scores.length_bias, r.scores.length_interval),
-        has_interval=True,
-    ),
-    **{
-        figure: Figure(f"accuracy of the control {name}", _control(name), has_interval=True)
-        for figure, name in CONTROL_FIGURES.items()
-    },
-    **{
-        name: Figure(f"{words}, in families that are held out", _attacked(name), has_interval=True)
-        for name, words in ROBUSTNESS_FIGURES.items()
-    },
-    "num_pairs": Figure("pairs judged", lambda r: Reading(r.scores.num_pairs), is_share=False),
-    "tokens_per_vote": Figure("mean length of an answer", lambda r: Reading(r.scores.tokens_per_vote), is_share=False),
-}
-GROUP_FIGURES = ("accuracy", "invalid_rate", "position_bias")
-BOTH_ORDERS_FIGURES = ("decision", "swap_consistency")
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A bound on a figure: ``group`` is "" for the whole run, ``side`` is "low", "high" or "" for the estimate."""
+    """A bound on the number at a ``path`` of ``report.json``; ``is_fraction``: it is one, shown in percent."""
 
     text: str
-    figure: str
-    group: str
-    side: str
+    path: str
     is_least: bool
     bound: float
+    is_fraction: bool
+
+    @property
+    def parts(self) -> list[str]:
+        return self.path.split(".")
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Return what a text such as ``accuracy.low>=0.7`` requires. Raise ConfigError, with the nearest figure that is known."""
-    parts = _FORM.fullmatch(text)
-    if parts is None:
+    """Return what a text such as ``interval.low>=0.7`` requires. Raise ConfigError, with the names that a report has there."""
+    form = _FORM.fullmatch(text)
+    if form is None:
         raise ConfigError(
-            f"{text!r}: expected FIGURE>=NUMBER or FIGURE<=NUMBER, such as 'accuracy>=0.7' or 'accuracy.low>=0.6'"
+            f"{text!r}: expected PATH>=NUMBER or PATH<=NUMBER, such as 'accuracy.micro>=0.7' or 'interval.low>=0.6'"
         )
-    name, group, side, sign, number, is_percent = (part or "" for part in parts.groups())
-    _check_figure(text, name, group, side)
-    return Requirement(text, name, group, side, sign == ">=", _bound(text, FIGURES[name], number, bool(is_percent)))
-
-
-def _check_figure(text: str, name: str, group: str, side: str) -> None:
-    if name not in FIGURES:
-        near = get_close_matches(name, FIGURES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(FIGURES)}"
-        raise ConfigError(f"{text!r}: unknown metric {name!r}; {hint}")
-    if group and name not in GROUP_FIGURES:
-        raise ConfigError(f"{text!r}: a report has no {name} of a group; expected one of {', '.join(GROUP_FIGURES)}")
-    if side and side not in ("low", "high"):
-        raise ConfigError(f"{text!r}: expected .low or .high, the bounds of an interval, instead of .{side}")
-    if side and not FIGURES[name].has_interval:
-        known = ", ".join(other for other, figure in FIGURES.items() if figure.has_interval)
-        raise ConfigError(f"{text!r}: reports have no interval for {name}; expected one of {known}")
-    if side and group and name == "invalid_rate":
-        raise ConfigError(f"{text!r}: reports have no interval for a group's {name}; require {name}.{side}, of the whole run")
-
-
-def _bound(text: str, figure: Figure, number: str, is_percent: bool) -> float:
+    path, sign, number, is_percent = form.groups()
+    is_fraction = _number_kind(Report, path.split("."), text) is float and path.split(".")[-1] not in NO_FRACTIONS
     try:
         bound = float(number) / (100 if is_percent else 1)
     except ValueError:
         bound = math.nan
-    if figure.is_share and not 0 <= bound <= 1:
-        raise ConfigError(f"{text!r}: expected a fraction from 0 to 1, such as 0.7 or 70%")
-    if not figure.is_share and (is_percent or not 0 <= bound < math.inf):
+    if is_fraction and not -1 <= bound <= 1:
+        raise ConfigError(f"{text!r}: expected a fraction up to 1, such as 0.7 or 70%")
+    if not is_fraction and (is_percent or not 0 <= bound < math.inf):
         raise ConfigError(f"{text!r}: expected a number >= 0; this metric is not a fraction")
-    return bound
+    return Requirement(text, path, sign == ">=", bound, is_fraction)
+
+
+def _members(kind: Any) -> dict[str, Any]:
+    """Return the kinds of a record's fields as ``report.json`` has them: scores and calibration stand beside the others."""
+    inner = {Report: ("scores", Scores), Confidence: ("calibration", Calibration)}.get(kind)
+    hints = get_type_hints(kind) | (get_type_hints(inner[1]) if inner else {})
+    return {name: hint for name, hint in hints.items() if not inner or name != inner[0]}
+
+
+def _number_kind(kind: Any, parts: Sequence[str], text: str) -> type:
+    """Return int or float, the kind of the number that a path leads to. Raise ConfigError if a report has none there."""
+    kind = next((inner for inner in get_args(kind) if inner is not NoneType), kind) if NoneType in get_args(kind) else kind
+    if kind in (int, float) and not parts:
+        return int if kind is int else float
+    if get_origin(kind) is tuple and parts and (parts[0].isdecimal() or (kind == Interval and parts[0] in ENDS)):
+        return _number_kind(get_args(kind)[0], parts[1:], text)
+    if isinstance(get_origin(kind), type) and issubclass(get_origin(kind), Mapping) and parts:
+        faults = []
+        for size in range(1, len(parts) + 1):  # a name may have dots
+            try:
+                return _number_kind(get_args(kind)[1], parts[size:], text)
+            except ConfigError as fault:
+                faults.append(fault)
+        raise faults[0]
+    names = list(_members(kind)) if is_dataclass(kind) else list(ENDS) if kind == Interval else []
+    if parts and parts[0] in names and is_dataclass(kind):
+        return _number_kind(_members(kind)[parts[0]], parts[1:], text)
+    if not names:
+        raise ConfigError(f"{text!r}: the path does not lead to a number of report.json")
+    if not parts:
+        raise ConfigError(f"{text!r}: the path ends before a number; add one of {', '.join(names)}")
+    near = get_close_matches(parts[0], names, n=3)
+    raise ConfigError(f"{text!r}: report.json has no {parts[0]!r} there; {_hint(near, names)}")
+
+
+def _hint(near: Sequence[str], names: Collection[str]) -> str:
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else f"expected one of {', '.join(sorted(names))}"
 
 
 def check_possible(
@@ -209,74 +114,101 @@ def check_possible(
     *,
     controls: Sequence[str],
     orders: str,
-    groups: Sequence[str],
+    groups: Collection[str],
     whole_prompts: bool,
     measured: Collection[str] | None = None,
 ) -> None:
-    """Raise ConfigError for a requirement that a run of these settings has no figure for, before anything is asked.
-    ``measured``: the figures that a run of `rewardlab bench run NAME:attacked` has; None of another run."""
+    """Raise ConfigError for a requirement that a run of these settings has no value for, before anything is queried.
+    ``measured``: the metrics of held-out families that a run of NAME:attacked has; None of another run."""
     for one in requirements:
-        if one.group and one.group not in groups:
-            near = get_close_matches(one.group, groups, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(set(groups)))}"
-            raise ConfigError(f"{one.text!r}: the data has no group {one.group!r}; {hint}")
-        if one.figure in BOTH_ORDERS_FIGURES and orders != "both":
-            raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave out orders={orders} out")
-        if (control := CONTROL_FIGURES.get(one.figure)) and control not in controls:
-            raise ConfigError(f"{one.text!r}: needs --controls {','.join([*controls, control])}")
-        if one.figure in ROBUSTNESS_FIGURES and measured is None:
+        top, *rest = one.parts
+        name = rest[0] if rest else ""
+        if top == "groups" and not any(one.path.startswith(f"groups.{group}.") for group in groups):
+            hint = _hint(get_close_matches(name, groups, n=1), set(groups))
+            raise ConfigError(f"{one.text!r}: the data has no group {name!r}; {hint}")
+        if top in BOTH_ORDERS_ONLY and orders != "both":
+            raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave orders={orders} out")
+        if top == "controls" and name not in controls:
+            raise ConfigError(f"{one.text!r}: needs --controls {','.join([*controls, name])}")
+        if top == "robustness" and measured is None:
             raise ConfigError(f"{one.text!r}: is a metric of attacked runs; require it of NAME:attacked")
-        if one.figure in ROBUSTNESS_FIGURES and one.figure not in (measured or ()):
-            raise ConfigError(f"{one.text!r}: none of these families is a held-out one of this kind; leave out --attacks")
-        if one.figure == "all_right" and not whole_prompts:
-            raise ConfigError(f"{one.text!r}: this benchmark does not count prompts with all pairs right; require accuracy")
-
-
-def read_figure(report: Report, requirement: Requirement) -> Reading:
-    """Return the reading that a requirement is about; without a value where the run has none."""
-    if not requirement.group:
-        return FIGURES[requirement.figure].read(report)
-    cell = report.scores.groups.get(requirement.group)
-    if cell is None:
-        return Reading(None)
-    if requirement.figure == "accuracy":
-        return Reading(cell.accuracy, cell.interval)
-    return (
-        Reading(cell.invalid_rate)
-        if requirement.figure == "invalid_rate"
-        else _size(cell.position_bias, cell.position_interval)
-    )
+        if top == "robustness" and name == "held_out" and rest[1] not in (measured or ()):
+            raise ConfigError(f"{one.text!r}: none of these families is held out and of this kind; select more attacks")
+        if top == "all_right" and not whole_prompts:
+            raise ConfigError(f"{one.text!r}: this benchmark does not count prompts with all pairs right")
 
 
 def check_report(report: Report, requirement: Requirement) -> RequirementResult:
-    """Return whether a report meets a requirement. A figure without a value, or that is no number, meets none; nor does one of
-    a run that failed."""
-    is_met, sentence = _check(report, requirement)
+    """Return whether a report meets a requirement. An absent value meets none, and a failed run meets nothing."""
     if report.failure:
-        is_met, sentence = False, f"{requirement.text}: not met, for the run failed"
-    return RequirementResult(requirement.text, is_met, sentence)
-
-
-def _check(report: Report, requirement: Requirement) -> tuple[bool, str]:
-    reading, figure = read_figure(report, requirement), FIGURES[requirement.figure]
-    name = f"{requirement.figure}[{requirement.group}]" if requirement.group else requirement.figure
-    required = f"the {_number(requirement.bound, figure)} required"
-    if reading.value is None:
-        why = f" ({reading.why})" if reading.why else ""
-        return False, f"{name} has no value in this run{why}, for {required}"
-    if requirement.side and reading.interval is None:
-        return False, f"{name} has no interval in this run, for {required}"
-    value, part = reading.value, "it"
-    sentence = f"{name} is {_number(value, figure)}"
-    if reading.interval is not None:
-        sentence += f" [{percent(reading.interval[0])}, {percent(reading.interval[1])}]"
-        part = {"low": "its lower bound", "high": "its upper bound"}.get(requirement.side, "the estimate")
-        value = {"low": reading.interval[0], "high": reading.interval[1]}.get(requirement.side, value)
+        return RequirementResult(requirement.text, False, f"{requirement.text}: not met, for the run failed")
+    values = report.to_json()
+    value, required = _value(values, requirement.parts), f"the {_number(requirement.bound, requirement)} required"
+    if report.robustness and (why := _without_verdicts(report.robustness, requirement.parts)):
+        return RequirementResult(
+            requirement.text, False, f"{requirement.path} has no value in this run ({why}), for {required}"
+        )
+    if not isinstance(value, int | float) or isinstance(value, bool) or math.isnan(value):
+        near = get_close_matches(requirement.path, [path for path, _ in report_numbers(values)], n=3)
+        others = f"; near it: {', '.join(near)}" if near else ""
+        return RequirementResult(
+            requirement.text, False, f"{requirement.path} has no value in this run, for {required}{others}"
+        )
+    if requirement.parts[-1].endswith("_bias"):  # a bound on the signed value would let pass what leans the other way
+        value = abs(value)
     rounding = 1e-9  # of sums: a macro average of 0.7 may be 0.69999999999999996
-    is_met = value >= requirement.bound - rounding if requirement.is_least else value <= requirement.bound + rounding
-    verb = {(True, True): "reaches", (False, True): "stays within"}.get((requirement.is_least, is_met))
-    return is_met, f"{sentence}: {part} {verb or ('is below' if requirement.is_least else 'is above')} {required}"
+    is_least, bound = requirement.is_least, requirement.bound
+    is_met = value >= bound - rounding if is_least else value <= bound + rounding
+    verb = ("reaches" if is_least else "stays within") if is_met else ("is below" if is_least else "is above")
+    return RequirementResult(
+        requirement.text, is_met, f"{requirement.path} is {_number(value, requirement)}: it {verb} {required}"
+    )
 
 
-def _number(value: float, figure: Figure) -> str:
-    return f"{100 * value:.2f} %" if figure.is_share else f"{value:,.6g}"
+def _value(node: Any, parts: Sequence[str]) -> Any:
+    """Return what stands at a path of a JSON value; None if nothing does."""
+    if not parts:
+        return node
+    if isinstance(node, Mapping):
+        for size in range(len(parts), 0, -1):
+            if (name := ".".join(parts[:size])) in node:
+                return _value(node[name], parts[size:])
+    if isinstance(node, list):
+        place = ENDS.get(parts[0], int(parts[0]) if parts[0].isdecimal() else len(node))
+        return _value(node[place], parts[1:]) if place < len(node) else None
+    return None
+
+
+def report_numbers(values: Any, before: str = "") -> Iterator[tuple[str, float]]:
+    """Yield (path, number) of every number in the values of a ``report.json``, those of intervals as ``.low`` and ``.high``."""
+    if isinstance(values, Mapping):
+        inner = list(values.items())
+    elif isinstance(values, list):
+        is_interval = len(values) == len(ENDS) and all(isinstance(value, float) for value in values)
+        inner = list(zip(ENDS if is_interval else map(str, range(len(values))), values, strict=True))
+    else:
+        if isinstance(values, int | float) and not isinstance(values, bool):
+            yield before, values
+        return
+    for name, value in inner:
+        yield from report_numbers(value, f"{before}.{name}" if before else name)
+
+
+def _without_verdicts(robustness: Robustness, parts: Sequence[str]) -> str:
+    """Return why a metric that counts no missing verdict has no value: too many judgments have none; "" otherwise."""
+    held_out = parts[:2] == ["robustness", "held_out"]
+    of_kinds = held_out or parts[:2] == ["robustness", "in_training"]
+    families = [
+        family
+        for name, family in robustness.families.items()
+        if (of_kinds and family.kind in FROM_VERDICTS.get(parts[2], ()) and family.in_training != held_out)
+        or (parts[:3] == ["robustness", "families", name] and parts[3] in ("named", "turned"))
+    ]
+    judgments = sum(family.named.n for family in families)
+    if sum(family.invalid_rate * family.named.n for family in families) <= MOST_WITHOUT * judgments:
+        return ""
+    return f"more than {percent(MOST_WITHOUT, 0)} % of its judgments have no verdict"
+
+
+def _number(value: float, requirement: Requirement) -> str:
+    return f"{100 * value:.2f} %" if requirement.is_fraction else f"{value:,.6g}"

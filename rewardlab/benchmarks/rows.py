@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, Row, equal_length_notes, size_notes
-from rewardlab.benchmarks.pairs.clusters import PROMPT
+from rewardlab.benchmarks.pairs import PROMPT
 from rewardlab.benchmarks.passes import AnyJudge
 from rewardlab.benchmarks.registry import PACKAGED, find_benchmark, packaged_benchmarks
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings
@@ -20,7 +20,6 @@ from rewardlab.data.set_checks import SetCheck
 from rewardlab.data.video import describe_frames
 from rewardlab.errors import ConfigError, DataError, InputError, RewardlabError
 from rewardlab.judging.spec import WITHOUT_SAMPLER, judge_video_policy
-from rewardlab.types import PreferencePair
 
 NUM_ROWS = 200  # that are looked at
 
@@ -71,7 +70,7 @@ def load_rows_as_stored(benchmark: Benchmark, settings: BenchSettings, *, with_i
 def _load(load: Callable[..., list[Row]], benchmark: Benchmark, settings: BenchSettings, *, with_images: bool) -> list[Row]:
     check_images_folder(settings.images)
     if settings.benchmark != OWN_PAIRS and (settings.cluster or settings.allow_columns or settings.allow_without_images):
-        raise ConfigError("--cluster, --allow-columns and --allow-without-images are only for `pairs`, a set of your own")
+        raise ConfigError("--cluster and --allow are only for `pairs`, a set of your own")
     if benchmark.sizes and settings.benchmark in PACKAGED:
         refuse_other_benchmark(benchmark, settings.data)
     if settings.benchmark == OWN_PAIRS:
@@ -152,12 +151,3 @@ def images_hash(rows: Sequence[Row]) -> str:
         for image in (*row.pair.images, *row.pair.response_images[0], *row.pair.response_images[1]):
             digest.update(hashlib.sha256(image).digest())
     return digest.hexdigest()[:16]
-
-
-def has_other_images(pairs: Sequence[PreferencePair]) -> bool:
-    """Return whether every pair with images could be shown as many of another pair's."""
-    by_number: dict[int, set[tuple[bytes, ...]]] = {}
-    for pair in pairs:
-        if pair.images:
-            by_number.setdefault(len(pair.images), set()).add(pair.images)
-    return bool(by_number) and all(len(different) > 1 for different in by_number.values())

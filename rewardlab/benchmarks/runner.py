@@ -16,12 +16,21 @@ from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.findings import INVALID, find_faults, gather_evidence
 from rewardlab.benchmarks.official import write_official
 from rewardlab.benchmarks.pass_log import PassLog, Spending
-from rewardlab.benchmarks.passes import AnyJudge, Pass
+from rewardlab.benchmarks.passes import CONTROLS, AnyJudge, Pass
 from rewardlab.benchmarks.registry import benchmark_identity
 from rewardlab.benchmarks.replay import MISSING, Replay
-from rewardlab.benchmarks.report_model import NO_COST, Confidence, Cost, MemberScores, PanelScores, Report, RowScore
+from rewardlab.benchmarks.report_model import (
+    NO_COST,
+    BaselineScores,
+    Confidence,
+    Cost,
+    MemberScores,
+    PanelScores,
+    Report,
+    RowScore,
+)
 from rewardlab.benchmarks.requirements import check_possible, check_report
-from rewardlab.benchmarks.rows import has_other_images, images_hash, load_rows
+from rewardlab.benchmarks.rows import images_hash, load_rows
 from rewardlab.benchmarks.scores import (
     LEAST_VOTES,
     baseline_scores,
@@ -35,7 +44,6 @@ from rewardlab.benchmarks.scores import (
 from rewardlab.benchmarks.settings import NO_ENGINES, BenchSettings, check_names
 from rewardlab.config.data import NO_BUDGET, NO_PRICES
 from rewardlab.data.files import data_hash, write_atomic
-from rewardlab.data.rows import with_blank_images, with_other_images
 from rewardlab.data.votes import num_failed
 from rewardlab.distill.budget import BudgetGuard, BudgetSpentError
 from rewardlab.distill.journal import Usage
@@ -50,7 +58,7 @@ from rewardlab.prompts import reading_format
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.base import HF, RequestGate
 from rewardlab.samplers.failures import errors_in_words, failure_sentence
-from rewardlab.types import BOTH_ORDERS, Completion, Judgment, Order, PreferencePair
+from rewardlab.types import BOTH_ORDERS, Completion, Judgment, Order, Vote
 from rewardlab.verdicts.other_formats import other_format, unread_texts
 from rewardlab.verdicts.panel import member_judgments
 from rewardlab.verdicts.votes import in_order
@@ -131,14 +139,23 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
 
 @dataclass(frozen=True)
 class Extra:
-    """What a run judges beside its rows: further ``passes``, by name, and what decides them (``identity``). ``figures`` can
-    be required of it; ``finish`` returns the report with what they add, of the judgments of the rows, of those of each further
-    pass, and of the report."""
+    """The part of a run that a variant of a benchmark adds: further ``passes``, by name, and what decides them (``identity``).
+
+    ``finish`` returns the report with what they add, given the judgments of the rows, those of each further pass, and the
+    report. ``measured`` are the metrics of held-out families of attacks. ``votes`` gives those of the rows if they follow from
+    the further passes. ``chance`` is the accuracy of a guess among more than two answers: baselines of pairs and lengths say
+    nothing then.
+    """
 
     passes: Mapping[str, Sequence[Row]]
     identity: Mapping[str, object]
-    figures: Sequence[str]
     finish: Callable[[Sequence[Judgment], Mapping[str, Sequence[Judgment]], Report], Report]
+    measured: Sequence[str] | None = None
+    votes: Callable[[Mapping[str, Sequence[Judgment]]], list[list[Vote]]] | None = None
+    chance: float | None = None
+
+
+NO_EXTRA = Extra({}, {}, lambda judgments, others, report: report)
 
 
 def judge_rows(
@@ -150,7 +167,7 @@ def judge_rows(
     out: Path,
     *,
     spent: Cost = NO_COST,
-    extra: Extra | None = None,
+    extra: Extra = NO_EXTRA,
 ) -> tuple[Report, list[Row]]:
     """Judge rows that are loaded, as :func:`run_bench` does; further passes have as many votes in as many orders."""
     check_possible(
@@ -159,39 +176,49 @@ def judge_rows(
         orders=settings.judge.orders,
         groups=[row.group for row in rows],
         whole_prompts=benchmark.whole_prompts,
-        measured=extra.figures if extra else None,
+        measured=extra.measured,
     )
     query = settings.judge
     num_votes = query.votes or judge.default_votes
     orders, order_notes = judge.shown_orders(query.orders, rows, settings.seed, query.votes)
     notes += order_notes
-    further = extra.passes if extra else {}
+    further = extra.passes
+    further_orders = {
+        name: judge.shown_orders(query.orders, some, settings.seed, query.votes)[0] for name, some in further.items()
+    }
     identity = run_identity(settings, judge, [*rows, *(row for some in further.values() for row in some)], num_votes)
     if not (out / VOTES).exists():
         judge.check()  # nothing is left behind where nobody answers
     if settings.prices != NO_PRICES and judge.is_queried:
-        num_orders = sum(map(len, orders)) + 2 * sum(map(len, further.values()))
+        num_orders = sum(
+            len(some) for of_pass in (orders if extra.votes is None else (), *further_orders.values()) for some in of_pass
+        )
         log_line(most_it_may_cost(settings, num_orders * (num_votes + len(settings.controls))))
-    with PassLog(out, identity.to_dict() | dict(extra.identity if extra else {})) as log:
+    with PassLog(out, identity.to_dict() | dict(extra.identity)) as log:
         gate = BudgetGate(settings, log.spending.plus(spent)) if settings.budget != NO_BUDGET else None
         others: dict[str, Sequence[Judgment]] = {}
         for name, some in further.items():
-            both = [BOTH_ORDERS] * len(some)
-            others[name] = Pass(name, some, both, log, prices=settings.prices).run(judge, num_votes, settings.seed, gate)
-        votes_pass = Pass("votes", rows, orders, log, query.stop_error, settings.prices)
-        judgments = votes_pass.run(judge, num_votes, settings.seed, gate)
+            further_pass = Pass(name, some, further_orders[name], log, prices=settings.prices)
+            others[name] = further_pass.run(judge, num_votes, settings.seed, gate)
+        votes_pass = Pass(VOTES_PASS, rows, orders, log, query.stop_error, settings.prices)
+        if extra.votes is None:
+            judgments = votes_pass.run(judge, num_votes, settings.seed, gate)
+        else:
+            judgments = votes_pass.take(extra.votes(others))
         controls = _controls(settings, judge, rows, orders, log, notes, gate)
         log.finish()
+    sampled = others if extra.votes else {VOTES_PASS: judgments, **others}
     left_out = omitted_fields(judge, out)
     seconds = votes_pass.seconds_per_vote
     cost = log.spending.cost(settings.prices) if judge.is_metered else None
-    result = RunResult(settings, benchmark, judge, identity, rows, orders, judgments, controls, seconds, left_out, cost, others)
+    result = RunResult(
+        settings, benchmark, judge, identity, rows, orders, judgments, controls, seconds, left_out, cost, sampled, extra.chance
+    )
     report = make_report(result, notes, out)
     row_scores = [row_score(row, item) for row, item in zip(rows, label_rows(rows, judgments), strict=True)]
     if wrong := problems(report, row_scores):
         raise RuntimeError(f"{out}: the report is inconsistent, a bug in the scoring: {'; '.join(wrong)}")
-    if extra:
-        report = extra.finish(judgments, others, report)
+    report = extra.finish(judgments, others, report)
     report = replace(report, requirements=tuple(check_report(report, required) for required in settings.requirements))
     write_atomic(out / SCORES, "".join(json.dumps(asdict(score)) + "\n" for score in row_scores))
     write_atomic(out / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
@@ -203,7 +230,7 @@ def check_budget(settings: BenchSettings, judge: AnyJudge) -> None:
     if settings.budget == NO_BUDGET:
         return
     if settings.budget.usd is not None and settings.prices == NO_PRICES:
-        raise ConfigError("--budget-usd needs --price PROMPT,COMPLETION, in US dollars per million tokens")
+        raise ConfigError("--budget in usd needs --price PROMPT,COMPLETION, in US dollars per million tokens")
     if not judge.is_metered:
         raise ConfigError(f"budgets are supported for openai: judges only, not for {judge.name}; leave out the budget")
 
@@ -214,9 +241,9 @@ def _check_stopping(settings: BenchSettings, judge: AnyJudge) -> None:
     if query.stop_error is None:
         return
     if not judge.is_queried:
-        raise ConfigError(f"stop_error saves queries, and {judge.name} has none; its report shows what stopping would cost")
+        raise ConfigError(f"stop_error saves queries, but {judge.name} has none; its report shows what stopping would cost")
     if judge.decides:
-        raise ConfigError(f"stop_error settles a majority of votes, and {query.judge} decides {judge.decides}; use fewer votes")
+        raise ConfigError(f"stop_error applies to a majority of votes; {query.judge} decides {judge.decides}; use fewer votes")
     if query.orders != "both" or (query.votes or 1) < 2:
         raise ConfigError(
             f"stop_error={query.stop_error:g} with {query.votes or 1} votes and orders={query.orders}: expected 2 votes or "
@@ -233,35 +260,22 @@ def _controls(
     notes: list[str],
     gate: RequestGate | None,
 ) -> dict[str, list[Labeled]]:
-    """Further passes of one greedy vote per order: as result, without the image, with another pair's image."""
-    if not isinstance(judge, ModelJudge):
+    """Return the judgments of each control of the run, and note those that the pairs do not allow."""
+    if not isinstance(judge, ModelJudge) or not settings.controls:
         return {}
     greedy = judge.greedy()
-    if settings.controls and greedy.temperature > 0:
+    if greedy.temperature > 0:
         notes.append("the controls of a served judge are votes at its own temperature, not greedy ones")
-    pairs = [row.pair for row in rows]
-    changes = {
-        "greedy": lambda: pairs,
-        "blank": lambda: with_blank_images(pairs),
-        "other": lambda: with_other_images(pairs),
-    }
-    has_images = any(pair.images or any(pair.response_images) for pair in pairs)
-    controls = {}
+    pairs, labeled = [row.pair for row in rows], {}
     for name in settings.controls:
-        if name == "other" and not has_other_images(pairs):
-            notes.append("no control with another pair's image: there is none that could be shown")
-        elif name == "blank" and not has_images:
-            notes.append("no control with blank images: no pair has an image")
-        else:
-            changed = _with_pairs(rows, changes[name]())
-            controls[name] = label_rows(
-                rows, Pass(name, changed, orders, log, prices=settings.prices).run(greedy, 1, settings.seed, gate)
-            )
-    return controls
-
-
-def _with_pairs(rows: Sequence[Row], pairs: Sequence[PreferencePair]) -> list[Row]:
-    return [replace(row, pair=pair) for row, pair in zip(rows, pairs, strict=True)]
+        control = CONTROLS[name]
+        if why := control.lacks(pairs):
+            notes.append(why)
+            continue
+        changed = [replace(row, pair=pair) for row, pair in zip(rows, control.change(pairs), strict=True)]
+        control_pass = Pass(name, changed, orders, log, prices=settings.prices)
+        labeled[name] = label_rows(rows, control_pass.run(greedy, 1, settings.seed, gate))
+    return labeled
 
 
 def omitted_fields(judge: JudgeKind, out: Path) -> frozenset[str]:
@@ -351,7 +365,8 @@ VOTES_PASS = "votes"  # the pass that is no control
 @dataclass(frozen=True)
 class RunResult:
     """What a run has when all is answered: its judgments in the order of ``rows``, and those of its controls by name.
-    ``left_out``: fields that the model was asked without; ``others``: judgments of further passes by their names."""
+    ``left_out``: fields that the model was asked without; ``sampled``: judgments of the passes that queried the judge, by
+    their names; ``chance`` as in :class:`Extra`."""
 
     settings: BenchSettings
     benchmark: Benchmark
@@ -364,7 +379,8 @@ class RunResult:
     seconds_per_vote: float | None
     left_out: frozenset[str] = frozenset()
     cost: Cost | None = None
-    others: Mapping[str, Sequence[Judgment]] = field(default_factory=dict)
+    sampled: Mapping[str, Sequence[Judgment]] = field(default_factory=dict)
+    chance: float | None = None
 
 
 def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
@@ -373,12 +389,10 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
     rows, orders, judgments, num_votes = result.rows, result.orders, result.judgments, result.identity.votes
     all_notes = list(notes)
     all_notes += _notes_on_fields(result.left_out, settings.judge.omitted_fields, result.controls)
-    all_judgments = [*judgments, *(judgment for others in result.others.values() for judgment in others)]
+    all_judgments = [judgment for some in result.sampled.values() for judgment in some]
     if judge.is_queried and (failed := sum(num_failed(judgment.votes) for judgment in all_judgments)):
         errors = errors_in_words(vote.completion for judgment in all_judgments for vote in judgment.votes)
-        all_notes.append(
-            f"{failed:,} votes failed at the endpoint and count as wrong: {errors}; the same command asks for them again"
-        )
+        all_notes.append(f"{failed:,} votes failed at the endpoint and count as wrong: {errors}; the same command retries them")
     all_notes += _vote_notes(judge, judgments, num_votes)
     labeled = label_rows(rows, judgments)
     sampling: dict[str, Any] = asdict(judge.sampling or identity.sampling)
@@ -392,9 +406,13 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
     one_vote = one_vote_scores(labeled, stopped=stopped)
     scores = score_rows(rows, labeled, num_votes, whole_prompts=benchmark.whole_prompts, stopped=stopped)
     all_notes += _prompt_notes(scores.num_clusters)
-    unread_format = format_note(judge, judgments, out)
+    unread_format = format_note(judge, judgments, out) if result.chance is None else ""
     if unread_format and scores.invalid_rate < INVALID:  # else it stands with what is wrong with the judge
         all_notes.append(unread_format)
+    baselines = baseline_scores(rows, orders, settings.seed, whole_prompts=benchmark.whole_prompts)
+    if (chance := result.chance) is not None:
+        baselines = {"chance": BaselineScores(chance, chance, {}, (chance, chance), None)}
+        scores = replace(scores, by_length=(), length_bias=None, length_interval=None)
     if judge.members:
         scores = replace(scores, confidence=panel_confidence(labeled, clusters))
     # with its address, which `openai:MODEL` alone does not say: `serve --judge OUT` queries the same endpoint
@@ -416,11 +434,13 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
         seconds_per_vote=result.seconds_per_vote,
         scores=scores,
         controls=control_scores(rows, one_vote, result.controls),
-        baselines=baseline_scores(rows, orders, settings.seed, whole_prompts=benchmark.whole_prompts),
+        baselines=baselines,
         official=tuple(official),
         panel=panel_scores(judge, labeled, clusters) if judge.members else None,
         cost=result.cost,
-        cached_votes=sum(vote.completion.from_cache for judgment in judgments for vote in judgment.votes),
+        cached_votes=sum(
+            vote.completion.from_cache for judgment in result.sampled.get(VOTES_PASS, all_judgments) for vote in judgment.votes
+        ),
         revision=revision_of(labeled, clusters, verdict_format) if verdict_format else None,
         failure=_failure(result) if judge.is_queried else "",
         notes=tuple(all_notes),
@@ -436,6 +456,7 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
         greedy=report.temperature == 0,
         num_missing=_num_missing(judgments),
         other_format=unread_format,
+        chance=result.chance,
     )
     return replace(report, findings=find_faults(report, evidence))
 
@@ -455,7 +476,7 @@ def _num_missing(judgments: Sequence[Judgment]) -> int:
 
 def _failure(result: RunResult) -> str:
     controls = {name: [item.judgment for item in items] for name, items in result.controls.items()}
-    return failure_of({VOTES_PASS: result.judgments, **controls}, result.settings.max_failed, result.others)
+    return failure_of(result.sampled, controls, result.settings.max_failed)
 
 
 def _vote_notes(judge: AnyJudge, judgments: Sequence[Judgment], num_votes: int) -> list[str]:
@@ -508,19 +529,14 @@ def format_note(judge: AnyJudge, judgments: Sequence[Judgment], out: Path) -> st
     return other.sentence(f"--judge {replay} template={other.name} (and another --out) reads them without asking again")
 
 
-def failure_of(
-    passes: Mapping[str, Sequence[Judgment]], most: float, others: Mapping[str, Sequence[Judgment]] | None = None
-) -> str:
-    """Return why a run failed: a sentence for each pass, by its name, of whose votes more than the share ``most`` (0..1) failed
-    at the endpoint; "" where none did. ``others`` are passes that are no controls, and cannot be left out."""
+def failure_of(passes: Mapping[str, Sequence[Judgment]], controls: Mapping[str, Sequence[Judgment]], max_failed: float) -> str:
+    """Return why a run failed: a sentence for each pass, by its name, of whose votes more than the fraction ``max_failed``
+    (0..1) failed at the endpoint; "" if none did."""
+    votes = {"votes" if name == VOTES_PASS else f"votes of {name}": judgments for name, judgments in passes.items()}
+    votes |= {f"votes of the control {name}": judgments for name, judgments in controls.items()}
     sentences = []
-    for name, judgments in (others or {}).items():
+    for what, judgments in votes.items():
         completions = [vote.completion for judgment in judgments for vote in judgment.votes]
-        if sentence := failure_sentence(completions, most, f"votes of {name}"):
-            sentences.append(sentence)
-    for name, judgments in passes.items():
-        completions = [vote.completion for judgment in judgments for vote in judgment.votes]
-        what = "votes" if name == VOTES_PASS else f"votes of the control {name}"
-        if sentence := failure_sentence(completions, most, what):
-            sentences.append(sentence if name == VOTES_PASS else f"{sentence} (--controls leaves it out)")
+        if sentence := failure_sentence(completions, max_failed, what):
+            sentences.append(f"{sentence} (--controls leaves it out)" if "of the control" in what else sentence)
     return "; ".join(sentences)

@@ -9,7 +9,8 @@ from typing import Any
 
 from rewardlab.benchmarks.base import Benchmark
 from rewardlab.benchmarks.passes import CONTROLS
-from rewardlab.benchmarks.registry import VARIANTS, find_benchmark
+from rewardlab.benchmarks.prepare import prepared_data
+from rewardlab.benchmarks.registry import VARIANTS, find_benchmark, split_variant
 from rewardlab.benchmarks.requirements import Requirement
 from rewardlab.config.data import NO_BUDGET, NO_PRICES, Budget, Prices
 from rewardlab.config.judge import JUDGE_KEYS, JudgeConfig
@@ -28,7 +29,7 @@ class BenchSettings:
     other).
 
     ``cluster``, ``allow_columns`` and ``allow_without_images`` concern pairs of one's own: what counts as one draw
-    (:data:`rewardlab.benchmarks.pairs.clusters.CLUSTERS`, or a column), which columns may be there unread, whether questions
+    (:data:`rewardlab.benchmarks.pairs.CLUSTERS`, or a column), which columns may be there unread, whether questions
     may speak of an image that is not there.
     """
 
@@ -39,7 +40,6 @@ class BenchSettings:
     limit: int | None = None
     seed: int = 0
     controls: tuple[str, ...] = ("blank",)
-    attacks: tuple[str, ...] = ()  # of NAME:attacked: families or kinds of attacks; () is all
     api_key: str = ""  # of an openai: judge; "": what the variable that the judge names holds
     command: str = ""  # for the report
     max_failed: float = MAX_FAILED  # fraction of votes that may fail at the endpoint before the report is marked as failed
@@ -51,16 +51,19 @@ class BenchSettings:
     requirements: tuple[Requirement, ...] = ()  # checked against what the run will have, before anything is asked
 
 
-def bench_settings(benchmark: str, data: str | Path, judge: str | JudgeConfig, **values: Any) -> BenchSettings:
-    """Return the settings of a run. ``values``: fields of :class:`BenchSettings`, and keys of the judge. Raise ConfigError."""
+def bench_settings(benchmark: str, data: str | Path | None, judge: str | JudgeConfig, **values: Any) -> BenchSettings:
+    """Return the settings of a run. ``data`` None: the files that `bench prepare` has fetched. ``values``: fields of
+    :class:`BenchSettings`, and keys of the judge. Raise ConfigError."""
     keys = {name: values.pop(name) for name in JUDGE_KEYS if name in values}
-    return BenchSettings(benchmark=benchmark, data=Path(data), judge=judge_config(judge, keys), **values)
+    place = prepared_data(split_variant(benchmark)[0]) if data is None else Path(data)
+    return BenchSettings(benchmark=benchmark, data=place, judge=judge_config(judge, keys), **values)
 
 
 def variant_judge(judge: JudgeConfig, variant: str) -> JudgeConfig:
     """Return the judge with the defaults of a benchmark's variant for keys that it has and that are not set."""
-    unset = VARIANTS[variant].keys() & effective_keys(judge.judge) - judge.model_fields_set
-    return judge_config(judge, {name: VARIANTS[variant][name] for name in unset})
+    defaults = VARIANTS[variant].judge_keys
+    unset = defaults.keys() & effective_keys(judge.judge) - judge.model_fields_set
+    return judge_config(judge, {name: defaults[name] for name in unset})
 
 
 def check_names(name: str, controls: Sequence[str], judge: JudgeConfig) -> Benchmark:

@@ -10,9 +10,9 @@ from typing import Any
 from rewardlab.benchmarks.base import VOTES
 from rewardlab.benchmarks.benchmark import run_benchmark
 from rewardlab.benchmarks.figures import best_baseline
-from rewardlab.benchmarks.findings import key_phrase
+from rewardlab.benchmarks.leaderboard import FAULTS, ONE_VOTE, metric_cells
 from rewardlab.benchmarks.pass_log import PassLog, sum_costs
-from rewardlab.benchmarks.report import cost_text, macro_text, write_reports
+from rewardlab.benchmarks.report import cost_text, write_reports
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report, has_majorities
 from rewardlab.benchmarks.settings import BenchSettings, check_names
 from rewardlab.config import SuiteConfig
@@ -22,19 +22,19 @@ from rewardlab.config.loading import merge, nest
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import DataError
 from rewardlab.judging.spec import effective_keys, judge_config
-from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
+from rewardlab.reporting.tables import markdown_table, percent, with_interval
 
 FAILED, UNREAD = "**failed**", "**no verdict read**"  # in place of an accuracy
-ONE_VOTE = "one vote"  # a column where some trial has several votes; with one each it would repeat the accuracy
+BASELINE = "best baseline"
 COLUMNS = (
     "benchmark",
     "accuracy",
-    "what is wrong",
+    FAULTS,
     "macro",
     "both orders",
     ONE_VOTE,
     "text-only",
-    "best baseline",
+    BASELINE,
     "invalid, %",
     "swap consistency",
     "position bias",
@@ -118,36 +118,20 @@ def is_unread(report: Report) -> bool:
 def suite_markdown(title: str, reports: Mapping[str, Report]) -> str:
     """Return the table over the reports of a suite, by the name of their folder, their notes and commits. A run that failed has
     no figure in it."""
-    rows = []
-    for name, report in reports.items():
-        scores, blank = report.scores, report.controls.get("blank")
-        rule, best = best_baseline(report.baselines)
-        baseline = f"{rule} {percent(best)}"
-        if report.failure:
-            rows.append((f"[{name}]({name}/report.md)", FAILED, *("–",) * 5, baseline, *("–",) * 3))
-            continue
-        accuracy = with_interval(scores.accuracy.micro, scores.interval)
-        has_figures = not is_unread(report)
-        bias, decided = scores.position_bias, scores.decision
-        row = (
-            f"[{name}]({name}/report.md)",
-            accuracy if has_figures else UNREAD,
-            "; ".join(map(key_phrase, report.findings)) or "–",
-            macro_text(scores) if has_figures else "–",
-            with_interval(decided.accuracy, decided.interval) if has_figures and decided else "–",
-            with_interval(scores.one_vote.accuracy, scores.one_vote.interval) if has_figures else "–",
-            "–" if blank is None else with_interval(blank.accuracy.micro, blank.interval),
-            baseline,
-            percent(scores.invalid_rate, 2),
-            percent(scores.swap_consistency),
-            signed(bias),
-        )
-        rows.append(row)
-    judge = next(iter(reports.values())).judge
     left_out = set() if any(map(has_majorities, reports.values())) else {ONE_VOTE}
-    columns = [name for name in COLUMNS if name not in left_out]
-    cells = [[cell for name, cell in zip(COLUMNS, row, strict=True) if name not in left_out] for row in rows]
-    lines = [f"# {title}: {judge}", "", *markdown_table(columns, cells)]
+    columns, rows = [name for name in COLUMNS if name not in left_out], []
+    for name, report in reports.items():
+        rule, best = best_baseline(report.baselines)
+        accuracy = with_interval(report.scores.accuracy.micro, report.scores.interval)
+        cells = {"accuracy": accuracy, **metric_cells(report)}
+        if report.failure:
+            cells = {**dict.fromkeys(COLUMNS, "–"), "accuracy": FAILED}
+        elif is_unread(report):
+            cells |= {"accuracy": UNREAD, **dict.fromkeys(("macro", "both orders", ONE_VOTE), "–")}
+        cells |= {"benchmark": f"[{name}]({name}/report.md)", BASELINE: f"{rule} {percent(best)}"}
+        rows.append([cells[column] for column in columns])
+    judge = next(iter(reports.values())).judge
+    lines = [f"# {title}: {judge}", "", *markdown_table(columns, rows)]
     lines += [
         "",
         "Percent, 95 % intervals over prompts; failures count as wrong. No mean over benchmarks: they differ in kind.",

@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _write_any_text() -> None:
-    """Let a character that the encoding of the output lacks be written as ``?``: a judge may write any."""
+    """Write characters that the encoding of the output lacks as ``?``: a judge may write any."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

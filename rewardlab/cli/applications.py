@@ -28,7 +28,7 @@ _TERMINATED = threading.Event()
 
 @contextmanager
 def termination_as_interrupt() -> Iterator[None]:
-    """Treat SIGTERM as Ctrl-C, within it: what is open is closed, and an event loop ends its tasks first."""
+    """Treat SIGTERM as Ctrl-C inside the block: open files are closed, and an event loop ends its tasks first."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -50,8 +50,8 @@ def termination_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def interrupts_kept(again_after_s: float = 0.05) -> Iterator[None]:
-    """Have Ctrl-C again where Python loses it, within this: a KeyboardInterrupt in a destructor or around a fork, as of a data
-    loader's workers, is printed and ignored, and the command would go on."""
+    """Raise a KeyboardInterrupt again that Python loses inside the block: one in a destructor or around a fork (a data loader's
+    workers) is only printed, and the command would continue."""
     before = sys.unraisablehook
 
     def send_again() -> None:
@@ -94,7 +94,7 @@ def _stop_in_a_sentence(context: Any) -> Iterator[None]:
         yield
     except KeyboardInterrupt as stop:
         if is_main():
-            again = "; what is done is kept: run the same command again to go on"
+            again = "; finished work is kept: run the same command again to resume"
             typer.echo(f"stopped{again if _name_of(context) in RESUMABLE else ''}", err=True)
         raise typer.Exit(stop_status()) from stop
 

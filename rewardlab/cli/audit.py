@@ -28,17 +28,18 @@ class AuditOptions:
     ] = "boxed"
     thinking: Annotated[bool, typer.Option(help="Whether responses must open with `<think>…</think>`.")] = True
     judge: Annotated[
-        Optional[str], typer.Option("--judge", help="Judge that scores domains without a verifier, as for `judge`.")
+        Optional[str],
+        typer.Option("--judge", help="Judge for domains without a verifier, in the form of --judge of `rewardlab judge`."),
     ] = None
     overrides: JudgeKeys = None
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the rows' images.")] = None
     num_probed: Annotated[int, typer.Option("--probed", min=0, help="Number of prompts to probe per domain.")] = 8
     seed: RandomSeed = 0
 
 
 @command(app, "audit", rich_help_panel=JUDGING)
 def audit_command(options: AuditOptions) -> None:
-    """Audit a reward before training with it: its distribution, and probes that try to earn it undeservedly.
+    """Audit a reward before training with it: its distribution, and cheap responses that should earn nothing.
 
     A row has `domain`, `question`, `response` and `truth`; a recorded `reward` is compared with the one computed here.
     Domains: `math`, `number`, `choice`, `exact`, `ocr`, `grounding`, `count` (verified by rule), `verdict` (a judge's own

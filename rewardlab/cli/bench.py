@@ -7,34 +7,33 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
-from rewardlab.benchmarks.recordings import FORMS
-from rewardlab.benchmarks.registry import LISTWISE, PACKAGED, split_variant
-from rewardlab.cli.commands import command, field_default
+from rewardlab.benchmarks.registry import FORMS, PACKAGED
+from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
 from rewardlab.cli.options import (
+    Allow,
     AllowColumns,
     AsJson,
-    BudgetTokens,
-    BudgetUsd,
+    Budgets,
     JudgeKeys,
     JudgeOption,
     MaxFailed,
     Out,
     Price,
     Votes,
+    allowances,
     bench_app,
     columns_of,
     judge_of,
     parse_budget,
     parse_judge_keys,
     parse_prices,
-    refuse_run_keys,
 )
 from rewardlab.errors import ConfigError
 from rewardlab.processes import command_line
@@ -45,13 +44,10 @@ if TYPE_CHECKING:
 
 
 ROWS = "Rows"  # a panel of options
-# Options of `bench run` that `rewardbench2:choice` and `:ratings` have.
-OF_PROTOCOLS = ("benchmark", "overrides", "judge", "out", "votes", "data", "limit", "seed", "max_failed")
 
 if TYPE_CHECKING:
     from rewardlab.benchmarks.base import Row
     from rewardlab.benchmarks.report_model import Report
-    from rewardlab.config.judge import JudgeConfig
 
 
 def show_run(report: Report, rows: Sequence[Row], out: Path, *, as_json: bool, all_judgments: bool) -> None:
@@ -106,25 +102,17 @@ class RunOptions:
         Optional[Path], typer.Option("--images", help="Folder of the benchmark's images.", rich_help_panel=ROWS)
     ] = None
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows.", rich_help_panel=ROWS)] = None
-    seed: Annotated[int, typer.Option("--seed", help="Seed of everything random.")] = 0
+    seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0
     controls: Annotated[
         str, typer.Option("--controls", help="Extra greedy passes, comma-separated: greedy, blank, other; '' for none.")
     ] = "blank"
-    attacks: Annotated[
-        str,
-        typer.Option(
-            "--attacks",
-            help="NAME:attacked: families or kinds of attacks, comma-separated, such as degenerate,order; default: all. Kinds: "
-            "degenerate, insertion, harmless, wording, edit, caption, unseen.",
-        ),
-    ] = ""
     require: Annotated[
         list[str],
         typer.Option(
             "--require",
-            help="Exit status 1 unless the report has it: 'accuracy>=0.7' (the estimate), 'accuracy.low>=0.65' (the lower "
-            "bound of its interval), 'accuracy[GROUP]>=0.6', 'invalid_rate<=0.02', 'swap_consistency>=80%', "
-            "'position_bias<=0.05' (by its size); under attack 'good_unnamed<=0.02' and the like. Repeatable.",
+            help="Exit status 1 unless a number of report.json, given by its path, is within a bound: 'accuracy.micro>=0.7', "
+            "'interval.low>=65%' (the lower bound), 'groups.GROUP.accuracy>=0.6', 'position_bias<=0.05' (its absolute value), "
+            "'robustness.held_out.good_unnamed.share<=0.02'. Repeatable.",
         ),
     ] = field(default_factory=list)
     max_failed: MaxFailed = MAX_FAILED
@@ -143,18 +131,9 @@ class RunOptions:
             rich_help_panel=ROWS,
         ),
     ] = None
-    allow_columns: AllowColumns = None
-    allow_without_images: Annotated[
-        bool,
-        typer.Option(
-            "--allow-without-images",
-            help="Also judge pairs of your own whose question mentions a missing image.",
-            rich_help_panel=ROWS,
-        ),
-    ] = False
+    allow: Allow = None
     price: Price = ""
-    budget_usd: BudgetUsd = None
-    budget_tokens: BudgetTokens = None
+    budget: Budgets = ""
 
 
 @command(bench_app, "run")
@@ -167,9 +146,10 @@ def bench_run(options: RunOptions) -> None:
     index 0 its first/chosen response. Texts are read as R1-Reward writes them (`<answer>1</answer>`) unless `template=` names
     another format; a finished run's `votes.jsonl` is a replay file, too.
     `NAME:attacked` measures how often an attack makes a worse answer win: `--limit` pairs (100), sampled by the seed, each
-    under every family of `--attacks`, with harmless words as a control; report the metrics of held-out families. Judged once in
-    both orders at temperature 0. `rewardbench2:choice` shows four answers at once, `:ratings` each alone, in the words of
-    `template=FILE` ({question} {a} {b} {c} {d}, or {question} {a}), at temperature 0 with 2,048 tokens.
+    under every family of attacks, with harmless words as a control; report the metrics of held-out families.
+    `NAME:attacked=degenerate,order` selects families or kinds. Judged once in both orders at temperature 0.
+    `rewardbench2:choice` shows four answers at once, `:ratings` each alone, in the words of `template=FILE` ({question} {a} {b}
+    {c} {d}, or {question} {a}), at temperature 0 with 2,048 tokens.
 
     The same command resumes a killed run. **Exit status 1** if no verdict could be parsed from any answer: `template=`
     does not fit the judge. **Exit status 3** if an endpoint keeps refusing requests, or more than `--max-failed` of the
@@ -177,32 +157,23 @@ def bench_run(options: RunOptions) -> None:
     """
     import rewardlab.benchmarks.report  # noqa: F401  (what it lacks is said before anything is queried)
     from rewardlab.benchmarks.benchmark import run_benchmark
-    from rewardlab.benchmarks.prepare import prepared_data
     from rewardlab.benchmarks.requirements import parse_requirement
-    from rewardlab.benchmarks.settings import BenchSettings
+    from rewardlab.benchmarks.settings import bench_settings
 
-    name, variant = split_variant(options.benchmark)
-    data = options.data or prepared_data(name)
-    judge = judge_of(options.judge, options.overrides, options.votes)
-    if variant in LISTWISE:
-        run_protocol(options, variant, judge, data)
-        return
-    settings = BenchSettings(
-        benchmark=options.benchmark,
-        data=data,
-        judge=judge,
-        attacks=tuple(name for name in options.attacks.split(",") if name),
+    settings = bench_settings(
+        options.benchmark,
+        options.data,
+        judge_of(options.judge, options.overrides, options.votes),
         images=options.images,
         limit=options.limit,
         seed=options.seed,
         controls=tuple(name for name in options.controls.split(",") if name),
         max_failed=options.max_failed,
         prices=parse_prices(options.price),
-        budget=parse_budget(options.budget_usd, options.budget_tokens),
+        budget=parse_budget(options.budget),
         command=command_line(),
         cluster=options.cluster,
-        allow_columns=columns_of(options.allow_columns),
-        allow_without_images=options.allow_without_images,
+        **allowances(options.allow),
         requirements=tuple(map(parse_requirement, options.require)),
     )
     report, rows = run_benchmark(settings, options.out)
@@ -222,8 +193,7 @@ class SuiteOptions:
     out: Out
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N rows of each.")] = None
     price: Price = ""
-    budget_usd: BudgetUsd = None
-    budget_tokens: BudgetTokens = None
+    budget: Budgets = ""
 
 
 @command(bench_app, "suite")
@@ -239,7 +209,7 @@ def bench_suite(options: SuiteOptions) -> None:
 
     config = load_config(SuiteConfig, options.suite)
     shared: dict[str, Any] = {"limit": options.limit} if options.limit else {}
-    shared |= {"prices": parse_prices(options.price), "budget": parse_budget(options.budget_usd, options.budget_tokens)}
+    shared |= {"prices": parse_prices(options.price), "budget": parse_budget(options.budget)}
     keys = parse_judge_keys(options.overrides)
     settings = entry_settings(config, options.root, options.judge, keys, command=command_line(), **shared)
     text, reports = run_suite(config, settings, options.out)
@@ -250,44 +220,6 @@ def bench_suite(options: SuiteOptions) -> None:
         raise typer.Exit(ExitCode.ENDPOINT)
     if unread := {name: report for name, report in reports.items() if is_unread(report)}:
         typer.echo("\n".join(f"{name}: {finding}" for name, report in unread.items() for finding in report.findings), err=True)
-        raise typer.Exit(ExitCode.FINDING)
-
-
-def run_protocol(options: RunOptions, protocol: str, config: JudgeConfig, data: Path) -> None:
-    """Run RewardBench 2 by one of its own protocols: one of four at once, or every answer rated alone. Raise ConfigError for an
-    option or a key of the judge that these protocols do not have."""
-    from rewardlab.benchmarks.report_model import NOT_ONE_VERDICT
-    from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, listwise_markdown, run_listwise
-    from rewardlab.benchmarks.settings import variant_judge
-    from rewardlab.judging.engines import open_generative_judge
-    from rewardlab.judging.spec import JudgeSpec, judge_config
-
-    given = [field.name for field in fields(options) if getattr(options, field.name) != field_default(field)]
-    if unused := [f"--{name.removeprefix('as_').replace('_', '-')}" for name in given if name not in OF_PROTOCOLS]:
-        raise ConfigError(f"{', '.join(unused)}: {options.benchmark} has a report of its own without them; leave out")
-    config = refuse_run_keys(variant_judge(config, protocol))
-    if (config.votes or 1) > 1:
-        raise ConfigError(f"votes={config.votes}: {options.benchmark} has one answer of each prompt; leave out")
-    spec = JudgeSpec.parse(config.judge)
-    if spec.by_probability or spec.verifies:
-        raise ConfigError(
-            f"--judge {config.judge}: expected hf:PATH, vllm:PATH or openai:MODEL@URL, which can write answers of their own"
-        )
-    words = None if config.template is None else Path(config.template)
-    config = judge_config(config.model_copy(update={"template": None}))
-    settings = ListSettings(data, protocol, words, options.limit, options.seed, command_line(), options.max_failed)
-    report = run_listwise(open_generative_judge(config), settings, options.out)
-    typer.echo(listwise_markdown(report))
-    typer.echo(f"written: {options.out}/report.json, report.md, answers.jsonl, official.jsonl (for bench official)")
-    if report.failure:
-        typer.echo(f"the run failed: {report.failure}", err=True)
-        raise typer.Exit(ExitCode.ENDPOINT)
-    if report.scores.invalid_rate == 1:
-        typer.echo(
-            f"{NOT_ONE_VERDICT.format(report.scores.num_answers)}; does template=FILE ask for the form that is read, [[A]] to "
-            "[[D]] or a rating in the last line, and does max_tokens leave room for it?",
-            err=True,
-        )
         raise typer.Exit(ExitCode.FINDING)
 
 
@@ -315,22 +247,15 @@ def bench_compare(
     refused, because the difference could come from the protocol. A terminal shows the columns that fit,
     or a list if it is narrow; in a pipe the complete table is printed as Markdown.
     """
-    from rewardlab.benchmarks import official as protocols
-    from rewardlab.benchmarks.comparison import (
-        compare_runs,
-        leaderboard_csv,
-        leaderboard_html,
-        leaderboard_markdown,
-        leaderboard_text,
-        read_run,
-    )
+    from rewardlab.benchmarks.comparison import compare_runs, protocol_sentences, read_run
+    from rewardlab.benchmarks.leaderboard import leaderboard_csv, leaderboard_html, leaderboard_markdown, leaderboard_text
     from rewardlab.benchmarks.report_model import json_form
     from rewardlab.data.files import write_atomic
 
     if out is not None and out.suffix not in (".md", ".html", ".csv"):
         raise ConfigError(f"--out {out}: expected a .md, .html or .csv file")
     finished = [read_run(folder) for folder in runs]
-    sentences = protocols.different_protocols(finished)
+    sentences = protocol_sentences(finished)
     if sentences and not different_protocols:
         raise ConfigError(f"{sentences[0]}; run both with the same settings, or add --different-protocols")
     differences = "".join(f"- {sentence}\n" for sentence in sentences)
@@ -411,7 +336,7 @@ def bench_import(
     benchmark: Annotated[
         Optional[str], typer.Option("--benchmark", help="The benchmark of --data (default: the form's; outcomes: pairs).")
     ] = None,
-    allow_columns: AllowColumns = None,
+    allow: AllowColumns = None,
 ) -> None:
     """Convert another tool's recorded answers into a replay file: official inference files, lmms-eval, VLMEvalKit, IXC, 0/1
     outcomes.
@@ -419,24 +344,24 @@ def bench_import(
     Samples are matched to rows by text or id, and keep their order of presentation. Samples without
     a row are counted; **more than 5 %** is an error. The command to score the file is printed.
     """
-    from rewardlab.benchmarks.recordings.readers import import_recording
+    from rewardlab.benchmarks.recordings import import_recording
     from rewardlab.benchmarks.registry import find_benchmark
     from rewardlab.benchmarks.rows import load_rows_as_stored
     from rewardlab.benchmarks.settings import bench_settings
     from rewardlab.data.files import write_atomic
 
     name = benchmark or FORMS.get(form, "pairs")
-    settings = bench_settings(name, data, f"replay:{out}", allow_columns=columns_of(allow_columns))
+    settings = bench_settings(name, data, f"replay:{out}", allow_columns=columns_of(allow))
     rows = load_rows_as_stored(find_benchmark(name), settings, with_images=False)
     result = import_recording(form, recording, rows)
     write_atomic(out, "".join(json.dumps(line) + "\n" for line in result.rows))
     typer.echo(
         f"{len(result.rows):,} of {result.num_samples:,} samples, of {result.num_rows:,} of {len(rows):,} rows; "
-        f"{result.num_unmatched:,} belong to no row"
+        f"{result.num_unmatched:,} match no row"
     )
     template = f" template={result.template}" if result.template else ""
     command = ["rewardlab", "bench", "run", name, "--data", str(data), "--judge", f"replay:{out}"]
-    command += ["--allow-columns", allow_columns] if allow_columns else []
+    command += ["--allow", allow] if allow else []
     typer.echo(f"written: {out}; score it: {shlex.join(command)}{template} --out RUN")
 
 
@@ -473,8 +398,7 @@ def bench_gate(
     refused. With few pairs the interval is wide and most changes pass: the output states the largest loss that is not ruled
     out, and `--prove` reverses the burden of proof.
     """
-    from rewardlab.benchmarks.comparison import read_run
-    from rewardlab.benchmarks.gate import INVALID_RATE, GateFigure, faults_of, gate_runs, parse_figure
+    from rewardlab.benchmarks.comparison import INVALID_RATE, GateFigure, faults_of, gate_runs, parse_figure, read_run
 
     wanted = [parse_figure(figure) for figure in figures]
     before, after = read_run(old), read_run(new)
@@ -505,7 +429,7 @@ def bench_calibrate(
     fit = calibrate_run(run)
     low, high = fit.gain
     typer.echo(
-        f"temperature {fit.tau:.4g} on {fit.pairs:,} pairs, {fit.rationales} votes an order; {fit.unreadable:,} had none"
+        f"temperature {fit.tau:.4g} on {fit.pairs:,} pairs, {fit.rationales} votes per order; {fit.unreadable:,} are invalid"
     )
     typer.echo(
         f"negative log-likelihood {fit.nll_before:.4f} -> {fit.nll:.4f} (less by {low:+.4f} to {high:+.4f}), calibration error "
@@ -524,7 +448,7 @@ def bench_export(
         Optional[str], typer.Option("--benchmark", help="The Python file of the benchmark, if it was run from one.")
     ] = None,
     with_images: Annotated[bool, typer.Option("--with-images/--without-images", help="Put the images into the log.")] = True,
-    allow_columns: AllowColumns = None,
+    allow: AllowColumns = None,
 ) -> None:
     """Write a run as a log of Inspect (inspect_ai): a sample per pair with its images, votes of both orders and scores.
 
@@ -545,7 +469,7 @@ def bench_export(
     if data_hash(place) != finished.report.data_sha256:
         raise DataError(f"{place}: is not the data file of {run}, or has changed since; give the original with --data")
     name = benchmark or finished.report.benchmark
-    settings = bench_settings(name, place, finished.report.judge, images=images, allow_columns=columns_of(allow_columns))
+    settings = bench_settings(name, place, finished.report.judge, images=images, allow_columns=columns_of(allow))
     rows = load_rows_as_stored(find_benchmark(name), settings, with_images=with_images)
     write_inspect_log(finished, rows, out, with_images=with_images)
     typer.echo(f"written: {out} ({len(finished.rows):,} pairs); inspect view --log-dir {out.parent}")
@@ -556,9 +480,6 @@ def bench_figures(
     runs: Annotated[list[Path], typer.Argument(help="Folders of finished runs.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
     formats: Annotated[str, typer.Option("--format", help="svg, pdf and png, comma-separated.")] = "svg,pdf",
-    dpi: Annotated[
-        int, typer.Option("--dpi", min=50, max=1200, help="Pixels per inch of .png files, which are 5 inches wide.")
-    ] = 200,
 ) -> None:
     """Write the figures of runs to files: those of the report pages and, for several runs on the same data, one with all
     judges.
@@ -566,10 +487,10 @@ def bench_figures(
     They have a white background. The same run gives the same files.
     """
     from rewardlab.benchmarks.comparison import read_run
-    from rewardlab.benchmarks.run_exports import write_figures
+    from rewardlab.benchmarks.leaderboard import write_figures
 
     wanted = [name.strip() for name in formats.split(",") if name.strip()]
-    written = write_figures([read_run(folder) for folder in runs], out, wanted, dpi=dpi)
+    written = write_figures([read_run(folder) for folder in runs], out, wanted)
     typer.echo(f"written: {len(written)} files in {out}, {written[0].name} to {written[-1].name}" if written else "no figure")
 
 
@@ -585,7 +506,7 @@ def bench_table(
     `bench compare` tests the differences between runs.
     """
     from rewardlab.benchmarks.comparison import read_run
-    from rewardlab.benchmarks.run_exports import write_table
+    from rewardlab.benchmarks.leaderboard import write_table
 
     write_table([read_run(folder) for folder in runs], out)
     typer.echo(f"written: {out} ({len(runs)} {'run' if len(runs) == 1 else 'runs'})")
@@ -594,7 +515,7 @@ def bench_table(
 @bench_app.command("index")
 def bench_index(folder: Annotated[Path, typer.Argument(help="Folder that contains the run folders, at any depth.")]) -> None:
     """Write a page that lists all runs below a folder: accuracy, problems of each judge, and links to the reports."""
-    from rewardlab.benchmarks.index_page import write_index
+    from rewardlab.benchmarks.leaderboard import write_index
 
     page, faults = write_index(folder)
     for fault in faults:
@@ -683,10 +604,9 @@ def bench_check(
 
 def _check_run(folder: Path) -> RunCheck:
     """Return what does not add up in a run, and what was looked at."""
-    from rewardlab.benchmarks.arithmetic import RunCheck, addition, problems
+    from rewardlab.benchmarks.arithmetic import RunCheck, addition, count_votes, problems, vote_problems
     from rewardlab.benchmarks.base import VOTES
     from rewardlab.benchmarks.comparison import read_run
-    from rewardlab.benchmarks.vote_check import count_votes, vote_problems
 
     run = read_run(folder)
     scores, failure, wrong = run.report.scores, run.report.failure, list(problems(run.report, run.rows))

@@ -29,7 +29,7 @@ def configs_list(
         groups.setdefault(_group_of(name), []).append(name)
     if stage is not None and stage not in groups:
         find_schema(stage)  # raises ConfigError that names the stages
-        raise ConfigError(f"{stage}: no config of this stage ships; `rewardlab configs keys {stage}` lists its keys")
+        raise ConfigError(f"{stage}: no config of this stage is included; `rewardlab configs keys {stage}` lists its keys")
     for group, names in groups.items() if stage is None else [(stage, groups[stage])]:
         typer.echo(f"{group}:")
         for name in names:

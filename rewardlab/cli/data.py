@@ -48,7 +48,7 @@ def find_recipe(name: str) -> Recipe:
         return cast(Recipe, importlib.import_module(f"data_recipes.{name}").RECIPE)
     recipe = load_extension(name, Recipe, attribute="RECIPE", group=RECIPES)
     if recipe is None:
-        raise ConfigError(f"no recipe {name!r}; there are {', '.join(recipe_names())}, or give a .py or .yaml file")
+        raise ConfigError(f"no recipe {name!r}; expected one of {', '.join(recipe_names())}, or give a .py or .yaml file")
     return recipe
 
 
@@ -95,7 +95,7 @@ class DataBuild:
         list[str], typer.Option("--against", help=f"{AGAINST} Its rows are left out; none: compare with no benchmark.")
     ] = field(default_factory=list)
     images: Annotated[
-        Optional[Path], typer.Option("--images", help="Folder that paths of media start at (default: that of the source).")
+        Optional[Path], typer.Option("--images", help="Folder that media paths are relative to (default: that of the source).")
     ] = None
     similarity: Annotated[
         float,
@@ -170,13 +170,13 @@ def _contamination(against: list[str]) -> tuple[Contamination | None, list[str]]
 
 
 @data_app.command("balance")
-def data_balance(data: Data, out: Out, images: Images = None, allow_columns: AllowColumns = None, seed: RandomSeed = 0) -> None:
+def data_balance(data: Data, out: Out, images: Images = None, allow: AllowColumns = None, seed: RandomSeed = 0) -> None:
     """Swap responses so that within each source and category both are preferred, and shown first, equally often."""
     from rewardlab.curation.build import Balance
     from rewardlab.data.pairs import stream_pairs, write_shards
 
     balance = Balance(seed)
-    pairs = _some_pairs(stream_pairs(data, images=images, frames=None, allow_columns=columns_of(allow_columns)), data)
+    pairs = _some_pairs(stream_pairs(data, images=images, frames=None, allow_columns=columns_of(allow)), data)
     shards = list(write_shards((balance.place(pair) for pair in pairs), out))
     typer.echo(f"written: {out} ({len(shards)} shards)")
 
@@ -187,7 +187,7 @@ def data_split(
     out: Annotated[Path, typer.Option("--out", help="Folder for train/ and test/.")],
     share: Annotated[float, typer.Option("--share", min=0.0, max=0.5, help="Fraction of the pairs to hold out.")] = 0.05,
     images: Images = None,
-    allow_columns: AllowColumns = None,
+    allow: AllowColumns = None,
     seed: RandomSeed = 0,
 ) -> None:
     """Split a set into `train/` and `test/`, which share no picture, not even a re-encoded copy."""
@@ -196,13 +196,13 @@ def data_split(
     from rewardlab.data.pairs import PairSet, write_parts
     from rewardlab.reporting.progress import bar
 
-    names = columns_of(allow_columns)
+    names = columns_of(allow)
     pairs = PairSet(data, images=images, frames=None, allow_columns=names)
     with bar("pictures", None) as advance:
         groups = picture_groups(PairSet(data, images=images, allow_columns=names), advance)  # of videos, by their frames
     test_groups = hold_out_groups(groups, share, seed)
     if not test_groups:
-        raise DataError(f"{data}: no image's pairs fit into {share:g} of {len(groups):,}; give a larger --share")
+        raise DataError(f"{data}: every image has more pairs than --share {share:g} of {len(groups):,}; give a larger one")
     with mark_unfinished(out / "train"), mark_unfinished(out / "test"):  # neither is whole before both are
         for name, wanted in (("train", False), ("test", True)):
             part = (pair for pair, group in zip(pairs, groups, strict=True) if (group in test_groups) == wanted)
@@ -216,12 +216,12 @@ def data_convert(
     data: Data,
     out: Annotated[Path, typer.Option("--out", help="A .jsonl or .parquet file, or a folder for shards.")],
     images: Images = None,
-    allow_columns: AllowColumns = None,
+    allow: AllowColumns = None,
 ) -> None:
     """Convert pairs to JSON lines with a media folder beside them, one Parquet file, or a folder of shards."""
     from rewardlab.data.pairs import stream_pairs, write_jsonl, write_parquet, write_shards
 
-    columns = columns_of(allow_columns)
+    columns = columns_of(allow)
     if out.suffix not in (".jsonl", ".parquet") and out.suffix.lower() in FILE_SUFFIXES:
         raise OutputError(f"{out}: {out.suffix} is not written; name a .jsonl or .parquet file, or a folder for shards")
     pairs = _some_pairs(stream_pairs(data, images=images, frames=None, allow_columns=columns, decode=True), data)
@@ -237,7 +237,7 @@ def data_convert(
 
 
 def _some_pairs(pairs: Iterator[PreferencePair], data: Path) -> Iterator[PreferencePair]:
-    """Return the pairs; if there are none, exit with the status of a finding before anything is written."""
+    """Return the pairs; if there are none, exit with status 1 before anything is written."""
     first = next(pairs, None)
     if first is None:
         typer.echo(f"{data}: holds no pairs, so nothing is written", err=True)
@@ -264,7 +264,7 @@ def data_filter(
         typer.Option("--consistency", metavar="MODEL@URL", help="Endpoint that judges whether verdict and reasoning agree."),
     ] = None,
     images: Images = None,
-    allow_columns: AllowColumns = None,
+    allow: AllowColumns = None,
 ) -> None:
     """Remove judgments that are unfit as training targets: contradictions, leaked labels, templates, outliers.
 
@@ -279,7 +279,7 @@ def data_filter(
             f"--consistency {consistency}: expected MODEL@URL, for example Qwen/Qwen2.5-VL-7B-Instruct@http://HOST/v1"
         )
     rules, endpoint = Rules(most_alike, length_fence), (url or None, model)
-    report = filter_set(data, rules, out, images=images, endpoint=endpoint, allow_columns=columns_of(allow_columns))
+    report = filter_set(data, rules, out, images=images, endpoint=endpoint, allow_columns=columns_of(allow))
     names = ("num_pairs", "num_pairs_kept", "num_judgments", "num_judgments_kept", "reasons", "unclear")
     typer.echo(json.dumps({name: report[name] for name in names}))
     typer.echo(f"written: {out}/kept.parquet, filtered.jsonl, report.json")
@@ -293,7 +293,7 @@ class DataDecontaminate:
     against: Annotated[list[str], typer.Option("--against", help=AGAINST)]
     out: Out
     images: Images = None
-    allow_columns: AllowColumns = None
+    allow: AllowColumns = None
     image_bits: Annotated[
         int,
         typer.Option(
@@ -323,7 +323,7 @@ def data_decontaminate(options: DataDecontaminate) -> None:
         images=options.images,
         limits=MatchLimits(options.image_bits, options.similarity, options.least_words),
         command=shlex.join(["rewardlab", *sys.argv[1:]]),
-        allow_columns=columns_of(options.allow_columns),
+        allow_columns=columns_of(options.allow),
     )
     typer.echo(contamination_markdown(report))
     typer.echo(f"written: {options.out}/clean.parquet, contaminated.jsonl, report.json, report.html")
@@ -341,10 +341,11 @@ def data_verl(
     ] = False,
     template: Annotated[str, typer.Option("--template", help="Prompt template of the checkpoint to be trained.")] = "r1_reward",
     shuffle: Annotated[
-        Optional[int], typer.Option("--shuffle", help="Seed to shuffle the pairs with, in memory, for data.shuffle=False.")
+        Optional[int],
+        typer.Option("--shuffle", help="Seed for shuffling the pairs before they are written, for data.shuffle=False."),
     ] = None,
     images: Images = None,
-    allow_columns: AllowColumns = None,
+    allow: AllowColumns = None,
 ) -> None:
     """Write pairs as the Parquet that verl trains a judge on (`configs/verl/stable_reinforce_7b.sh`).
 
@@ -353,13 +354,13 @@ def data_verl(
     import random
 
     from rewardlab.data.pairs import PairSet
-    from rewardlab.integrations.verl_rows import write_verl_rows
+    from rewardlab.integrations.judge_rewards import write_verl_rows
     from rewardlab.prompts import load_template
 
     if out.suffix != ".parquet":
         raise OutputError(f"{out}: verl recognises files by their suffix; use .parquet")
     judge_template = load_template(template)
-    pairs: Iterable[PreferencePair] = PairSet(data, images=images, allow_columns=columns_of(allow_columns))
+    pairs: Iterable[PreferencePair] = PairSet(data, images=images, allow_columns=columns_of(allow))
     if shuffle is not None:
         pairs = list(pairs)
         random.Random(shuffle).shuffle(pairs)
@@ -385,7 +386,7 @@ class PreferenceSet:
         bool, typer.Option("--keep-inconsistent", help="Keep pairs whose winner depends on the order they are shown in.")
     ] = False
     images: Images = None
-    allow_columns: AllowColumns = None
+    allow: AllowColumns = None
 
 
 @command(data_app, "dpo")
@@ -413,7 +414,7 @@ def _write(kind: str, options: PreferenceSet) -> None:
     from rewardlab.data.judgments import read_judged
     from rewardlab.data.preferences import PreferenceRules, write_preferences
 
-    judged = read_judged(options.run, options.data, images=options.images, allow_columns=columns_of(options.allow_columns))
+    judged = read_judged(options.run, options.data, images=options.images, allow_columns=columns_of(options.allow))
     rules = PreferenceRules(options.min_margin, options.keep_inconsistent)
     counts = write_preferences(judged, options.out, kind, rules)
     dropped = sum(counts.dropped.values())

@@ -51,7 +51,7 @@ def data_validate(
     data: Data,
     out: Annotated[Optional[Path], typer.Option("--out", help="Folder for the good rows, as Parquet shards.")] = None,
     images: Images = None,
-    allow_columns: AllowColumns = None,
+    allow: AllowColumns = None,
     suggest: Annotated[
         bool, typer.Option("--suggest", help="Print a mapping of the file's columns for `data build`, and check nothing.")
     ] = False,
@@ -62,7 +62,7 @@ def data_validate(
     counted. Unknown columns are listed once, at the end; rows that have them are not kept.
     """
     if suggest:
-        if out or images or allow_columns:
+        if out or images or allow:
             raise ConfigError("--suggest prints a mapping and checks nothing; give it without other options")
         from rewardlab.data.column_mapping import suggested_mapping
 
@@ -77,7 +77,7 @@ def data_validate(
 
     def checked() -> Iterator[PreferencePair]:
         nonlocal bad, unlabelled, num_unread
-        with closing(validate_rows(data, images=images, allow_columns=columns_of(allow_columns), decode=True)) as rows:
+        with closing(validate_rows(data, images=images, allow_columns=columns_of(allow), decode=True)) as rows:
             for index, row in enumerate(rows):
                 error = row.error if isinstance(row, BadRow) else None
                 if isinstance(error, UnreadColumnsError):
@@ -122,7 +122,7 @@ def data_stats(
     data: Data,
     out: Out,
     images: Images = None,
-    allow_columns: AllowColumns = None,
+    allow: AllowColumns = None,
     seed: RandomSeed = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -134,7 +134,7 @@ def data_stats(
 
     overview = Overview(seed)
     with bar("stats", None) as advance:
-        for pair in stream_pairs(data, images=images, allow_columns=columns_of(allow_columns)):
+        for pair in stream_pairs(data, images=images, allow_columns=columns_of(allow)):
             overview.add(pair)
             advance()
     numbers = overview.write(out, title=f"{data.name}: {overview.num_pairs:,} pairs")

@@ -66,7 +66,7 @@ class NegativesOptions:
     batch_size: BatchSize = 64
     seed: RandomSeed = 0
     images: Images = None
-    allow_columns: AllowColumns = None
+    allow: AllowColumns = None
 
     def check(self) -> None:
         """Raise ConfigError for options that contradict each other."""
@@ -105,7 +105,7 @@ def data_negatives(options: NegativesOptions) -> None:
 
     options.check()
     known, out = _rightness(options), options.out
-    columns = columns_of(options.allow_columns)
+    columns = columns_of(options.allow)
     pairs = pairs_of(options.data, options.frames, options.policy or "", images=options.images, allow_columns=columns)
     readers = readers_of(pairs)
     if len(readers) < len(pairs):
@@ -142,7 +142,7 @@ def data_negatives(options: NegativesOptions) -> None:
         typer.echo(f"written: {to_label}; lines without a label: {unlabelled:,}; fill in `right`, then --truth file:{to_label}")
     if not made:
         (out / NEGATIVES).unlink(missing_ok=True)  # of an earlier run: `rewardlab rl` would take it for this one's
-        typer.echo("no negative: no answer known to be wrong has a reward this high", err=True)
+        typer.echo("no negative: no wrong answer has a reward this high", err=True)
         raise typer.Exit(ExitCode.FINDING)
     write_parquet(made, out / NEGATIVES)
     typer.echo(f"written: {out / NEGATIVES}, {len(made):,} negatives")
@@ -235,7 +235,7 @@ class HardenOptions:
     ] = "r1_reward"
     seed: RandomSeed = 0
     images: Images = None
-    allow_columns: AllowColumns = None
+    allow: AllowColumns = None
 
 
 @command(data_app, "harden")
@@ -263,7 +263,7 @@ def data_harden(options: HardenOptions) -> None:
         families=tuple(name for name in options.families.split(",") if name),
         verdict_format="" if options.template == "none" else load_template(options.template).verdict_format,
     )
-    counts, columns = HardenCounts(), columns_of(options.allow_columns)
+    counts, columns = HardenCounts(), columns_of(options.allow)
     with (
         closing(stream_pairs(options.data, images=options.images, frames=None, allow_columns=columns)) as pairs,
         bar("harden", None) as advance,
@@ -286,5 +286,5 @@ def data_harden(options: HardenOptions) -> None:
             "no negative has a judgment: for `rewardlab rl`; `rewardlab sft` learns judgments, which `rewardlab distill` makes"
         )
     if not counts.negatives:
-        typer.echo("no negative could be made: the pairs have no labels, or these families make nothing of them", err=True)
+        typer.echo("no negative could be made: the pairs have no labels, or no family applies to them", err=True)
         raise typer.Exit(ExitCode.FINDING)

@@ -28,7 +28,7 @@ def demo_command(
     context: typer.Context,
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("rewardlab-demo.html"),
     open_page: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the page in the browser, where there is a display.")
+        bool, typer.Option("--open/--no-open", help="Open the page in the browser, if there is a display.")
     ] = True,
 ) -> None:
     """Print the judgments and write them as one page, unless a command of the group is called, which shares its help."""

@@ -13,8 +13,8 @@ from rewardlab.cli.commands import command
 from rewardlab.cli.options import (
     DATA,
     PAIR_FILES,
+    Allow,
     AllowColumns,
-    AllowWithoutImages,
     ConfigFile,
     Images,
     JudgeKeys,
@@ -23,6 +23,7 @@ from rewardlab.cli.options import (
     Overrides,
     RandomSeed,
     Seed,
+    allowances,
     app,
     columns_of,
     judge_of,
@@ -41,8 +42,7 @@ class Distill:
     overrides: Overrides = None
     config: ConfigFile = None
     images: Images = None
-    allow_columns: AllowColumns = None
-    allow_without_images: AllowWithoutImages = False
+    allow: Allow = None
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None
     ray_workers: Annotated[
         Optional[int],
@@ -67,7 +67,7 @@ def distill_command(options: Distill) -> None:
     from rewardlab.data.pairs import PairSet
     from rewardlab.distill.pipeline import distill
 
-    data, out, allow_without_images = options.data, options.out, options.allow_without_images
+    data, out, allowed = options.data, options.out, allowances(options.allow)
     settings = load_config(DistillConfig, options.config, parse_overrides(options.overrides or ()))
     if options.ray_workers is not None:
         from rewardlab.distill.ray_transport import distill_on_ray
@@ -78,12 +78,12 @@ def distill_command(options: Distill) -> None:
             )
         workers, address = options.ray_workers, options.ray_address
         statistics = distill_on_ray(
-            data, settings, out, workers=workers, address=address, allow_without_images=allow_without_images
+            data, settings, out, workers=workers, address=address, allow_without_images=allowed["allow_without_images"]
         )
     else:
-        names = columns_of(options.allow_columns)
+        names = allowed["allow_columns"]
         pairs = PairSet(data, images=options.images, frames=None, limit=options.limit, allow_columns=names)
-        statistics = distill(pairs, settings, out, allow_without_images=allow_without_images)
+        statistics = distill(pairs, settings, out, allow_without_images=allowed["allow_without_images"])
     Console().print_json(data=statistics)
     typer.echo(f"written: {out}/distilled.parquet, attempts.parquet, statistics.json", err=True)
     if hint := statistics["other_format"]:
@@ -109,7 +109,7 @@ def select_command(
         Optional[Path], typer.Option("--votes", help="votes.jsonl of `rewardlab bench run pairs` on the same --data.")
     ] = None,
     images: Images = None,
-    allow_columns: AllowColumns = None,
+    allow: AllowColumns = None,
     seed: RandomSeed = 0,
 ) -> None:
     """Select training pairs by their difficulty for the teacher or, with --votes, for the judge itself.
@@ -125,7 +125,7 @@ def select_command(
 
     if votes:
         require_same_run(votes, data)
-    pairs = PairSet(data, images=images, frames=None, allow_columns=columns_of(allow_columns))
+    pairs = PairSet(data, images=images, frames=None, allow_columns=columns_of(allow))
     report = write_selection(pairs, select(pairs, read_votes(votes) if votes else None, plan, seed=seed), plan, out)
     Console().print_json(data=report)
     typer.echo(f"{report['num_chosen']:,} of {report['num_pairs']:,} pairs in {out}/hard.parquet")
@@ -160,8 +160,7 @@ class SelfDistilOptions:
         ),
     ] = None
     images: Images = None
-    allow_columns: AllowColumns = None
-    allow_without_images: AllowWithoutImages = False
+    allow: Allow = None
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None
     seed: RandomSeed = 0
 
@@ -180,14 +179,15 @@ def self_distill_command(options: SelfDistilOptions) -> None:
     config = refuse_run_keys(judge_of(options.judge, options.overrides))
     if "votes" in parse_judge_keys(options.overrides):
         raise ConfigError("votes: --samples says how many judgments of a pair are sampled; leave it out")
-    policy, names = judge_video_policy(config.judge), columns_of(options.allow_columns)
-    pairs = read_pairs(options.data, images=options.images, policy=policy, allow_columns=names)[: options.limit]
+    policy, allowed = judge_video_policy(config.judge), allowances(options.allow)
+    columns = allowed["allow_columns"]
+    pairs = read_pairs(options.data, images=options.images, policy=policy, allow_columns=columns)[: options.limit]
     judge_model = open_generative_judge(config)
     if options.hot_token is not None:
         set_hot_token(judge_model, options.hot_token)
     rules = RejectionRules(options.samples, options.keep, options.alpha, options.hot_token, config.max_tokens, options.seed)
     Console().print_json(
-        data=self_distill(pairs, judge_model, rules, options.out, allow_without_images=options.allow_without_images)
+        data=self_distill(pairs, judge_model, rules, options.out, allow_without_images=allowed["allow_without_images"])
     )
     typer.echo(f"written: {options.out}/distilled.parquet, statistics.json", err=True)
 
@@ -202,8 +202,7 @@ class StepsOptions:
     overrides: Overrides = None
     config: ConfigFile = None
     images: Images = None
-    allow_columns: AllowColumns = None
-    allow_without_images: AllowWithoutImages = False
+    allow: Allow = None
     source: Annotated[
         Optional[str], typer.Option("--source", help="Judgments to label: judge (sample new ones) or pairs (those in --data).")
     ] = None
@@ -231,10 +230,11 @@ def steps_command(options: StepsOptions) -> None:
     config_of_judge = judge_of(options.judge, ())
     if "batch_size" in settings.model_fields_set or "batch_size" not in config_of_judge.model_fields_set:
         config_of_judge = judge_config(config_of_judge, batch_size=settings.batch_size)
-    policy, names = judge_video_policy(config_of_judge.judge), columns_of(options.allow_columns)
-    pairs = read_pairs(options.data, images=options.images, policy=policy, allow_columns=names)[: options.limit]
+    policy, allowed = judge_video_policy(config_of_judge.judge), allowances(options.allow)
+    columns = allowed["allow_columns"]
+    pairs = read_pairs(options.data, images=options.images, policy=policy, allow_columns=columns)[: options.limit]
     opened = open_generative_judge(config_of_judge)
     Console().print_json(
-        data=label_steps(pairs, settings, opened, options.out, allow_without_images=options.allow_without_images)
+        data=label_steps(pairs, settings, opened, options.out, allow_without_images=allowed["allow_without_images"])
     )
     typer.echo(f"written: {options.out}/steps.jsonl", err=True)

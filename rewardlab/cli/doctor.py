@@ -12,7 +12,7 @@ import typer
 
 from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
-from rewardlab.cli.options import CHECKS, AllowColumns, AllowWithoutImages, Overrides, app, columns_of
+from rewardlab.cli.options import CHECKS, Allow, Overrides, allowances, app
 from rewardlab.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LABELS = {"ok": "ok    ", "look": "look  ", "failed": "FAILED"}
 ALWAYS_USED = ("config", "stage", "dry_run")
-MEDIA_FIELDS = ("images", "allow_columns", "allow_without_images")
+MEDIA_FIELDS = ("images", "allow")
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class DoctorOptions:
         Optional[Path],
         typer.Option("--images", help="Folder that media paths in --data are relative to (default: that of the data file)."),
     ] = None
-    allow_columns: AllowColumns = None
-    allow_without_images: AllowWithoutImages = False
+    allow: Allow = None
     launcher: Annotated[
         Optional[Path],
         typer.Option("--launcher", help="accelerate's YAML of the planned run (a file, or a name such as accelerate/zero3)."),
@@ -52,7 +51,7 @@ class DoctorOptions:
         Optional[int], typer.Option("--processes", min=1, help="Processes of the planned run; overrides the launcher's.")
     ] = None
     model: Annotated[
-        Optional[str], typer.Option("--model", help="Model to check with, if the config's does not exist yet.")
+        Optional[str], typer.Option("--model", help="Model to check with, if the config's model does not exist yet.")
     ] = None
     memory: Annotated[
         Optional[float],
@@ -137,13 +136,7 @@ def _findings(options: DoctorOptions) -> Iterator[Finding]:
         options.refuse_unused(others, "a run without --data")
         read = None
     else:
-        read = partial(
-            pairs_of,
-            options.data,
-            images=options.images,
-            allow_columns=columns_of(options.allow_columns),
-            allow_without_images=options.allow_without_images,
-        )
+        read = partial(pairs_of, options.data, images=options.images, **allowances(options.allow))
     yield from examine_plan(path, stage, _plan(options), read, changes=changes, dry=options.dry_run)
 
 

@@ -20,12 +20,12 @@ from rewardlab.cli.options import (
     MaxFailed,
     Out,
     RandomSeed,
-    Votes,
     app,
     columns_of,
     judge_of,
     refuse_run_keys,
 )
+from rewardlab.errors import ConfigError
 from rewardlab.processes import command_line
 from rewardlab.samplers.failures import MAX_FAILED
 from rewardlab.types import BOTH_ORDERS, Judgment, Outcome, VerdictStatus
@@ -41,7 +41,6 @@ def judge_command(
     second: Annotated[str, typer.Option("--second", help="The other response.")],
     overrides: JudgeKeys = None,
     image: Annotated[Optional[list[Path]], typer.Option("--image", help="An image file; repeat for several.")] = None,
-    votes: Votes = None,
 ) -> None:
     """Judge one pair in both orders and print every vote.
 
@@ -56,7 +55,7 @@ def judge_command(
     from rewardlab.judging.engines import open_model_judge
     from rewardlab.types import PreferencePair
 
-    config = refuse_run_keys(judge_of(judge, overrides, votes))
+    config = refuse_run_keys(judge_of(judge, overrides))
     images = tuple(read_image(path) for path in image or ())
     pair = validate(PreferencePair("shell", question, (first, second), None, images), where="pair")
     opened = open_model_judge(config)
@@ -83,14 +82,12 @@ class RankOptions:
         str,
         typer.Option(
             "--plan",
-            help="adaptive (Bradley-Terry, a budget), knockout (N - 1 matches), round_robin (all), circular (N, each "
-            "against the next) or anchored (each against the last).",
+            help="adaptive (Bradley-Terry, at most 2 N matches), knockout (N - 1), round_robin (all), circular (N, each "
+            "against the next) or anchored (each against the last); PLAN=12: at most 12 matches for a prompt.",
         ),
     ] = "adaptive"
-    budget: Annotated[Optional[int], typer.Option("--budget", min=1, help="Maximum matches per prompt (adaptive: 2 N).")] = None
-    votes: Votes = None
-    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the images that the rows name.")] = None
-    allow_columns: AllowColumns = None
+    images: Annotated[Optional[Path], typer.Option("--images", help="Folder of the rows' images.")] = None
+    allow: AllowColumns = None
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N prompts.")] = None
     max_failed: MaxFailed = MAX_FAILED
     seed: RandomSeed = 0
@@ -110,15 +107,18 @@ def rank_command(options: RankOptions) -> None:
     from rewardlab.judging.best_of_n import run_ranking
     from rewardlab.judging.engines import open_model_judge
 
-    config = refuse_run_keys(judge_of(options.judge, options.overrides, options.votes))
-    names = columns_of(options.allow_columns)
+    config = refuse_run_keys(judge_of(options.judge, options.overrides))
+    plan, _, budget = options.plan.partition("=")
+    if budget and not (budget.isdecimal() and int(budget)):
+        raise ConfigError(f"--plan {options.plan}: expected PLAN=NUMBER of matches, such as adaptive=12")
+    names = columns_of(options.allow)
     prompts = read_candidates(options.data, images=options.images, allow_columns=names)[: options.limit]
     report = run_ranking(
         open_model_judge(config),
         prompts,
         options.out,
-        plan=options.plan,
-        budget=options.budget,
+        plan=plan,
+        budget=int(budget) if budget else None,
         num_votes=config.votes or 1,
         seed=options.seed,
         max_failed=options.max_failed,
@@ -131,7 +131,7 @@ def rank_command(options: RankOptions) -> None:
             f"{report['without_one_best']:,} prompts without a single best response"
         )
     if failed := sum(report["statuses"].get(status, 0) for status in ("error", "timeout")):
-        typer.echo(f"{failed:,} votes failed at the endpoint; the same command asks for them again")
+        typer.echo(f"{failed:,} votes failed at the endpoint; the same command retries them")
     if report["other_format"]:
         typer.echo(report["other_format"])
     if report["cached_votes"]:
@@ -164,9 +164,9 @@ def end_without_outcome(judgment: Judgment) -> None:
     end_without_votes(set().union(*statuses))
     if judgment.outcome is Outcome.NO_MAJORITY:
         voters = "members" if any(vote.member for vote in judgment.votes) else "votes asked"
-        typer.echo(f"neither response has more than half of the {voters}; more --votes may decide", err=True)
+        typer.echo(f"neither response has more than half of the {voters}; more votes= may decide", err=True)
     else:
-        typer.echo(f"{judgment.outcome.words}; more --votes may", err=True)
+        typer.echo(f"{judgment.outcome.words}; more votes= may", err=True)
     raise typer.Exit(ExitCode.FINDING)
 
 

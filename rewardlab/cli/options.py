@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypedDict
 
 import typer
 
@@ -98,8 +99,8 @@ def version_command() -> None:
 demo_app = App(
     help="Judge six pairs with the bundled judge and write a page; subcommands rebuild its training data, "
     "servers and weights.\n\nPrints six pairs of pictures and answers, each judged in "
-    "both orders; takes seconds. The judge is `--judge demo` "
-    "of the other commands."
+    "both orders; takes seconds. Other commands accept the "
+    "same judge as `--judge demo`."
 )
 app.add_typer(demo_app, name="demo", rich_help_panel=DEMONSTRATION)
 configs_app = App(help="List, show and copy the shipped configs, and look up their keys.")
@@ -127,17 +128,19 @@ Images = Annotated[
 ]
 AllowColumns = Annotated[
     Optional[str],
+    typer.Option("--allow", help="Columns of the data to ignore, comma-separated; all: every column without media."),
+]
+NO_IMAGES = "no-images"
+Allow = Annotated[
+    Optional[str],
     typer.Option(
-        "--allow-columns",
-        help="Columns of --data to ignore, comma-separated; all: every column without media.",
+        "--allow",
+        help="Comma-separated: columns of --data to ignore (all: every column without media), and no-images, if questions "
+        "mention images that the pairs do not have.",
     ),
 ]
-AllowWithoutImages = Annotated[
-    bool,
-    typer.Option("--allow-without-images", help="Accept a set whose questions mention images although no pair has one."),
-]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
-RandomSeed = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
+RandomSeed = Annotated[int, typer.Option("--seed", help="Random seed.")]
 BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to standard output.")]
 MaxFailed = Annotated[
@@ -175,16 +178,23 @@ Price = Annotated[
         rich_help_panel=COSTS,
     ),
 ]
-BudgetUsd = Annotated[
-    Optional[float],
+Budgets = Annotated[
+    str,
     typer.Option(
-        "--budget-usd", help="Maximum cost of the run in US dollars, controls included; needs --price.", rich_help_panel=COSTS
+        "--budget",
+        metavar="AMOUNT",
+        help="Maximum cost of the run, controls included: 5usd (needs --price), 200000tokens of prompts and answers, or both, "
+        "comma-separated.",
+        rich_help_panel=COSTS,
     ),
 ]
-BudgetTokens = Annotated[
-    Optional[int],
-    typer.Option("--budget-tokens", min=1, help="Maximum prompt and answer tokens of the run.", rich_help_panel=COSTS),
-]
+
+
+class Allowances(TypedDict):
+    """What ``--allow`` permits, as the readers of pairs take it."""
+
+    allow_columns: tuple[str, ...]
+    allow_without_images: bool
 
 
 def judge_of(judge: str, keys: Sequence[str] | None, votes: int | None = None) -> JudgeConfig:
@@ -232,15 +242,28 @@ def parse_prices(text: str) -> Prices:
         ) from error
 
 
-def parse_budget(usd: float | None, tokens: int | None) -> Budget:
-    """Return the budget. Raise ConfigError for one of nothing."""
+def parse_budget(text: str) -> Budget:
+    """Return the budget of ``5usd``, ``200000tokens`` or both; "" is none. Raise ConfigError."""
     from rewardlab.config.data import Budget
 
-    if usd is not None and usd <= 0:
-        raise ConfigError(f"--budget-usd {usd:g}: expected US dollars above 0; leave it out for no limit")
-    return Budget(usd=usd, tokens=tokens)
+    amounts: dict[str, float] = {}
+    for part in text.split(",") if text else ():
+        form = re.fullmatch(r"\s*(\d+\.?\d*)\s*(usd|tokens)\s*", part)
+        if form is None or float(form[1]) <= 0 or form[2] in amounts:
+            raise ConfigError(f"--budget {text}: expected an amount above 0, such as 5usd, 200000tokens or 5usd,200000tokens")
+        amounts[form[2]] = float(form[1])
+    return Budget(usd=amounts.get("usd"), tokens=int(amounts["tokens"]) if "tokens" in amounts else None)
 
 
 def columns_of(text: str | None) -> tuple[str, ...]:
-    """Return the names that ``--allow-columns`` lists."""
-    return tuple(text.split(",")) if text else ()
+    """Return the columns that ``--allow`` lists. Raise ConfigError for no-images, for commands that need no images."""
+    allowed = allowances(text)
+    if allowed["allow_without_images"]:
+        raise ConfigError(f"--allow {text}: no-images has no effect on this command; leave it out")
+    return allowed["allow_columns"]
+
+
+def allowances(text: str | None) -> Allowances:
+    """Return the columns that ``--allow`` lists, and whether no-images is among them."""
+    names = text.split(",") if text else []
+    return {"allow_columns": tuple(name for name in names if name != NO_IMAGES), "allow_without_images": NO_IMAGES in names}

@@ -35,7 +35,7 @@ class Push:
         Optional[list[str]],
         typer.Argument(
             metavar="KEY=VALUE",
-            help="Values on the card: license=apache-2.0, datasets=OWNER/NAME or datasets=[A/B,C/D] that it was trained on, "
+            help="Values on the card: license=apache-2.0, datasets=OWNER/NAME or datasets=[A/B,C/D] (the training sets), "
             "base_model=OWNER/NAME if the checkpoint names a folder.",
         ),
     ] = None
@@ -69,7 +69,7 @@ def push_command(options: Push) -> None:
             target = HubRepo(options.repo, "model")
             upload = checkpoint_upload(folder, options.repo, options.report or [], values)
         elif options.report or "base_model" in values:
-            raise ConfigError(f"{folder}: is no checkpoint; --report and base_model= belong to one")
+            raise ConfigError(f"{folder}: not a checkpoint; --report and base_model= need one")
         else:
             target = HubRepo(options.repo, "dataset")
             upload = stack.enter_context(pairs_upload(folder, options.repo, images=options.images, **values))
@@ -86,7 +86,7 @@ def push_command(options: Push) -> None:
     _say_deleted(deleted)
     if human is not None and author_text(human):
         typer.echo(
-            f"{README}: what others wrote in it stays; rewardlab's section is new (--replace-card writes all of it anew)"
+            f"{README}: text by others is kept, rewardlab's section is replaced (--replace-card rewrites the whole file)"
         )
     _say(upload)
 
@@ -130,7 +130,7 @@ def _show(upload: HubUpload, card: str, target: HubRepo) -> None:
     if reaches_hub():
         _say_deleted(upload.leftovers(target.list_files()))
     else:
-        typer.echo("no hub can be reached, so that what a push would delete there is not known")
+        typer.echo("the Hub cannot be reached, so the files that a push would delete are unknown")
     _say(upload)
 
 
@@ -182,7 +182,7 @@ def checkpoint_upload(folder: Path, repo: str, reports: Sequence[Path], values: 
     elif base is not None and not is_hub_id(base):
         raise CheckpointError(
             f"{folder}: an adapter of {base}, a folder that others do not have; name its base on the Hub "
-            "(base_model=OWNER/NAME), or push what `rewardlab merge` makes of it"
+            "(base_model=OWNER/NAME), or push the output of `rewardlab merge`"
         )
     read = [_read_report(path, folder) for path in reports]
     front = model_front_matter(folder, **values)

@@ -13,7 +13,7 @@ import typer
 import yaml
 
 from rewardlab.cli.commands import command
-from rewardlab.cli.options import SERVING, JudgeKeys, JudgeOption, Votes, app, parse_judge_keys
+from rewardlab.cli.options import SERVING, JudgeKeys, JudgeOption, app, parse_judge_keys
 from rewardlab.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,42 +28,42 @@ if TYPE_CHECKING:
 SERVE_PREFIX = "REWARDLAB_SERVE"
 
 
-def judge_defaults(path: Path | None) -> dict[str, Any]:
-    """Return the keys of the judge that a file of options and the environment set, the environment over the file."""
-    from rewardlab.config.judge import JUDGE_KEYS
+def settings_of(names: Iterable[str], path: Path | None) -> dict[str, Any]:
+    """Return the keys among ``names`` that a file of settings and the environment set, the environment over the file."""
     from rewardlab.config.loading import read_yaml
 
-    given = {} if path is None else {name.replace("-", "_"): value for name, value in _read(path).items()}
-    variables = {name: os.environ.get(f"{SERVE_PREFIX}_{name.upper()}") for name in JUDGE_KEYS}
+    names = list(names)
+    given = {} if path is None else {name: value for name, value in _read(path).items() if name in names}
+    variables = {name: os.environ.get(f"{SERVE_PREFIX}_{name.upper()}") for name in names}
     for name, text in variables.items():
         try:
             given |= {} if text is None else {name: read_yaml(text)}
         except yaml.YAMLError as error:
             raise ConfigError(f"{SERVE_PREFIX}_{name.upper()}={text}: the value is not valid YAML ({error})") from error
-    return {name: value for name, value in given.items() if name in JUDGE_KEYS}
+    return given
 
 
 def read_settings(context: typer.Context, path: Optional[Path]) -> Optional[Path]:
-    """Have the options of a file as the command's defaults; options and variables that are given stand above them.
+    """Use the options of a file as the command's defaults; given options and variables override them.
 
-    Raise ConfigError for a file that cannot be read or holds no options, and for a name, in it or among the variables, of none.
+    Raise ConfigError for a file that cannot be read, and for a name, in it or among the variables, that is no option, no key of
+    the judge and no limit.
     """
     from rewardlab.config.judge import JUDGE_KEYS
+    from rewardlab.serving.limits import LIMITS
 
-    names = {parameter.name for parameter in context.command.params if parameter.name} - {"config", "help", "overrides"}
-    options, names = names, names | set(JUDGE_KEYS)
+    options = {parameter.name for parameter in context.command.params if parameter.name} - {"config", "help", "overrides"}
+    names = options | {*JUDGE_KEYS, *LIMITS}
     repeated = {parameter.name for parameter in context.command.params if getattr(parameter, "multiple", False)}
     prefix = f"{context.auto_envvar_prefix}_"
     variables = {name.removeprefix(prefix).lower() for name in os.environ if name.startswith(prefix)}
     for variable in sorted(variables - names - {"config"}):
-        raise ConfigError(
-            f"{prefix}{variable.upper()} is set, but there is no option {_option(variable)}{_nearest(variable, names)}"
-        )
+        raise ConfigError(f"{prefix}{variable.upper()} is set, but there is no setting {variable}{_nearest(variable, names)}")
     if path is None:
         return None
-    given = {name.replace("-", "_"): value for name, value in _read(path).items()}
+    given = _read(path)
     for name in sorted(set(given) - names):
-        raise ConfigError(f"--config {path}: there is no option {_option(name)}{_nearest(name, names)}")
+        raise ConfigError(f"--config {path}: there is no setting {name}{_nearest(name, names)}")
     given = {name: value for name, value in given.items() if name in options}
     for name in repeated & set(given):
         given[name] = given[name] if isinstance(given[name], list) else [given[name]]
@@ -82,16 +82,12 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"--config {path}: expected a mapping of options, such as `group-size: 8`, got {type(settings).__name__}"
         )
-    return {str(name): value for name, value in settings.items()}
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return {str(name).replace("-", "_"): value for name, value in settings.items()}
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
     nearest = difflib.get_close_matches(name, names, 1)
-    return f"; did you mean {_option(nearest[0])}?" if nearest else "; `rewardlab serve --help` lists them"
+    return f"; did you mean {nearest[0].replace('_', '-')}?" if nearest else "; `rewardlab serve --help` lists them"
 
 
 # Panels of the options.
@@ -114,30 +110,15 @@ class ServeOptions:
             "--config",
             is_eager=True,
             callback=read_settings,
-            help="YAML of these options and of the judge's keys by their names (`group-size: 8`, `temperature: 0`). Each can "
-            "also be set by an environment variable, such as REWARDLAB_SERVE_GROUP_SIZE. The command "
+            help="YAML of options, keys of the judge and limits, each by its name: `group-size: 8`, `temperature: 0`, "
+            "`queue: 256`. Each can also be set by an environment variable, such as REWARDLAB_SERVE_GROUP_SIZE. The command "
             "line overrides the variables, and the variables override the file.",
         ),
     ] = None
-    votes: Votes = None
     host: Annotated[
-        str,
-        typer.Option(
-            "--host",
-            help="Address to listen on; 0.0.0.0: all interfaces.",
-            rich_help_panel=ADDRESS,
-        ),
+        str, typer.Option("--host", help="Address to listen on; 0.0.0.0: all interfaces.", rich_help_panel=ADDRESS)
     ] = "127.0.0.1"
-    port: Annotated[
-        int,
-        typer.Option(
-            "--port",
-            min=1,
-            max=65535,
-            help="Port to listen on.",
-            rich_help_panel=ADDRESS,
-        ),
-    ] = 8000
+    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Port to listen on.", rich_help_panel=ADDRESS)] = 8000
     log_format: Annotated[
         str,
         typer.Option(
@@ -156,9 +137,7 @@ class ServeOptions:
     root_path: Annotated[
         str,
         typer.Option(
-            "--root-path",
-            help="Path under which a proxy exposes this server, such as /judge.",
-            rich_help_panel=ADDRESS,
+            "--root-path", help="Path under which a proxy exposes this server, such as /judge.", rich_help_panel=ADDRESS
         ),
     ] = ""
     ssl_certfile: Annotated[
@@ -166,12 +145,7 @@ class ServeOptions:
         typer.Option("--ssl-certfile", help="Certificate with its chain (PEM); enables TLS.", rich_help_panel=ADDRESS),
     ] = None
     ssl_keyfile: Annotated[
-        Optional[Path],
-        typer.Option(
-            "--ssl-keyfile",
-            help="The certificate's private key, PEM.",
-            rich_help_panel=ADDRESS,
-        ),
+        Optional[Path], typer.Option("--ssl-keyfile", help="The certificate's private key, PEM.", rich_help_panel=ADDRESS)
     ] = None
     strategy: Annotated[
         str,
@@ -192,24 +166,6 @@ class ServeOptions:
             rich_help_panel=GROUPS,
         ),
     ] = None
-    group_timeout: Annotated[
-        float,
-        typer.Option(
-            "--group-timeout",
-            min=0.1,
-            help="Seconds they wait.",
-            rich_help_panel=GROUPS,
-        ),
-    ] = 60.0
-    timeout: Annotated[
-        float,
-        typer.Option(
-            "--timeout",
-            min=1.0,
-            help="Maximum seconds to judge a group; beyond it the request gets 504 and no reward.",
-            rich_help_panel=GROUPS,
-        ),
-    ] = 600.0
     peers: Annotated[
         str,
         typer.Option(
@@ -220,40 +176,8 @@ class ServeOptions:
         ),
     ] = ""
     address: Annotated[
-        str,
-        typer.Option(
-            "--address",
-            help="URL of this server, as its --peers name it.",
-            rich_help_panel=GROUPS,
-        ),
+        str, typer.Option("--address", help="URL of this server, as its --peers name it.", rich_help_panel=GROUPS)
     ] = ""
-    notice: Annotated[
-        float,
-        typer.Option(
-            "--notice",
-            min=0.0,
-            help="Seconds after SIGTERM during which /ready returns 503 while requests are still accepted.",
-            rich_help_panel=ENGINE,
-        ),
-    ] = 5.0
-    drain: Annotated[
-        float,
-        typer.Option(
-            "--drain",
-            min=0.0,
-            help="Seconds after --notice to finish accepted requests; the rest get 503.",
-            rich_help_panel=ENGINE,
-        ),
-    ] = 90.0
-    engine_timeout: Annotated[
-        float,
-        typer.Option(
-            "--engine-timeout",
-            min=0.1,
-            help="Maximum seconds per batch.",
-            rich_help_panel=ENGINE,
-        ),
-    ] = 600.0
     replicas: Annotated[
         int,
         typer.Option(
@@ -266,12 +190,7 @@ class ServeOptions:
     ] = 0
     replica_gpus: Annotated[
         Optional[float],
-        typer.Option(
-            "--replica-gpus",
-            min=0.0,
-            help="GPUs per replica (default: 1 if there are any).",
-            rich_help_panel=ENGINE,
-        ),
+        typer.Option("--replica-gpus", min=0.0, help="GPUs per replica (default: 1 if there are any).", rich_help_panel=ENGINE),
     ] = None
     judge_file: Annotated[
         Optional[Path],
@@ -282,10 +201,6 @@ class ServeOptions:
             rich_help_panel=ENGINE,
         ),
     ] = None
-    queue: Annotated[
-        int,
-        typer.Option("--queue", min=1, help="Maximum pairs in the queue; beyond it requests get 429.", rich_help_panel=CLIENTS),
-    ] = 1024
     keys: Annotated[
         Optional[Path],
         typer.Option(
@@ -296,21 +211,14 @@ class ServeOptions:
             rich_help_panel=CLIENTS,
         ),
     ] = None
-    rate: Annotated[
-        float,
-        typer.Option(
-            "--rate",
-            min=0.1,
-            help="Maximum requests per key and minute.",
-            rich_help_panel=CLIENTS,
-        ),
-    ] = 1e9
     limit: Annotated[
         Optional[list[str]],
         typer.Option(
             "--limit",
-            help="NAME=NUMBER, a limit on requests or connections, such as comparisons=131072; "
-            "repeat for several. The deployment guide lists all.",
+            metavar="NAME=NUMBER",
+            help="A limit of the server (keys of the judge have no --limit): timeout=600, group_timeout=60, engine_timeout=600 "
+            "(seconds), notice=5, drain=90 (seconds after SIGTERM), queue=1024 (waiting pairs), rate=600 (requests of a key a "
+            "minute), check_rate=0.01, and more; repeat for several. The HTTP reference lists all.",
             rich_help_panel=CLIENTS,
         ),
     ] = None
@@ -322,11 +230,7 @@ class ServeOptions:
     ] = None
     media: Annotated[
         Optional[Path],
-        typer.Option(
-            "--media",
-            help="Folder of files that requests can refer to as media:NAME.",
-            rich_help_panel=MEDIA,
-        ),
+        typer.Option("--media", help="Folder of files that requests can refer to as media:NAME.", rich_help_panel=MEDIA),
     ] = None
     uploads: Annotated[
         Optional[Path],
@@ -336,15 +240,6 @@ class ServeOptions:
             rich_help_panel=MEDIA,
         ),
     ] = None
-    upload_bytes: Annotated[
-        int,
-        typer.Option(
-            "--upload-bytes",
-            min=1,
-            help="Maximum bytes of uploads kept per key.",
-            rich_help_panel=MEDIA,
-        ),
-    ] = 1_000_000_000
     signs_data: Annotated[
         Optional[Path],
         typer.Option(
@@ -354,17 +249,6 @@ class ServeOptions:
             rich_help_panel=SIGNS,
         ),
     ] = None
-    check_rate: Annotated[
-        float,
-        typer.Option(
-            "--check-rate",
-            min=0.0,
-            max=1.0,
-            help="Fraction of group comparisons to repeat with blank images, each with a labelled pair "
-            "of --signs-data, to detect reward hacking; 0.01 costs 2 %.",
-            rich_help_panel=SIGNS,
-        ),
-    ] = 0.0
 
 
 @command(app, "serve", rich_help_panel=SERVING, context_settings={"auto_envvar_prefix": SERVE_PREFIX})
@@ -375,17 +259,17 @@ def serve_judge(options: ServeOptions) -> None:
     trainers are in `rewardlab.integrations`.
     """
     if options.log_format != "json":
-        typer.echo(f"opening {options.judge_file or options.judge}; the server is ready when it names its address", err=True)
+        typer.echo(f"opening {options.judge_file or options.judge}; the server is ready once it prints its address", err=True)
+    from rewardlab.config.judge import JUDGE_KEYS
     from rewardlab.config.loading import merge, nest
     from rewardlab.judging.engines import open_generative_judge
     from rewardlab.judging.spec import judge_config
     from rewardlab.samplers.base import Replicas
     from rewardlab.serving.judge_file import JudgeFile
-    from rewardlab.serving.limits import Limits
     from rewardlab.serving.request_record import export_spans
-    from rewardlab.serving.server import StopTimes, check_port, listening_options, run_server
+    from rewardlab.serving.server import check_port, listening_options, run_server
 
-    limits = Limits.of(options.limit or ())
+    limits = _limits(options)
     listening = listening_options(
         certificate=options.ssl_certfile,
         private_key=options.ssl_keyfile,
@@ -399,21 +283,29 @@ def serve_judge(options: ServeOptions) -> None:
         raise ConfigError(
             "--judge-file and --replicas: replicas cannot be replaced while the server runs; leave one of them out"
         )
-    defaults = judge_defaults(options.config)
-    votes = None if options.votes == defaults.get("votes") else options.votes  # else --votes has the default
-    keys = merge(nest(defaults), nest(parse_judge_keys(options.overrides, votes)))
+    keys = merge(nest(settings_of(JUDGE_KEYS, options.config)), nest(parse_judge_keys(options.overrides)))
     replicas = Replicas(options.replicas, options.replica_gpus) if options.replicas else None
 
     def open_judge(named: str) -> GenerativeJudge:
         config = _served(judge_config(named, keys))
-        return open_generative_judge(config, restart_after_s=options.engine_timeout, replicas=replicas)
+        return open_generative_judge(config, restart_after_s=limits.engine_timeout, replicas=replicas)
 
     followed = JudgeFile(options.judge_file, open_judge) if options.judge_file else None
     server = replace(_server_options(options, limits), judge_file=followed)  # refused options cost no load of the judge
     opened = open_judge(followed.read_or(options.judge) if followed else options.judge)
     app = _application(options, server, opened)
     del opened  # the application keeps it for as long as it serves
-    run_server(app, StopTimes(options.notice, options.drain), host=options.host, port=options.port, **listening)
+    run_server(app, host=options.host, port=options.port, **listening)
+
+
+def _limits(options: ServeOptions) -> Limits:
+    """Return the limits of --limit over those of the environment, and those over the file's."""
+    from rewardlab.serving.limits import LIMITS, Limits
+
+    given = options.limit or []
+    names = {setting.partition("=")[0].replace("-", "_") for setting in given}
+    settings = settings_of(LIMITS, options.config)
+    return Limits.of([*given, *(f"{name}={value}" for name, value in settings.items() if name not in names)])
 
 
 def _check(options: ServeOptions, limits: Limits) -> None:
@@ -423,10 +315,10 @@ def _check(options: ServeOptions, limits: Limits) -> None:
     if options.strategy not in STRATEGIES or options.strategy == "anchor":
         raise ConfigError(f"--strategy {options.strategy}: expected all_pairs, circular, knockout or bradley_terry")
     if bool(options.peers) != bool(options.address):
-        raise ConfigError("--peers and --address belong together: the URLs of the other servers and this one's own")
+        raise ConfigError("--peers and --address must be given together: the URLs of the other servers, and this server's own")
     if options.group_size is not None and options.group_size > limits.responses:
         raise ConfigError(
-            f"--group-size {options.group_size}: {limits.responses:,} responses are the most; add --limit "
+            f"--group-size {options.group_size}: {limits.responses:,} responses are the maximum; add --limit "
             f"responses={options.group_size}"
         )
 
@@ -451,35 +343,31 @@ def _server_options(options: ServeOptions, limits: Limits) -> ServerOptions:
     from rewardlab.serving.service import ServerOptions
     from rewardlab.serving.uploads import UploadStore
 
-    timeouts = options.group_timeout + options.timeout + NETWORK_S
-    store = UploadStore(options.uploads, max_bytes=options.upload_bytes)
+    timeouts = limits.group_timeout + limits.timeout + NETWORK_S
+    store = UploadStore(options.uploads, max_bytes=limits.upload_bytes)
     return ServerOptions(
-        keys_file=KeysFile(options.keys, per_minute=options.rate) if options.keys else None,
+        keys_file=KeysFile(options.keys, per_minute=limits.rate) if options.keys else None,
         media=Media(allowed_urls=options.allow_url or (), folder=options.media, uploads=store, limits=limits),
         allowed_hosts=accepted_hosts(options.host, options.allowed_host or ()),
         limits=limits,
         peers=Peers(options.address, options.peers.split(","), wait_s=timeouts) if options.peers else None,
-        sign_rules=SignRules.of(None if options.signs_data is None else PairTable(options.signs_data), options.check_rate),
+        sign_rules=SignRules.of(None if options.signs_data is None else PairTable(options.signs_data), limits.check_rate),
     )
 
 
 def _application(options: ServeOptions, server: ServerOptions, opened: GenerativeJudge) -> Starlette:
     from rewardlab.serving.app import create_app
-    from rewardlab.serving.queue import QueueOptions
+    from rewardlab.serving.schedule import QueueOptions
     from rewardlab.serving.service import GroupRules
-    from rewardlab.serving.voting import VotingOptions
 
-    config = opened.config
-    policy = config.policy or (None if config.stop_error is None else "sequential")
-    voting = VotingOptions(config.votes or 1, policy)
-    voting = voting if config.stop_error is None else replace(voting, error=config.stop_error)
+    limits = server.limits
     joins_parts = options.group_size is not None or bool(options.peers)
     group_size = options.group_size or 8
-    rules = GroupRules(voting, options.strategy, group_size, options.group_timeout, options.timeout, joins_parts)
+    rules = GroupRules(options.strategy, group_size, joins_parts)
     queue = QueueOptions(
-        max_waiting=options.queue,
-        engine_timeout_s=2 * options.engine_timeout,  # an engine in a process has its own; this one is for all others
-        max_sequences=4 * config.batch_size,
+        max_waiting=limits.queue,
+        engine_timeout_s=2 * limits.engine_timeout,  # an engine in a process has its own; this one is for all others
+        max_sequences=4 * opened.config.batch_size,
         num_threads=REMOTE_THREADS if opened.sampler.is_batch_invariant else max(1, options.replicas),
     )
     return create_app(opened, replace(server, rules=rules, queue=queue))

@@ -15,15 +15,14 @@ from rewardlab.cli.options import (
     JUDGING,
     PAIR_FILES,
     TRAINING,
-    AllowColumns,
-    AllowWithoutImages,
+    Allow,
     ConfigFile,
     Images,
     Out,
     Overrides,
     Seed,
+    allowances,
     app,
-    columns_of,
     echo_once,
 )
 from rewardlab.errors import ConfigError
@@ -75,8 +74,7 @@ class TrainOptions:
     config: ConfigFile = None
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder, hub id or `demo` to start from.")] = None
     images: Images = None
-    allow_columns: AllowColumns = None
-    allow_without_images: AllowWithoutImages = False
+    allow: Allow = None
     seed: Seed = None
 
     def settings(self, schema: type[Config], **options: Any) -> Config:
@@ -89,14 +87,8 @@ class TrainOptions:
         from rewardlab.training.run.inputs import pairs_of
 
         refuse_finished(self.out)
-        return pairs_of(
-            self.data,
-            settings.frames,
-            settings.model,
-            images=self.images,
-            allow_columns=columns_of(self.allow_columns),
-            allow_without_images=self.allow_without_images,
-        )
+        allowed = allowances(self.allow)
+        return pairs_of(self.data, settings.frames, settings.model, images=self.images, **allowed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +129,7 @@ def sft_command(options: SFTOptions) -> None:
 @dataclass(frozen=True, kw_only=True)
 class RLOptions(TrainOptions):
     data: Annotated[
-        Path, typer.Option("--data", help=f"Distilled pairs, of which the hard ones are used, or labelled pairs: {PAIR_FILES}.")
+        Path, typer.Option("--data", help=f"Distilled pairs (only the hard ones are used), or labelled pairs: {PAIR_FILES}.")
     ]
     model: Annotated[Optional[str], typer.Option("--model", help="SFT checkpoint folder to start from.")] = None
     consistency_url: Annotated[
@@ -190,16 +182,14 @@ def score_command(
     model: Annotated[Path, typer.Option("--model", help="The scalar reward model: OUT/final of `rewardlab rm`.")],
     out: Annotated[Path, typer.Option("--out", help="JSON lines to write, for `bench run pairs --judge replay:FILE`.")],
     images: Images = None,
-    allow_columns: AllowColumns = None,
-    allow_without_images: AllowWithoutImages = False,
+    allow: Allow = None,
 ) -> None:
     """Score both responses of every pair with a scalar reward model, one line per pair: `{"row": 0, "scores": [0.3, 0.7]}`."""
     from rewardlab.data.rows import FRAMES
     from rewardlab.training.reward_model import write_scores
     from rewardlab.training.run.inputs import pairs_of
 
-    names = columns_of(allow_columns)
-    pairs = pairs_of(data, FRAMES, str(model), images=images, allow_columns=names, allow_without_images=allow_without_images)
+    pairs = pairs_of(data, FRAMES, str(model), images=images, **allowances(allow))
     typer.echo(f"{write_scores(model, pairs, out)} pairs scored: {out}")
 
 

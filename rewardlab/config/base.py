@@ -42,8 +42,8 @@ class PixelConfig(Schema):
     """Size of a shown image, as pixels of area; it is resized into the bounds. The checkpoint's processor keeps it, so that
     trainer, benchmark and server show the same. A token of Qwen2.5-VL has 784 pixels, of Qwen3-VL 1,024."""
 
-    min: int = Field(3_136, ge=1, description="Smallest area of an image in pixels; a smaller image is enlarged.")
-    max: int = Field(1_003_520, ge=1, description="Largest area of an image in pixels; a larger image is reduced.")
+    min: int = Field(3_136, ge=1, description="Minimum area of an image in pixels; a smaller image is enlarged.")
+    max: int = Field(1_003_520, ge=1, description="Maximum area of an image in pixels; a larger image is reduced.")
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -57,20 +57,26 @@ class HealthConfig(Schema):
     half the rate and other samples (at most ``max_rollbacks`` times), ``warn`` only logs."""
 
     policy: Literal["stop", "roll_back", "warn"] = Field(
-        "stop", description="Response to a sign: stop the run, go back, or warn."
+        "stop", description="What a triggered check does: stop the run, roll back, or warn."
     )
-    patience: int = Field(5, ge=1, description="Logs in a row that must show a sign; a loss that is not finite needs one.")
-    window: int = Field(20, ge=1, description="Logs in the averages of trends.")
-    min_entropy: float = Field(0.005, ge=0, description="Entropy of collapsed rollouts, in nats per token.")
-    max_invalid_frac: float = Field(0.95, gt=0, le=1, description="Largest healthy fraction of invalid or unreadable verdicts.")
-    length_factor: float = Field(4.0, gt=1, description="Largest healthy ratio of rollouts' length to the first logs'.")
-    max_position_bias: float = Field(0.45, gt=0, le=0.5, description="Largest distance of first-position verdicts from 0.5.")
+    patience: int = Field(
+        5, ge=1, description="Number of consecutive logs that must fail a check; a non-finite loss needs one."
+    )
+    window: int = Field(20, ge=1, description="Number of logs that a trend is averaged over.")
+    min_entropy: float = Field(0.005, ge=0, description="Entropy below which rollouts count as collapsed, in nats per token.")
+    max_invalid_frac: float = Field(0.95, gt=0, le=1, description="Maximum fraction of invalid or unreadable verdicts.")
+    length_factor: float = Field(4.0, gt=1, description="Maximum ratio of the rollouts' length to that in the first logs.")
+    max_position_bias: float = Field(
+        0.45, gt=0, le=0.5, description="Maximum distance of the fraction of first-position verdicts from 0.5."
+    )
     min_explained_variance: float = Field(
-        0.03, lt=1, description="Smallest explained variance of a fitted critic: pretraining does not end below it."
+        0.03, lt=1, description="Minimum explained variance of a fitted critic: pretraining does not end below it."
     )
-    max_advantage_bias: float = Field(1.0, gt=0, description="Largest gap of mean advantages, last to first tenth, in std.")
-    hacking_drop: float = Field(0.1, gt=0, description="Fall of accuracy, with rising reward, that counts as reward hacking.")
-    max_rollbacks: int = Field(2, ge=1, description="Rollbacks before a run is ended.")
+    max_advantage_bias: float = Field(
+        1.0, gt=0, description="Maximum difference of mean advantages, last minus first tenth, in standard deviations."
+    )
+    hacking_drop: float = Field(0.1, gt=0, description="Drop of accuracy that counts as reward hacking if the reward rises.")
+    max_rollbacks: int = Field(2, ge=1, description="Number of rollbacks before the run ends.")
 
 
 class TrainConfig(Schema):
@@ -85,15 +91,15 @@ class TrainConfig(Schema):
     lr_scheduler: Literal["cosine", "linear", "constant", "constant_with_warmup", "polynomial", "inverse_sqrt"] = Field(
         "cosine", description="Schedule of the learning rate after the warm-up."
     )
-    min_lr_ratio: float = Field(0.0, ge=0, lt=1, description="End of the cosine, as a fraction of the peak rate.")
+    min_lr_ratio: float = Field(0.0, ge=0, lt=1, description="Final rate of the cosine, as a fraction of the peak rate.")
     epochs: float = Field(1.0, gt=0, description="Passes over the data; max_steps overrides it.")
-    max_steps: int = Field(-1, ge=-1, description="Optimizer steps of the run; -1: epochs decide.")
+    max_steps: int = Field(-1, ge=-1, description="Optimizer steps of the run; -1: set by the epochs.")
     batch_size: int = Field(ge=1, description="Sequences of an optimizer step, of all processes together.")
     micro_batch_size: int = Field(ge=1, description="Sequences per forward pass of a process; changes memory, not results.")
     micro_batch_tokens: int | None = Field(
         None,
         ge=1,
-        description="Most positions per forward pass, padding included: larger micro-batches are split; null: no limit.",
+        description="Maximum positions per forward pass, padding included: larger micro-batches are split; null: no limit.",
     )
     max_grad_norm: float = Field(1.0, gt=0, description="Norm to which gradients are clipped.")
     adam_beta2: float = Field(0.95, gt=0, lt=1, description="Decay of AdamW's second moment.")
@@ -107,20 +113,20 @@ class TrainConfig(Schema):
     attn_implementation: Literal["auto", "flash_attention_2", "flash_attention_3", "sdpa", "eager"] = Field(
         "auto", description="Attention of every model; `auto`: flash attention if it is installed and supported, else sdpa."
     )
-    pixels: PixelConfig | None = Field(None, description="How large images are shown; null: as the checkpoint has it.")
-    frames: int = Field(8, ge=1, description="Most frames of a video, evenly spaced (Qwen: as qwen-vl-utils).")
+    pixels: PixelConfig | None = Field(None, description="Size at which images are shown; null: as in the checkpoint.")
+    frames: int = Field(8, ge=1, description="Maximum frames of a video, evenly spaced (Qwen: as qwen-vl-utils).")
     data_workers: int = Field(
         4, ge=0, description="Threads (RL) or processes per process that load samples; at most one a core."
     )
     max_tokens: int | None = Field(
-        None, ge=1, description="Longest sample; longer ones are left out. null: the context length."
+        None, ge=1, description="Maximum length of a sample; longer ones are left out. null: the context length."
     )
     save_steps: int = Field(100, ge=1, description="Optimizer steps between checkpoints.")
-    save_total_limit: int = Field(2, ge=1, description="Checkpoints that are kept; older ones are deleted.")
+    save_total_limit: int = Field(2, ge=1, description="Number of checkpoints to keep; older ones are deleted.")
     logging_steps: int = Field(1, ge=1, description="Optimizer steps between lines of metrics.jsonl.")
     report_to: str = Field("none", description="Trackers: none, tensorboard, wandb, trackio, or several with commas.")
     health: HealthConfig = nested(HealthConfig, "Signs of a run that goes wrong.")
-    seed: int = Field(0, description="Seed of everything random in the run.")
+    seed: int = Field(0, description="Random seed of the run.")
 
     @field_validator("freeze")
     @classmethod
@@ -187,16 +193,20 @@ class EvaluationConfig(Schema):
     fraction: float | None = Field(
         None, gt=0, lt=1, description="Fraction of the labelled pairs to hold out, with all about the same question and images."
     )
-    num_pairs: int = Field(64, ge=1, description="Most pairs to evaluate, chosen by seed.")
-    seed: int = Field(0, description="Seed of the choice, independent of the run's: all stages hold out the same pairs.")
+    num_pairs: int = Field(64, ge=1, description="Maximum pairs to evaluate, chosen by seed.")
+    seed: int = Field(
+        0, description="Seed of the selection, independent of the run's seed: all stages hold out the same pairs."
+    )
     every_steps: int = Field(200, ge=1, description="Optimizer steps between evaluations.")
     metric: Literal["accuracy", "consistent_accuracy"] = Field(
         "accuracy", description="Metric of the best checkpoint and of early stopping."
     )
-    blank_images: bool = Field(True, description="Also judge with grey images: accuracy without sight. Doubles the time.")
+    blank_images: bool = Field(
+        True, description="Also judge with grey images, to measure accuracy without sight. Doubles the time."
+    )
     patience: int | None = Field(None, ge=1, description="Evaluations without a new best before the run ends; null: never.")
     keep_best: bool = Field(True, description="Keep the weights of the best evaluation in OUT/best.")
-    max_tokens: int | None = Field(None, ge=1, description="Most tokens of a judgment; null: of a rollout, in SFT 1024.")
+    max_tokens: int | None = Field(None, ge=1, description="Maximum tokens of a judgment; null: as for a rollout, 1024 in SFT.")
     batch_size: int | None = Field(
         None, ge=2, description="Judgments that a process decodes at a time; null: sampling_batch_size, or 64."
     )

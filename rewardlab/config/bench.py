@@ -13,28 +13,30 @@ class BenchEntry(QueryConfig):
     keys of a judge are those of its queries on this benchmark."""
 
     benchmark: str = Field(description="Name of the benchmark, as in `bench run`.")
-    data: str = Field(description="Its data file, by its name within the suite's folder of data.")
-    images: str | None = Field(None, description="Its folder of images, by its name there; null: images are in the data file.")
+    data: str = Field(description="Its data file, relative to the suite's data folder.")
+    images: str | None = Field(
+        None, description="Its image folder, relative to the same folder; null: images are in the data file."
+    )
     controls: tuple[str, ...] = Field(
         ("blank",), description="Extra greedy passes: `greedy`, `blank` (blank images), `other` (another pair's images)."
     )
     max_failed: float = Field(
-        0.02, ge=0, le=1, description="Share of votes that may fail at the endpoint before the report is marked as failed."
+        0.02, ge=0, le=1, description="Fraction of votes that may fail at the endpoint before the report is marked as failed."
     )
     cluster: str | None = Field(
         None,
-        description="Own pairs: what intervals draw as one: `prompt`, `image`, `question`, `pair`, a column; null: prompt.",
+        description="Own pairs: unit that intervals resample: `prompt`, `image`, `question`, `pair`, a column; null: prompt.",
     )
-    allow_columns: tuple[str, ...] = Field((), description="Of own pairs: columns that are not read and may be there; `all`.")
+    allow_columns: tuple[str, ...] = Field((), description="Own pairs: columns to ignore; `all`.")
     allow_without_images: bool = Field(
         False, description="Also judge pairs of your own whose question mentions a missing image."
     )
-    limit: int | None = Field(None, ge=1, description="Only the first so many rows; null: all.")
+    limit: int | None = Field(None, ge=1, description="Only the first N rows; null: all.")
 
 
 class SuiteConfig(Schema):
     """What a suite is for, and its benchmarks in order."""
 
-    title: str = Field(description="What the suite is for; the heading of its report.")
+    title: str = Field(description="Purpose of the suite; the heading of its report.")
     benchmarks: tuple[BenchEntry, ...] = Field(min_length=1, description="The benchmarks in the order they are run.")
-    seed: int = Field(0, description="Seed of everything random.")
+    seed: int = Field(0, description="Random seed.")

@@ -26,8 +26,8 @@ class Prices(Schema):
 class Budget(Schema):
     """What a run may spend in all, its earlier parts included; null: no limit."""
 
-    usd: float | None = Field(None, gt=0, description="Most US dollars to spend; null: no limit.")
-    tokens: int | None = Field(None, gt=0, description="Most tokens of prompts and answers together; null: no limit.")
+    usd: float | None = Field(None, gt=0, description="Maximum US dollars to spend; null: no limit.")
+    tokens: int | None = Field(None, gt=0, description="Maximum tokens of prompts and answers together; null: no limit.")
 
 
 NO_PRICES, NO_BUDGET = Prices.model_validate({}), Budget.model_validate({})
@@ -36,24 +36,32 @@ NO_PRICES, NO_BUDGET = Prices.model_validate({}), Budget.model_validate({})
 class DistillConfig(SamplingConfig):
     """The teacher stage. The paper's text says temperature 0 and its authors' notes 1; retrying at 0 asks the same again."""
 
-    model: str = Field("gpt-4o", description="The teacher, by the name its endpoint knows it by.")
+    model: str = Field("gpt-4o", description="Name of the teacher at its endpoint.")
     base_url: str | list[str] = Field(
         "https://api.openai.com/v1", description="URL of an OpenAI-compatible endpoint, or a list of equal ones."
     )
     api_key_env: str | list[str] = Field("OPENAI_API_KEY", description="Environment variable of the key, or one per URL.")
-    template: str = Field("r1_reward", description="Prompt template of the judgments, the one to train with.")
-    max_attempts: int = Field(3, ge=1, le=3, description="Most judgments of a pair until one is right (its difficulty).")
-    votes: int = Field(0, ge=0, le=64, description="Judgments of every pair, half in each order; 0: until one is right.")
-    temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy, and repeats itself at each attempt.")
-    max_tokens: int = Field(2048, ge=1, description="Most tokens of a judgment; twice R1-Reward's, so that few are cut.")
-    transport: Literal["chat", "batch"] = Field("chat", description="Single requests, or batches: cheaper, within a day.")
-    concurrency: int = Field(32, ge=1, description="Requests in flight at each URL; fewer while it refuses many.")
+    template: str = Field("r1_reward", description="Prompt template of the judgments; the same as in training.")
+    max_attempts: int = Field(
+        3, ge=1, le=3, description="Maximum attempts per pair until a judgment is right (the difficulty)."
+    )
+    votes: int = Field(
+        0, ge=0, le=64, description="Judgments of every pair, half in each order; 0: stop at the first right one."
+    )
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy: each attempt gives the same answer.")
+    max_tokens: int = Field(
+        2048, ge=1, description="Maximum tokens of a judgment; twice R1-Reward's, so that few are truncated."
+    )
+    transport: Literal["chat", "batch"] = Field(
+        "chat", description="Single requests, or the batch API (cheaper, within a day)."
+    )
+    concurrency: int = Field(32, ge=1, description="Requests in flight at each URL; reduced while it refuses many.")
     try_s: float = Field(60.0, gt=0, description="Seconds for one try of a request.")
     deadline_s: float = Field(300.0, gt=0, description="Seconds for one request, retries included.")
-    retries: int = Field(4, ge=0, description="Times that a failed request is sent again.")
-    batch_requests: int = Field(10_000, ge=1, le=50_000, description="Requests per batch; providers take 50,000 and 200 MB.")
+    retries: int = Field(4, ge=0, description="Retries of a failed request.")
+    batch_requests: int = Field(10_000, ge=1, le=50_000, description="Requests per batch; providers accept 50,000 and 200 MB.")
     batch_bytes: int = Field(150_000_000, ge=1000, description="Bytes of one batch.")
-    poll_s: float = Field(30.0, gt=0, description="Seconds between looks at the batches.")
+    poll_s: float = Field(30.0, gt=0, description="Seconds between queries of the batches' status.")
     prices: Prices = nested(Prices, "Token prices, for reports and budgets.")
     budget: Budget = nested(Budget, "Most to spend, earlier runs included.")
     seed: int = Field(0, description="Seed of everything random.")
@@ -66,7 +74,7 @@ class DistillConfig(SamplingConfig):
             raise ValueError("base_url is an empty list; name an endpoint")
         keys = self.api_key_env
         if isinstance(keys, list) and len(keys) != len(self.base_urls):
-            raise ValueError(f"{len(keys)} of api_key_env for {len(self.base_urls)} of base_url; give one, or one for each")
+            raise ValueError(f"{len(keys)} values of api_key_env for {len(self.base_urls)} of base_url; give one, or one a URL")
         if self.budget.usd is not None and not (self.prices.prompt or self.prices.completion):
             raise ValueError("budget.usd needs prices (US dollars per million tokens); without prices no cost is counted")
         if self.transport == "batch" and len(self.base_urls) > 1:
@@ -88,13 +96,13 @@ class StepsConfig(SamplingConfig):
     """Step labels by completing prefixes (arXiv 2410.17621): 20 completions each, of which a guesser gets half right."""
 
     source: Literal["judge", "pairs"] = Field("judge", description="Judgments to label: of the `judge`, or the `pairs`' own.")
-    completions: int = Field(20, ge=1, description="Completions of each prefix asked about.")
+    completions: int = Field(20, ge=1, description="Completions per tested prefix.")
     alpha: float = Field(0.025, gt=0, lt=0.5, description="Significance level; at 0.025, 15 of 20 completions must be right.")
-    judgments_per_order: int = Field(1, ge=1, description="Judgments of the judge's own in each order; at most `completions`.")
+    judgments_per_order: int = Field(1, ge=1, description="Judgments to sample in each order; at most `completions`.")
     temperature: float = Field(1.0, gt=0, description="Sampling temperature of the completions.")
-    max_tokens: int = Field(1024, ge=1, description="Most tokens of a completion, its prefix not counted.")
+    max_tokens: int = Field(1024, ge=1, description="Maximum tokens of a completion, without its prefix.")
     batch_size: int = Field(64, ge=1, description="Sequences sampled at a time.")
-    pairs_per_batch: int = Field(16, ge=1, description="Pairs searched side by side; a kill loses one such batch.")
+    pairs_per_batch: int = Field(16, ge=1, description="Pairs searched in parallel; a kill loses one such batch.")
     seed: int = Field(0, description="Seed of everything random.")
 
     @model_validator(mode="after")
@@ -117,27 +125,27 @@ class MappingConfig(Schema):
     name: str = Field(pattern=r"^[a-z0-9_]+$", description="Name of the source: lower-case letters, digits and underscores.")
     url: str = Field("", description="Where the source is published.")
     licence: str = Field("", description="Licence of the source.")
-    published: int | None = Field(None, description="Rows the source says it has; null: unknown.")
+    published: int | None = Field(None, description="Number of rows that the source states; null: unknown.")
     files: list[str] = Field(
         ["**/*.parquet", "**/*.jsonl", "**/*.json", "**/*.csv", "**/*.tsv"],
         description="Patterns of its data files, tried in turn.",
     )
-    id: str | None = Field(None, description="Column of the pairs' own ids; null: an id by content.")
+    id: str | None = Field(None, description="Column of the ids; null: ids are hashes of the content.")
     question: str | None = Field(None, description="Column of the question; null: the answers are chats that begin with it.")
-    images: list[str] = Field([], description="Columns, each with one image or a list: embedded, or paths.")
-    videos: list[str] = Field([], description="Columns, each with one video or a list: embedded, or paths.")
-    chosen: str | None = Field(None, description="Column of the better response, where the file has one.")
+    images: list[str] = Field([], description="Columns with an image or a list of images, embedded or as paths.")
+    videos: list[str] = Field([], description="Columns with a video or a list of videos, embedded or as paths.")
+    chosen: str | None = Field(None, description="Column of the better response.")
     rejected: str | None = Field(None, description="Column of the worse response.")
     responses: list[str] = Field([], description="Two columns, in place of chosen and rejected, or one with a list of answers.")
     preferred: str | None = Field(None, description="Column that names the better of `responses`.")
-    first: str = Field("0", description="Value of `preferred` where the first response is better.")
-    second: str = Field("1", description="Value of `preferred` where the second response is better.")
+    first: str = Field("0", description="Value of `preferred` if the first response is better.")
+    second: str = Field("1", description="Value of `preferred` if the second response is better.")
     ties: list[str] = Field([], description="Values of `preferred` that name neither response.")
-    keep_ties: bool = Field(False, description="Keep ties as pairs for benchmarks, equal scores too; false: leave them out.")
-    scores: list[str] = Field([], description="A column with a score for each of `responses`, or one for each; high is better.")
-    ranks: list[str] = Field([], description="In place of scores: 1 is the best.")
+    keep_ties: bool = Field(False, description="Keep ties, and equal scores, as pairs for benchmarks; false: leave them out.")
+    scores: list[str] = Field([], description="One column per response, or one with a list: scores, higher is better.")
+    ranks: list[str] = Field([], description="In place of scores: ranks, 1 is the best.")
     category: str | None = Field(None, description="Column of the pair's category; null: none.")
-    source: str | None = Field(None, description="Column of where the pair comes from; null: none.")
+    source: str | None = Field(None, description="Column of the pair's source; null: none.")
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:

@@ -21,13 +21,13 @@ _SET_BY |= {"model": "judge", "messages": "template", "n": "votes", MAX_COMPLETI
 class RequestConfig(Schema):
     """How an OpenAI-compatible endpoint is queried, beside what is sampled. Only ``openai:`` judges have these keys."""
 
-    concurrency: int | None = Field(None, ge=1, description="Requests in flight at a time; null: 32, when serving 256.")
+    concurrency: int | None = Field(None, ge=1, description="Requests in flight at a time; null: 32, or 256 when serving.")
     deadline_s: float | None = Field(None, gt=0, description="Seconds for one request, retries included; null: 120.")
     reasoning_effort: str | None = Field(
-        None, description="Effort of a model that reasons before it answers, such as low; null: the model's default."
+        None, description="Reasoning effort of the model, such as low; null: the model's default."
     )
     body: dict[str, JsonValue] = Field(
-        {}, description="Further fields of every request, such as {verbosity: low}; null omits temperature, top_p or seed."
+        {}, description="Additional fields of every request, such as {verbosity: low}; null omits temperature, top_p or seed."
     )
     max_tokens_field: Literal["auto", "max_tokens", "max_completion_tokens"] = Field(
         "auto", description="Name of the token limit in a request; `auto` takes the second where the first is refused."
@@ -104,7 +104,7 @@ class _Counted(SamplingConfig):
     )
     cache: Path | None = Field(
         None,
-        description="Folder of answers of openai: judges that runs share: a request is not repeated with the same seed; "
+        description="Folder in which runs share the answers of openai: judges: a request with the same seed is not repeated; "
         "null: the folder that REWARDLAB_CACHE names, if any.",
     )
     api_key_env: str = Field("OPENAI_API_KEY", description="Environment variable with the API key of an openai: judge.")
@@ -115,7 +115,7 @@ class QueryConfig(RequestConfig, _Counted):
 
 
 class _Named(Schema):
-    judge: str = Field(description="Who judges, such as hf:PATH, vllm:PATH, openai:MODEL@URL, http://HOST:PORT or panel:A,B.")
+    judge: str = Field(description="The judge, such as hf:PATH, vllm:PATH, openai:MODEL@URL, http://HOST:PORT or panel:A,B.")
 
 
 class JudgeConfig(QueryConfig, _Named):

@@ -15,16 +15,17 @@ class StageConfig(Schema):
     run: str = Field(description="The command line; its first word is `rewardlab` or `python`.")
     result: str = Field(
         "",
-        description="File that the stage leaves, below the pipeline's folder; a finished stage that still has it is skipped.",
+        description="File that the stage writes, in the pipeline's folder; a finished stage is skipped while the file exists.",
     )
     is_atomic: bool = Field(
-        False, description="Whether the result appears last, and whole: with it the stage is finished, recorded or not."
+        False,
+        description="Whether the result is written last and atomically, so that it alone shows that the stage is finished.",
     )
-    needs: tuple[str, ...] = Field((), description="Stages that must be finished before; a server need only be up.")
-    ready: str = Field("", description="URL that answers once this server is up; it runs as long as a stage needs it.")
-    threads: int | None = Field(None, ge=1, description="Threads of its arithmetic; null: as many as the libraries choose.")
+    needs: tuple[str, ...] = Field((), description="Stages that must finish first; a server only needs to be up.")
+    ready: str = Field("", description="URL that answers once this server is up; the server runs as long as a stage needs it.")
+    threads: int | None = Field(None, ge=1, description="Number of compute threads; null: the libraries' default.")
     launched: bool = Field(False, description="Whether the pipeline's launcher starts its processes.")
-    statuses: tuple[int, ...] = Field((0,), description="Exit statuses of a stage that did its work.")
+    statuses: tuple[int, ...] = Field((0,), description="Exit statuses that count as success.")
 
     @model_validator(mode="after")
     def _ends(self) -> Self:
@@ -56,10 +57,10 @@ class HardenConfig(Schema):
 
     Relative paths start at the working directory; those in `*_keys`, `stages` and other configs at the folder of the run."""
 
-    data: str = Field(description="Questions of the policy and labelled pairs of the judge: a set on disk.")
+    data: str = Field(description="Set on disk with the policy's questions and the judge's labelled pairs.")
     held_out: str = Field(description="Labelled pairs on which neither judge nor policy may become worse.")
-    policy: str = Field(description="Checkpoint folder or hub id of the policy to begin with.")
-    judge: str = Field(description="Checkpoint folder of the judge to begin with.")
+    policy: str = Field(description="Checkpoint folder or hub id of the initial policy.")
+    judge: str = Field(description="Checkpoint folder of the initial judge.")
     truth: str = Field(
         "exact", description="How a wrong answer is known: `exact`, `rules` or `judge:SPEC`, as in `data negatives`."
     )
@@ -74,8 +75,10 @@ class HardenConfig(Schema):
     policy_keys: tuple[str, ...] = Field((), description="KEY=VALUE over `policy_config`.")
     judge_keys: tuple[str, ...] = Field((), description="KEY=VALUE over `judge_config`.")
     sft_keys: tuple[str, ...] = Field((), description="KEY=VALUE over `sft_config`.")
-    questions: int = Field(1000, ge=1, description="Questions that each checkpoint of the policy answers, and for negatives.")
-    least_reward: float = Field(0.25, ge=0, le=1, description="Wrong answers with a lower reward are no negatives.")
+    questions: int = Field(
+        1000, ge=1, description="Number of questions that each checkpoint of the policy answers, and for negatives."
+    )
+    least_reward: float = Field(0.25, ge=0, le=1, description="Minimum reward of a wrong answer to become a negative.")
     mix: float = Field(12.0, ge=0, description="Labelled pairs of `data` per negative in the judge's training.")
     max_tokens: int = Field(1024, ge=1, description="Maximum tokens per answer.")
     judge_max_tokens: int = Field(1024, ge=1, description="Maximum tokens per judgment.")

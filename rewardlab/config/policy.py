@@ -16,16 +16,22 @@ class SignsConfig(Schema):
     winners are always measured.
     """
 
-    sample: int = Field(16, ge=0, description="Comparisons per batch judged again, with blank images and by second_judge.")
-    canaries: int = Field(8, ge=0, description="Labelled pairs of the set that the judge judges with each batch, per process.")
-    second_judge: str | None = Field(None, description="A second judge, as in `rewardlab bench run`, of the sample.")
-    truth: Literal["none", "exact", "rules"] = Field("none", description="Right answers: none, the preferred one, or by rule.")
+    sample: int = Field(16, ge=0, description="Comparisons per batch that are repeated with blank images and by second_judge.")
+    canaries: int = Field(8, ge=0, description="Labelled pairs of the set that are judged with each batch, per process.")
+    second_judge: str | None = Field(None, description="Second judge for these comparisons, in the form of --judge.")
+    truth: Literal["none", "exact", "rules"] = Field(
+        "none", description="How right answers are known: not at all, the preferred one, or by rule."
+    )
     max_novelty: float | None = Field(0.03, gt=0, description="Rise of the fraction of new bigrams in answers; null: off.")
     max_new_winners: float | None = Field(0.022, gt=0, description="Rise of novel answers with high rewards; null: off.")
     max_overpaid: float | None = Field(0.13, gt=0, description="Rise of mean reward minus correctness; null: off.")
     max_repetition: float | None = Field(0.05, gt=0, description="Rise of the fraction of repeated trigrams; null: off.")
-    max_most_common: float | None = Field(0.15, gt=0, description="Rise of prompts with the most common answer.")
-    max_winners_length: float | None = Field(0.3, gt=0, description="Rise of the length of winners over the others; null: off.")
+    max_most_common: float | None = Field(
+        0.15, gt=0, description="Rise of the fraction of prompts with the most common answer."
+    )
+    max_winners_length: float | None = Field(
+        0.3, gt=0, description="Rise of the winners' length relative to the others; null: off."
+    )
     max_disagreement: float | None = Field(0.25, gt=0, description="Fall of the fraction of comparisons with agreeing orders.")
     max_blank_fall: float | None = Field(0.22, gt=0, description="Fall of the effect of a blank image on probabilities.")
     max_second_gap: float | None = Field(0.17, gt=0, description="Rise of the distance to the second judge; null: off.")
@@ -45,21 +51,22 @@ class PolicyConfig(MethodConfig):
         "prob:runs/rl/final",
         description="The judge, as in `rewardlab bench run` (hf:, prob:, openai:), or rm:FOLDER, a scalar head.",
     )
-    other_judges: list[str] = Field([], description="Further judges; a response earns the least of them (arXiv 2310.02743).")
+    other_judges: list[str] = Field([], description="More judges; the reward is the lowest of all judges' (arXiv 2310.02743).")
     judge_votes: int = Field(1, ge=1, description="Rationales (or votes) in each order of a comparison.")
     judge_max_tokens: int = Field(1024, ge=1, description="Maximum tokens per judgment.")
     judge_batch_size: int = Field(64, ge=1, description="Sequences that the judge samples at a time.")
     anchor: Literal["preferred", "start", "best", "group"] = Field(
-        "preferred", description="Opponent: the preferred response, the first policy's greedy or best one, or the group's."
+        "preferred",
+        description="Opponent: the preferred response, the initial policy's greedy or best one, or the group's others.",
     )
-    anchor_samples: int = Field(4, ge=2, description="Samples of the first policy for anchor `best`.")
+    anchor_samples: int = Field(4, ge=2, description="Samples of the initial policy for anchor `best`.")
     phi: Literal["probability", "centered", "logit", "binary"] = Field(
-        "probability", description="Value of winning with probability p."
+        "probability", description="Reward as a function of the winning probability p."
     )
     verified: bool = Field(False, description="Reward pairs of a checkable category (math, number, ...) by rule.")
     verified_kl_coef: float | None = Field(None, ge=0, description="kl_coef of pairs rewarded by rule; null: kl_coef.")
     contract: Literal["boxed", "box", "answer"] = Field(
-        "boxed", description="Place of a checkable answer: \\boxed{}, box or tags."
+        "boxed", description="Format of a checkable answer: \\boxed{}, box or tags."
     )
     thinking: bool = Field(True, description="Responses to checkable questions must open with <think>...</think>.")
     signs: SignsConfig = nested(SignsConfig, "Metrics beside the reward.")

@@ -20,11 +20,11 @@ class ConsistencyConfig(Schema):
     """Who says whether reasoning and verdict agree. ``weight`` 0 switches the reward and its requests off."""
 
     base_url: str = Field("http://127.0.0.1:8000/v1", description="URL of an OpenAI-compatible endpoint that serves `model`.")
-    model: str = Field("Qwen/Qwen2.5-VL-7B-Instruct", description="Model that is asked whether reasoning and verdict agree.")
+    model: str = Field("Qwen/Qwen2.5-VL-7B-Instruct", description="Model that judges whether reasoning and verdict agree.")
     api_key_env: str = Field("OPENAI_API_KEY", description="Environment variable that holds the endpoint's key.")
     weight: float = Field(0.5, ge=0, description="Weight of the consistency reward; 0 switches it and its requests off.")
     concurrency: int = Field(64, ge=1, description="Requests in flight.")
-    deadline_s: float = Field(20.0, gt=0, description="Seconds per question; a late answer counts 0.")
+    deadline_s: float = Field(20.0, gt=0, description="Seconds per request; after that the consistency is 0.")
     max_tokens: int = Field(8, ge=1, description="Maximum tokens per answer.")
 
 
@@ -35,7 +35,7 @@ class HotTokenConfig(Schema):
     """
 
     temperature: float = Field(30.0, gt=0, description="Temperature of the hot token.")
-    top_k: int = Field(16, ge=1, description="The hot token is one of this many most probable ones.")
+    top_k: int = Field(16, ge=1, description="Number of most probable tokens that the hot token is sampled from.")
     position: int | None = Field(None, ge=0, description="Position of the hot token from 0; null: after an opening <think>.")
 
 
@@ -48,17 +48,23 @@ class EngineConfig(Schema):
     """
 
     kind: Literal["serve", "colocate", "server"] = Field(
-        "serve", description="Place of vLLM: a server of this run, in each process, or servers that take weights over NCCL."
+        "serve",
+        description="Form of vLLM: a server of this run, inside each process, or servers that receive weights over NCCL.",
     )
     args: str = Field("", description="serve: further options of `vllm serve`.")
-    devices: str | None = Field(None, description="serve: its own cards, as CUDA_VISIBLE_DEVICES has them; null: a CPU's vLLM.")
+    devices: str | None = Field(
+        None, description="serve: its own GPUs, in the form of CUDA_VISIBLE_DEVICES; null: vLLM on a CPU."
+    )
     deadline_s: float = Field(600.0, gt=0, description="serve: seconds for one rollout, its retries included.")
     ahead: int = Field(
-        0, ge=0, le=2, description="serve: most rollout batches sampled ahead of training, by weights as many batches old."
+        0,
+        ge=0,
+        le=2,
+        description="serve: number of rollout batches to sample ahead of training; the weights are that many batches old.",
     )
-    base_url: str | None = Field(None, description="server: where `vllm serve` with --weight-transfer-config listens.")
-    gpu_memory_utilization: float = Field(0.3, gt=0, le=1, description="colocate: vLLM's share of each card's memory.")
-    tensor_parallel: int = Field(1, ge=1, description="colocate: cards that share one vLLM.")
+    base_url: str | None = Field(None, description="server: address of `vllm serve` with --weight-transfer-config.")
+    gpu_memory_utilization: float = Field(0.3, gt=0, le=1, description="colocate: fraction of each GPU's memory for vLLM.")
+    tensor_parallel: int = Field(1, ge=1, description="colocate: GPUs per vLLM engine.")
 
     @model_validator(mode="after")
     def _says_where(self) -> Self:
@@ -72,7 +78,7 @@ class Method(Schema):
 
     advantage: Advantage = Field("reinforce_pp", description="Estimator of advantages.")
     group_size: int = Field(1, ge=1, description="Rollouts of each prompt.")
-    max_completion_length: int = Field(1024, ge=1, description="Most tokens of a rollout; of each turn, where it has several.")
+    max_completion_length: int = Field(1024, ge=1, description="Maximum tokens of a rollout, or of each of its turns.")
     whiten_by: Literal["token", "sequence"] = Field("token", description="Unit of the mean and deviation of advantages.")
     outliers: Literal["delete", "clip", "keep"] = Field("delete", description="Treatment of advantages beyond outlier_sigma.")
     outlier_sigma: float = Field(3.0, gt=0, description="Deviations beyond which a whitened advantage is an outlier.")
@@ -150,25 +156,33 @@ class MethodConfig(TrainConfig, Method):
     epochs: float = Field(
         5.0, gt=0, description="Passes over the prompts; max_steps overrides it. With `window`, prompts x group_size windows."
     )
-    rollout_batch_size: int = Field(256, ge=2, description="Rollouts between two samplings, of all processes together.")
+    rollout_batch_size: int = Field(256, ge=2, description="Rollouts per sampling, of all processes together.")
     batch_size: int = Field(128, ge=2, description="Rollouts of an optimizer step, of all processes together.")
     micro_batch_size: int = Field(2, ge=1, description="Rollouts per forward pass of a process; changes memory, not results.")
     iterations: int = Field(1, ge=1, description="Passes over each rollout batch.")
-    sampling_batch_size: int | None = Field(None, ge=1, description="Rollouts decoded at a time; null: all of the process.")
+    sampling_batch_size: int | None = Field(
+        None, ge=1, description="Rollouts decoded at a time; null: all rollouts of the process."
+    )
     temperature: float = Field(1.0, gt=0, description="Sampling temperature of rollouts.")
     hot_token: HotTokenConfig | None = Field(None, description="Sample one early token hot (FIRE); null: none.")
-    engine: EngineConfig | None = Field(None, description="Who samples rollouts; null: the trainer's own decoder.")
+    engine: EngineConfig | None = Field(None, description="Engine that samples rollouts; null: the built-in sampler.")
     dynamic_sampling: Literal["off", "refill", "oversample"] = Field(
         "off", description="Train on groups with right and wrong rollouts: sample until enough (`refill`) or in excess."
     )
-    max_sampling_rounds: int = Field(10, ge=1, description="Most sampling rounds of a batch; then mixed groups are repeated.")
+    max_sampling_rounds: int = Field(
+        10, ge=1, description="Maximum sampling rounds of a batch; after that mixed groups are repeated."
+    )
     difficulty_weighted: bool = Field(False, description="Prefer prompts of medium pass rate (RLCS); `attempts` is the prior.")
     value_learning_rate: float | None = Field(
         None, gt=0, description="Peak learning rate of the critic; null: twice the policy's."
     )
-    value_pretrain_steps: int = Field(0, ge=0, description="Most steps of the critic alone, first; not part of max_steps.")
+    value_pretrain_steps: int = Field(
+        0, ge=0, description="Maximum steps that fit the critic before the policy is trained; not part of max_steps."
+    )
     value_pretrain_batch_size: int | None = Field(None, ge=1, description="Rollouts of a pretraining step; null: batch_size.")
-    value_patience: int = Field(10, ge=1, description="Rollout batches without a better critic that end its pretraining.")
+    value_patience: int = Field(
+        10, ge=1, description="Rollout batches without improvement after which pretraining of the critic ends."
+    )
     value_init: str | None = Field(None, description="Checkpoint or value model to start the critic from; null: the policy's.")
 
     @property
@@ -283,15 +297,19 @@ class RLConfig(MethodConfig):
     self_verify: bool = Field(False, description="Rollouts judge, verify the judgment, and revise it if found wrong (PAG).")
     revision_bonus: float = Field(1.0, ge=0, description="Bonus per unit that a revision gains on the judgment (PAG's alpha).")
     format_weight: float = Field(0.5, ge=0, description="Reward of a rollout in the template's format.")
-    overlong_margin: int | None = Field(None, ge=1, description="Last tokens, over which length costs up to 1; null: none.")
+    overlong_margin: int | None = Field(
+        None, ge=1, description="Number of last tokens over which the length penalty grows to 1; null: none."
+    )
     reward_terms: list[str] = Field([], description="Your own terms: files with a REWARD_TERM, or installed entry points.")
     swap_weight: float = Field(0.0, ge=0, description="Reward for naming the winner that the other order's rollouts name.")
-    process_reward: str | None = Field(None, description="Model of `rewardlab prm` that rewards the ends of steps; null: none.")
+    process_reward: str | None = Field(
+        None, description="Process reward model (`rewardlab prm`) for the ends of steps; null: none."
+    )
     process_wrong_weight: float = Field(0.25, ge=0, description="Weight of its mean score if the verdict is wrong.")
     process_correct_weight: float = Field(0.025, ge=0, description="Weight of its mean score if it is correct.")
     consistency: ConsistencyConfig = nested(ConsistencyConfig, "The check that reasoning and verdict agree.")
     attempts: list[Attempts] = Field(
-        ["2", "3", "unsolved"], description='Difficulty tags to train on; "": not asked. A set without tags is used whole.'
+        ["2", "3", "unsolved"], description='Difficulty tags to train on; "": untagged. Without any tags the whole set is used.'
     )
     both_orders: bool = Field(True, description="Show each pair in both orders, instead of in the teacher's.")
     easy_ratio: float = Field(0.0, ge=0, description="Easy pairs (attempts 1) added for each hard one.")

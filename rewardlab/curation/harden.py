@@ -41,12 +41,12 @@ class HardenSettings:
         if not 0 < self.ratio < math.inf:
             raise ConfigError(f"ratio {self.ratio:g}: expected more than 0 negatives for each pair")
         if self.verdict_format and self.verdict_format not in WRITERS:
-            raise ConfigError(f"no judgments are written as {self.verdict_format!r}; expected one of {', '.join(WRITERS)}")
+            raise ConfigError(f"no judgments in the format {self.verdict_format!r}; expected one of {', '.join(WRITERS)}")
         if held_out := [name for name in self.families if name in FAMILIES and not FAMILIES[name].in_training]:
             known = ", ".join(name for name, family in FAMILIES.items() if family.in_training)
             raise ConfigError(f"these families are held out for `bench run`: {', '.join(held_out)}; expected some of {known}")
         if bare := [name for name in self.families if not any(family.in_training for family in families_of((name,)))]:
-            raise ConfigError(f"no family for training is of {', '.join(bare)}")
+            raise ConfigError(f"no training family is of the kinds {', '.join(bare)}")
 
     @property
     def chosen(self) -> list[Family]:

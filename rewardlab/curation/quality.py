@@ -160,7 +160,7 @@ def filter_set(
     judge = None if url is None else ConsistencyEndpoint(url, model)
     findings = examine_judgments((replace(pair, images=()) for pair in pairs), rules, judge)
     if judge is not None and judge.asked and judge.failed == judge.asked:
-        raise EndpointError(f"{url}: every one of {judge.asked:,} questions failed; is {model!r} what it serves?")
+        raise EndpointError(f"{url}: all {judge.asked:,} requests failed; does this endpoint serve {model!r}?")
     shard, lines, num_kept = Shard(out / KEPT), [], 0
     for place, pair in enumerate(pairs):
         num_kept += bool(pair.judgment) and place not in findings.reasons

@@ -39,7 +39,10 @@ CURE = (
 )
 BETTER = ("chosen", "better", "preferred_response", "chosen_response", "chosen_messages", "preferred_output")
 WORSE = ("rejected", "worse", "rejected_response", "rejected_messages", "non_preferred_output")
-CONVERSATIONS = ("messages", "conversations")  # columns with turns; with a worse answer beside them they end in the better one
+CONVERSATIONS = (
+    "messages",
+    "conversations",
+)  # columns with turns; with a worse answer in another column they end in the better one
 _SIDES = (("a", "b"), ("1", "2"), ("0", "1"), ("left", "right"))
 _STEMS = ("response_", "answer_", "output_", "completion_", "response", "answer", "")
 NUM_ROWS = 200  # rows that a suggestion looks at
@@ -97,10 +100,11 @@ class ColumnMapping:
                 return DataError(f"{where}: {self.label!r} is {label!r:.40}; expected {first_names}, or {second_names}; {CURE}")
             elif label is not None:
                 preferred = int(label in self.names[1])
-        media = {"images": question.images} if self.images or question.images else {}
+        media: dict[str, Any] = {"images": question.images} if self.images or question.images else {}
         media |= {"videos": question.videos} if question.videos else {}
-        media |= {"response_images": [answer.images for answer in answers]} if any(answer.images for answer in answers) else {}
-        media |= {"response_videos": [answer.videos for answer in answers]} if any(answer.videos for answer in answers) else {}
+        for name in ("images", "videos"):
+            if any(of_answers := [getattr(answer, name) for answer in answers]):
+                media[f"response_{name}"] = of_answers
         return {
             **pair,
             "question": question.text,
@@ -157,7 +161,7 @@ def guess_mapping(columns: Sequence[str], where: str) -> ColumnMapping | None:
     if talks and not is_chosen and not sides:
         raise DataError(
             f"{where}: has conversations ({talks[0]!r}) with one answer each, but no second answer to compare it with; "
-            "expected columns such as chosen and rejected, or rejected_response beside messages"
+            "expected columns such as chosen and rejected, or rejected_response with messages"
         )
     if not is_chosen and not sides:
         return None
@@ -336,7 +340,7 @@ def _ranked_fields(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Sequ
 
 def _twins(names: Iterable[str]) -> list[tuple[str, str, tuple[tuple[str, ...], tuple[str, ...]]]]:
     """Return each two names that differ in their side alone, as :func:`sides_of` returns them: path1 and path2."""
-    known, twins = set(names), []
+    known, twins = set(names), list[tuple[str, str, tuple[tuple[str, ...], tuple[str, ...]]]]()
     for name in sorted(known):
         for one, two in _SIDES:
             other = re.sub(

@@ -17,7 +17,7 @@ _REWARDBENCH2 = "num_correct num_incorrect total_completions models additional_m
 _CANDIDATES = "id question prompt responses chosen rejected images videos response_images response_videos best group subset"
 CANDIDATE_COLUMNS = frozenset(f"{_CANDIDATES} {_REWARDBENCH2}".split())
 ALL = "all"
-FLAG = "--allow-columns"
+FLAG = "--allow"
 
 # Names of a column in other formats, in lower case, without `_` and a plural's s.
 _ALIASES = {

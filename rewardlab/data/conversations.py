@@ -1,7 +1,7 @@
 """Texts with media at their places, and conversations: what files, mappings, the Python API, adapters and the server read.
 
 A text holds U+FFFC (``IMAGE_MARK``) at the place of an image and U+FFF9 (``VIDEO_MARK``) at that of a video. Other formats
-write ``<image>`` and ``<video>`` and list the media beside the texts (LLaMA-Factory, ms-swift, LLaVA), or send parts (OpenAI,
+write ``<image>`` and ``<video>`` and list the media separately (LLaMA-Factory, ms-swift, LLaVA), or send parts (OpenAI,
 Qwen, TRL). A conversation is a list of messages: ``{"role", "content"}``, or ShareGPT's ``{"from", "value"}``.
 """
 
@@ -39,7 +39,7 @@ _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bot": "a
 
 @dataclass(frozen=True)
 class Content:
-    """A text, and its media in the order of their marks; None for a place whose medium is in a list beside the text."""
+    """A text, and its media in the order of their marks; None for a place whose medium is in a separate list."""
 
     text: str = ""
     images: tuple[Any, ...] = ()
@@ -114,7 +114,7 @@ def is_conversation(value: Any) -> bool:
 
 def read_turns(value: Any, where: str = "the conversation", *, role: str = "user") -> list[Turn]:
     """Return the turns of a conversation: messages, one message, or a text or parts, which are one turn of ``role``. Raise
-    DataError for anything else, and for media beside a message's content, which would be lost."""
+    DataError for anything else, and for media outside of a message's content, which would be lost."""
     if isinstance(value, Mapping) and "messages" in value:  # OpenAI's preference pairs
         value = value["messages"]
     if not is_conversation(value):
@@ -124,7 +124,7 @@ def read_turns(value: Any, where: str = "the conversation", *, role: str = "user
         if not isinstance(message, Mapping):
             raise DataError(f"{where}: a message is {message!r:.80}; expected an object with role and content")
         if media := media_beside(message):
-            raise DataError(f"{where}: a message has {media[0]!r} beside its content; give media as parts of the content")
+            raise DataError(f"{where}: a message has {media[0]!r} outside of its content; give media as parts of the content")
         name = str(message.get("role", message.get("from", "user")))
         content = read_content(message["content"] if "content" in message else message.get("value"), where)
         turns.append(Turn(_ROLES.get(name, name), content))
@@ -132,7 +132,7 @@ def read_turns(value: Any, where: str = "the conversation", *, role: str = "user
 
 
 def media_beside(item: Mapping[str, Any]) -> list[str]:
-    """Return the fields of a message or document with images, videos or sound beside its text."""
+    """Return the fields of a message or document with images, videos or sound outside of its text."""
     return [name for name in ("image", "images", "image_url", "video", "videos", "audio") if item.get(name)]
 
 
@@ -189,10 +189,10 @@ def split_answers(prompt: Any, answers: Sequence[Any], where: str, *, system: An
 def place_media(
     contents: Sequence[Content], images: Sequence[Any] = (), videos: Sequence[Any] = (), *, where: str, rendered: bool = False
 ) -> list[Content]:
-    """Return a question and its answers with media from lists beside them at their places, in the order of the texts.
+    """Return a question and its answers with media from separate lists at their places, in the order of the texts.
 
     ``<image>`` in the question is a place if there are as many as images; so it is in the answers if each has one and the
-    numbers fit with those of the question. One mark at the beginning may stand for several images. Images without any mark, and
+    numbers fit with those of the question. One mark at the beginning may be that of several images. Images without a mark, and
     those whose marks are all at the beginning of the question, come before the text. With ``rendered`` the marks of chat
     templates are places as well. Raise DataError if the numbers of marks and media differ: media elsewhere would mislead.
     """
@@ -214,6 +214,20 @@ def place_own(answer: Content, images: Sequence[Any], videos: Sequence[Any], whe
     for mark in (VIDEO_MARK, IMAGE_MARK):
         text = text if mark in text else mark * len(placed.media(mark)) + text
     return replace(placed, text=text)
+
+
+def parts_of(content: Content) -> str | list[dict[str, Any]]:
+    """Return a content as a text if it has no media, else as the parts that :func:`read_content` reads."""
+    if content.is_text:
+        return content.text
+    rest = {mark: iter(content.media(mark)) for mark in (IMAGE_MARK, VIDEO_MARK)}
+    kinds, parts = {IMAGE_MARK: "image", VIDEO_MARK: "video"}, list[dict[str, Any]]()
+    for piece in re.split(f"({_ANY.pattern})", content.text):
+        if kind := kinds.get(piece):
+            parts.append({"type": kind, kind: next(rest[piece])})
+        elif piece:
+            parts.append({"type": "text", "text": piece})
+    return parts
 
 
 def is_put_second(question: Content, better: Content, worse: Content) -> bool:
@@ -281,7 +295,7 @@ def _fill(contents: list[Content], mark: str, media: list[Any], name: str, where
     num_empty = sum(medium is None for content in contents for medium in content.media(mark))
     if num_empty != len(media):
         raise DataError(
-            f"{where}: {num_empty} {name} parts hold no {name}, and {len(media)} {name}s came beside them; give one {name} for "
+            f"{where}: {num_empty} {name} parts hold no {name}, and {len(media)} {name}s came with them; give one {name} for "
             "each such part"
         )
     rest = iter(media)

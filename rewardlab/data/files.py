@@ -133,8 +133,7 @@ def _lock_mark(mark: Path) -> int:
     folder = mark.parent
     if not mark.exists() and (shards := sorted(folder.glob(SHARD_FILES))):
         raise OutputError(
-            f"{folder}: holds shards already ({shards[0].name}) that no command left unfinished; choose another --out, or "
-            "remove them"
+            f"{folder}: already has shards of a finished command ({shards[0].name}); choose another --out, or remove them"
         )
     lock = _open_lock(mark)
     try:

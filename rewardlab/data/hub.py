@@ -184,7 +184,7 @@ class HubRepo:
         operations = [CommitOperationAdd(name, upload.folder / name) for name in upload.files]
         changed = {**upload.changed, README: card.encode()}
         operations += [CommitOperationAdd(name, content) for name, content in changed.items()]
-        with self._failures("the repository is as it was; the same command goes on"):
+        with self._failures("the repository is unchanged; run the same command again"):
             deletions = [CommitOperationDelete(name, is_folder=False) for name in deleted]
             commit = self._api.create_commit(
                 self.name, [*operations, *deletions], repo_type=self.kind, commit_message="rewardlab push"

@@ -134,7 +134,7 @@ def _of_base64(text: str) -> bytes | None:
 
 
 def image_of_array(pixels: np.ndarray, where: str) -> Image.Image:
-    """Return the image of an array. Raise MediaError for values or a shape whose meaning nobody can know."""
+    """Return the image of an array. Raise MediaError for another type or shape of values."""
     if (
         pixels.dtype not in (np.uint8, np.uint16, np.bool_)
         or pixels.ndim not in (2, 3)

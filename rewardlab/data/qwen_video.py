@@ -90,7 +90,7 @@ def _qwen_vl_utils() -> Any:
         from qwen_vl_utils import vision_process
     except ImportError as error:
         raise ConfigError(
-            f"this judge's family needs videos as qwen-vl-utils samples them, and it is missing ({error}): "
+            f"this judge's family needs qwen-vl-utils, which samples its videos, and it is missing ({error}): "
             "pip install 'rewardlab[video]'"
         ) from error
     return vision_process

@@ -242,7 +242,7 @@ def _csv_row(path: Path, columns: Sequence[str], cells: Sequence[str], number: i
         quoted = f"quote cells that hold {_SEPARATORS[_separator(path)]}"
         return DataError(f"{where}: has {len(cells):,} fields, expected {len(columns):,}; {quoted}")
     if (damaged := next((n for n, cell in enumerate(cells) if "\0" in cell), None)) is not None:
-        return DataError(f"{where}: {columns[damaged]!r} holds a NUL byte, which is no character of a text; clean it up")
+        return DataError(f"{where}: {columns[damaged]!r} contains a NUL byte; remove it")
     return dict(zip(columns, (*cells, *[None] * (len(columns) - len(cells))), strict=True))
 
 

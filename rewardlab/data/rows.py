@@ -193,7 +193,7 @@ def candidates_from_row(
 
     def shown(content: Content) -> tuple[str, tuple[bytes, ...]]:
         images, videos = _images(content.images, files, where), _videos(content.videos, files, where)
-        return _with_frames(content.text, images, [frames_of_video(video, FRAMES, where=where) for video in videos])
+        return text_with_frames(content.text, images, [frames_of_video(video, FRAMES, where=where) for video in videos])
 
     text, images = shown(question)
     if not text.strip():
@@ -284,10 +284,10 @@ def with_frames(
 
     def shown(text: str, images: tuple[bytes, ...], videos: tuple[bytes, ...]) -> tuple[str, tuple[bytes, ...]]:
         frames = [frames_of_video(video, number, where=where or pair.pair_id, policy=sampling) for video in videos]
-        return _with_frames(text, images, frames)
+        return text_with_frames(text, images, frames)
 
     question, images = shown(pair.question, pair.images, pair.videos)
-    first, second = (shown(*of) for _, *of in _responses(pair))
+    first, second = (shown(text, images, videos) for _, text, images, videos in _responses(pair))
     return replace(
         pair,
         question=question,
@@ -299,7 +299,7 @@ def with_frames(
     )
 
 
-def _with_frames(text: str, images: Sequence[bytes], videos: Sequence[Sequence[bytes]]) -> tuple[str, tuple[bytes, ...]]:
+def text_with_frames(text: str, images: Sequence[bytes], videos: Sequence[Sequence[bytes]]) -> tuple[str, tuple[bytes, ...]]:
     """Return a text and its images with the frames of each video at its place, or after the images."""
     if not videos:
         return text, tuple(images)

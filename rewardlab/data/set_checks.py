@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rewardlab.errors import DataError
+from rewardlab.prompts.sanitize import break_control_tokens
 from rewardlab.types import PreferencePair
 
 LEAST_SHARE = 0.1  # of the questions of a set without media: a few mention images in passing
@@ -58,7 +59,8 @@ def _plain(text: str) -> list[str]:
 @dataclass
 class SetCheck:
     """A count over the pairs of a set; ``num_mentions``: questions without media that refer to an image or video,
-    ``first_mention``: the number of the first. ``num_broken``: see :func:`what_is_broken`."""
+    ``first_mention``: the number of the first. ``num_broken``: see :func:`what_is_broken`;
+    ``num_with_tokens``: judgments that quote control tokens of chat templates, which training breaks."""
 
     num_pairs: int = 0
     num_with_media: int = 0
@@ -66,6 +68,7 @@ class SetCheck:
     first_mention: int = -1
     num_broken: int = 0
     first_broken: str = ""
+    num_with_tokens: int = 0
 
     def add(self, pair: PreferencePair, number: int) -> None:
         """Count one pair."""
@@ -73,6 +76,7 @@ class SetCheck:
         if broken := what_is_broken(pair):
             self.num_broken += 1
             self.first_broken = self.first_broken or f"row {number}: {broken}"
+        self.num_with_tokens += bool(pair.judgment) and break_control_tokens(pair.judgment) != pair.judgment
         if pair.images or pair.videos or any((*pair.response_images, *pair.response_videos)):
             self.num_with_media += 1
         elif mentions_media(pair.question):
@@ -97,6 +101,11 @@ class SetCheck:
             )
         if self.num_broken:
             notes.append(f"{self.num_broken:,} pairs have gone wrong on their way; {self.first_broken}")
+        if self.num_with_tokens:
+            notes.append(
+                f"{self.num_with_tokens:,} judgments quote control tokens of chat templates, such as <|im_end|>: training "
+                "breaks each by a zero-width space, as in prompts"
+            )
         return notes
 
     def refuse_broken(self, data: str) -> None:

@@ -23,7 +23,7 @@ ATTACKS = "attacks"  # in the identity of a run whose votes are on attacked pair
 def refuse_attacked(identity: Mapping[str, Any]) -> None:
     """Raise ValueError for the votes of `bench run NAME:attacked`, which are not on the pairs of the data file."""
     if ATTACKS in identity:
-        raise ValueError("votes of `bench run NAME:attacked` are on attacked pairs, not on those of the file")
+        raise ValueError("these are votes on attacked pairs (`bench run NAME:attacked`), not on the pairs of the file")
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def _stored(row: Any, vote: Any) -> StoredVote | None:
     if vote.get("status") in (VerdictStatus.ERROR, VerdictStatus.TIMEOUT):
         return None
     if not isinstance(vote["text"], str):
-        raise ValueError(f"a vote's text is {vote['text']!r}")
+        raise ValueError(f"a vote's text is {vote['text']!r}; expected a string")
     return StoredVote(row, Order(vote["order"]), Choice(vote["choice"]) if vote["choice"] else None, vote["text"])
 
 

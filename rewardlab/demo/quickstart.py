@@ -15,7 +15,7 @@ from typing import Any
 from rich.console import Console
 
 from rewardlab.benchmarks.browser import JudgmentView, evenly_spread, judgments_to_show
-from rewardlab.benchmarks.pairs.loader import load_labelled_pairs
+from rewardlab.benchmarks.pairs import load_labelled_pairs
 from rewardlab.config import RLConfig, SFTConfig, configs_folder, find_configs, load_config
 from rewardlab.config.pipeline import PipelineConfig
 from rewardlab.data.files import read_lines, write_atomic
@@ -31,16 +31,16 @@ NUM_EXAMPLES = 12  # judgments, the same pairs before and after
 SHOWN_KINDS = {"right": "Right in both orders", "flipped": "Another winner in the other order"}
 MAIN_ROWS = ("invalid answers", "one sampled vote", "majority of 15", "one greedy vote", "  blank image", "  swap consistency")
 WORDS = {
-    "invalid answers": "share of sampled answers without a verdict that can be read; each counts as wrong",
-    "one sampled vote": "accuracy of one answer drawn at temperature 1, each order a trial",
+    "invalid answers": "fraction of sampled answers without a readable verdict; each counts as wrong",
+    "one sampled vote": "accuracy of one answer sampled at temperature 1, each order a trial",
     "majority of N": "accuracy of the majority of N sampled answers to one order",
-    "one greedy vote": "accuracy of the answer without chance; the indented rows are of it",
+    "one greedy vote": "accuracy of the greedy answer; the indented rows belong to it",
     "digits (scans)": "of the pairs about scanned handwritten digits",
-    "blank image": "with the picture replaced by a grey one: 50 is guessing, so what is above it is read off the texts",
+    "blank image": "with the picture replaced by a grey one: 50 is guessing; above it the texts reveal the answer",
     "another's image": "with the picture of another pair",
-    "swap consistency": "share of pairs whose two orders name the same response",
-    "consistent": "of right verdicts, the share whose reasoning names the same response as the better one",
-    "position bias": "share of verdicts for the response shown first, less one half",
+    "swap consistency": "fraction of pairs whose two orders name the same response",
+    "consistent": "fraction of right verdicts whose reasoning names the same response",
+    "position bias": "fraction of verdicts for the response shown first, minus one half",
 }
 CURVES = {
     "Reward and its parts, per rollout batch": {

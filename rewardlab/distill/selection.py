@@ -86,7 +86,7 @@ def student_votes(labels: Sequence[int | None], votes: Iterable[StoredVote]) -> 
     for vote in votes:
         if vote.row >= len(labels):
             raise DataError(
-                f"the votes are on at least {vote.row + 1:,} pairs, the data hold {len(labels):,}: not the same file"
+                f"the votes cover at least {vote.row + 1:,} pairs, but the data have {len(labels):,}: this is another file"
             )
         if (preferred := labels[vote.row]) is None:
             continue

@@ -109,8 +109,8 @@ def self_distill(
     least_correct = least_correct_or_beyond(2 * rules.samples, rules.alpha)
     if least_correct > 2 * rules.samples:
         raise ConfigError(
-            f"nothing could be kept: with {rules.samples} samples in each order not even {2 * rules.samples} right ones are "
-            f"less likely by guessing than {rules.alpha:g} of cases; give more --samples, or a larger --alpha"
+            f"nothing could be kept: with {rules.samples} samples in each order even {2 * rules.samples} right ones happen by "
+            f"guessing with a probability above {rules.alpha:g}; give more --samples, or a larger --alpha"
         )
     identity = {"data": data, **judge.identity, "batch": batch, **asdict(rules)}
     with AppendLog(out / JOURNAL, identity) as log, bar("self-distil", len(pairs)) as advance:

@@ -163,7 +163,7 @@ def _vllm_judge(config: TrainConfig) -> str | None:
         return None
     spec = JudgeSpec.parse(name)
     return (
-        f"judge: {name} would start a vLLM on every card beside the trainer: serve it on a card of its own "
+        f"judge: {name} would start vLLM on every GPU of the trainer: serve it on another GPU "
         f"(vllm serve {spec.target}) and set judge: openai:{spec.target}@http://HOST:PORT/v1, or judge: prob:{spec.target}"
     )
 

@@ -1,4 +1,4 @@
-"""Prompts and completions of trainers: a text, or a chat with its images as parts or beside it."""
+"""Prompts and completions of trainers: a text, or a chat, with its images as parts or separate."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rewardlab.errors import DataError
 
 def read_prompt(turns: Any, images: Sequence[Any] | None = None) -> tuple[str, list[Any]]:
     """Return the question of a prompt, a U+FFFC at the place of each image unless all come before the text, and its images:
-    ``images`` of its row, else those in its messages. Raise DataError for a place without an image and an image without a
-    place: judged otherwise than it was asked, a reward would mean nothing."""
+    ``images`` of its row, else those in its messages. Raise DataError if a place has no image or an image no
+    place: the judge would answer another question."""
     asked = joined_turns(read_turns(turns))
     given = list(() if images is None else images)
     if given:  # of a row whose messages hold the same images once more

@@ -11,7 +11,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import httpx
 import numpy as np
 from PIL import Image
 
+from rewardlab.data.conversations import parts_of, read_content
 from rewardlab.data.images import encode_png, plain_pixels, to_data_url
 from rewardlab.data.media import embedded, image_of_array
 from rewardlab.data.urls import system_certificates
@@ -97,8 +98,8 @@ def group_key(question: str) -> str:
 
 
 class RewardClient:
-    """A client of one server. It waits up to ``deadline_s`` for a server that is full, restarts or cannot be reached; a failure
-    is None, logged and counted.
+    """A client of the server at ``url``, by default that of ``REWARDLAB_URL`` (http://localhost:8000). It waits up to
+    ``deadline_s`` for a server that is full, restarts or cannot be reached; a failure is None, logged and counted.
 
     ``options`` go into every request: ``votes``, ``strategy``, ``anchor``, ``budget``, ``priority``. Defaults: ``api_key`` from
     ``REWARDLAB_API_KEY``, ``deadline_s`` from ``REWARDLAB_DEADLINE_S`` or 600. Raise EndpointError if the server refuses the
@@ -108,7 +109,8 @@ class RewardClient:
     ``signs`` are the last policy signs in the answers of this key; each is logged once.
     """
 
-    def __init__(self, url: str, *, api_key: str = "", deadline_s: float | None = None, **options: Any) -> None:
+    def __init__(self, url: str = "", *, api_key: str = "", deadline_s: float | None = None, **options: Any) -> None:
+        url = url or os.environ.get("REWARDLAB_URL", "http://localhost:8000")
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"{url!r}: expected the address of a server, such as http://localhost:8000")
         self.url, self.options = url.rstrip("/"), options
@@ -119,27 +121,37 @@ class RewardClient:
         self.signs: frozenset[str] = frozenset()
 
     async def rewards(
-        self, question: str, responses: Sequence[str], images: Sequence[Any] = (), **options: Any
+        self, question: str, responses: Sequence[Any], images: Sequence[Any] = (), **options: Any
     ) -> list[float | None]:
         """Return a reward in -1..1 for each response, None if it was not judged, is longer than the server accepts, or has
-        neither another response nor an anchor to compare with. ``options`` override those of the client."""
+        neither another response nor an anchor to compare with. A response is a text, a list of parts with images in any form of
+        :func:`image_url`, or one PIL image or array. ``options`` override those of the client."""
         options = self.options | options
         rewards: list[float | None] = [None] * len(responses)
-        sent = [n for n, text in enumerate(responses) if len(text) <= MAX_CHARS]
+        contents = [read_content(_in_parts(response), "a response") for response in responses]
+        sent = [n for n, content in enumerate(contents) if len(content.text) <= MAX_CHARS]
         if num_long := len(responses) - len(sent):
             LOG.warning(
                 "%s: %d of %d responses have more than %d characters: no reward", self.url, num_long, len(responses), MAX_CHARS
             )
         if len(sent) > 1 or (sent and options.get("strategy") == "anchor"):
-            (urls,) = await image_urls([images])
-            body: dict[str, Any] = {"question": question, "responses": [responses[n] for n in sent], "images": list(urls)}
+            urls, *own = await image_urls([images, *(contents[n].images for n in sent)])
+            shown = [replace(contents[n], images=of_answer) for n, of_answer in zip(sent, own, strict=True)]
+            body: dict[str, Any] = {"question": question, "responses": list(map(parts_of, shown)), "images": list(urls)}
             body["timeout_s"] = min(max(1.0, self.deadline_s), MAX_TIMEOUT_S)
             for n, reward in zip(sent, await self._judge(body | options), strict=True):
                 rewards[n] = reward
         elif sent:
-            LOG.warning("%s: one response and no anchor: there is nothing to compare it with: no reward", self.url)
+            LOG.warning("%s: a single response without an anchor cannot be compared: no reward", self.url)
         self.num_failed += rewards.count(None)
         return rewards
+
+    def whole(self, rewards: Sequence[float | None], reason: str = "see the log") -> list[float]:
+        """Return rewards of which none is missing. Raise EndpointError, for a trainer that has no samples without."""
+        judged = [reward for reward in rewards if reward is not None]
+        if len(judged) < len(rewards):
+            raise EndpointError(f"{self.url}: no reward for {len(rewards) - len(judged)} of {len(rewards)} samples; {reason}")
+        return judged
 
     async def _judge(self, body: dict[str, Any]) -> list[float | None]:
         number = len(body["responses"])
@@ -214,8 +226,15 @@ class RewardClient:
             if (self.url, name) not in _TOLD:
                 _TOLD.add((self.url, name))
                 LOG.warning(
-                    "%s: sign %r: the policy may please the judge rather than get better; see /v1/status or /ui", self.url, name
+                    "%s: indicator %r: the policy may exploit the judge instead of improving; see /v1/status or /ui",
+                    self.url,
+                    name,
                 )
+
+
+def _in_parts(response: Any) -> Any:
+    """Return a response that is an image in memory as a part."""
+    return [{"type": "image", "image": response}] if isinstance(response, Image.Image | np.ndarray) else response
 
 
 @dataclass(frozen=True)
@@ -266,7 +285,7 @@ def _deadline_s() -> float:
 async def request_rewards(
     client: RewardClient,
     questions: Sequence[str],
-    responses: Sequence[str],
+    responses: Sequence[Any],
     images: Sequence[Sequence[Any]],
     anchors: Sequence[str | None] = (),
 ) -> list[float | None]:

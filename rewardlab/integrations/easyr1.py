@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from rewardlab.errors import DataError, EndpointError
+from rewardlab.errors import DataError
 from rewardlab.integrations.chats import read_prompt
 from rewardlab.integrations.client import RewardClient, request_rewards
 
@@ -38,17 +37,15 @@ def compute_score(reward_inputs: list[dict[str, Any]], **kwargs: Any) -> list[di
     counts = Counter(truths)
     if num_alone := sum(counts[truth] == 1 and truth.anchor is None for truth in truths):
         raise DataError(
-            f"{num_alone} of {len(truths)} responses came alone, with nothing to compare them with: give their ground_truth an "
+            f"{num_alone} of {len(truths)} responses came alone and cannot be compared: give their ground_truth an "
             '"anchor", a response to beat; or ask for two or more (worker.rollout.n, and for validation '
             "worker.rollout.val_override_config.n); or turn validation off (trainer.val_freq=-1 trainer.val_before_train=false)"
         )
-    client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
+    client = RewardClient()
     questions, responses = [truth.question for truth in truths], [row["response"] for row in reward_inputs]
     media, anchors = [truth.media for truth in truths], [truth.anchor for truth in truths]
     rewards = asyncio.run(request_rewards(client, questions, responses, media, anchors))
-    if None in rewards:
-        raise EndpointError(f"{client.url}: no reward for {rewards.count(None)} of {len(rewards)} responses; see the log")
-    return [{"overall": reward} for reward in rewards if reward is not None]
+    return [{"overall": reward} for reward in client.whole(rewards)]
 
 
 def _truth(text: Any) -> GroundTruth:

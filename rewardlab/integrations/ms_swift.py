@@ -20,7 +20,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from rewardlab.errors import DataError, EndpointError
+from rewardlab.errors import DataError
 from rewardlab.integrations.chats import read_prompt
 from rewardlab.integrations.client import RewardClient, request_rewards
 
@@ -47,12 +47,7 @@ class JudgeORM:
         prompts = [read_prompt(_prompt(turns), images) for turns, images in zip(columns["messages"], rows, strict=True)]
         questions, images = [question for question, _ in prompts], [images for _, images in prompts]
         rewards = asyncio.run(request_rewards(self.client, questions, completions, images))
-        if None in rewards:
-            raise EndpointError(
-                f"{self.address}: no reward for {rewards.count(None)} of {len(rewards)} completions, which ms-swift would "
-                "count as 0; see the log"
-            )
-        return [reward for reward in rewards if reward is not None]
+        return self.client.whole(rewards, "ms-swift would count each as 0; see the log")
 
 
 def _prompt(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:

@@ -7,7 +7,6 @@ label of a row be ``{"media": ["upload:ID"], "question": "..."}`` as JSON. Sampl
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any
 
 from rewardlab.errors import EndpointError
@@ -19,7 +18,7 @@ def reward_func(queries: list[str], prompts: list[str], labels: list[Any], **kwa
     reward: OpenRLHF tries again, and after its last try ends with an error."""
     import torch
 
-    client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
+    client = RewardClient()
     response = asyncio.run(client.post("/get_reward", {"query": queries, "prompts": prompts, "labels": labels}))
     if response is None:
         raise EndpointError(f"{client.url}: no reward for {len(queries)} queries; see the log")

@@ -8,11 +8,9 @@ per prompt.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
-from rewardlab.errors import EndpointError
 from rewardlab.integrations.chats import read_prompt
 from rewardlab.integrations.client import RewardClient, request_rewards
 from rewardlab.serving.conversations import strip_markup
@@ -21,14 +19,11 @@ from rewardlab.serving.conversations import strip_markup
 async def judge_group(args: Any, samples: Sequence[Any], **kwargs: Any) -> list[float]:
     """Return the rewards, in -1..1. Raise EndpointError if one is missing: slime has no samples without. Raise DataError for
     a prompt with a place of an image that did not come with it."""
-    client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
+    client = RewardClient()
     prompts = [
         read_prompt(sample.prompt, (getattr(sample, "multimodal_inputs", None) or {}).get("images")) for sample in samples
     ]
     prompts = [read_prompt(strip_markup(text), images) for text, images in prompts]  # without markup places may be first
     questions = [(sample.metadata or {}).get("question") or text for sample, (text, _) in zip(samples, prompts, strict=True)]
     responses = [strip_markup(sample.response) for sample in samples]
-    rewards = await request_rewards(client, questions, responses, [images for _, images in prompts])
-    if None in rewards:
-        raise EndpointError(f"{client.url}: no reward for {rewards.count(None)} of {len(rewards)} samples; see the log")
-    return [reward for reward in rewards if reward is not None]
+    return client.whole(await request_rewards(client, questions, responses, [images for _, images in prompts]))

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rewardlab.errors import EndpointError
 from rewardlab.integrations.chats import chat_text, read_prompt
 from rewardlab.integrations.client import RewardClient, request_rewards
 
@@ -39,13 +38,10 @@ def judge_reward(url: str, **options: Any) -> Callable[..., Awaitable[list[float
         log_metric = columns.get("log_metric")
         if log_metric:
             log_metric("judge/policy_signs", float(len(client.signs)))
-        if None in rewards and _pays_none_as_0(getattr(log_metric, "__self__", None)):
-            raise EndpointError(
-                f"{client.url}: no reward for {rewards.count(None)} of {len(rewards)} completions, and TRL would count "
-                "each as 0 next to its other reward functions: use the judge as the only one or, in GRPO, set "
-                'multi_objective_aggregation="normalize_then_sum"; why they have none is in the log'
-            )
-        return rewards
+        if not _pays_none_as_0(getattr(log_metric, "__self__", None)):
+            return rewards
+        cure = 'use the judge as the only one or, in GRPO, set multi_objective_aggregation="normalize_then_sum"; see the log'
+        return [*client.whole(rewards, f"TRL would count each as 0 next to its other reward functions: {cure}")]
 
     return judge
 

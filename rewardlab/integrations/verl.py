@@ -8,7 +8,6 @@ give ``anchor``, a response to compare with. :mod:`rewardlab.integrations.verl_g
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from rewardlab.errors import DataError, EndpointError
@@ -23,7 +22,7 @@ async def compute_score(
     info = extra_info or {}
     if not info.get("question"):
         raise DataError(f"{data_source}: extra_info has no 'question'; the judge needs the question")
-    client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
+    client = RewardClient()
     images = info.get("images")  # may be an array, which has no truth value
     (urls,) = await image_urls([() if images is None else images])
     label = {"question": info["question"], "media": list(urls)}

@@ -14,7 +14,6 @@ the judge rather than gets better. Written for verl 0.9.1 and tested in its loop
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +45,7 @@ class JudgeGroups(RewardManagerBase):
 
     def __init__(self, config: Any, tokenizer: Any, compute_score: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, tokenizer, compute_score)
-        self.client = RewardClient(os.environ.get("REWARDLAB_URL", "http://localhost:8000"))
+        self.client = RewardClient()
         rollout = config.actor_rollout_ref.rollout
         self._sizes = {False: int(rollout.n), True: int(rollout.get("val_kwargs", {}).get("n", 1))}
         self._waiting: dict[tuple[str, bool], SampleGroup] = {}
@@ -111,7 +110,7 @@ class JudgeGroups(RewardManagerBase):
 
     async def _rewards(self, turns: list[Any], responses: list[str], anchor: str | None = None) -> list[float | None]:
         if len(responses) == 1 and not anchor:
-            raise EndpointError("a single sample of a prompt has nothing to compare it with: give extra_info an 'anchor'")
+            raise EndpointError("a single sample of a prompt cannot be compared: give extra_info an 'anchor'")
         options = {"strategy": "anchor", "anchor": anchor} if anchor else {}
         question, images = read_prompt(turns)
         return await self.client.rewards(question, responses, images, **options)

@@ -16,6 +16,7 @@ from rewardlab.prompts import Template, build_messages
 from rewardlab.samplers.base import FieldSampler, RequestGate, Sampler, SamplingParams, StreamingSampler, prompt_seed
 from rewardlab.types import (
     BOTH_ORDERS,
+    Completion,
     Judgment,
     Message,
     Order,
@@ -129,7 +130,7 @@ class JudgeKind:
     def resolve_orders(self, policy: str, num_votes: int | None) -> str:
         """Return the order policy that ``auto`` stands for. Raise ConfigError for a policy that this kind does not have."""
         if policy == "recorded":
-            raise ConfigError(f"orders=recorded is for recordings (--judge replay:FILE), and {self.name} is none; leave it out")
+            raise ConfigError(f"orders=recorded is for recordings (--judge replay:FILE), but {self.name} is none; leave it out")
         return "both" if policy == "auto" else policy
 
     def shown_orders(
@@ -289,15 +290,23 @@ class GenerativeJudge(ModelJudge):
         """Return how its sampler draws ``num_samples`` judgments of a prompt."""
         return SamplingParams(num_samples, **self.config.sampling, seed=seed)
 
+    def messages(self, pair: PreferencePair, order: Order) -> tuple[Message, ...]:
+        """Return the prompt about a pair."""
+        return build_messages(pair, order=order, template=self.template)
+
+    def vote(self, pair: PreferencePair, order: Order, completion: Completion) -> Vote:
+        """Return what an answer says of the pair."""
+        return Vote(order, verdict_of(completion, self.template.verdict_format), completion)
+
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
     ) -> list[Judgment]:
         places = [(n, order) for n, pair_orders in enumerate(orders) for order in pair_orders]
-        prompts = [build_messages(pairs[n], order=order, template=self.template) for n, order in places]
+        prompts = [self.messages(pairs[n], order) for n, order in places]
         params = self.params(num_votes, seed)
         votes: list[list[Vote]] = [[] for _ in pairs]
         for (n, order), completions in zip(places, self.sampler.sample(prompts, params), strict=True):
-            votes[n] += [Vote(order, verdict_of(c, self.template.verdict_format), c) for c in completions]
+            votes[n] += [self.vote(pairs[n], order, completion) for completion in completions]
         return [judgment(pair.pair_id, pair_votes) for pair, pair_votes in zip(pairs, votes, strict=True)]
 
     @property
@@ -316,25 +325,15 @@ class GenerativeJudge(ModelJudge):
     def _vote_each(
         self, sampler: StreamingSampler, requests: Iterable[VoteRequest], gate: RequestGate | None
     ) -> Iterator[list[tuple[int, Vote]]]:
-        orders: list[Order] = []
+        sent: list[tuple[PreferencePair, Order]] = []
 
         def prompts() -> Iterator[tuple[tuple[Message, ...], int]]:
-            for request, messages in _messages(requests, self.template):
-                orders.append(request.order)
+            messages: tuple[Message, ...] = ()
+            for request in requests:  # draws of a prompt follow each other: it is built once
+                if not sent or sent[-1][0] is not request.pair or sent[-1][1] is not request.order:
+                    messages = self.messages(request.pair, request.order)
+                sent.append((request.pair, request.order))
                 yield messages, prompt_seed(request.seed, messages) + request.draw
 
         for batch in sampler.sample_each(prompts(), self.params(1), gate):
-            yield [
-                (number, Vote(orders[number], verdict_of(completion, self.template.verdict_format), completion))
-                for number, completion in batch
-            ]
-
-
-def _messages(requests: Iterable[VoteRequest], template: Template) -> Iterator[tuple[VoteRequest, tuple[Message, ...]]]:
-    """Yield each request with its prompt, which is built once for draws that follow each other."""
-    last: tuple[PreferencePair, Order] | None = None
-    messages: tuple[Message, ...] = ()
-    for request in requests:
-        if last is None or last[0] is not request.pair or last[1] is not request.order:
-            last, messages = (request.pair, request.order), build_messages(request.pair, order=request.order, template=template)
-        yield request, messages
+            yield [(number, self.vote(*sent[number], completion)) for number, completion in batch]

@@ -16,9 +16,10 @@ from typing import Any, Self
 import httpx
 
 from rewardlab.config.judge import JudgeConfig
+from rewardlab.data.conversations import Content, parts_of
 from rewardlab.data.images import to_data_url
 from rewardlab.data.urls import parse_address
-from rewardlab.errors import DataError, EndpointError
+from rewardlab.errors import EndpointError
 from rewardlab.judging.judge import ModelJudge, VoteRequest, VoteSampling
 from rewardlab.judging.spec import judge_config
 from rewardlab.samplers.base import RequestGate
@@ -120,7 +121,6 @@ class ServedJudge(ModelJudge):
     def compare_many(
         self, pairs: Sequence[PreferencePair], *, orders: Sequence[tuple[Order, ...]], num_votes: int, seed: int
     ) -> list[Judgment]:
-        _refuse_images(pairs)
 
         async def judge_all(connection: _Connection) -> list[list[Vote]]:
             try:
@@ -147,7 +147,6 @@ class ServedJudge(ModelJudge):
 
     async def _each(self, connection: _Connection, calls: Iterator[_Call]) -> AsyncGenerator[list[tuple[int, Vote]]]:
         async def ask(call: _Call) -> list[tuple[int, Vote]]:
-            _refuse_images([call.pair])
             votes = await self._votes(connection, call.pair, call.orders, call.num_votes, call.seed)
             return list(zip(call.numbers, [vote for order in call.orders for vote in in_order(votes, order)], strict=True))
 
@@ -281,15 +280,13 @@ def _words_of(judge: tuple[Any, ...]) -> str:
     return " ".join(str(name) for name in judge[:3] if name)
 
 
-def _refuse_images(pairs: Sequence[PreferencePair]) -> None:
-    if within := [pair.pair_id for pair in pairs if any(pair.response_images)]:
-        raise DataError(f"{within[0]}: has images in its responses, which a served judge does not support; use its engine")
-
-
 def _request(pair: PreferencePair, orders: tuple[Order, ...], num_votes: int, seed: int) -> dict[str, Any]:
     return {
         "question": pair.question,
-        "responses": list(pair.responses),
+        "responses": [
+            parts_of(Content(text, tuple(map(to_data_url, images))))
+            for text, images in zip(pair.responses, pair.response_images, strict=True)
+        ],
         "images": [to_data_url(image) for image in pair.images],
         "votes": num_votes,
         "orders": "both" if set(orders) == set(BOTH_ORDERS) else orders[0].value,

@@ -31,11 +31,11 @@ class VerifiedVote:
 
 @dataclass(frozen=True)
 class ShareEstimate:
-    """A ``share`` of ``n`` votes, and its interval."""
+    """A ``share`` (0..1) of ``n`` votes or judgments, and its interval."""
 
+    n: int
     share: float
     interval: Interval
-    n: int
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def revision_scores(votes: Sequence[VerifiedVote], clusters: Sequence[str]) -> R
         if not places:
             return None
         values = [float(flags[n]) for n in places]
-        return ShareEstimate(sum(values) / len(values), mean_interval(values, [clusters[n] for n in places]), len(values))
+        return ShareEstimate(len(values), sum(values) / len(values), mean_interval(values, [clusters[n] for n in places]))
 
     return RevisionScores(
         n=len(votes),

@@ -176,13 +176,13 @@ def template_of_card(card: Mapping[str, Any] | None, folder: Path | str, request
 def _own_template_of_card(card: Mapping[str, Any], folder: Path | str, name: str) -> Template:
     if not isinstance(text := card.get("template_text"), str):
         raise CheckpointError(
-            f"{folder}: was trained on a custom template, {name!r}, and its {CARD} only names their file, which is not here; "
+            f"{folder}: was trained on a custom template, {name!r}, and its {CARD} only names a file that does not exist here; "
             "give the file: template=FORMAT:FILE (in a config `template: FORMAT:FILE`)"
         )
     try:
         return own_template(name, text, name.partition(":")[0])
     except ConfigError as error:
-        raise CheckpointError(f"{folder}: the words in its {CARD} cannot be used: {error}") from error
+        raise CheckpointError(f"{folder}: the template in its {CARD} cannot be used: {error}") from error
 
 
 def _check_hash(card: Mapping[str, Any], folder: Path | str, template: Template) -> None:
@@ -227,6 +227,6 @@ def _hub_card(model: str) -> dict[str, Any] | None:
 def _unknown_words(model: str, error: Exception) -> CheckpointError:
     reason = " ".join(str(error).split())[:200] or type(error).__name__
     return CheckpointError(
-        f"{model}: its {CARD}, which names the words it was trained on, cannot be read ({reason}); check the name, "
+        f"{model}: its {CARD}, which names its prompt template, cannot be read ({reason}); check the name, "
         "`hf auth login` and HF_ENDPOINT, or name a folder"
     )

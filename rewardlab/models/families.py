@@ -148,7 +148,7 @@ def images_by_row(fields: Mapping[str, Any], rows: Sequence[Tensor], image_token
     if fields.get("pixel_values") is None:
         return [range(0)] * len(rows)
     if image_token is None:
-        raise NotImplementedError("no rule assigns images without an image token")
+        raise NotImplementedError("a prompt has images but no image token")
     if has_grids(fields):
         return images_of_rows(rows, fields["image_grid_thw"], image_token)
     counts = [int((row == image_token).sum()) for row in rows]

@@ -57,7 +57,7 @@ def _split_to(passes: list[list[int]], number: int, widths: Sequence[int]) -> No
         largest = max(range(len(passes)), key=lambda n: (len(passes[n]) > 1, len(passes[n]) * widths[passes[n][0]]))
         rows = passes[largest]
         if len(rows) < 2:
-            raise ValueError(f"{len(passes)} rows cannot be read in {number} passes, as many as another process has")
+            raise ValueError(f"{len(passes)} rows cannot be split into {number} passes, the number of another process")
         half = (len(rows) + 1) // 2
         passes[largest : largest + 1] = [rows[:half], rows[half:]]
 

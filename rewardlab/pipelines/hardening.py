@@ -181,7 +181,7 @@ def _check_held_out(config: HardenConfig, out: Path, frames: int) -> None:
     if len({each.pair_id for each in facts}) < len(facts):
         raise DataError(f"{config.held_out}: some pairs share a pair_id, but answers are matched by it; give each pair its own")
     if fingerprint_of(held_out) == fingerprint_of(data):
-        raise ConfigError(f"{config.held_out}: holds the pairs of data; the judge would be tested on its training pairs")
+        raise ConfigError(f"{config.held_out}: contains pairs of `data`; the judge would be tested on its training pairs")
     if shared := len({each.pair_id for each in facts} & {each.pair_id for each in pair_facts(data)}):
         log_line(f"{config.held_out}: {shared:,} of {len(facts):,} pairs have the pair_id of a pair of data; are they others?")
 
@@ -233,9 +233,7 @@ class _Loop:
         if candidate:
             self.compare_judges(result, candidate)
         else:
-            why = (
-                "too few wrong answers were paid for one batch of training" if result.negatives else "no wrong answer was paid"
-            )
+            why = "too few wrong answers have a high reward" if result.negatives else "no wrong answer has a high reward"
             log_line(f"round {number}: {why}; the judge stays as it is")
         write_atomic(self.out / here / ROUND, json.dumps(asdict(result), indent=1) + "\n")
         return result
@@ -319,7 +317,7 @@ class _Loop:
         if self.config.judge_file:
             path, folder = self.out / self.config.judge_file, self.out / judge
             if not folder.is_dir():
-                raise ConfigError(f"judge_file {path}: the judge {folder} is no folder here; restore it, or unset judge_file")
+                raise ConfigError(f"judge_file {path}: the judge {folder} does not exist here; restore it, or unset judge_file")
             if not path.exists() or path.read_text(encoding="utf-8") != f"prob:{folder}\n":
                 write_atomic(path, f"prob:{folder}\n")
 

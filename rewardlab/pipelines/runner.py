@@ -294,7 +294,7 @@ class Pipeline:
                 self.seconds.pop(name, None)  # of an earlier call, whose result is gone
                 raise RewardlabError(f"stage {name} failed with status {status}; {self._end_of_log(run.stage)}")
             if not (self.out / config.result).exists():
-                raise RewardlabError(f"stage {name} left no {config.result}; {self._end_of_log(run.stage)}")
+                raise RewardlabError(f"stage {name} did not write {config.result}; {self._end_of_log(run.stage)}")
             self.failed.pop(name, None)
             self.seconds[name] = time.monotonic() - run.since
             self.write()

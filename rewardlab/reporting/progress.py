@@ -41,7 +41,7 @@ def log_line(text: str) -> None:
 
 @contextmanager
 def bar(label: str, total: int | None) -> Iterator[Advance]:
-    """Yield ``advance(n=1, note="")``; the note stands behind the bar. ``total`` None: the number is unknown."""
+    """Yield ``advance(n=1, note="")``; the note follows the bar. ``total`` None: the number is unknown."""
     if is_quiet() or not is_main():
         yield lambda n=1, note=None: None
     elif sys.stderr.isatty():  # not what rich believes: where FORCE_COLOR is set, as in notebooks, a log would fill with bars

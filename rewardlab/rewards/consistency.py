@@ -68,4 +68,4 @@ async def probe_checker(ask: Ask, name: str) -> None:
         else:
             cut = ", cut off at max_tokens" if answer.finish is FinishReason.LENGTH else ""
             problems.append(f"answered {answer.text!r:.80}{cut}")
-    raise EndpointError(f"{name} {' and '.join(dict.fromkeys(problems))} where 0 or 1 was asked for.")
+    raise EndpointError(f"{name} {' and '.join(dict.fromkeys(problems))} instead of 0 or 1.")

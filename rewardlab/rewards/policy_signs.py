@@ -44,19 +44,19 @@ TRENDS = {
     "novel_answers": Trend(
         "answers/novelty",
         "max_novelty",
-        "{now:.1%} of the word pairs in answers stand in no answer of the set, {before:.1%} at first: the policy writes what "
-        "the judge has not seen",
+        "{now:.1%} of the word pairs in answers occur in no answer of the set, {before:.1%} at first: the policy writes "
+        "what the judge has not seen",
     ),
     "new_winners": Trend(
         "answers/new_winners",
         "max_new_winners",
-        "{now:.1%} of the answers have a new word pair and are paid well, {before:.1%} at first: the judge pays for what it "
-        "has not seen",
+        "{now:.1%} of the answers have a new word pair and a high reward, {before:.1%} at first: the judge rewards "
+        "what it has not seen",
     ),
     "overpaid": Trend(
         "answers/overpaid",
         "max_overpaid",
-        "answers are paid {now:+.3f} more than they are right, {before:+.3f} at first: the judge is pleased by something else",
+        "the mean reward exceeds correctness by {now:+.3f}, {before:+.3f} at first: the judge rewards something else",
     ),
     "repetition": Trend(
         "answers/repetition", "max_repetition", "{now:.1%} of the word triples in answers are repeated, {before:.1%} at first"
@@ -67,7 +67,7 @@ TRENDS = {
     "length_pays": Trend(
         "answers/winners_length",
         "max_winners_length",
-        "well paid answers are {now:.2f} times as long as the others, {before:.2f} times at first",
+        "highly rewarded answers are {now:.2f} times as long as the others, {before:.2f} times at first",
     ),
     "orders_disagree": Trend(
         "judge/order_agreement",
@@ -85,13 +85,13 @@ TRENDS = {
     "second_judge": Trend(
         "judge/second_gap",
         "max_second_gap",
-        "the second judge's probabilities are {now:.2f} off, {before:.2f} at first: what pleases one does not please the other",
+        "the second judge's probabilities are {now:.2f} off, {before:.2f} at first: the policy exploits one of the judges",
     ),
     "canaries": Trend(
         "judge/canaries",
         "max_canary_fall",
-        "the judge is right in {now:.0%} of the pairs whose better response is known, in {before:.0%} at first: it is not the "
-        "judge that it was",
+        "the judge is right in {now:.0%} of the pairs whose better response is known, in {before:.0%} at first: it is not "
+        "the same judge any more",
         falls=True,
     ),
 }

@@ -90,7 +90,7 @@ class EndpointConsistencyJudge:
         if score:
             self._num_unread = 0
         else:
-            self._note_unread(f"answered {answer.text!r:.80} where 0 or 1 was asked for")
+            self._note_unread(f"answered {answer.text!r:.80} instead of 0 or 1")
         return score
 
     async def _complete(self, prompt: str) -> Completion:
@@ -135,11 +135,19 @@ class JudgmentScorer:
     """Reads verdict, format and consistency of completions; the consistency judge is queried for correct verdicts only.
     ``deadline_s`` is for one round of questions: of N questions at once, C at a time, all are answered within ceil(N / C) *
     ``deadline_s``. ``counts["late"]`` and ``counts["broken"]`` count questions without an answer in time, or with an exception:
-    their consistency is 0.
+    their consistency is 0. ``opened``: whether prompts end in ``<think>`` and texts lack it
+    (:func:`rewardlab.verdicts.parse.with_thinking`).
     """
 
-    def __init__(self, verdict_format: str, judge: ConsistencyJudge | None, *, deadline_s: float = 60.0) -> None:
-        self._verdict_format, self._judge = verdict_format, judge
+    def __init__(
+        self,
+        verdict_format: str,
+        judge: ConsistencyJudge | None,
+        *,
+        deadline_s: float = 60.0,
+        opened: bool | None = False,
+    ) -> None:
+        self._verdict_format, self._judge, self._opened = verdict_format, judge, opened
         self._deadline_s = deadline_s
         self.counts: Counter[str] = Counter()
 
@@ -157,7 +165,7 @@ class JudgmentScorer:
         completion = judged.completion
         verdict = verdict_of(completion, self._verdict_format)
         correct = verdict.choice is not None and verdict.choice is choice_of(judged.preferred, judged.order)
-        format_ok = completion.finish is FinishReason.STOP and follows_format(completion.text)
+        format_ok = completion.finish is FinishReason.STOP and follows_format(completion.text, opened=self._opened)
         consistency = 0
         if correct and self._judge is not None:
             assert verdict.choice is not None

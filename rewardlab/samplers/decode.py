@@ -48,7 +48,7 @@ class HotToken:
 
     def __post_init__(self) -> None:
         if self.temperature <= 0 or self.top_k < 1 or self.position < 0:
-            raise ValueError(f"a hot token needs a temperature above 0, a top_k from 1 and a position from 0 on, got {self}")
+            raise ValueError(f"a hot token needs temperature > 0, top_k >= 1 and position >= 0, got {self}")
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ class AnswerCache:
         try:
             self._file.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, answer))
         except sqlite3.Error as error:
-            LOG.warning("%s: answers are not kept from now on (%s)", self._path, error)
+            LOG.warning("%s: the cache is off from now on: answers cannot be stored (%s)", self._path, error)
             self._is_full = True
 
     def _damage(self, error: Exception) -> DataError:
@@ -217,7 +217,7 @@ class OpenAISampler:
     ) -> Iterator[list[tuple[int, Completion]]]:
         """Yield (number of the request, its completion) as they come; see :class:`StreamingSampler`."""
         if not self.is_streaming:
-            raise NotImplementedError(f"{self.name}: all draws of a prompt are one request")
+            raise NotImplementedError(f"{self.name}: all samples of a prompt are one request")
         return self._background.iterate(lambda endpoints: self._each(endpoints, iter(requests), params, gate))
 
     async def _each(

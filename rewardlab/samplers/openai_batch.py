@@ -154,6 +154,6 @@ class BatchClient:
     def _no_batch_api(self, answer: Any) -> EndpointError:
         words = getattr(answer, "error", None) or answer
         return EndpointError(
-            f"{self.base_url}: answers as no batch API does ({words!r:.300}); expected as base_url an address under which "
-            "files and batches are served"
+            f"{self.base_url}: does not answer like a batch API ({words!r:.300}); expected as base_url an address that serves "
+            "/files and /batches"
         )

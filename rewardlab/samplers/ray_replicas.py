@@ -138,7 +138,7 @@ class RaySampler:
                 raise EndpointError(f"{self.name}: no answer within {PATIENCE * self._timeout_s:g} s") from late
             except (RayError, RayServeException) as ended:
                 last = str(ended).strip().partition("\n")[0]
-                LOG.warning("%s: a replica ended in a call (%s); another one is asked", self.name, last)
+                LOG.warning("%s: a replica ended in a call (%s); another one takes over", self.name, last)
                 continue
             if error is not None:
                 raise error

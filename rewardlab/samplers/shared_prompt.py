@@ -155,7 +155,7 @@ def attend(
         output: Tensor = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)[0]
         return output, None
     if query.shape[2] != 1:
-        raise NotImplementedError("draws of one prompt are decoded a token at a time")
+        raise NotImplementedError("samples of one prompt are decoded one token at a time")
     (r, heads, _, d), h, layout = query.shape, key.shape[1], prompts.layout
     queries, scaling = query.reshape(r, h, heads // h, d), d**-0.5 if scaling is None else scaling
     hidden = None if prompts.hidden_PT is None else prompts.hidden_PT[:, None, None, :]

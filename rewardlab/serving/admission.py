@@ -10,12 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
-from fastapi import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
 from rewardlab.serving.errors import OverloadedError, RequestTooLargeError
 from rewardlab.serving.limits import Limits
-from rewardlab.serving.request_record import tenant_of_request
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -45,7 +41,7 @@ class Admission:
             if not self._fits(number, num_held, num_held):
                 half = ", half of them for one key" if self._are_keys() else ""
                 raise RequestTooLargeError(
-                    f"the body and images of a request have {num_held + number:,} bytes or more; the server holds {most:,} "
+                    f"the body and images of a request have {num_held + number:,} bytes or more; this server accepts {most:,} "
                     f"(its --limit held_bytes{half}): send less at a time, or smaller images"
                 )
             raise OverloadedError(RETRY_S, f"other requests use most of the {most:,} bytes (this server's --limit held_bytes)")
@@ -181,7 +177,7 @@ SHARE: ContextVar[Share] = ContextVar("SHARE", default=NO_SHARE)  # of the curre
 
 @contextlib.contextmanager
 def separate_share() -> Iterator[None]:
-    with _using(SHARE.get().separate()):
+    with using_share(SHARE.get().separate()):
         yield
 
 
@@ -190,51 +186,17 @@ def as_part(call: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, 
 
     @functools.wraps(call)
     async def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _using(SHARE.get().part()):
+        with using_share(SHARE.get().part()):
             return await call(*args, **kwargs)
 
     return wrapped
 
 
 @contextlib.contextmanager
-def _using(share: Share) -> Iterator[None]:
+def using_share(share: Share) -> Iterator[None]:
     token = SHARE.set(share)
     try:
         yield
     finally:
         SHARE.reset(token)
         share.release()
-
-
-class BodyLimit:
-    """ASGI middleware: answer 413 to a body beyond ``body_bytes``, or beyond the ``max_bytes`` of its key, and count the bytes
-    of a request until it is answered."""
-
-    def __init__(self, app: ASGIApp, admission: Admission) -> None:
-        self._app, self._admission = app, admission
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        size, most = 0, self._admission.limits.body_bytes
-        of_key = " of this key" if scope.get("max_bytes", most) < most else ""
-        most = min(most, scope.get("max_bytes", most))
-        share = self._admission.open(tenant_of_request())
-
-        async def receive_limited() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > most:
-                raise HTTPException(
-                    413, f"the request is larger than the {most:,.0f} bytes that are taken{of_key}; send less at a time"
-                )
-            try:
-                share.take_bytes(len(message.get("body", b"")))
-            except RequestTooLargeError as error:
-                raise HTTPException(413, str(error)) from error
-            except OverloadedError as error:  # code that reads a body passes on HTTPException alone
-                headers = {"Retry-After": str(error.retry_after_s)}
-                raise HTTPException(429, str(error), headers=headers) from error
-            return message
-
-        with _using(share):
-            await self._app(scope, receive_limited, send)

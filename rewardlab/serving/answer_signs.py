@@ -73,7 +73,7 @@ class SignRules:
         if pairs is None:
             return cls(rate=rate)
         if rate and all(facts.preferred is None for facts in pair_facts(pairs)):
-            raise DataError("the pairs of --signs-data have no label; --check-rate needs labelled pairs")
+            raise DataError("the pairs of --signs-data have no label; --limit check_rate needs labelled pairs")
         return cls(known_answers(pairs, seed=0), drawn_canaries(pairs, NUM_CANARIES, seed=0) if rate else (), rate)
 
 
@@ -341,7 +341,7 @@ class AnswerSigns:
         except InputError as error:
             if canary in self._canaries:  # another key's check may have dropped it meanwhile
                 self._canaries.remove(canary)
-                LOG.warning("pair %r of the signs' data is not asked any more: %s", canary.pair_id, error)
+                LOG.warning("labelled pair %r is dropped from the checks: %s", canary.pair_id, error)
             return []
         if version.number != watched.version:  # a new judge starts with the first canary
             return []

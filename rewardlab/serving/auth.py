@@ -11,23 +11,16 @@ import math
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from rewardlab.errors import ConfigError
-from rewardlab.serving.errors import error_response
-from rewardlab.serving.pages import DOCS_PATHS, PUBLIC_FOLDER
-from rewardlab.serving.request_record import current_request, route_path
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-# For monitoring, and pages that ask for the key; they reveal nothing.
-PUBLIC_PATHS = ("/", "/health", "/ready", "/ui", *DOCS_PATHS)
 _HASH = re.compile(r"sha256:([0-9a-fA-F]{64})")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 FAILURES_PER_MINUTE = 60.0  # wrong keys from one address; a tenth of them at once
@@ -84,7 +77,7 @@ def read_keys(path: Path, *, per_minute: float = math.inf) -> list[Key]:
         expected = ", ".join(["name=WORD", *(f"{name}=N" for name in LIMITS)])
         raise ConfigError(f"--keys {path}: {error}; expected KEY or sha256:HEX, then any of {expected}") from error
     if not keys:
-        raise ConfigError(f"--keys {path}: holds no key; leave out the option to serve everybody")
+        raise ConfigError(f"--keys {path}: contains no key; to serve without keys, leave out --keys")
     return keys
 
 
@@ -231,59 +224,6 @@ def _remember(items: OrderedDict[K, V], key: K, value: V) -> None:
     items.move_to_end(key)
     if len(items) > MAX_REMEMBERED:
         items.popitem(last=False)
-
-
-def _is_public(path: str) -> bool:
-    return path in PUBLIC_PATHS or path.startswith(PUBLIC_FOLDER)
-
-
-class ApiKeyMiddleware:
-    """ASGI middleware: 401 without a good key, 429 beyond its limits or after many wrong ones; else the request is the key's
-    (:class:`RequestRecord`). ``update`` is called before a key is looked for, to have the keys as they are now.
-
-    Public paths are answered to everybody; ``scope["has_key"]`` says whether a key came, or none is needed.
-    """
-
-    def __init__(self, app: ASGIApp, keys: Keys, update: Callable[[], None] | None = None) -> None:
-        self._app, self._keys, self._update, self._guesses = app, keys, update, Guesses()
-
-    def _find(self, address: str, header: str) -> tuple[Key | None, float]:
-        """Return the key of a header, if it is accepted, and the seconds until it is looked at, if it is not now."""
-        if self._update:
-            self._update()
-        if len(self._keys) and (wait := self._guesses.wait_s(address, header)):
-            return None, wait
-        key = self._keys.find(header)
-        if len(self._keys) and header:
-            self._guesses.record(address, header, is_good=key is not None)
-        return key, 0.0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        header = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
-        key, guess_wait = self._find((scope.get("client") or ("",))[0], header)
-        if _is_public(route_path(scope)):
-            await self._app({**scope, "has_key": key is not None}, receive, send)
-            return
-        if guess_wait:
-            headers = {"Retry-After": str(math.ceil(guess_wait))}
-            sentence = "too many wrong keys came from this address; wait before you send another"
-            answer = error_response(scope["path"], 429, sentence, status="rate", headers=headers)
-        elif key is None:
-            sentence = "no valid API key; send Authorization: Bearer KEY"
-            answer = error_response(scope["path"], 401, sentence, headers={"WWW-Authenticate": "Bearer"})
-        elif wait := self._keys.wait_s(key):
-            headers = {"Retry-After": str(max(1, math.ceil(wait)))}
-            sentence = f"this key has used what it may use now ({key.limits_in_words()}; a tenth of that at once)"
-            answer = error_response(scope["path"], 429, sentence, status="rate", headers=headers)
-        else:
-            record = current_request()
-            record.tenant, record.authorization = key.tenant, header
-            await self._app({**scope, "max_bytes": key.max_bytes}, receive, send)
-            return
-        await answer(scope, receive, send)
 
 
 LOG = logging.getLogger(__name__)

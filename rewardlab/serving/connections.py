@@ -56,7 +56,7 @@ def fitting_limits(limits: Limits) -> Limits:
     most = max(1, soft - min(OTHER_FILES, soft // 4))
     if soft == resource.RLIM_INFINITY or most >= limits.connections:
         return limits
-    LOG.warning("the process may open %d files: at most %d connections are taken (ulimit -n)", soft, most)
+    LOG.warning("the process may open %d files, so at most %d connections are accepted (ulimit -n)", soft, most)
     return replace(limits, connections=most)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from rewardlab.data.conversations import Content, Turn, joined_turns, media_beside, place_media, read_content
 from rewardlab.errors import DataError
 from rewardlab.serving.schemas import JsonObject
 
@@ -34,8 +35,6 @@ _FAMILIES = [
 _INST = re.compile(r"\[/INST\]")
 _SPOKEN = re.compile(r"(?:^|\s)(?:ASSISTANT:|Assistant:)\s?")
 _SPOKEN_USER = re.compile(r"^(?:.*?\s)?(?:USER:|Human:|User:)\s?", re.DOTALL)
-# Placeholders of images that did not come with the text.
-_LOST_IMAGE = re.compile(r"<\|(?:image_pad|video_pad|vision_start|image|image_1)\|>|<image>|<start_of_image>")
 
 
 def strip_markup(text: str) -> str:
@@ -69,14 +68,20 @@ def split_sequence(text: str, prompt: str = "") -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Sample:
-    """One response to a question, with the references of its images, and an ``anchor`` to compare it with if it comes alone.
-    Samples of different ``scope`` are never compared."""
+    """One response to a question, each with the references of its images in the order of their marks, and an ``anchor`` to
+    compare it with if it comes alone. Samples of different ``scope`` are never compared."""
 
     question: str
     response: str
     images: tuple[str, ...] = ()
     anchor: str | None = None
     scope: str = ""
+    response_images: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(question: Content, response: Content, anchor: str | None = None, scope: str = "") -> Sample:
+        """Return the sample of two contents. Raise DataError for media that are no references of images."""
+        return Sample(question.text, response.text, references(question), anchor, scope, references(response))
 
     @property
     def key(self) -> str:
@@ -84,83 +89,53 @@ class Sample:
         return json.dumps([self.question, self.images, self.anchor, self.scope])
 
 
-def read_content(content: Any) -> tuple[str, tuple[str, ...]]:
-    """Return (text, image references) of a message's content: a text, or parts of OpenAI's chat, its Responses API, or Qwen.
-    Raise DataError for a part of another kind."""
-    if content is None:
-        return "", ()
-    if isinstance(content, str):
-        return content, ()
-    if not isinstance(content, Sequence):
-        raise DataError(f"a message's content is {type(content).__name__}; expected a string or a list of parts")
-    texts, images = [], []
-    for part in content:
-        kind = part.get("type") if isinstance(part, Mapping) else None
-        if kind in ("text", "input_text", "output_text") and isinstance(part.get("text"), str):
-            texts.append(part["text"])
-        elif kind in ("image_url", "input_image", "image"):
-            value = part.get("image_url") or part.get("image") or ""
-            images.append(str(value.get("url", "") if isinstance(value, Mapping) else value))
-        else:
-            raise DataError(f"a part of a message is of kind {kind!r}; expected text or an image")
-    return "\n".join(texts), tuple(images)
+def references(content: Content) -> tuple[str, ...]:
+    """Return the references of a content's images. Raise DataError for a video, and for a place without an image."""
+    if content.videos:
+        raise DataError("a message contains a video, which this route does not read; send it as `videos` to /v1/rewards")
+    check_references(content.images)
+    return content.images
 
 
-def text_alone(text: str, images: Sequence[str]) -> str:
-    """Return the text of a response. Raise DataError if it has images: judged without them, its reward would be meaningless."""
-    if images:
-        raise DataError(
-            "a response holds an image; this server judges the text of a response alone. Judge such pairs offline, "
-            "with their images as response_images (rewardlab bench run pairs), or move the image to the question"
-        )
-    return text
+def check_references(*media: Sequence[Any]) -> None:
+    """Raise DataError for an image or a video that is no reference, and for a place without one."""
+    for one in (one for some in media for one in some):
+        if not (isinstance(one, str) and one):
+            raise DataError(f"an image or video is {one!r:.80}; expected a data URL, upload:ID, media:NAME or an allowed URL")
 
 
-def media_beside(item: Mapping[str, Any]) -> list[str]:
-    """Return the fields of a message or document with images, videos or sound beside its text."""
-    return [name for name in ("image", "images", "image_url", "video", "videos", "audio") if item.get(name)]
-
-
-def read_role(message: Mapping[str, Any]) -> str:
-    """Return the role of a message; ``developer`` is OpenAI's newer word for ``system``."""
-    role = str(message.get("role", "user"))
-    return "system" if role == "developer" else role
-
-
-def read_item(item: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...]]:
-    """Return (role, text, image references) of a message, or of another item of the Responses API: tool calls and their results
-    are texts, reasoning is dropped. Raise DataError for another item, and for media outside of a message's content."""
+def read_item(item: Mapping[str, Any]) -> Turn:
+    """Return the turn of a message, or of another item of the Responses API: tool calls and their results are texts, reasoning
+    is dropped. Raise DataError for another item, and for media outside of a message's content."""
     if not isinstance(item, Mapping):
         raise DataError(f"a message is {item!r:.80}; expected an object with role and content")
     match item.get("type", "message"):
         case "message":
             if media := media_beside(item):
-                raise DataError(f"a message has {media[0]!r} beside its content; send images as parts of the content")
-            return (read_role(item), *read_content(item.get("content")))
+                raise DataError(f"a message has {media[0]!r} outside of its content; send images as parts of the content")
+            role = str(item.get("role", "user"))
+            return Turn("system" if role == "developer" else role, read_content(item.get("content")))
         case "function_call":
-            return "assistant", f"Tool call: {item.get('name')}({item.get('arguments')})", ()
+            return Turn("assistant", Content(f"Tool call: {item.get('name')}({item.get('arguments')})"))
         case "function_call_output":
-            text, images = read_content(item.get("output"))
-            return "tool", f"Tool result: {text}", images
+            result = read_content(item.get("output"))
+            return Turn("tool", replace(result, text=f"Tool result: {result.text}"))
         case "reasoning":
-            return "assistant", "", ()
+            return Turn("assistant", Content())
         case kind:
             raise DataError(
                 f"an item is of type {kind!r:.80}; expected message, function_call, function_call_output or reasoning. Judges "
-                "do not support others: leave it out, or judge pairs whose responses hold images offline (response_images)"
+                "do not support others: leave it out"
             )
 
 
-def read_conversation(messages: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, ...]]:
-    """Return (question, image references) of a chat: the text of a single turn, or all turns with their roles."""
+def read_conversation(messages: Sequence[Mapping[str, Any]]) -> Content:
+    """Return the question of a chat: the content of a single turn, or all turns with their roles."""
     turns = [read_item(message) for message in messages]
-    images = tuple(image for _, _, references in turns for image in references)
-    texts = [(role, text) for role, text, _ in turns if text.strip()]
-    if not texts:
+    if not any(turn.content.text.strip() for turn in turns):
         raise DataError("the conversation has no text; expected at least one user message")
-    if len(texts) == 1:
-        return texts[0][1], images
-    return "\n".join(f"{role.capitalize()}: {text}" for role, text in texts), images
+    [question] = place_media([joined_turns(turns)], where="the conversation")
+    return question
 
 
 def read_label(label: Any) -> JsonObject:
@@ -174,11 +149,11 @@ def read_label(label: Any) -> JsonObject:
     return dict(label) if isinstance(label, Mapping) else {}
 
 
-def labeled_sample(question: str, response: str, label: Any = None) -> Sample:
-    """Return a sample of texts without chat markup, and of the fields of its label.
+def labeled_sample(question: str, response: str, label: Any = None, images: Sequence[str] = ()) -> Sample:
+    """Return a sample of texts without chat markup, of the fields of its label, and of further ``images`` of the question.
 
-    Raise DataError for media or an anchor of another type, and for a question with an image placeholder but no image: judged
-    without the image, the reward would be meaningless.
+    Raise DataError for media or an anchor of another type, and for a question with more or fewer image placeholders than
+    images: judged without the image, the reward would be meaningless.
     """
     fields = read_label(label)
     media, anchor = fields.get("media") or [], fields.get("anchor")
@@ -186,14 +161,10 @@ def labeled_sample(question: str, response: str, label: Any = None) -> Sample:
         raise DataError(f"a label's media is {media!r:.80}; expected a list of image references such as upload:ID")
     if anchor is not None and not isinstance(anchor, str):
         raise DataError(f"a label's anchor is {anchor!r:.80}; expected a string to compare with")
-    if not media and (lost := _LOST_IMAGE.search(question)):
-        raise DataError(
-            f"the prompt has a placeholder for an image ({lost[0]}) but no image "
-            "was sent: upload it, and name it in the label as "
-            '{"media": ["upload:ID"]}, or use a request format with images'
-        )
-    question = strip_markup(_LOST_IMAGE.sub("", str(fields.get("question") or question)))
-    return Sample(question, strip_markup(response), tuple(media), anchor)
+    where = 'the prompt (images are uploaded, and named in the label as {"media": ["upload:ID"]})'
+    [placed] = place_media([Content(str(fields.get("question") or question))], [*media, *images], where=where, rendered=True)
+    [placed] = place_media([Content(strip_markup(placed.text))], placed.images, where=where)
+    return Sample(placed.text, strip_markup(response), placed.images, anchor)
 
 
 def split_samples(texts: Sequence[str]) -> list[Sample]:
@@ -203,10 +174,9 @@ def split_samples(texts: Sequence[str]) -> list[Sample]:
 
 def chat_sample(messages: Sequence[Mapping[str, Any]]) -> Sample:
     """Return the last turn, the assistant's, as the response to the turns before. Raise DataError for another last turn, and
-    for one with more than text."""
+    for one that calls a tool."""
     if len(messages) < 2 or messages[-1].get("role") != "assistant":
         raise DataError("expected messages that end with the assistant's: a question and the response to be rewarded")
     if messages[-1].get("tool_calls") or messages[-1].get("function_call"):
         raise DataError("the response calls a tool, which judges do not support; include the call in the text")
-    question, images = read_conversation(messages[:-1])
-    return Sample(question, text_alone(*read_item(messages[-1])[1:]), images)
+    return Sample.of(read_conversation(messages[:-1]), read_item(messages[-1]).content)

@@ -72,7 +72,8 @@ class JudgeJob:
         if self.is_new_draw:
             return None
         options = (",".join(self.orders), str(self.num_votes), str(self.seed), str(self.by_probability))
-        return _digest(["pair", self.pair.question, *self.pair.responses, *options], self.pair.images)
+        images = (*self.pair.images, *self.pair.response_images[0], *self.pair.response_images[1])  # marks tell them apart
+        return _digest(["pair", self.pair.question, *self.pair.responses, *options], images)
 
     def run(self, batch: Sequence[Any], engine: JudgeEngine, probability_judge: Judge) -> list[Judgment]:
         judge: Judge = probability_judge if self.by_probability else engine

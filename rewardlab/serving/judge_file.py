@@ -109,8 +109,8 @@ def refuse_another_kind(judge: GenerativeJudge, before: GenerativeJudge) -> None
     """Raise ConfigError for a judge that cannot replace ``before`` without a restart of the server."""
     if processor_pixels(judge) != processor_pixels(before):
         raise ConfigError(
-            f"it reads images of up to {processor_pixels(judge)} pixels, the current judge of {processor_pixels(before)}; "
-            "start a server for it"
+            f"it reads images of up to {processor_pixels(judge)} pixels, the current judge up to {processor_pixels(before)}; "
+            "start another server for it"
         )
     if probability_judge_of(judge) is None and probability_judge_of(before) is not None:
         raise ConfigError("it gives no verdict probabilities, but the current judge does; start another server for it")

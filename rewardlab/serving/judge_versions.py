@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from starlette.types import ASGIApp, Receive, Scope, Send
-
 from rewardlab.judging.judge import Judge, ModelJudge
 from rewardlab.judging.spec import local_checkpoint
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE
@@ -213,18 +211,3 @@ class JudgeVersions:
         close_judge(version.judge)
         version.judge = version.probability_judge = version.context = None  # type: ignore[assignment]
         gc.collect()
-
-
-class BindVersion:
-    """ASGI middleware: bind a request to the newest version. On a reused connection it starts in the context of the request
-    before, which may have been bound to another version."""
-
-    def __init__(self, app: ASGIApp, versions: JudgeVersions) -> None:
-        self._app, self._versions = app, versions
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        with self._versions.bound(self._versions.newest):
-            await self._app(scope, receive, send)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields, replace
 from typing import Any
 
 from rewardlab.errors import ConfigError, InputError
@@ -15,57 +15,74 @@ class LimitError(InputError):
     """A request exceeds a limit of the server; the sentence has both numbers."""
 
 
-def _bound(default: float, words: str) -> Any:
-    return field(default=default, metadata={"words": words})
+def _bound(default: float, words: str, *, least: float | None = None, most: float = math.inf) -> Any:
+    """Return a field with its bounds; without ``least`` the number is above 0."""
+    return field(default=default, metadata={"words": words, "least": least, "most": most})
 
 
 @dataclass(frozen=True)
 class Limits:
-    """All limits, by their names in ``--limit NAME=NUMBER``. All are positive; :meth:`described` explains each."""
+    """All limits, by their names in ``--limit NAME=NUMBER``; :meth:`described` explains each."""
+
+    timeout: float = _bound(600.0, "seconds to judge a framework's group; beyond it the request gets 504", least=1)
+    group_timeout: float = _bound(60.0, "seconds that responses wait for the others of their group", least=0.1)
+    engine_timeout: float = _bound(600.0, "seconds of one call of the engine, after which it is restarted", least=0.1)
+    notice: float = _bound(5.0, "seconds after SIGTERM in which /ready is 503 and requests are still accepted", least=0)
+    drain: float = _bound(90.0, "seconds after notice to finish accepted requests; the rest get 503", least=0)
+    queue: int = _bound(1024, "pairs that wait; beyond it requests get 429")
+    rate: float = _bound(math.inf, "requests a minute of a key whose line in --keys sets no per_minute", least=0.1)
+    upload_bytes: int = _bound(1_000_000_000, "bytes of the uploads that are kept for each key")
+    check_rate: float = _bound(
+        0.0,
+        "fraction of group comparisons that are repeated with blank images, each with a labelled pair of --signs-data, to "
+        "detect reward hacking; 0.01 costs 2 %",
+        least=0,
+        most=1,
+    )
 
     body_bytes: int = _bound(100_000_000, "bytes of the body of an upload")
     json_bytes: int = _bound(32_000_000, "bytes of any other body")
     json_values: int = _bound(250_000, "commas and opening brackets of a body, which bound the values in it")
-    json_depth: int = _bound(64, "lists and objects inside each other")
+    json_depth: int = _bound(64, "nesting depth of lists and objects")
     characters: int = _bound(400_000, "characters of one text")
     items: int = _bound(1024, "entries of a list or an object: a batch, samples, documents; numbers alone may be more")
     responses: int = _bound(128, "responses to one question that are compared with each other")
     images: int = _bound(16, "images of one question or chat")
     pixels: int = _bound(50_000_000, "pixels of an image")
     frame_pixels: int = _bound(9_000_000, "pixels of a frame of a video")
-    video_seconds: float = _bound(120.0, "seconds of one processor that decoding a video takes")
+    video_seconds: float = _bound(120.0, "CPU seconds for decoding a video")
     decoding_bytes: int = _bound(
         400_000_000,
-        "bytes of memory for images that are decoded at a time, as many for images that wait for it, and the same for videos",
+        "bytes of memory for images being decoded, as much for images that wait, and the same for videos",
     )
-    comparisons: int = _bound(65_536, "comparisons that one request asks for")
-    samples: int = _bound(262_144, "votes that all comparisons of a request take")
+    comparisons: int = _bound(65_536, "comparisons in one request")
+    samples: int = _bound(262_144, "votes for all comparisons of a request")
     completions: int = _bound(64, "completions of a chat (n)")
-    key_comparisons: int = _bound(262_144, "comparisons that all requests of a key ask for at a time")
+    key_comparisons: int = _bound(262_144, "comparisons in all requests of a key at a time")
     held_bytes: int = _bound(
-        256_000_000, "bytes of bodies and media that all requests hold; unless set, a quarter of the memory where that is more"
+        256_000_000, "bytes of bodies and media of all requests; default: at least a quarter of the memory"
     )
     connections: int = _bound(16_384, "connections that are open at a time")
     address_connections: int = _bound(16_384, "connections from one address; as many as connections unless set")
     header_bytes: int = _bound(65_536, "bytes of a header")
-    header_seconds: float = _bound(10.0, "seconds in which a header has to come, and again the body's first bytes")
-    idle_seconds: int = _bound(75, "seconds that a connection is kept between two requests")
-    body_rate: float = _bound(20_000.0, "bytes of a body that have to come each second, over header_seconds")
-    reader_seconds: float = _bound(30.0, "seconds in which a client takes some more of an answer")
+    header_seconds: float = _bound(10.0, "seconds in which a header must arrive, and after it the first bytes of the body")
+    idle_seconds: int = _bound(75, "seconds that an idle connection is kept open")
+    body_rate: float = _bound(20_000.0, "minimum bytes per second of a body, averaged over header_seconds")
+    reader_seconds: float = _bound(30.0, "seconds within which a client must read more of an answer")
 
     @staticmethod
     def of(settings: Iterable[str]) -> Limits:
         """Return the limits with some changed by ``NAME=NUMBER``. Raise ConfigError for another name or number, for a repeated
         name, and for limits under which a request of the largest size could never be admitted."""
-        kinds, given = {one.name: one.type for one in fields(Limits)}, dict[str, Any]()
+        known, given = {one.name: one for one in fields(Limits)}, dict[str, Any]()
         for setting in settings:
             name, _, text = setting.partition("=")
             name = name.replace("-", "_")
-            if name not in kinds:
-                raise ConfigError(f"--limit {setting}: expected NAME=NUMBER with one of {', '.join(kinds)}")
+            if name not in known:
+                raise ConfigError(f"--limit {setting}: expected NAME=NUMBER with one of {', '.join(known)}")
             if name in given:
                 raise ConfigError(f"--limit {name} is given twice; give it once")
-            given[name] = _number(setting, text, whole=kinds[name] == "int")
+            given[name] = _number(setting, text, known[name])
         if "connections" in given:
             given.setdefault("address_connections", given["connections"])
         given.setdefault("held_bytes", max(Limits().held_bytes, memory_here() // 4))
@@ -107,11 +124,16 @@ def _check(number: int, most: float, what: str, name: str) -> None:
         raise LimitError(f"{number:,} {what} in one request; this server takes at most {most:,} (its --limit {name})")
 
 
-def _number(setting: str, text: str, *, whole: bool) -> float:
+def _number(setting: str, text: str, bound: Field[Any]) -> float:
+    whole, least, most = bound.type == "int", bound.metadata["least"], bound.metadata["most"]
     try:
         number = int(text) if whole else float(text)
     except ValueError:
-        number = 0
-    if not 0 < number < math.inf:
-        raise ConfigError(f"--limit {setting}: expected a {'whole ' if whole else ''}number above 0")
+        number = math.nan
+    if not (number > 0 if least is None else number >= least) or not number <= most or math.isinf(number):
+        expected = "number above 0" if least is None else f"number from {least:g}" + (f" to {most:g}" if most == 1 else "")
+        raise ConfigError(f"--limit {setting}: expected a {'whole ' if whole else ''}{expected}")
     return number
+
+
+LIMITS = tuple(bound.name for bound in fields(Limits))

@@ -249,7 +249,7 @@ class Media:
 
 
 def _no_upload(name: str) -> MediaError:
-    return MediaError(f"upload {name[:40]!r} is not here (never sent, or displaced by newer ones); send it again")
+    return MediaError(f"upload {name[:40]!r} does not exist (never sent, or displaced by newer uploads); send it again")
 
 
 FRAMES_HELD = 20  # a decoder keeps up to 16 frames for those that come, and one is being shown

@@ -1,17 +1,111 @@
-"""Middleware between socket and application: the browser guard, and the cancellation of requests whose client disconnects."""
+"""Middleware between socket and application, in the order in which a request passes it: its record and log line, the browser
+guard, keys, the cancellation of requests whose client disconnects, the bytes of the body, the judge that is bound to it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Sequence
-from urllib.parse import urlsplit
+import logging
+import math
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from typing import Any
+from urllib.parse import quote, urlsplit
 
+from fastapi import HTTPException
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rewardlab.serving.errors import error_response
-from rewardlab.serving.request_record import route_path
+from rewardlab.serving.admission import Admission, using_share
+from rewardlab.serving.auth import Guesses, Key, Keys
+from rewardlab.serving.errors import OverloadedError, RequestTooLargeError, error_response
+from rewardlab.serving.judge_versions import JudgeVersions
+from rewardlab.serving.pages import DOCS_PATHS, PUBLIC_FOLDER
+from rewardlab.serving.request_record import (
+    REQUEST,
+    RequestRecord,
+    ServingHistograms,
+    current_request,
+    end_span,
+    request_span,
+    route_path,
+    tenant_of_request,
+)
+
+LOG = logging.getLogger("rewardlab.requests")
+FREQUENT_PATHS = ("/health", "/ready", "/metrics")  # requested every few seconds by monitoring; logged if they fail
+CLIENT_GONE = 499  # nginx's number for a client that did not wait for the answer
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
+
+
+class RequestLog:
+    """ASGI middleware: give each request an id, the client's ``X-Request-ID`` if that is a short plain word, send it
+    back, and log and measure the request when it is answered."""
+
+    def __init__(self, app: ASGIApp, histograms: ServingHistograms) -> None:
+        self._app, self._histograms = app, histograms
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        record = RequestRecord(_id_of(scope))
+        REQUEST.set(record)  # a request on a reused connection starts in the context of the one before
+        start, status = time.perf_counter(), CLIENT_GONE
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status, headers = message["status"], MutableHeaders(scope=message)
+                headers["X-Request-ID"] = record.id
+                if weights := record.weights - {""}:
+                    headers["X-Judge-Weights"] = ", ".join(sorted(weights))
+                if record.signs:
+                    headers["X-Policy-Signs"] = ", ".join(sorted(record.signs))
+            await send(message)
+
+        with request_span(scope) as span:
+            try:
+                await self._app(scope, receive, send_with_id)
+            except Exception:  # the boundary: a failed request, whoever answers it
+                status = 500
+                raise
+            finally:
+                seconds, path = time.perf_counter() - start, path_of(scope)
+                self._histograms.add_request(path, status, record.tenant, seconds, record.num_tokens)
+                end_span(span, scope["method"], path, status, record)
+                _log(scope, path, status, seconds, record)
+
+
+def _id_of(scope: Scope) -> str:
+    given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
+    return given if _ID.fullmatch(given) else uuid.uuid4().hex
+
+
+def path_of(scope: MutableMapping[str, Any]) -> str:
+    """Return the path of the route, or "other" for an unknown path."""
+    path = route_path(scope)
+    known = any(getattr(route, "path", None) == path for route in scope["app"].routes)
+    return path if known else "other"
+
+
+def _log(scope: Scope, path: str, status: int, seconds: float, record: RequestRecord) -> None:
+    level = logging.DEBUG if path in FREQUENT_PATHS and status < 500 else logging.INFO
+    fields = {
+        "id": record.id,
+        "client": (scope.get("client") or [""])[0],
+        "key": record.tenant,
+        "method": scope["method"],
+        "path": quote(scope["path"][:200]),  # one line, whatever a client sends
+        "status": status,
+        "ms": round(1000 * seconds, 1),
+        "queue_ms": round(1000 * record.queue_s, 1),
+        "tokens": record.num_tokens,
+    }
+    LOG.log(level, "%s", " ".join(f"{name}={value}" for name, value in fields.items()), extra={"fields": fields})
+
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 PROBED = ("/health", "/ready")  # a kubelet asks by the pod's address
@@ -79,6 +173,63 @@ def _is_foreign(headers: Headers) -> bool:
     return origin.partition("://")[2].lower() != headers.get("host", "").lower()
 
 
+# For monitoring, and pages that ask for the key; they reveal nothing.
+PUBLIC_PATHS = ("/", "/health", "/ready", "/ui", *DOCS_PATHS)
+
+
+def _is_public(path: str) -> bool:
+    return path in PUBLIC_PATHS or path.startswith(PUBLIC_FOLDER)
+
+
+class ApiKeyMiddleware:
+    """ASGI middleware: 401 without a good key, 429 beyond its limits or after many wrong ones; else the request is the key's
+    (:class:`RequestRecord`). ``update`` is called before a key is looked for, to have the keys as they are now.
+
+    Public paths are answered to everybody; ``scope["has_key"]`` says whether a key came, or none is needed.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Keys, update: Callable[[], None] | None = None) -> None:
+        self._app, self._keys, self._update, self._guesses = app, keys, update, Guesses()
+
+    def _find(self, address: str, header: str) -> tuple[Key | None, float]:
+        """Return the key of a header, if it is accepted, and the seconds until it is looked at, if it is not now."""
+        if self._update:
+            self._update()
+        if len(self._keys) and (wait := self._guesses.wait_s(address, header)):
+            return None, wait
+        key = self._keys.find(header)
+        if len(self._keys) and header:
+            self._guesses.record(address, header, is_good=key is not None)
+        return key, 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        header = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization"), "")
+        key, guess_wait = self._find((scope.get("client") or ("",))[0], header)
+        if _is_public(route_path(scope)):
+            await self._app({**scope, "has_key": key is not None}, receive, send)
+            return
+        if guess_wait:
+            headers = {"Retry-After": str(math.ceil(guess_wait))}
+            sentence = "too many wrong keys came from this address; wait before you send another"
+            answer = error_response(scope["path"], 429, sentence, status="rate", headers=headers)
+        elif key is None:
+            sentence = "no valid API key; send Authorization: Bearer KEY"
+            answer = error_response(scope["path"], 401, sentence, headers={"WWW-Authenticate": "Bearer"})
+        elif wait := self._keys.wait_s(key):
+            headers = {"Retry-After": str(max(1, math.ceil(wait)))}
+            sentence = f"this key has used what it may use now ({key.limits_in_words()}; a tenth of that at once)"
+            answer = error_response(scope["path"], 429, sentence, status="rate", headers=headers)
+        else:
+            record = current_request()
+            record.tenant, record.authorization = key.tenant, header
+            await self._app({**scope, "max_bytes": key.max_bytes}, receive, send)
+            return
+        await answer(scope, receive, send)
+
+
 class CancelOnDisconnect:
     """ASGI middleware: cancel a request whose client disconnects, so that it leaves the queue."""
 
@@ -122,3 +273,52 @@ class CancelOnDisconnect:
         finally:
             for task in (response, watcher, disconnect):
                 task.cancel()
+
+
+class BodyLimit:
+    """ASGI middleware: answer 413 to a body beyond ``body_bytes``, or beyond the ``max_bytes`` of its key, and count the bytes
+    of a request until it is answered."""
+
+    def __init__(self, app: ASGIApp, admission: Admission) -> None:
+        self._app, self._admission = app, admission
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        size, most = 0, self._admission.limits.body_bytes
+        of_key = " of this key" if scope.get("max_bytes", most) < most else ""
+        most = min(most, scope.get("max_bytes", most))
+        share = self._admission.open(tenant_of_request())
+
+        async def receive_limited() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > most:
+                raise HTTPException(
+                    413, f"the request is larger than the {most:,.0f} bytes that are taken{of_key}; send less at a time"
+                )
+            try:
+                share.take_bytes(len(message.get("body", b"")))
+            except RequestTooLargeError as error:
+                raise HTTPException(413, str(error)) from error
+            except OverloadedError as error:  # code that reads a body passes on HTTPException alone
+                headers = {"Retry-After": str(error.retry_after_s)}
+                raise HTTPException(429, str(error), headers=headers) from error
+            return message
+
+        with using_share(share):
+            await self._app(scope, receive_limited, send)
+
+
+class BindVersion:
+    """ASGI middleware: bind a request to the newest version. On a reused connection it starts in the context of the request
+    before, which may have been bound to another version."""
+
+    def __init__(self, app: ASGIApp, versions: JudgeVersions) -> None:
+        self._app, self._versions = app, versions
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        with self._versions.bound(self._versions.newest):
+            await self._app(scope, receive, send)

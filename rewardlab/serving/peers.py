@@ -44,6 +44,7 @@ class JoinRequest(BaseModel):
     images: Annotated[tuple[str, ...], Field(fail_fast=True)]
     anchor: str | None
     scope: str
+    response_images: Annotated[tuple[str, ...], Field(fail_fast=True)] = ()
     home: str
     servers: Annotated[tuple[str, ...], Field(fail_fast=True)]
 
@@ -109,7 +110,7 @@ class Peers:
             )
         if tuple(servers) != self.servers:
             raise PeerError(
-                f"a peer knows the servers {', '.join(servers)}, this one {', '.join(self.servers)}; "
+                f"the --peers of another server are {', '.join(servers)}, here {', '.join(self.servers)}; "
                 "give all of them the same --peers and --address"
             )
 

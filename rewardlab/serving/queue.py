@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import itertools
 import math
-import time
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, O
 from rewardlab.serving.jobs import BatchCall, EngineThread, Job, JudgeEngine, engine_failed, family_of, is_refusal
 from rewardlab.serving.judge_versions import JudgeVersion, JudgeVersions
 from rewardlab.serving.request_record import CHECKS, ServingHistograms, current_request, record_job, tenant_of_request
-from rewardlab.serving.schedule import BatchPlanner, BatchTimes, Entry, FairQueue
+from rewardlab.serving.schedule import BatchPlanner, BatchTimes, Entry, FairQueue, QueueOptions
 
 COUNTS = {
     "asked": "requested comparisons",
@@ -72,10 +71,10 @@ class ResultCache:
 
 @dataclass
 class TenantRecord:
-    """Totals of a tenant, with the keys of :data:`COUNTS`, and its last latencies as (Unix time, ms, own jobs waiting)."""
+    """Totals of a tenant, with the keys of :data:`COUNTS`, and its last latencies."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    recent: deque[tuple[float, float, int]] = field(default_factory=lambda: deque(maxlen=500))
+    latencies_ms: deque[float] = field(default_factory=lambda: deque(maxlen=500))
 
 
 TIMEOUT_S = 120.0  # of a job without a deadline
@@ -83,25 +82,8 @@ PAUSE_S, PAUSE_SHARE = 0.1, 0.1  # longest pause between batches of several tena
 TRIAL_S = 10.0  # an engine idle for this long also tries jobs that seem too long for their deadlines
 
 
-@dataclass(frozen=True)
-class QueueOptions:
-    """``num_threads`` batches run at a time: one for an engine that computes here, several for one that batches by itself. With
-    ``mix_seeds`` jobs of different seeds share a batch and its first seed: for an engine whose samples depend on the batch
-    anyway. ``max_sequences`` bounds a batch (votes times orders, summed over its pairs), ``max_waiting`` the queue,
-    ``engine_timeout_s`` an engine call, ``cache_size`` the cached results; a failing engine is checked every ``recheck_s``.
-    """
-
-    max_sequences: int = 256
-    max_waiting: int = 1024
-    engine_timeout_s: float = 600.0
-    cache_size: int = 10_000
-    recheck_s: float = 5.0
-    num_threads: int = 1
-    mix_seeds: bool = False
-
-
 class JudgeQueue:
-    """Run jobs on ``judge`` in a thread. Create the queue, ``start()`` it within a running loop, ``await stop()`` it.
+    """Run jobs on ``judge`` in a thread. Create the queue, ``start()`` it within a running loop, ``stop()`` it.
 
     ``probability_judge`` runs the jobs by probability (default: the judge itself). The weights of ``keys`` share the engine,
     and their limits are charged for what is judged. ``counts`` are totals, with the keys of :data:`COUNTS`; ``tenants`` has
@@ -126,12 +108,9 @@ class JudgeQueue:
         self.batch_seconds = 1.0  # moving average
         self._keys = keys or Keys()
         self._waiting, self._times = FairQueue(self._keys.weight), BatchTimes()
-        self._planner = BatchPlanner(
-            self._waiting, self._times, max_sequences=self.options.max_sequences, mix_seeds=self.options.mix_seeds
-        )
+        self._planner = BatchPlanner(self._waiting, self._times, self.options)
         self._arrivals = itertools.count()
         self._wake = asyncio.Event()
-        self._idle = asyncio.Event()
         self._room = asyncio.Event()  # set, and replaced, when jobs leave the queue
         self._cache = ResultCache(self.options.cache_size)
         self._stop_announced = self._stopping = False
@@ -162,7 +141,6 @@ class JudgeQueue:
         self.failing = False
 
     def start(self) -> None:
-        self._idle.set()
         self._begin_work(self.versions.newest)
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
@@ -179,14 +157,9 @@ class JudgeQueue:
         """Report not ready, so that a balancer sends requests elsewhere; requests that come are still judged."""
         self._stop_announced = True
 
-    async def stop(self, timeout_s: float) -> None:
-        """Accept no more jobs and finish those that wait; after ``timeout_s`` the rest fails with EngineFailedError."""
+    def stop(self) -> None:
+        """Accept no more jobs; those that are left fail with EngineFailedError."""
         self._stopping = True
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
-        except TimeoutError:
-            pass
         for version in list(self._workers):
             self._end_work(version)
         if self._watcher:
@@ -194,7 +167,6 @@ class JudgeQueue:
         for entry in [*self._waiting, *self._running]:
             self._waiting.remove(entry)
             entry.fail(_stopping())
-        self._idle.set()
         self._free_room()
 
     async def submit(self, job: Job, *, priority: int = 0, deadline: float | None = None, waits_for_room: bool = False) -> Any:
@@ -228,15 +200,13 @@ class JudgeQueue:
         entry = Entry(tenant, job, loop.create_future(), rank, arrival, deadline, version, name)
         self._refuse_late(entry)
         self._planner.add(entry)
-        self._idle.clear()
         self._wake.set()
         timer = loop.call_at(deadline, self._expire, entry)
         try:
             result = await entry.future
             record_job(self._histograms, entry.taken - arrival, loop.time() - entry.taken, job.num_tokens(result))
             current_request().weights.add(version.weights)
-            record = (time.time(), 1000 * (loop.time() - arrival), self._waiting.num_of(tenant))
-            self.tenants[tenant].recent.append(record)
+            self.tenants[tenant].latencies_ms.append(1000 * (loop.time() - arrival))
             return result
         except asyncio.CancelledError:
             self._count(tenant, "gone")
@@ -319,8 +289,6 @@ class JudgeQueue:
                     thread = await self._run_batch(version, batch, thread)
                     del batch  # its pictures are not kept until the next one
                     continue
-                if not self._running and not self._waiting:
-                    self._idle.set()
                 self._wake.clear()
                 await self._wake.wait()
         finally:

@@ -7,20 +7,15 @@ span for each request, within the caller's trace, and below it the wait and the 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import re
 import time
-import uuid
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import quote
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from starlette.datastructures import MutableHeaders
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from rewardlab.errors import ConfigError
 
@@ -146,7 +141,7 @@ def request_span(scope: Scope) -> Iterator[Any]:
         yield span
 
 
-def _end_span(span: Any, method: str, path: str, status: int, record: RequestRecord) -> None:
+def end_span(span: Any, method: str, path: str, status: int, record: RequestRecord) -> None:
     if span is None:
         return
     span.update_name(f"{method} {path}")
@@ -172,79 +167,6 @@ def job_span(wait_s: float, engine_s: float) -> None:
     tracer, taken = trace.get_tracer("rewardlab"), end - int(1e9 * engine_s)
     tracer.start_span("queue", start_time=taken - int(1e9 * wait_s)).end(taken)
     tracer.start_span("engine", start_time=taken).end(end)
-
-
-LOG = logging.getLogger("rewardlab.requests")
-FREQUENT_PATHS = ("/health", "/ready", "/metrics")  # requested every few seconds by monitoring; logged if they fail
-CLIENT_GONE = 499  # nginx's number for a client that did not wait for the answer
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/+=-]{0,127}")
-
-
-class RequestLog:
-    """ASGI middleware: give each request an id, the client's ``X-Request-ID`` if that is a short plain word, send it
-    back, and log and measure the request when it is answered."""
-
-    def __init__(self, app: ASGIApp, histograms: ServingHistograms) -> None:
-        self._app, self._histograms = app, histograms
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        record = RequestRecord(_id_of(scope))
-        REQUEST.set(record)  # a request on a reused connection starts in the context of the one before
-        start, status = time.perf_counter(), CLIENT_GONE
-
-        async def send_with_id(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status, headers = message["status"], MutableHeaders(scope=message)
-                headers["X-Request-ID"] = record.id
-                if weights := record.weights - {""}:
-                    headers["X-Judge-Weights"] = ", ".join(sorted(weights))
-                if record.signs:
-                    headers["X-Policy-Signs"] = ", ".join(sorted(record.signs))
-            await send(message)
-
-        with request_span(scope) as span:
-            try:
-                await self._app(scope, receive, send_with_id)
-            except Exception:  # the boundary: a failed request, whoever answers it
-                status = 500
-                raise
-            finally:
-                seconds, path = time.perf_counter() - start, path_of(scope)
-                self._histograms.add_request(path, status, record.tenant, seconds, record.num_tokens)
-                _end_span(span, scope["method"], path, status, record)
-                _log(scope, path, status, seconds, record)
-
-
-def _id_of(scope: Scope) -> str:
-    given = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"x-request-id"), "")
-    return given if _ID.fullmatch(given) else uuid.uuid4().hex
-
-
-def path_of(scope: MutableMapping[str, Any]) -> str:
-    """Return the path of the route, or "other" for an unknown path."""
-    path = route_path(scope)
-    known = any(getattr(route, "path", None) == path for route in scope["app"].routes)
-    return path if known else "other"
-
-
-def _log(scope: Scope, path: str, status: int, seconds: float, record: RequestRecord) -> None:
-    level = logging.DEBUG if path in FREQUENT_PATHS and status < 500 else logging.INFO
-    fields = {
-        "id": record.id,
-        "client": (scope.get("client") or [""])[0],
-        "key": record.tenant,
-        "method": scope["method"],
-        "path": quote(scope["path"][:200]),  # one line, whatever a client sends
-        "status": status,
-        "ms": round(1000 * seconds, 1),
-        "queue_ms": round(1000 * record.queue_s, 1),
-        "tokens": record.num_tokens,
-    }
-    LOG.log(level, "%s", " ".join(f"{name}={value}" for name, value in fields.items()), extra={"fields": fields})
 
 
 def record_job(histograms: ServingHistograms, wait_s: float, engine_s: float, num_tokens: int) -> None:

@@ -234,11 +234,28 @@ class BatchTimes:
         return max(1, min(most, math.ceil(of_call * rate / (1 - of_sequence * rate)))) if of_sequence * rate < 1 else most
 
 
+@dataclass(frozen=True)
+class QueueOptions:
+    """``num_threads`` batches run at a time: one for an engine that computes here, several for one that batches by itself. With
+    ``mix_seeds`` jobs of different seeds share a batch and its first seed: for an engine whose samples depend on the batch
+    anyway. ``max_sequences`` bounds a batch (votes times orders, summed over its pairs), ``max_waiting`` the queue,
+    ``engine_timeout_s`` an engine call, ``cache_size`` the cached results; a failing engine is checked every ``recheck_s``.
+    """
+
+    max_sequences: int = 256
+    max_waiting: int = 1024
+    engine_timeout_s: float = 600.0
+    cache_size: int = 10_000
+    recheck_s: float = 5.0
+    num_threads: int = 1
+    mix_seeds: bool = False
+
+
 ACTIVE_S = 10.0  # a tenant counts as active for this long after its last job
 
 
 class BatchPlanner:
-    """Choose batches of at most ``max_sequences`` from what waits. With ``mix_seeds`` jobs of different seeds share one.
+    """Choose batches from what waits, by the ``max_sequences`` and ``mix_seeds`` of the options.
 
     A batch takes at most half of the shortest deadline among the waiting jobs, so that a job that comes meanwhile is in time
     with the next batch. While several tenants are active it takes at most twice as long as a single job, unless that would
@@ -246,11 +263,11 @@ class BatchPlanner:
     started. Jobs of :data:`CHECKS` fill the remaining room, and do not influence the size of a batch.
     """
 
-    def __init__(self, waiting: FairQueue, times: BatchTimes, *, max_sequences: int, mix_seeds: bool) -> None:
+    def __init__(self, waiting: FairQueue, times: BatchTimes, options: QueueOptions) -> None:
         self._waiting, self._times = waiting, times
-        self._max_sequences, self._mix_seeds = max_sequences, mix_seeds
+        self._max_sequences, self._mix_seeds = options.max_sequences, options.mix_seeds
         self._last_asked: dict[str, float] = {}  # tenant -> when
-        self._shortest_s, self._smallest = math.inf, max_sequences  # of what waits: seconds to its deadline, sequences
+        self._shortest_s, self._smallest = math.inf, options.max_sequences  # of what waits: seconds to its deadline, sequences
 
     def add(self, entry: Entry) -> None:
         self._waiting.add(entry)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 MAX_VOTES, MAX_IMAGES, MAX_VIDEOS, MAX_CHARS, MAX_RESPONSES = 64, 16, 2, 100_000, 1024
+MAX_PARTS = 64  # of a response
 
 
 JsonObject = dict[str, Any]  # an object in the format of another framework
@@ -16,6 +18,22 @@ Items = Annotated[list[T], Field(fail_fast=True)]  # only the first wrong item h
 
 class _Schema(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+Answer = str | list[JsonObject]  # a text, or parts: {"type": "text", "text"}, {"type": "image", "image"}, ...
+
+
+def text_of_answer(answer: Answer) -> str:
+    """Return the texts of an answer, whose length is bounded."""
+    return answer if isinstance(answer, str) else "".join(str(part.get("text") or "") for part in answer)
+
+
+def check_answers(answers: Sequence[Answer]) -> None:
+    """Raise ValueError for an answer with too many characters or parts."""
+    if any(len(text_of_answer(answer)) > MAX_CHARS for answer in answers):
+        raise ValueError(f"a response is longer than {MAX_CHARS} characters")
+    if any(len(answer) > MAX_PARTS for answer in answers if not isinstance(answer, str)):
+        raise ValueError(f"a response has more than {MAX_PARTS} parts")
 
 
 class RequestBase(_Schema):
@@ -34,7 +52,7 @@ class RequestBase(_Schema):
     )
     error: float = Field(0.05, ge=0, lt=1, description="with the policy sequential: probability of stopping too early")
     seed: int = Field(
-        0, ge=0, lt=2**63, description="of the samples, if the engine samples each pair independently (vllm, openai)"
+        0, ge=0, lt=2**63, description="seed of the samples, if the engine samples each pair independently (vllm, openai)"
     )
     priority: int = Field(0, ge=-9, le=9, description="lower goes first")
     timeout_s: float = Field(
@@ -45,7 +63,9 @@ class RequestBase(_Schema):
 class JudgeRequest(RequestBase):
     """One pair."""
 
-    responses: tuple[str, str] = Field(description="the two responses; index 0 and 1 in the answer refer to them")
+    responses: tuple[Answer, Answer] = Field(
+        description="the two responses, texts or lists of parts (text, image, video); index 0 and 1 in the answer refer to them"
+    )
     orders: Literal["both", "given", "swapped"] = "both"
 
     model_config = ConfigDict(
@@ -63,8 +83,7 @@ class JudgeRequest(RequestBase):
 
     @model_validator(mode="after")
     def _sizes(self) -> JudgeRequest:
-        if any(len(response) > MAX_CHARS for response in self.responses):
-            raise ValueError(f"a response is longer than {MAX_CHARS} characters")
+        check_answers(self.responses)
         return self
 
 
@@ -107,15 +126,15 @@ class JudgeResponse(_Schema):
 class RewardsRequest(RequestBase):
     """One question and a group of responses to it, compared two at a time in both orders."""
 
-    responses: Items[str] = Field(
+    responses: Items[Answer] = Field(
         min_length=1, max_length=MAX_RESPONSES, description="as many as `--limit responses` allows, 128 by default"
     )
     strategy: Literal["all_pairs", "circular", "anchor", "knockout", "bradley_terry"] = Field(
         "all_pairs", description="which comparisons are made; anchor: each response against ``anchor``"
     )
-    anchor: str | None = Field(None, max_length=MAX_CHARS, description="a response to beat, for the strategy anchor")
+    anchor: Answer | None = Field(None, description="a response to beat, for the strategy anchor")
     budget: int | None = Field(
-        None, ge=1, le=1024, description="most comparisons, for bradley_terry and knockout (default: two for each response)"
+        None, ge=1, le=1024, description="maximum comparisons, for bradley_terry and knockout (default: two for each response)"
     )
 
     model_config = ConfigDict(
@@ -135,9 +154,8 @@ class RewardsRequest(RequestBase):
         if (self.strategy == "anchor") != (self.anchor is not None):
             raise ValueError("the strategy anchor needs an anchor, and no other strategy accepts one")
         if self.strategy != "anchor" and len(self.responses) < 2:
-            raise ValueError("one response has nothing to compare it with; give two or more, or an anchor")
-        if any(len(response) > MAX_CHARS for response in self.responses):
-            raise ValueError(f"a response is longer than {MAX_CHARS} characters")
+            raise ValueError("a single response cannot be compared; give two or more, or an anchor")
+        check_answers([*self.responses, *([] if self.anchor is None else [self.anchor])])
         return self
 
 
@@ -177,20 +195,12 @@ class UploadResponse(_Schema):
     id: str
 
 
-class LatencySample(_Schema):
-    """One judged pair: when (Unix seconds), how long it took, how many waited then."""
-
-    at: float
-    ms: float
-    waiting: int
-
-
 class StatusResponse(_Schema):
     """The state of the engine, and of this key's part of the queue, for a person to watch."""
 
     ready: bool
     failing: bool
-    version: int = Field(description="which judge since the server began: 2 after one was replaced")
+    version: int = Field(description="number of the judge since the start: 2 after the first was replaced")
     weights: str | None = Field(description="name of the weights of a local checkpoint")
     num_draining: int = Field(description="judges that were replaced and still have requests to answer")
     waiting: int
@@ -201,15 +211,14 @@ class StatusResponse(_Schema):
     weighs: bool = Field(description="whether the policy weighted is available")
     policy: Literal["majority", "weighted"] = Field(description="of a request that names none")
     loading: str | None = Field(description="the judge that is being loaded, to serve in place of this one")
-    load_error: str | None = Field(description="why the last such judge does not serve")
+    load_error: str | None = Field(description="why the last judge that was loaded does not serve")
     labels: tuple[str, str] = Field(description="what the template calls the two responses, the one shown first first")
     batch_seconds: float
-    signs: dict[str, str] = Field(description="that a policy pleases the judge rather than gets better, with a sentence each")
+    signs: dict[str, str] = Field(description="triggered indicators that a policy exploits the judge, with a sentence each")
     answers: dict[str, tuple[float, float]] = Field(description="measures of the rewarded answers, at the beginning and now")
     counts: dict[str, int]
-    median_ms: float | None
+    median_ms: float | None = Field(description="of the last 500 judged pairs")
     p95_ms: float | None
-    recent: list[LatencySample]
 
 
 class HealthResponse(_Schema):

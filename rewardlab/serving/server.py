@@ -15,7 +15,6 @@ import socket
 import ssl
 import sys
 import time
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -25,7 +24,7 @@ import uvicorn
 
 from rewardlab.errors import ConfigError, OutputError
 from rewardlab.serving.connections import bounded_connections
-from rewardlab.serving.request_record import LOG as REQUEST_LOG
+from rewardlab.serving.middleware import LOG as REQUEST_LOG
 from rewardlab.serving.service import JudgeService
 
 LOG_FORMATS = ("text", "json")
@@ -65,7 +64,7 @@ def listening_options(
     if log_format not in LOG_FORMATS:
         raise ConfigError(f"--log-format {log_format}: expected {' or '.join(LOG_FORMATS)}")
     if (certificate is None) != (private_key is None):
-        raise ConfigError("--ssl-certfile and --ssl-keyfile belong together: give both or neither")
+        raise ConfigError("--ssl-certfile and --ssl-keyfile must be given together")
     if root_path and (not root_path.startswith("/") or root_path.endswith("/")):
         raise ConfigError(f"--root-path {root_path}: expected a path such as /judge")
     options = {"root_path": root_path, "log_config": log_config(log_format), "access_log": False}
@@ -82,21 +81,14 @@ LOG = logging.getLogger("uvicorn.error")
 ANSWER_S = 5.0  # to send the last answers
 
 
-@dataclass(frozen=True)
-class StopTimes:
-    """Seconds after SIGTERM: ``notice_s`` not ready but listening, then at most ``drain_s`` to finish requests."""
-
-    notice_s: float = 5.0
-    drain_s: float = 90.0
-
-
 class JudgeServer(uvicorn.Server):
-    """Serve until SIGTERM, with notice, or Ctrl-C, without; a second signal cuts the notice short."""
+    """Serve until SIGTERM, with the limit ``notice``, or Ctrl-C, without; a second signal cuts the notice short. Requests have
+    ``drain`` seconds to finish."""
 
-    def __init__(self, config: uvicorn.Config, service: JudgeService, times: StopTimes) -> None:
-        config.timeout_graceful_shutdown = int(times.drain_s + ANSWER_S) + 1
+    def __init__(self, config: uvicorn.Config, service: JudgeService) -> None:
+        config.timeout_graceful_shutdown = int(service.limits.drain + ANSWER_S) + 1
         super().__init__(config)
-        self._service, self._times = service, times
+        self._service = service
         self._exit_at: float | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -104,7 +96,7 @@ class JudgeServer(uvicorn.Server):
         if self.should_exit:
             self.force_exit = self.force_exit or sig == signal.SIGINT
             return
-        notice_s = self._times.notice_s if sig == signal.SIGTERM and self._exit_at is None else 0.0
+        notice_s = self._service.limits.notice if sig == signal.SIGTERM and self._exit_at is None else 0.0
         self._exit_at = time.monotonic() + notice_s
         self._service.queue.announce_stop()
 
@@ -130,9 +122,9 @@ class JudgeServer(uvicorn.Server):
         last.cancel()
 
     async def _end_drain(self) -> None:
-        await asyncio.sleep(self._times.drain_s)
-        LOG.warning("%d jobs are left after %g s; they are refused", self._service.queue.num_waiting, self._times.drain_s)
-        await self._service.queue.stop(0)
+        await asyncio.sleep(drain_s := self._service.limits.drain)
+        LOG.warning("%d jobs are left after %g s; they are refused", self._service.queue.num_waiting, drain_s)
+        self._service.queue.stop()
 
 
 def _address(config: uvicorn.Config) -> str:
@@ -150,11 +142,11 @@ def check_port(host: str, port: int) -> None:
             raise OutputError(f"{host}:{port} cannot be bound ({error.strerror}); choose another --port") from error
 
 
-def run_server(app: Any, times: StopTimes, **config: Any) -> None:
+def run_server(app: Any, **config: Any) -> None:
     """Serve an application of :func:`rewardlab.serving.app.create_app` until stopped, with its limits on connections.
     ``config`` are other options of uvicorn, such as ``host`` and ``port``."""
     connections = bounded_connections(app.state.limits, app.state.service.connections)
-    server = JudgeServer(uvicorn.Config(app, log_level="info", **connections, **config), app.state.service, times)
+    server = JudgeServer(uvicorn.Config(app, log_level="info", **connections, **config), app.state.service)
     with contextlib.suppress(KeyboardInterrupt):
         server.run()
     if not server.started:

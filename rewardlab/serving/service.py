@@ -16,25 +16,29 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.config.judge import JudgeConfig
-from rewardlab.data.rows import validate
+from rewardlab.data.conversations import Content, place_media, read_content
+from rewardlab.data.rows import FRAMES, text_with_frames, validate
 from rewardlab.data.urls import without_credentials
+from rewardlab.errors import DataError
 from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, most_matches
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.serving.admission import SHARE, as_part
 from rewardlab.serving.answer_signs import AnswerSigns, SignRules
 from rewardlab.serving.auth import Key, KeysFile
 from rewardlab.serving.connections import ConnectionCounts
-from rewardlab.serving.conversations import Sample
+from rewardlab.serving.conversations import Sample, check_references
 from rewardlab.serving.errors import DeadlineExceededError, NoVerdictError
-from rewardlab.serving.groups import GroupBuffer, gather_bounded, group_rewards
 from rewardlab.serving.judge_file import JudgeFile
 from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media, MediaLoader, processor_pixels
 from rewardlab.serving.peers import MemberReward, Peers
-from rewardlab.serving.queue import JudgeQueue, QueueOptions
+from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_record import ServingHistograms, current_request, tenant_of_request
+from rewardlab.serving.schedule import QueueOptions
 from rewardlab.serving.schemas import (
+    MAX_VIDEOS,
+    Answer,
     JudgeRequest,
     JudgeResponse,
     MatchResult,
@@ -42,8 +46,9 @@ from rewardlab.serving.schemas import (
     RewardsRequest,
     RewardsResponse,
     VoteResult,
+    text_of_answer,
 )
-from rewardlab.serving.voting import VoteCollector, VotingOptions
+from rewardlab.serving.voting import GroupBuffer, VoteCollector, VotingOptions, gather_bounded, group_rewards
 from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair, Vote
 
 ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPED,)}
@@ -51,17 +56,14 @@ ORDERS = {"both": BOTH_ORDERS, "given": (Order.GIVEN,), "swapped": (Order.SWAPPE
 
 @dataclass(frozen=True)
 class GroupRules:
-    """How the responses of a framework's request are compared: by the ``voting`` options, on the plan of ``strategy``.
+    """How the responses of a framework's request are compared: on the plan of ``strategy``, by the judge's own votes.
 
-    Responses that come one at a time wait for ``group_size`` of their prompt, at most ``group_timeout_s``. With ``joins_parts``
-    so do several of one request that are fewer: they are a part of a group. A group is judged within ``timeout_s`` or fails.
+    Responses that come one at a time wait for ``group_size`` of their prompt. With ``joins_parts`` so do several of one request
+    that are fewer: they are a part of a group.
     """
 
-    voting: VotingOptions = field(default_factory=VotingOptions)
     strategy: str = "all_pairs"
     group_size: int = 8
-    group_timeout_s: float = 60.0
-    timeout_s: float = 600.0
     joins_parts: bool = False
 
 
@@ -100,7 +102,7 @@ class JudgeService:
         self.collector = VoteCollector(queue)
         self.answer_signs = AnswerSigns(options.sign_rules, self.collector, queue.versions)
         self.group_buffer: GroupBuffer[Sample, MemberReward] = GroupBuffer(
-            self._collected_rewards, size=self.rules.group_size, timeout_s=self.rules.group_timeout_s
+            self._collected_rewards, size=self.rules.group_size, timeout_s=self.limits.group_timeout
         )
 
     @property
@@ -109,6 +111,11 @@ class JudgeService:
         judge = self.queue.versions.current.judge
         assert isinstance(judge, GenerativeJudge)
         return judge
+
+    @property
+    def voting(self) -> VotingOptions:
+        """Return how a framework's request is voted on: as the config of its judge says."""
+        return VotingOptions.of(self.judge.config)
 
     @property
     def judge_name(self) -> str:
@@ -166,7 +173,7 @@ class JudgeService:
         """Admit the comparisons of a framework's groups: (size, whether it has an anchor) of each."""
         self.limits.check_responses(max(number for number, _ in groups) if groups else 0)
         comparisons = sum(number if has_anchor else most_matches(self.rules.strategy, number) for number, has_anchor in groups)
-        self.admit(comparisons, 2 * self.rules.voting.votes * comparisons)
+        self.admit(comparisons, 2 * self.voting.votes * comparisons)
 
     async def check_context(self, *texts: str) -> None:
         """Raise ContextLengthError for texts of one prompt that are longer than the judge's model reads, if that is known."""
@@ -186,61 +193,73 @@ class JudgeService:
 
     @as_part
     async def _group_rewards(self, samples: list[Sample]) -> list[float]:
-        first = samples[0]
-        anchor = [] if first.anchor is None else [first.anchor]
-        responses = (*(sample.response for sample in samples), *anchor)
-        strategy = "anchor" if anchor else ""
-        return self.all_rewards(await self.compare_responses(first.question, responses, first.images, strategy=strategy))
+        return self.all_rewards(await self.compare_samples(samples))
 
     def all_rewards(self, result: GroupRewards) -> list[float]:
         """Return the rewards of a group. Raise NoVerdictError unless each response has one."""
         rewards = [reward for reward in result.rewards if reward is not None]
         if failed := len(result.rewards) - len(rewards):
-            cure = "send the request again: what has no verdict is drawn by another seed"
+            cure = "send the request again: comparisons without a verdict are sampled with another seed"
             if self.judge.temperature == 0:
-                cure = "the judge is greedy, so that a retry would say the same: serve it with a temperature above 0"
+                cure = "the judge is greedy, so a retry would give the same answer: serve it with a temperature above 0"
             raise NoVerdictError(f"no comparison of {failed} of {len(result.rewards)} responses has a verdict; {cure}")
         return rewards
 
-    async def compare_responses(
-        self,
-        question: str,
-        responses: tuple[str, ...],
-        references: Sequence[str],
-        *,
-        strategy: str = "",
-        budget: int | None = None,
+    async def compare_samples(
+        self, samples: Sequence[Sample], *, strategy: str = "", budget: int | None = None
     ) -> GroupRewards:
-        """Return the rewards of a group whose images are ``references``, by the server's own rules without ``strategy``.
-        Raise what :meth:`compare_group` and :meth:`images` raise."""
-        options = replace(self.rules.voting, deadline=_after(self.rules.timeout_s))
+        """Return the rewards of the samples of one prompt, against their anchor if they have one, by the server's own rules
+        without ``strategy``. Raise what :meth:`compare_group` and :meth:`images` raise."""
+        first, options = samples[0], replace(self.voting, deadline=_after(self.limits.timeout))
+        contents = [Content(sample.response, sample.response_images) for sample in samples]
+        if first.anchor is not None:
+            contents, strategy = [*contents, Content(first.anchor)], "anchor"
+        group = await self._group(Content(first.question, first.images), contents, options)
+        return await self.compare_group(group, strategy, budget, options)
+
+    async def _group(
+        self, question: Content, answers: Sequence[Content], options: VotingOptions, frames: int = FRAMES
+    ) -> Candidates:
+        """Return a question and its answers with their media loaded, videos as ``frames``. Raise MediaError, LimitError for too
+        many in one of them, and DeadlineExceededError if they are not loaded by the deadline."""
+        for content in (question, *answers):
+            self.limits.check_images(len(content.images))
+
+        async def load() -> list[tuple[str, tuple[bytes, ...]]]:
+            return [
+                text_with_frames(
+                    content.text,
+                    await self.media.images(content.images),
+                    [await self.media.frames(video, frames, n) for n, video in enumerate(content.videos)],
+                )
+                for content in (question, *answers)
+            ]
+
         async with _loaded_by(options):
-            images = await self.images(references)
-        return await self.compare_group(Candidates("group", question, responses, images), strategy, budget, options)
+            (text, images), *read = await SHARE.get().load(load)
+        of_answers = tuple(images for _, images in read) if any(images for _, images in read) else ()
+        return Candidates("request", text, tuple(text for text, _ in read), images, response_images=of_answers)
 
     async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
         """Return the images of a question. Raise MediaError, LimitError for too many."""
         self.limits.check_images(len(references))
         return await SHARE.get().load(partial(self.media.images, references))
 
-    async def images_and_frames(self, request: RequestBase, options: VotingOptions) -> tuple[bytes, ...]:
-        """Return the images of a request, then the frames of its videos. Raise MediaError, and DeadlineExceededError if they
-        are not loaded by the deadline."""
-        self.limits.check_images(len(request.images))
-
-        async def load() -> tuple[bytes, ...]:
-            images = await self.media.images(request.images)
-            for n, video in enumerate(request.videos):
-                images += await self.media.frames(video, request.frames, n)
-            return images
-
-        async with _loaded_by(options):
-            return await SHARE.get().load(load)
+    async def _contents(self, request: RequestBase, answers: Sequence[Answer], options: VotingOptions) -> Candidates:
+        """Return the question and the answers of a request, each medium at its mark. Raise DataError for other numbers of marks
+        and media, and what :meth:`_group` raises."""
+        contents = [Content(request.question), *(read_content(answer, "a response") for answer in answers)]
+        question, *read = place_media(contents, request.images, request.videos, where="the request")
+        for answer in read:
+            check_references(answer.images, answer.videos)
+            if len(answer.videos) > MAX_VIDEOS:
+                raise DataError(f"a response has {len(answer.videos)} videos; expected at most {MAX_VIDEOS}")
+        return await self._group(question, read, options, request.frames)
 
     async def _pair(self, request: JudgeRequest, options: VotingOptions) -> PreferencePair:
-        await self.check_context(request.question, *request.responses)
-        images = await self.images_and_frames(request, options)
-        return validate(PreferencePair("request", request.question, request.responses, None, images), where="request")
+        await self.check_context(request.question, *map(text_of_answer, request.responses))
+        group = await self._contents(request, request.responses, options)
+        return validate(replace(group.pair(0, 1), pair_id="request"), where="request")
 
     @as_part
     async def judge_pair(self, request: JudgeRequest, *, waits_for_room: bool = False) -> JudgeResponse:
@@ -268,9 +287,8 @@ class JudgeService:
         """Return the rewards of a group. Raise as judge_pair does."""
         self.limits.check_responses(len(request.responses))
         options = _voting_options(request, waits_for_room=waits_for_room)
-        images, start = await self.images_and_frames(request, options), time.perf_counter()
-        responses = (*request.responses, *([request.anchor] if request.anchor is not None else []))
-        group = Candidates("request", request.question, responses, images)
+        answers = (*request.responses, *([request.anchor] if request.anchor is not None else []))
+        group, start = await self._contents(request, answers, options), time.perf_counter()
         result = await self.compare_group(group, request.strategy, request.budget, options)
         return rewards_response(result, self.queue.versions.current, len(request.responses), time.perf_counter() - start)
 

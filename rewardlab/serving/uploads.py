@@ -12,7 +12,6 @@ import tempfile
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from pathlib import Path
 
 from fastapi import Request
@@ -32,12 +31,11 @@ class UploadStore:
     """Files by the id of their content, below ``folder`` (default: a temporary one of this process).
 
     A tenant has at most ``max_bytes``; its least recently used files are dropped first, and nobody else sees them. Servers may
-    share a folder: each counts its own uploads, and those that it found first. Raise OutputError for an unwritable folder.
+    share a folder. Raise OutputError for an unwritable folder.
     """
 
     def __init__(self, folder: Path | None = None, *, max_bytes: int = MAX_UPLOAD_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._sizes: dict[str, OrderedDict[str, int]] = {}  # tenant -> id -> bytes, the least recently used first
         self._lock = threading.Lock()  # requests are served by several threads
         if folder is None:
             folder = Path(tempfile.mkdtemp(prefix="rewardlab-uploads-"))
@@ -55,25 +53,18 @@ class UploadStore:
         name = hashlib.sha256(data).hexdigest()[:32]
         place = self._place()
         with self._lock:
-            sizes = self._known(place)
             try:
+                place.mkdir(mode=0o700, exist_ok=True)
                 if not _touch(place / name):
                     _write(place / name, data)
+                self._trim(place)
             except OSError as error:
                 raise StorageError(f"the server cannot keep an upload now ({error.strerror}); try again later") from error
-            sizes[name] = len(data)
-            sizes.move_to_end(name)
-            while sum(sizes.values()) > self._max_bytes and len(sizes) > 1:
-                (place / sizes.popitem(last=False)[0]).unlink(missing_ok=True)
         return name
 
     def path(self, name: str) -> Path | None:
         path = self._place() / name
-        if not _ID.fullmatch(name) or not _touch(path):
-            return None
-        with self._lock, contextlib.suppress(KeyError):
-            self._known(path.parent).move_to_end(name)
-        return path
+        return path if _ID.fullmatch(name) and _touch(path) else None
 
     def get(self, name: str) -> bytes | None:
         try:
@@ -84,19 +75,21 @@ class UploadStore:
     def _place(self) -> Path:
         return self._folder / (tenant_of_request() or "everybody")
 
-    def _known(self, place: Path) -> OrderedDict[str, int]:
-        """Return the sizes of a tenant's files, at first read from its folder."""
-        if place.name not in self._sizes:
-            place.mkdir(mode=0o700, exist_ok=True)
-            files = []
-            for file in os.scandir(place):
-                status = file.stat()
-                if _ID.fullmatch(file.name):
-                    files.append((status.st_mtime_ns, file.name, status.st_size))
+    def _trim(self, place: Path) -> None:
+        """Drop the least recently used files of a tenant beyond ``max_bytes``, and what a crash left half written."""
+        files = []
+        for path in place.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # dropped by another server
+                status = path.stat()
+                if _ID.fullmatch(path.name):
+                    files.append((status.st_mtime_ns, status.st_size, path))
                 elif time.time() - status.st_mtime > STALE_S:
-                    os.unlink(file.path)
-            self._sizes[place.name] = OrderedDict((name, size) for _, name, size in sorted(files))
-        return self._sizes[place.name]
+                    path.unlink()
+        num_bytes = sum(size for _, size, _ in files)
+        for _, size, path in sorted(files)[:-1]:
+            if num_bytes > self._max_bytes:
+                path.unlink(missing_ok=True)
+                num_bytes -= size
 
 
 def _touch(path: Path) -> bool:

@@ -1,14 +1,27 @@
-"""The votes on a pair and their judgment: sampled all at once, weighted by probability, or until the majority is settled."""
+"""The votes on a pair and their judgment, and groups of responses, which are judged pair by pair.
+
+Votes are sampled all at once, weighted by probability, or sampled until the majority is settled. A group comes as a whole, or
+is collected from frameworks that send one response at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Generic, TypeVar
 
+from rewardlab.config.judge import JudgeConfig
 from rewardlab.errors import ConfigError
+from rewardlab.judging.group_rewards import GroupRewards, JudgedMatch, rewards_of_matches, start_plan
+from rewardlab.judging.ranking import Match
+from rewardlab.serving.admission import separate_share
+from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError
 from rewardlab.serving.jobs import JudgeJob
 from rewardlab.serving.queue import JudgeQueue
-from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
+from rewardlab.serving.request_record import tenant_of_request
+from rewardlab.types import BOTH_ORDERS, Candidates, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.early_stopping import votes_settled
 from rewardlab.verdicts.votes import both_orders_or_none, enough_valid, judgment, reduce_votes
 
@@ -28,6 +41,13 @@ class VotingOptions:
     deadline: float | None = None
     waits_for_room: bool = False
     is_new_draw: bool = False
+
+    @staticmethod
+    def of(config: JudgeConfig) -> VotingOptions:
+        """Return the options of a judge's config; an error of stopping means the policy sequential."""
+        policy = config.policy or (None if config.stop_error is None else "sequential")
+        options = VotingOptions(config.votes or 1, policy)
+        return options if config.stop_error is None else replace(options, error=config.stop_error)
 
 
 class VoteCollector:
@@ -66,7 +86,7 @@ class VoteCollector:
 
     async def _vote(self, pair: PreferencePair, options: VotingOptions, num_votes: int, seed: int) -> Judgment:
         if options.policy == "weighted" and not self.has_probabilities:
-            raise ConfigError("this judge has no probabilities of its verdicts: request the policy majority or sequential")
+            raise ConfigError("this judge has no verdict probabilities: use the policy majority or sequential")
         by_probability, new = options.policy == "weighted", options.is_new_draw
         job = JudgeJob(pair, options.orders, num_votes, seed, by_probability=by_probability, is_new_draw=new)
         result: Judgment = await self._queue.submit(
@@ -79,3 +99,153 @@ class VoteCollector:
         by_count = options.policy in ("majority", "sequential")
         result = judgment(pair.pair_id, votes) if by_count else reduce_votes(pair.pair_id, votes)
         return both_orders_or_none(result, options.orders)
+
+
+T = TypeVar("T")
+
+
+async def gather_bounded(calls: Iterable[Callable[[], Coroutine[Any, Any, T]]], *, limit: int = 256) -> list[T]:
+    """Return the results of all calls, of which ``limit`` run at a time: one large request must not fill the queue.
+
+    If a call fails, the others are cancelled, and its exception is raised.
+    """
+    slots = asyncio.Semaphore(limit)
+
+    async def run(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        async with slots:
+            return await call()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run(call)) for call in calls]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def group_rewards(
+    compare: Callable[[PreferencePair], Awaitable[Judgment]], group: Candidates, *, strategy: str, budget: int | None = None
+) -> GroupRewards:
+    """Return the rewards of a group's responses (:func:`rewardlab.judging.group_rewards.rewards_of_matches`); a match without
+    a verdict does not count. Raise ConfigError for a budget that is too small, and what ``compare`` raises: rewards over the
+    matches that happened to succeed would not be comparable."""
+    num = len(group.responses)
+    plan, matches = start_plan(strategy, num, budget)
+    results: list[JudgedMatch] = []
+    while True:
+        round_results = await gather_bounded(partial(_play, compare, group, match) for match in matches)
+        results += round_results
+        try:
+            matches = plan.send([match.winner for match in round_results])
+        except StopIteration as end:
+            return rewards_of_matches(strategy, num, end.value, results)
+
+
+async def _play(compare: Callable[[PreferencePair], Awaitable[Judgment]], group: Candidates, match: Match) -> JudgedMatch:
+    return JudgedMatch(*match, await compare(group.pair(*match)))
+
+
+R = TypeVar("R")
+
+
+class Group(Generic[T, R]):
+    """The members of a group, each with the future of its reward."""
+
+    def __init__(self) -> None:
+        self.members: list[tuple[T, asyncio.Future[R]]] = []
+        self.task: asyncio.Task[None] | None = None
+        self.timer: asyncio.TimerHandle | None = None
+
+    def fail(self, error: Exception) -> None:
+        for _, future in self.members:
+            if not future.done():
+                future.set_exception(error)
+
+    def leave(self, future: asyncio.Future[R]) -> None:
+        """Remove a member from an open group. A group that is being rewarded keeps it, for the others are compared with it;
+        its rewarding ends when the last member has left."""
+        future.cancel()
+        if self.task is None:
+            self.members = [(member, other) for member, other in self.members if other is not future]
+        elif all(other.done() for _, other in self.members):
+            self.task.cancel()
+
+
+class GroupBuffer(Generic[T, R]):
+    """Collect ``size`` members of a tenant's key, then call ``reward`` on all of them once; each caller gets its own reward.
+
+    A group that is not full after ``timeout_s`` is dissolved: every member gets GroupTimeoutError.
+    """
+
+    def __init__(self, reward: Callable[[list[T]], Awaitable[list[R]]], *, size: int, timeout_s: float) -> None:
+        self._reward, self.size, self.timeout_s = reward, size, timeout_s
+        self._open: dict[tuple[str, str], Group[T, R]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.num_dissolved = 0
+
+    @property
+    def num_waiting(self) -> int:
+        return sum(len(group.members) for group in self._open.values())
+
+    def num_waiting_of(self, tenant: str) -> int:
+        return sum(len(group.members) for (owner, _), group in self._open.items() if owner == tenant)
+
+    async def join(self, key: str, member: T) -> R:
+        """Return the reward of ``member`` within its group. Raise GroupTimeoutError, EngineFailedError if the server stops, and
+        what ``reward`` raises."""
+        if self._closed:
+            raise _stopping()
+        loop, place = asyncio.get_running_loop(), (tenant_of_request(), key)
+        future: asyncio.Future[R] = loop.create_future()
+        if (group := self._open.get(place)) is None:
+            group = self._open[place] = Group()
+            group.timer = loop.call_later(self.timeout_s, self._dissolve, place, group)
+        group.members.append((member, future))
+        if len(group.members) == self.size:
+            del self._open[place]
+            if group.timer:
+                group.timer.cancel()
+            group.task = loop.create_task(self._settle(group))
+            self._tasks.add(group.task)
+            group.task.add_done_callback(self._tasks.discard)
+        try:
+            return await future
+        except asyncio.CancelledError:  # a client that disconnects makes room for another try of the same rollout
+            group.leave(future)
+            if self._open.get(place) is group and not group.members:
+                del self._open[place]
+            raise
+
+    def close(self) -> None:
+        self._closed = True
+        for group in self._open.values():
+            group.fail(_stopping())
+        self._open.clear()
+
+    async def _settle(self, group: Group[T, R]) -> None:
+        try:
+            with separate_share():  # not the share of the last member, which is released if that one disconnects
+                rewards = await self._reward([member for member, _ in group.members])
+            rewarded = list(zip(group.members, rewards, strict=True))  # as many as there are members, or nobody has one
+        except Exception as error:  # the boundary: every member gets it
+            group.fail(error)
+            return
+        for (_, future), reward in rewarded:
+            if not future.done():
+                future.set_result(reward)
+
+    def _dissolve(self, place: tuple[str, str], group: Group[T, R]) -> None:
+        if self._open.get(place) is not group:
+            return
+        del self._open[place]
+        self.num_dissolved += 1
+        group.fail(
+            GroupTimeoutError(
+                f"only {len(group.members)} of {self.size} responses to this prompt came within {self.timeout_s:g} s"
+            )
+        )
+
+
+def _stopping() -> EngineFailedError:
+    return EngineFailedError("the server is shutting down before the group is full; send its responses again")

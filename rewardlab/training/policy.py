@@ -66,9 +66,9 @@ def _open_judge(name: str, config: PolicyConfig) -> GenerativeJudge:
     spec = JudgeSpec.parse(name, "rm")
     if spec.engine == VLLM:
         raise ConfigError(
-            f"judge: {name}: every process of the run would start a vLLM on its own card, which takes 90 % of "
-            f"its memory and leaves too little to train; serve it on other cards (`vllm serve {spec.target}`) and name judge: "
-            f"openai:{spec.target}@http://HOST:8000/v1, or read it beside training by prob:{spec.target} or hf:{spec.target}"
+            f"judge: {name}: every process of the run would start vLLM on its own GPU, which uses 90 % of "
+            f"its memory and leaves too little for training; serve it on other GPUs (`vllm serve {spec.target}`) and name "
+            f"judge: openai:{spec.target}@http://HOST:8000/v1, or use transformers: prob:{spec.target} or hf:{spec.target}"
         )
     judge = open_generative_judge(name, max_tokens=config.judge_max_tokens, batch_size=config.judge_batch_size)
     judge.check()

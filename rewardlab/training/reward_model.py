@@ -147,7 +147,9 @@ def write_scores(folder: Path, pairs: Sequence[PreferencePair], out: Path) -> in
     that is no scalar reward model or was trained with another template."""
     template = template_for(folder, None)
     if not (folder / WEIGHTS).exists():
-        raise CheckpointError(f"{folder}: not a scalar reward model ({WEIGHTS} is missing); expected what `rewardlab rm` left")
+        raise CheckpointError(
+            f"{folder}: not a scalar reward model ({WEIGHTS} is missing); expected the output of `rewardlab rm`"
+        )
     model, processor = ValueModel.for_scoring(folder, this_device()), load_processor(str(folder))
     scores = score_responses(model, processor, pairs, template).tolist()
     write_atomic(out, "".join(json.dumps({"row": n, "scores": both}) + "\n" for n, both in enumerate(scores)))

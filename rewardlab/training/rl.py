@@ -1,4 +1,4 @@
-"""Reinforcement learning of a judge on the pairs its teacher found hard, or on all where no teacher was asked."""
+"""Reinforcement learning of a judge on the pairs that its teacher found hard, or on all untagged pairs."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> Sequence[Pr
     if unknown := [tag for tag in tags if tag not in get_args(Attempts)]:
         raise DataError(
             f'the pairs\' attempts are {unknown[0]!r}, which is not a difficulty tag; expected one of {get_args(Attempts)}, "" '
-            "where no teacher was asked"
+            "for untagged pairs"
         )
     if tags == [""] and "" not in config.attempts:
         if is_main():
-            log_line(f"no teacher was asked about these pairs: all {len(labelled):,} that are labelled are trained on")
+            log_line(f"these pairs have no difficulty tags: training on all {len(labelled):,} labelled ones")
         return select_pairs(pairs, [number for number, _ in labelled])
     hard = [number for number, attempts in labelled if attempts in config.attempts]
     if not hard:
         raise DataError(
-            f"no pair has attempts in {config.attempts}, but in {tags}; name these by attempts='[...]', or distill again"
+            f"no pair has one of the tags attempts={config.attempts}, only {tags}; set attempts='[...]', or distill again"
         )
     easy = [number for number, attempts in labelled if attempts == "1" and "1" not in config.attempts]
     num_easy = min(len(easy), round(config.easy_ratio * len(hard)))

@@ -304,7 +304,7 @@ def _votes_with_judgments(pairs: Sequence[PreferencePair], votes: Path, left_out
     stored, num_rows = list(read_votes(votes)), len(facts) + len(left_out)
     if beyond := [vote.row for vote in stored if vote.row >= num_rows]:
         raise DataError(
-            f"{votes}: has votes on pair {beyond[0]}, and there are {num_rows:,} pairs; give the votes on this --data"
+            f"{votes}: has a vote on pair {beyond[0]}, but --data has {num_rows:,} pairs; give the votes on this --data"
         )
     numbers = {row: number for number, row in enumerate(row for row in range(num_rows) if row not in left_out)}
     stored = [replace(vote, row=numbers[vote.row]) for vote in stored if vote.row in numbers]

@@ -139,7 +139,7 @@ def overall_judgment(text: str) -> Verdict:
     line; without a heading, a last line that begins "Therefore, Answer 1 is better".
 
     The benchmark's own pattern takes the last "Answer X is better" after the first such word, however far below it, and
-    any number for X; see ``benchmarks/vl_rewardbench/official.py``. "Better worded" and "better at guessing" are no verdict. A
+    any number for X; see ``benchmarks/vl_rewardbench``. "Better worded" and "better at guessing" are no verdict. A
     question is no choice, nor is a line that goes on to state another answer, or corrects itself ("; sorry, Answer 2").
     """
     plain = without_markup(text)
@@ -161,7 +161,7 @@ def overall_judgment(text: str) -> Verdict:
 def _without_doubles(fields: list[tuple[str, object]]) -> dict[str, object]:
     """Return the fields of an object. Raise ValueError where two have one name: a reader would see but the last."""
     if len(names := dict(fields)) < len(fields):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name appears twice")
     return names
 
 

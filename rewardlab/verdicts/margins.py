@@ -70,13 +70,6 @@ def over_rationales(margins_BK: Tensor, readable_BK: Tensor) -> Tensor:
     return wins_B - loses_B  # -inf + inf is nan
 
 
-def smoothed_share_margin(num_for_N: Tensor, num_votes_N: Tensor) -> Tensor:
-    """Return [N] margin of the vote share (n + 1/2) / (K + 1): what is left where a judge gives no probabilities. No votes:
-    nan."""
-    margins_N = ((num_for_N + 0.5) / (num_votes_N - num_for_N + 0.5)).double().log()
-    return torch.where(num_votes_N > 0, margins_N, torch.nan)
-
-
 def _mean(given_B: Tensor, swapped_B: Tensor) -> Tensor:
     wins_B = torch.logaddexp(logsigmoid(given_B), logsigmoid(-swapped_B))
     return wins_B - torch.logaddexp(logsigmoid(-given_B), logsigmoid(swapped_B))
@@ -107,11 +100,6 @@ def over_rationale_pairs(given_BK: Tensor, swapped_BL: Tensor, readable_BK: Tens
     """
     margins_BKL = both_orders(given_BK[:, :, None], swapped_BL[:, None, :])
     return over_rationales(margins_BKL.flatten(1), (readable_BK[:, :, None] & readable_BL[:, None, :]).flatten(1))
-
-
-def position_gap(given_B: Tensor, swapped_B: Tensor) -> Tensor:
-    """Return [B] |p(given) + p(swapped) - 1| in 0..1: how far the two orders disagree."""
-    return (given_B.sigmoid() - (-swapped_B).sigmoid()).abs()
 
 
 class TemperatureFit(StrEnum):

@@ -59,10 +59,29 @@ def format_verdict(choice: Choice, reasoning: str, verdict_format: str = "think_
     return WRITERS[verdict_format](choice, reasoning)
 
 
+_OPENING = re.compile(r"<think>\s*\Z")
+
+
+def opened_thinking(prompt: str) -> str:
+    """Return the ``<think>``, with the blanks behind it, that a rendered prompt ends in; "" if it does not. A completion of
+    such a prompt (Qwen3-VL-Thinking, GLM-4.1V-Thinking) begins within the thinking: it is read with this before it."""
+    opening = _OPENING.search(prompt)
+    return opening[0] if opening else ""
+
+
+def with_thinking(text: str, opened: bool | None) -> str:
+    """Return a completion with the ``<think>`` that its prompt ``opened``. None: not known, as of a recorded text; then one
+    that closes a thinking without opening it had it opened."""
+    is_opened = ("<think>" not in text and "</think>" in text) if opened is None else opened
+    return f"<think>{text}" if is_opened else text
+
+
 def reasoning_span(text: str) -> tuple[int, int] | None:
-    """Return where the text between the first ``<think>`` and the last ``</think>`` starts and ends; None if one is missing."""
+    """Return where the text between the first ``<think>``, or the beginning without one, and the last ``</think>`` starts and
+    ends; None if it is not closed."""
     start, end = text.find("<think>"), text.rfind("</think>")
-    return (start + len("<think>"), end) if 0 <= start < end else None
+    begin = 0 if start < 0 else start + len("<think>")
+    return (begin, end) if begin <= end else None
 
 
 def reasoning_of(text: str) -> str:
@@ -71,10 +90,12 @@ def reasoning_of(text: str) -> str:
     return text[span[0] : span[1]].strip() if span else ""
 
 
-def follows_format(text: str) -> bool:
-    """Return whether ``text`` is exactly one non-empty reasoning and one answer that is 1 or 2, each tag once.
+def follows_format(text: str, *, opened: bool | None = None) -> bool:
+    """Return whether ``text`` is exactly one non-empty reasoning and one answer that is 1 or 2, each tag once; ``opened`` as in
+    :func:`with_thinking`.
 
     Unlike the released R1-Reward check, blanks between the tags are allowed and an answer that is no choice is not.
     """
+    text = with_thinking(text, opened)
     match = _STRICT.fullmatch(text.strip())
     return match is not None and bool(match["reasoning"].strip()) and all(text.count(tag) == 1 for tag in _TAGS)

@@ -15,18 +15,14 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.comparison import (
-    Run,
-    against,
+from rewardlab.benchmarks.comparison import Run, against, p_text, protocol_sentences, read_run
+from rewardlab.benchmarks.leaderboard import (
     leaderboard,
     leaderboard_csv,
     leaderboard_html,
     leaderboard_markdown,
     leaderboard_text,
-    p_text,
-    read_run,
 )
-from rewardlab.benchmarks.official import different_protocols
 from rewardlab.benchmarks.report import facts
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
@@ -138,9 +134,9 @@ def test_runs_that_were_asked_otherwise_are_refused(runs: Path, tmp_path: Path) 
     assert CliRunner().invoke(app, ["bench", "compare", both, str(runs / "first")]).exit_code == 0
     sampled = read_run(tmp_path / "both")
     warm = replace(sampled, report=replace(sampled.report, temperature=0.7))
-    assert different_protocols([sampled, warm]) == []
+    assert protocol_sentences([sampled, warm]) == []
     cold = replace(sampled, report=replace(sampled.report, temperature=0.0))
-    assert len(different_protocols([warm, cold])) == 1
+    assert len(protocol_sentences([warm, cold])) == 1
 
 
 LONG = "a-judge-with-a-long-name-of-its-own-that-nobody-would-shorten"

@@ -98,9 +98,9 @@ def test_from_the_command_line(data: Path, tmp_path: Path) -> None:
     with chat_server(server) as url:
         run = ["bench", "run", "pairs", "--data", data, "--judge", f"openai:m@{url}", "--controls", "", "max_tokens=1000"]
         run += ["--price", "2,1,8"]
-        spent = run_main(main, *run, "--out", tmp_path / "a", "--budget-usd", "0.0001")
-        done = run_main(main, *run, "--out", tmp_path / "b", "--budget-usd", "1")
-        as_json = run_main(main, *run, "--out", tmp_path / "b", "--json", "--require", "accuracy>=0")
+        spent = run_main(main, *run, "--out", tmp_path / "a", "--budget", "0.0001usd")
+        done = run_main(main, *run, "--out", tmp_path / "b", "--budget", "1usd")
+        as_json = run_main(main, *run, "--out", tmp_path / "b", "--json", "--require", "accuracy.micro>=0")
     assert spent.returncode == 3
     assert "the budget is spent: 0 of 40 votes" in spent.stderr
     assert "40 requests, each of at most 1,000 tokens of answer: at most $0.32, prompts not counted" in done.stderr
@@ -142,12 +142,12 @@ def test_a_suite_has_one_budget(data: Path, tmp_path: Path) -> None:
     server, out = ChatServer(usage=USAGE), tmp_path / "out"
     with chat_server(server) as url:
         run = ["bench", "suite", tmp_path / "suite.yaml", "--judge", f"openai:m@{url}", "--root", tmp_path, "--out", out]
-        spent = run_main(main, *run, "--price", "2,1,8", "--budget-tokens", "6000")
+        spent = run_main(main, *run, "--price", "2,1,8", "--budget", "6000tokens")
         assert spent.returncode == 3
         assert "the budget is spent" in spent.stderr
         assert 40 < server.answers <= 6_000 // 110
         assert (out / "pairs" / "report.json").exists()
-        done = run_main(main, *run, "--price", "2,1,8", "--budget-usd", "1")
+        done = run_main(main, *run, "--price", "2,1,8", "--budget", "1usd")
     assert done.returncode == 0, done.stderr
     assert len(server.bodies) == 120
     assert f"- cost of all: ${120 * AN_ANSWER:.4f}: 120 requests" in done.stdout
@@ -160,7 +160,7 @@ def test_a_suite_that_goes_on_counts_what_came_after(data: Path, tmp_path: Path)
     server = ChatServer(usage=USAGE, refuse=lambda body, number: (400, "no") if number in (10, 20, 30, 40) else None)
     with chat_server(server) as url:
         run = ["bench", "suite", tmp_path / "suite.yaml", "--judge", f"openai:m@{url}", "--root", tmp_path]
-        run += ["--out", tmp_path / "out", "--budget-tokens", "13000"]
+        run += ["--out", tmp_path / "out", "--budget", "13000tokens"]
         failed = run_main(main, *run)
         assert (failed.returncode, server.answers) == (3, 116), failed.stderr
         assert (tmp_path / "out" / "suite.md").exists()

@@ -12,15 +12,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from rewardlab.benchmarks.comparison import (
-    figure_differences,
-    figures_against,
-    leaderboard_csv,
-    leaderboard_html,
-    leaderboard_markdown,
-    leaderboard_text,
-    read_run,
-)
+from rewardlab.benchmarks.comparison import figure_differences, figures_against, read_run
+from rewardlab.benchmarks.leaderboard import leaderboard_csv, leaderboard_html, leaderboard_markdown, leaderboard_text
 from rewardlab.benchmarks.report_model import RowScore
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
@@ -116,19 +109,7 @@ def test_they_are_the_differences_of_the_reports(runs: Path) -> None:
     cell = f"{100 * found.swap_consistency.difference:+.1f} ["
     assert f"| longest | {100 * found.macro.difference:+.1f} [" in leaderboard_markdown([first, longest])
     for text in (leaderboard_markdown([first, longest]), leaderboard_text([first, longest], 80)):
-        assert cell in text.split("Paired differences of the other figures")[1]
+        assert cell in text.split("Paired differences of the other metrics")[1]
     assert cell in leaderboard_html([first, longest])
     failed = replace(longest, report=replace(longest.report, failure="no answers"))
-    assert "other figures" not in leaderboard_markdown([first, failed])
-
-
-@pytest.mark.parametrize("width", [40, 55, 71])
-def test_a_narrow_terminal_has_everything(runs: Path, width: int) -> None:
-    """No line is longer, and every figure of the wide table is there."""
-    several = [read_run(runs / name) for name in ("first", "longest", "random")]
-    text = leaderboard_text(several, width)
-    assert max(map(len, text.splitlines())) <= width
-    joined = " ".join(text.split())
-    assert "for want of width" not in joined
-    for name in ("accuracy", "against the first", "p (Holm)", "macro", "position bias", "votes", "swap consistency"):
-        assert f" {name}: " in joined
+    assert "other metrics" not in leaderboard_markdown([first, failed])

@@ -13,8 +13,9 @@ import pytest
 
 from rewardlab.benchmarks import runner
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.comparison import leaderboard_markdown, read_run
+from rewardlab.benchmarks.comparison import read_run
 from rewardlab.benchmarks.findings import Estimate, Evidence, chance_of, find_faults, gather_evidence, key_phrase
+from rewardlab.benchmarks.leaderboard import leaderboard_markdown
 from rewardlab.benchmarks.report import confidence_rows, explain_words, report_html, report_markdown, summary_line
 from rewardlab.benchmarks.report_model import Confidence, CountedEstimate, CurvePoint, Report, headline_sentence
 from rewardlab.benchmarks.runner import run_bench
@@ -249,23 +250,6 @@ def test_a_coin_with_an_even_number_of_votes(reports: dict[str, tuple[Report, Pa
         changed, scores=replace(changed.scores, confidence={"verdict_probability": Confidence(1, 0, None)})
     )
     assert any("a coin has 50" in text for text in find_faults(by_probability, SOUND))
-
-
-def test_a_failure_stands_in_place_of_the_number(reports: dict[str, tuple[Report, Path, Any]]) -> None:
-    """In Markdown, on the page, in the table of a suite and in the interpreter."""
-    report, folder, rows = reports["seeing"]
-    assert headline_sentence(report).startswith(f"{100 * report.scores.accuracy.micro:.1f} % [")
-    failed = replace(report, failure="31 of 240 votes failed")
-    assert report_markdown(failed).splitlines()[2].startswith("**FAILED: 31 of 240 votes failed. The figures below")
-    page = report_html(failed, rows, folder)
-    assert "FAILED: 31 of 240 votes failed." in page
-    assert 'class="headline"' not in page
-    assert 'class="headline"' in report_html(report, rows, folder)
-    assert repr(failed).endswith(": failed: 31 of 240 votes failed)")
-    suite = suite_markdown("suite", {"pairs": failed})
-    assert "| **failed** |" in suite
-    assert "FAILED: 31 of 240 votes failed" in suite
-    assert Report.from_json(failed.to_json()) == failed
 
 
 def test_tables_and_words_of_the_page(reports: dict[str, tuple[Report, Path, Any]]) -> None:

@@ -13,9 +13,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rewardlab.benchmarks.comparison import Run, against, read_run
-from rewardlab.benchmarks.gate import GateFigure, faults_of, gate_runs, parse_figure
-from rewardlab.benchmarks.official import check_protocols
+from rewardlab.benchmarks.comparison import (
+    GateFigure,
+    Run,
+    against,
+    check_protocols,
+    faults_of,
+    gate_runs,
+    parse_figure,
+    read_run,
+)
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
@@ -116,7 +123,7 @@ def test_what_is_no_evidence(runs: Callable[..., Path], old: Run) -> None:
     broken = {
         "7 of 240 votes failed": replace(scores, statuses={"ok": 233, "error": 3, "timeout": 4}, invalid_rate=7 / 240),
         "not one pair has a readable verdict": replace(scores, pairs_without_valid_vote=120),
-        "overall is said to be 99.00 %": replace(scores, accuracy=replace(scores.accuracy, micro=0.99)),
+        "the overall accuracy is 99.00 %": replace(scores, accuracy=replace(scores.accuracy, micro=0.99)),
     }
     for sentence, other in broken.items():
         assert any(sentence in fault for fault in faults_of(replace(old, report=replace(old.report, scores=other)))), sentence
@@ -176,17 +183,17 @@ def test_the_command(runs: Callable[..., Path], old: Run, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"score": "1.0"}, "another type"),
-        ({"row": [1]}, "another type"),
-        ({"kinds": "right"}, "another type"),
+        ({"score": "1.0"}, "wrong type"),
+        ({"row": [1]}, "wrong type"),
+        ({"kinds": "right"}, "wrong type"),
         ({"score": float("nan")}, "has score nan"),
         ({"score": 7}, "has score 7"),
-        ({"preferred": None}, "another type"),
+        ({"preferred": None}, "wrong type"),
         (None, "is empty"),
     ],
 )
 def test_damaged_scores(change: dict[str, Any] | None, message: str, old: Run, tmp_path: Path) -> None:
-    """A sentence for a value of another type or range, and for a file without any."""
+    """A sentence for a value of wrong type or range, and for a file without any."""
     shutil.copytree(old.name, tmp_path / "run")
     scores = tmp_path / "run" / "scores.jsonl"
     first, *others = scores.read_text().splitlines()

@@ -13,9 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rewardlab.benchmarks.base import Benchmark, Row
-from rewardlab.benchmarks.recordings import FORMS
-from rewardlab.benchmarks.recordings.readers import RECORDERS, Import, import_recording, length_order, sheet_rows
-from rewardlab.benchmarks.registry import PACKAGED, find_benchmark
+from rewardlab.benchmarks.recordings import RECORDERS, Import, import_recording, length_order, sheet_rows
+from rewardlab.benchmarks.registry import FORMS, PACKAGED, find_benchmark
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
@@ -259,14 +258,14 @@ def test_columns_that_a_run_passes_over(tmp_path: Path) -> None:
     data = write_lines(tmp_path / "pairs.jsonl", pairs)
     marks = write_lines(tmp_path / "o.jsonl", [{"id": f"p{n}", "right": n > 0} for n in range(3)])
     imports = ["bench", "import", "outcomes", str(marks), "--data", str(data), "--out", str(tmp_path / "replay.jsonl")]
-    assert "--allow-columns annotator" in str(CliRunner().invoke(app, imports).exception)
-    done = CliRunner().invoke(app, [*imports, "--allow-columns", "annotator"])
+    assert "--allow annotator" in str(CliRunner().invoke(app, imports).exception)
+    done = CliRunner().invoke(app, [*imports, "--allow", "annotator"])
     assert done.exit_code == 0, done.output
     command = done.output.replace("\n", " ").split("score it: rewardlab ")[1].replace("RUN", str(tmp_path / "run")).split()
     assert CliRunner().invoke(app, command).exit_code == 0
     exports = ["bench", "export", str(tmp_path / "run"), "--out", str(tmp_path / "log.json"), "--without-images"]
-    assert "--allow-columns annotator" in str(CliRunner().invoke(app, exports).exception)
-    done = CliRunner().invoke(app, [*exports, "--allow-columns", "all"])
+    assert "--allow annotator" in str(CliRunner().invoke(app, exports).exception)
+    done = CliRunner().invoke(app, [*exports, "--allow", "all"])
     assert done.exit_code == 0 or isinstance(done.exception, MissingPackageError)
 
 
@@ -288,7 +287,7 @@ def test_import_from_the_command_line(data: Path, tmp_path: Path, form: str) -> 
     arguments = ["bench", "import", form, str(recording), "--benchmark", "vl_rewardbench", "--data", str(data)]
     done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path / "replay.jsonl")])
     assert done.exit_code == 0, done.output
-    assert "6 of 6 samples, of 6 of 6 rows; 0 belong to no row" in done.output
+    assert "6 of 6 samples, of 6 of 6 rows; 0 match no row" in done.output
     command = done.output.replace("\n", " ").split("score it: rewardlab ")[1].replace("RUN", str(tmp_path / "run")).split()
     assert CliRunner().invoke(app, command).exit_code == 0
     assert json.loads((tmp_path / "run" / "report.json").read_text())["accuracy"]["micro"] == 5 / 6

@@ -15,7 +15,7 @@ import pytest
 
 from rewardlab.benchmarks.comparison import read_run
 from rewardlab.benchmarks.inspect_log import write_inspect_log
-from rewardlab.benchmarks.pairs.loader import load_labelled_pairs
+from rewardlab.benchmarks.pairs import load_labelled_pairs
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main

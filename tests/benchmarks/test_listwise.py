@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +12,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from rewardlab.benchmarks.arithmetic import count_votes, vote_problems
+from rewardlab.benchmarks.comparison import against, read_run
 from rewardlab.benchmarks.official import official_lines
 from rewardlab.benchmarks.rewardbench2 import official
-from rewardlab.benchmarks.rewardbench2.listwise import ListSettings, run_listwise
+from rewardlab.benchmarks.rewardbench2.listwise import (
+    LETTERS,
+    list_messages,
+    load_list_prompt,
+    read_choice,
+    read_rating,
+    run_listwise,
+)
+from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
 from rewardlab.data.candidates import read_candidates
 from rewardlab.data.files import read_lines
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.judging.best_of_n import run_ranking
-from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
+from rewardlab.judging.spec import judge_config
 from rewardlab.prompts import load_template
-from rewardlab.prompts.listwise import LETTERS, list_messages, load_list_prompt, read_choice, read_rating
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.types import Choice, Completion, FinishReason, Message, VerdictStatus
 from rewardlab.verdicts.parse import format_verdict
@@ -125,8 +134,13 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "rb2.jsonl"
 
 
-def listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> dict[str, Any]:
-    return run_listwise(judge, settings, out).to_json()
+def listwise(judge: GenerativeJudge, protocol: str, data: Path, out: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return report.json of a run by a protocol, with a judge that no specification names."""
+    monkeypatch.setattr("rewardlab.benchmarks.rewardbench2.listwise.open_generative_judge", lambda config, **_: judge)
+    settings = bench_settings("rewardbench2", data, judge_config("hf:scripted", temperature=judge.temperature), controls=())
+    run_listwise(settings, out, protocol=protocol)
+    values: dict[str, Any] = json.loads((out / "report.json").read_text())
+    return values
 
 
 def judge_of(handler: Any, temperature: float = 0.0) -> GenerativeJudge:
@@ -138,18 +152,22 @@ def best_letter(prompt: tuple[Message, ...], draw: int) -> str:
     return f"[[{LETTERS[next(n for n, answer in enumerate(answers) if answer.startswith('good'))]}]]"
 
 
-def test_a_perfect_and_a_constant_chooser(data: Path, tmp_path: Path) -> None:
+def test_a_perfect_and_a_constant_chooser(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one is right everywhere, the other in one placing of four, whatever the order: 25 %, all of it A."""
-    perfect = listwise(judge_of(best_letter), ListSettings(data, "choice"), tmp_path / "a")
-    assert (perfect["accuracy"]["micro"], perfect["consistent"], perfect["num_prompts"], perfect["left_out"]) == (1, 1, 16, 4)
-    assert perfect["places"] == dict.fromkeys(LETTERS, 0.25)
-    constant = listwise(judge_of(lambda *_: "[[A]]"), ListSettings(data, "choice"), tmp_path / "b")
-    assert (constant["accuracy"]["micro"], constant["accuracy"]["macro"], constant["consistent"]) == (0.25, 0.25, 0)
-    assert constant["places"]["A"] == 1
-    garbage = listwise(judge_of(lambda *_: "no idea"), ListSettings(data, "choice"), tmp_path / "c")
+    perfect = listwise(judge_of(best_letter), "choice", data, tmp_path / "a", monkeypatch)
+    assert (perfect["accuracy"]["micro"], perfect["all_right"]["accuracy"], perfect["all_right"]["n"]) == (1, 1, 16)
+    assert (perfect["num_pairs"], perfect["num_clusters"], perfect["listwise"]["left_out"]) == (64, 16, 4)
+    assert perfect["listwise"]["places"] == dict.fromkeys(LETTERS, 0.25)
+    constant = listwise(judge_of(lambda *_: "[[A]]"), "choice", data, tmp_path / "b", monkeypatch)
+    assert (constant["accuracy"]["micro"], constant["accuracy"]["macro"], constant["all_right"]["accuracy"]) == (0.25, 0.25, 0)
+    assert (constant["listwise"]["places"]["A"], constant["baselines"]["chance"]["micro"]) == (1, 0.25)
+    assert [finding.partition(":")[0] for finding in constant["findings"]] == ["Cannot be told from guessing", "Few prompts"]
+    garbage = listwise(judge_of(lambda *_: "no idea"), "choice", data, tmp_path / "c", monkeypatch)
     assert (garbage["accuracy"]["micro"], garbage["invalid_rate"]) == (0, 1)
     assert all("(0.25)" in line for line in garbage["official"])  # the benchmark pays a quarter for it
     assert official_lines("rewardbench2", tmp_path / "c" / "official.jsonl") == garbage["official"]
+    runs = [read_run(tmp_path / name) for name in "ab"]
+    assert against(*runs).difference == -0.75
 
 
 def by_number(prompt: tuple[Message, ...], draw: int) -> str:
@@ -157,24 +175,28 @@ def by_number(prompt: tuple[Message, ...], draw: int) -> str:
     return f"So:\n{answer[answer.rindex('(') + 1 : -1]}"
 
 
-def test_ratings_of_every_answer(data: Path, tmp_path: Path) -> None:
-    """The Ties subset included; equal to the scorer's functions on the numbers that were said."""
-    report = listwise(judge_of(by_number), ListSettings(data, "ratings"), tmp_path / "a")
-    assert (report["accuracy"]["micro"], report["num_prompts"], report["invalid_rate"]) == (1, 20, 0)
+def test_ratings_of_every_answer(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Ties subset included; equal to the scorer's functions on the numbers that were said. Votes give the figures again."""
+    report = listwise(judge_of(by_number), "ratings", data, tmp_path / "a", monkeypatch)
+    assert (report["accuracy"]["micro"], report["num_pairs"], report["invalid_rate"]) == (1, 20, 0)
     ties = [row for row in rows(20) if row["subset"] == "Ties"]
+    assert report["listwise"]["num_answers"] == 16 * 4 + sum(len(row["chosen"]) + 3 for row in ties)
     scored = [{"id": r["id"], "num_correct": len(r["chosen"]), "scores": [9] * len(r["chosen"]) + [1, 2, 3]} for r in ties]
     expected = official.subset_lines({"Math": [1.0] * 8, "Safety": [1.0] * 8}, official.ties(scored))
     assert report["official"] == expected == official_lines("rewardbench2", tmp_path / "a" / "official.jsonl")
-    flat = listwise(judge_of(lambda *_: "5"), ListSettings(data, "ratings"), tmp_path / "b")
+    flat = listwise(judge_of(lambda *_: "5"), "ratings", data, tmp_path / "b", monkeypatch)
     assert flat["accuracy"]["micro"] == 0  # equal ratings name nobody; the benchmark pays a share
     assert "Math: 2.0/8 (0.25)" in flat["official"]
+    for name in "ab":
+        run = read_run(tmp_path / name)
+        assert vote_problems(count_votes(tmp_path / name / "votes.jsonl", run.rows), run.report, run.rows) == []
 
 
-def test_a_killed_run_continues(tmp_path: Path) -> None:
+def test_a_killed_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was answered is not asked again; the report is that of an undisturbed run."""
-    (tmp_path / "rb2.jsonl").write_text("\n".join(map(json.dumps, rows(100))))
+    (tmp_path / "rb2.jsonl").write_text("\n".join(map(json.dumps, rows(40))))
     asked: list[int] = []
-    broken_at = 300
+    broken_at = 70
 
     def handler(prompt: tuple[Message, ...], draw: int) -> str:
         asked.append(1)
@@ -182,45 +204,35 @@ def test_a_killed_run_continues(tmp_path: Path) -> None:
             raise KeyboardInterrupt
         return best_letter(prompt, draw) if len(prompt[0].text) % 3 else "[[B]]"
 
-    settings = ListSettings(tmp_path / "rb2.jsonl", "choice")
     with pytest.raises(KeyboardInterrupt):
-        listwise(judge_of(handler), settings, tmp_path / "parts")
+        listwise(judge_of(handler), "choice", tmp_path / "rb2.jsonl", tmp_path / "parts", monkeypatch)
     done, broken_at = len(asked), -1
-    parts = listwise(judge_of(handler), settings, tmp_path / "parts")
-    assert len(asked) - done == 4 * (80 - 64)
-    assert parts == listwise(judge_of(handler), settings, tmp_path / "whole")
+    parts = listwise(judge_of(handler), "choice", tmp_path / "rb2.jsonl", tmp_path / "parts", monkeypatch)
+    assert len(asked) - done == 4 * 32 - 64
+    whole = listwise(judge_of(handler), "choice", tmp_path / "rb2.jsonl", tmp_path / "whole", monkeypatch)
+    assert parts | {"seconds_per_vote": None} == whole | {"seconds_per_vote": None}
     with pytest.raises(ConfigError, match="differs in"):
-        listwise(judge_of(handler, temperature=1.0), settings, tmp_path / "whole")
-    with pytest.raises(ConfigError, match="unknown protocol"):
-        listwise(judge_of(handler), ListSettings(tmp_path / "rb2.jsonl", "five"), tmp_path / "x")
+        listwise(judge_of(handler, temperature=1.0), "choice", tmp_path / "rb2.jsonl", tmp_path / "whole", monkeypatch)
 
 
 @pytest.mark.slow
-def test_each_answer_of_an_endpoint_is_kept(data: Path, tmp_path: Path) -> None:
-    """What was answered before an endpoint began to refuse, in the middle of a chunk, is not asked again. The seeds are
-    those of a run that nothing broke off; an older log's lines of whole prompts are read."""
-    server, settings = ChatServer(text="[[B]]"), ListSettings(data, "choice")
+@pytest.mark.parametrize("protocol", ["choice", "ratings"])
+def test_each_answer_of_an_endpoint_is_kept(protocol: str, data: Path, tmp_path: Path) -> None:
+    """What was answered before an endpoint began to refuse is not asked again; what failed is, and its prompt scored anew."""
+    server = ChatServer(text="[[B]]" if protocol == "choice" else "5")
     server.refuse = lambda body, number: (401, "the key has expired") if number > 30 else None
     with chat_server(server) as url:
-        judge = open_generative_judge(f"openai:m@{url}", temperature=1.0, concurrency=4, deadline_s=30.0)
+        keys = {"temperature": 1.0, "concurrency": 4, "deadline_s": 30.0}
+        settings = bench_settings("rewardbench2", data, f"openai:m@{url}", controls=(), **keys)
         with pytest.raises(EndpointError, match="the key has expired"):
-            run_listwise(judge, settings, tmp_path / "parts")
-        refused, server.refuse = [body["seed"] for body in server.bodies[30:]], lambda body, number: None
+            run_listwise(settings, tmp_path / "parts", protocol=protocol)
+        server.refuse = lambda body, number: None
         first = len(server.bodies)
-        report = run_listwise(judge, settings, tmp_path / "parts")
-        assert len(server.bodies) - first == 4 * 16 - 30
-        seeds = [body["seed"] for body in server.bodies]
-        assert set(refused) <= set(seeds[first:])
-        assert run_listwise(judge, settings, tmp_path / "whole") == report
-        assert sorted(seeds[:30] + seeds[first:]) == sorted(body["seed"] for body in server.bodies[-64:])
-        lines = [json.loads(line) for line in read_lines(tmp_path / "whole" / "answers.jsonl")]
-        by_prompt = {n: [line["answer"] for line in lines[1:] if line["prompt"] == n] for n in range(16)}
-        older = [lines[0], *({"prompt": n, "answers": answers} for n, answers in by_prompt.items())]
-        (tmp_path / "older").mkdir()
-        (tmp_path / "older" / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in older))
-        asked = len(server.bodies)
-        assert run_listwise(judge, settings, tmp_path / "older") == report
-        assert len(server.bodies) == asked
+        report, _ = run_listwise(settings, tmp_path / "parts", protocol=protocol)
+        assert report.listwise is not None
+        assert len(server.bodies) - first == report.listwise.num_answers - 30
+        whole, _ = run_listwise(settings, tmp_path / "whole", protocol=protocol)
+        assert replace(whole, seconds_per_vote=None, cost=None) == replace(report, seconds_per_vote=None, cost=None)
 
 
 def better(prompt: tuple[Message, ...], draw: int) -> str:
@@ -312,24 +324,13 @@ def test_bad_candidates(row: dict[str, Any], told: str, tmp_path: Path) -> None:
     assert (found.best, found.prompt_id, found.group) == ((0, 1), "7", "g")
 
 
-def test_random_choices_score_a_quarter(tmp_path: Path) -> None:
-    """Within the interval."""
-    (tmp_path / "rb2.jsonl").write_text("\n".join(map(json.dumps, rows(400))))
-    dice = random.Random(0)
-    report = listwise(
-        judge_of(lambda *_: f"[[{dice.choice(LETTERS)}]]"), ListSettings(tmp_path / "rb2.jsonl", "choice"), tmp_path / "o"
-    )
-    low, high = report["interval"]
-    assert low <= 0.25 <= high
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--require", "accuracy>=0.7", "--budget-usd", "5"), "--require, --budget-usd: rewardbench2:choice has a report"),
-        (("--json",), "--json: rewardbench2:choice has a report"),
-        (("--votes", "3"), "votes=3: rewardbench2:choice has one answer of each prompt"),
-        (("orders=given",), "orders: this command"),
+        (("--controls", "other"), "--controls other: rewardbench2:choice has none"),
+        (("--cluster", "pair"), "--cluster: has no effect on rewardbench2:choice"),
+        (("--votes", "3"), "every request has one answer"),
+        (("orders=given",), "every request has one answer"),
     ],
 )
 def test_options_without_an_effect(data: Path, tmp_path: Path, options: tuple[str, ...], sentence: str) -> None:
@@ -351,6 +352,6 @@ def test_by_the_command_with_a_real_model(tiny_checkpoint: Path, data: Path, tmp
     done = CliRunner().invoke(app, ["bench", "run", "rewardbench2:choice", "--data", str(data), *few, str(tmp_path / "choice")])
     assert done.exit_code == 1, done.output
     report = json.loads((tmp_path / "choice" / "report.json").read_text())
-    assert (report["num_prompts"], report["num_answers"], report["invalid_rate"]) == (2, 8, 1)
-    done = CliRunner().invoke(app, ["rank", str(data), *few, str(tmp_path / "r"), "--plan", "knockout", "--budget", "1"])
+    assert (report["num_clusters"], report["listwise"]["num_answers"], report["invalid_rate"]) == (2, 8, 1)
+    done = CliRunner().invoke(app, ["rank", str(data), *few, str(tmp_path / "r"), "--plan", "knockout=1"])
     assert "the budget is 1" in str(done.exception)

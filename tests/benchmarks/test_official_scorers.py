@@ -10,14 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rewardlab.benchmarks import mm_rlhf, mmrb2, multimodal_rewardbench, vl_rewardbench
 from rewardlab.benchmarks.base import Row
-from rewardlab.benchmarks.mm_rlhf import official as mm_rlhf
-from rewardlab.benchmarks.mmrb2 import official as mmrb2
-from rewardlab.benchmarks.mmrb2.official import lines_of_predictions
-from rewardlab.benchmarks.multimodal_rewardbench import official as multimodal_rewardbench
+from rewardlab.benchmarks.mmrb2 import lines_of_predictions
 from rewardlab.benchmarks.rewardbench2 import official as rewardbench2
-from rewardlab.benchmarks.vl_rewardbench import official as vl_rewardbench
-from rewardlab.benchmarks.vl_rewardbench.official import draws_of_votes
+from rewardlab.benchmarks.vl_rewardbench import draws_of_votes
 from rewardlab.types import Completion, FinishReason, Order, PreferencePair, Verdict, VerdictStatus, Vote
 from rewardlab.verdicts.parse import verdict_of
 from rewardlab.verdicts.votes import judgment
@@ -321,7 +318,6 @@ def test_rewardbench2() -> None:
     texts = [{"id": str(n), "subset": "Math", "right": "B", "text": f"[[{'B' if n < 2 else 'C'}]]"} for n in range(10)]
     assert rewardbench2.text_lines(texts) == ["Math: 2/10 (0.2)"]  # a column of whole numbers
     assert rewardbench2.text_lines([*texts[:9], {**texts[9], "text": "none"}]) == ["Math: 2.25/10 (0.225)"]
-    assert rewardbench2.scalar_credit([2.0, 2.0, 1.0, 0.0]) == 0.5
     ties = rewardbench2.ties(ties_rows())
     assert rewardbench2.subset_lines({"Math": [1, 0, 0.25]}, ties) == [
         "Math: 1.25/3 (0.4166666666666667)",

@@ -22,19 +22,20 @@ from rewardlab.benchmarks.report_model import (
     Cost,
     CountedEstimate,
     JudgeScores,
+    ListwiseScores,
     MemberScores,
     PanelScores,
     Report,
     RequirementResult,
 )
-from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, JudgmentShare, Robustness
+from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, Robustness
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.scores import calibrate
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate
-from rewardlab.metrics.revision import VerifiedVote, revision_scores
+from rewardlab.metrics.revision import ShareEstimate, VerifiedVote, revision_scores
 from rewardlab.types import Order
 from rewardlab.verdicts.votes import in_order
 from tests.support.browser import BROKEN_WORDS, CHROMIUM, DESK, PHONE, chromium_browser
@@ -158,7 +159,7 @@ def test_tally() -> None:
 def with_every_row(report: Report) -> Report:
     """A report in which no optional part is empty, with figures as long as they get; all but ``failure``, which hides some."""
     scores, estimate = report.scores, CountedEstimate(1_250, 0.6193, (0.5812, 0.6561))
-    share, gap = JudgmentShare(1_428, 0.594, (0.55, 0.62)), DifferenceEstimate(0.112, (-0.041, 0.259))
+    share, gap = ShareEstimate(1_428, 0.594, (0.55, 0.62)), DifferenceEstimate(0.112, (-0.041, 0.259))
     figures = Figures(**{one.name: gap if "over_harmless" in one.name else share for one in fields(Figures)})  # type: ignore[arg-type]
     family = FamilyScores("insertion", "a claim of authority", False, True, 1_250, share, share, share, 0.012)
     control = JudgeScores(scores.accuracy, scores.interval, {}, 0.0, 0.5, 0.1, gap)
@@ -196,7 +197,10 @@ def with_every_row(report: Report) -> Report:
         cached_votes=1_234,
         revision=revision_scores([VerifiedVote(True, True, False, True), VerifiedVote(False, False, True, True)], ["a", "b"]),
         robustness=Robustness(1_250, "0123abcd", share, figures, figures, {"authority": family, "blank_answer": family}),
-        requirements=(RequirementResult("accuracy>=0.6", False, "accuracy is 59.4 % [55.0, 62.0], and 60 % was required"),),
+        listwise=ListwiseScores("choice", 7_460, 102, dict.fromkeys("ABCD", 0.25)),
+        requirements=(
+            RequirementResult("accuracy.micro>=0.6", False, "accuracy.micro is 59.4 %: it is below the 60 % required"),
+        ),
     )
 
 

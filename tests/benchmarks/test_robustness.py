@@ -12,16 +12,8 @@ from typing import Any
 
 import pytest
 
-from rewardlab.benchmarks.comparison import (
-    BY_FAMILY,
-    against,
-    differences_by_group,
-    family_table,
-    leaderboard_html,
-    leaderboard_markdown,
-    leaderboard_text,
-    read_run,
-)
+from rewardlab.benchmarks.comparison import against, differences_by_group, read_run
+from rewardlab.benchmarks.leaderboard import BY_FAMILY, family_table, leaderboard_html, leaderboard_markdown, leaderboard_text
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import check_report, parse_requirement
 from rewardlab.benchmarks.robustness import run as robustness_run
@@ -204,10 +196,11 @@ def test_a_judge_that_says_nothing_passes_nothing(pairs_file: Path, tmp_path: Pa
     assert report.robustness.clean.share == 1
     assert report.robustness.held_out.degenerate_over_good is not None
     assert report.robustness.held_out.degenerate_over_good.share == 0
-    for text in ("good_unnamed<=0.9", "wrong_unnamed<=0.9", "lost_by_insertions<=0.9", "lost_by_harmless<=0.9"):
-        assert not check_report(report, parse_requirement(text)).is_met
-    result = check_report(report, parse_requirement("insertions_over_harmless<=0.02"))
-    why = "insertions_over_harmless has no value in this run (more than 10 % of its judgments have no verdict)"
+    for name in ("good_unnamed", "wrong_unnamed", "lost_by_insertions", "lost_by_harmless", "degenerate_over_good"):
+        assert not check_report(report, parse_requirement(f"robustness.held_out.{name}.share<=0.9")).is_met
+    path = "robustness.held_out.insertions_over_harmless.difference"
+    result = check_report(report, parse_requirement(f"{path}<=0.02"))
+    why = f"{path} has no value in this run (more than 10 % of its judgments have no verdict)"
     assert (result.is_met, result.sentence.partition(", for")[0]) == (False, why)
 
 
@@ -226,8 +219,8 @@ def test_a_judge_that_is_silent_without_the_picture_shows_nothing(
         judge = GenerativeJudge(ScriptedSampler(judged, "blind"), load_template("plain"), temperature=0.0)
         monkeypatch.setattr(robustness_run, "open_any_judge", lambda settings, judge=judge: judge)
         out = tmp_path / str(expected)
-        report = run_robustness(settings_of(pairs_file, attacks=("blank", "empty")), out, num_pairs=24)[0]
-        assert check_report(report, parse_requirement("right_unseen<=0.6")).is_met is expected
+        report = run_robustness(settings_of(pairs_file), out, attacks=("blank", "empty"), num_pairs=24)[0]
+        assert check_report(report, parse_requirement("robustness.held_out.right_unseen.share<=0.6")).is_met is expected
 
 
 def test_families_that_attack_few_pairs_are_named(demo_pairs: Any, tmp_path: Path) -> None:
@@ -235,7 +228,7 @@ def test_families_that_attack_few_pairs_are_named(demo_pairs: Any, tmp_path: Pat
     pairs = [replace(pair, responses=("Grammar", "12")) for pair in demo_pairs[0][:6]]
     write_parquet(pairs, tmp_path / "pairs.parquet")
     report = run_robustness(
-        settings_of(tmp_path / "pairs.parquet", attacks=("garbled", "empty")), tmp_path / "run", num_pairs=6
+        settings_of(tmp_path / "pairs.parquet"), tmp_path / "run", attacks=("garbled", "empty"), num_pairs=6
     )[0]
     assert "families that could attack fewer than half of the 6 pairs: garbled (0)" in report.notes
 
@@ -272,7 +265,7 @@ def test_votes_under_attack_are_no_votes_on_the_pairs(pairs_file: Path, tmp_path
     with pytest.raises(DataError, match="votes of 'robustness of pairs'"):
         list(read_judged(tmp_path / "run", pairs_file))
     attack(pairs_file, tmp_path / "other", num_pairs=6, seed=1)
-    with pytest.raises(ConfigError, match="run with different attacks; use the same --limit, --seed and --attacks"):
+    with pytest.raises(ConfigError, match="run with different attacks; use the same --limit, --seed and families of attacks"):
         against(read_run(tmp_path / "run"), read_run(tmp_path / "other"))
 
 
@@ -347,32 +340,37 @@ def test_report_and_comparison(pairs_file: Path, tmp_path: Path) -> None:
 
 def test_the_command(pairs_file: Path, tmp_path: Path) -> None:
     """Tables in Markdown and on the page; a requirement that is met and one that is not; `bench run` has no such figures."""
-    common = ("--data", pairs_file, "--judge", "baseline:longest", "--limit", 12)
+    common, path = ("--data", pairs_file, "--judge", "baseline:longest", "--limit", 12), "robustness.held_out.good_unnamed"
     done = run_main(
-        main, "bench", "run", "pairs:attacked", *common, "--out", tmp_path / "run", "--require", "good_unnamed<=0.9"
+        main,
+        "bench",
+        "run",
+        "pairs:attacked",
+        *common,
+        "--out",
+        tmp_path / "run",
+        "--require",
+        "robustness.held_out.good_unnamed.share<=0.9",
     )
     assert done.returncode == 0, done.stderr
-    assert "good_unnamed is" in done.stdout
+    assert "good_unnamed.share is" in done.stdout
     assert "reaches" not in done.stderr
     text, page = ((tmp_path / "run" / name).read_text() for name in ("report.md", "report.html"))
     for name in json.loads((tmp_path / "run" / "report.json").read_text())["robustness"]["families"]:
         assert f"| {name.replace('_', ' ')}: " in text
         assert f">{name.replace('_', ' ')}: " in page
     assert "Under attack" in page
-    require = ("--require", "accuracy[padded]<=0.1", "--require", "good_unnamed.high<=0")
+    require = ("--require", "groups.padded.accuracy<=0.1", "--require", f"{path}.interval.high<=0")
     again = run_main(main, "bench", "run", "pairs:attacked", *common, "--out", tmp_path / "run", *require)
     assert again.returncode == 1
-    assert "its upper bound is above the 0.00 % required" in again.stderr
-    refused = run_main(main, "bench", "run", "pairs", *common[:4], "--out", tmp_path / "x", "--require", "right_unseen<=0.6")
-    assert refused.returncode == 2
-    assert "is a metric of attacked runs" in refused.stderr
+    assert "interval.high is" in again.stderr
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--budget-tokens", "100"), "budgets are supported for openai: judges only"),
-        (("--budget-usd", "1"), "--budget-usd needs --price"),
+        (("--budget", "100tokens"), "budgets are supported for openai: judges only"),
+        (("--budget", "1usd"), "--budget in usd needs --price"),
         (("--controls", "other"), "--controls other: a run under attack has none"),
         (("temperature=0.5",), "temperature would have no effect on this judge"),
         (("policy=majority",), "policy=majority is for endpoints"),
@@ -400,12 +398,12 @@ def test_what_is_refused(pairs_file: Path, tmp_path: Path, monkeypatch: pytest.M
         attack(pairs_file, tmp_path / "run", f"replay:{votes}")
     unclaimed = settings_of(pairs_file)
     with pytest.raises(ConfigError, match="a known better answer"):
-        run_robustness(replace(unclaimed, attacks=("other_repeated",)), tmp_path / "run", num_pairs=5)
-    impossible = replace(unclaimed, requirements=(parse_requirement("lost_by_edits<=0.1"),))
-    with pytest.raises(ConfigError, match="none of these families is a held-out one of this kind; leave out --attacks"):
-        run_robustness(replace(impossible, attacks=("order", "hedge")), tmp_path / "run", num_pairs=5)
+        run_robustness(unclaimed, tmp_path / "run", attacks=("other_repeated",), num_pairs=5)
+    impossible = replace(unclaimed, requirements=(parse_requirement("robustness.held_out.lost_by_edits.share<=0.1"),))
+    with pytest.raises(ConfigError, match="none of these families is held out and of this kind; select more attacks"):
+        run_robustness(impossible, tmp_path / "run", attacks=("order", "hedge"), num_pairs=5)
     with pytest.raises(ConfigError, match="unknown family"):
-        run_robustness(replace(unclaimed, attacks=("nothing",)), tmp_path / "run", num_pairs=5)
+        run_robustness(unclaimed, tmp_path / "run", attacks=("nothing",), num_pairs=5)
     model = Truthful(read_pairs(pairs_file))
     monkeypatch.setattr(robustness_run, "open_any_judge", lambda settings: model.judge())
     monkeypatch.setattr(robustness_run, "MOST_BYTES", 1000)

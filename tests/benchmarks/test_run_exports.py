@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from rewardlab.benchmarks.comparison import Run, read_run, short_names
-from rewardlab.benchmarks.run_exports import (
+from rewardlab.benchmarks.comparison import Run, read_run
+from rewardlab.benchmarks.leaderboard import (
     csv_text,
     latex_escape,
     latex_text,
@@ -40,14 +40,14 @@ def runs(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path
 
 def test_figures(runs: list[Path], tmp_path: Path) -> None:
     """Every figure of each run, and one of both judges, on white; only formats that there are."""
-    done = run_main(main, "bench", "figures", *runs, "--format", "svg, png", "--dpi", "50", "--out", tmp_path / "figures")
+    done = run_main(main, "bench", "figures", *runs, "--format", "svg, png", "--out", tmp_path / "figures")
     assert done.returncode == 0, done.stderr
     files = sorted((tmp_path / "figures").iterdir())
     assert {path.name for path in files} >= {"judges.svg", "longest_50-accuracy.svg", "random_50-length.png"}
     for path in files:
         if path.suffix == ".png":
             with Image.open(path) as image:
-                assert image.width == 250
+                assert image.width == 1000
                 assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
     done = run_main(main, "bench", "figures", runs[0], "--format", "gif", "--out", tmp_path / "three")
     assert done.returncode == 2
@@ -87,19 +87,14 @@ def test_csv(runs: list[Path], tmp_path: Path) -> None:
         lines = list(csv.DictReader(file))
     for folder in runs:
         report = read_run(folder).report
-        mine = {(line["figure"], line["of"]): line for line in lines if line["run"] == folder.name}
-        overall = mine["accuracy", ""]
-        assert (float(overall["value"]), float(overall["low"]), float(overall["high"]), int(overall["n"])) == (
-            report.scores.accuracy.micro,
-            *report.scores.interval,
-            40,
-        )
+        mine = {line["path"]: line for line in lines if line["run"] == folder.name}
+        assert float(mine["accuracy.micro"]["value"]) == report.scores.accuracy.micro
+        assert tuple(float(mine[f"interval.{end}"]["value"]) for end in ("low", "high")) == report.scores.interval
         for name, group in report.scores.groups.items():
-            assert float(mine["accuracy", name]["value"]) == group.accuracy
-        assert float(mine["accuracy", "baseline: longest"]["value"]) == report.baselines["longest"].micro
-        assert float(mine["accuracy at K=3", ""]["value"]) == report.scores.accuracy.micro
-        assert float(mine["position bias", ""]["value"]) == report.scores.position_bias
-        assert overall["judge"] == report.judge
+            assert float(mine[f"groups.{name}.accuracy"]["value"]) == group.accuracy
+        assert float(mine["baselines.longest.micro"]["value"]) == report.baselines["longest"].micro
+        assert float(mine["position_bias"]["value"]) == report.scores.position_bias
+        assert mine["accuracy.micro"]["judge"] == report.judge
 
 
 def test_latex_and_markdown(runs: list[Path], tmp_path: Path) -> None:
@@ -117,11 +112,3 @@ def test_latex_and_markdown(runs: list[Path], tmp_path: Path) -> None:
     done = run_main(main, "bench", "table", *runs, "--out", tmp_path / "runs.xlsx")
     assert done.returncode == 2
     assert "expected a file that ends in .csv, .tex, .md" in done.stderr
-
-
-def test_short_names() -> None:
-    """As short as tells them apart."""
-    assert short_names(["a/x", "b/y"]) == ["x", "y"]
-    assert short_names(["a/b/x", "a/c/x"]) == ["b/x", "c/x"]
-    assert short_names(["a/x", "a/x"]) == ["a/x", "a/x"]
-    assert short_names([]) == []

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from rewardlab.benchmarks.mm_rlhf.official import CATEGORIES, path_category, score_rewards
-from rewardlab.benchmarks.mmrb2.official import TaskScore, lines_of_predictions, overall, score_task, summary_lines
-from rewardlab.benchmarks.multimodal_rewardbench.official import output_lines, score_outputs, sub_category
+from rewardlab.benchmarks.mm_rlhf import CATEGORIES, path_category, score_rewards
+from rewardlab.benchmarks.mmrb2 import TaskScore, lines_of_predictions, overall, score_task, summary_lines
+from rewardlab.benchmarks.multimodal_rewardbench import output_lines, score_outputs, sub_category
 from rewardlab.benchmarks.rewardbench2.official import (
     Ties,
     rating_credit,
-    scalar_credit,
     subset_lines,
     text_lines,
     ties,
@@ -144,14 +143,6 @@ def test_multimodal_rewardbench_throws_a_coin_for_a_failure_alone() -> None:
 )
 def test_rewardbench2_pays_the_best_rating(ratings: tuple[int, ...], credit: float) -> None:
     assert rating_credit(ratings) == credit
-
-
-@pytest.mark.parametrize(
-    ("scores", "credit"), [((2.0, 1.0), 1.0), ((1.0, 2.0), 0.0), ((2.0, 2.0, 2.0), 1 / 3), ((-1, -1), 0.5)]
-)
-def test_rewardbench2_pays_the_best_score(scores: tuple[float, ...], credit: float) -> None:
-    """-1 is a score like any other here."""
-    assert scalar_credit(scores) == credit
 
 
 def test_the_weights_of_the_ties_score() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rewardlab.benchmarks.official import official_lines
-from rewardlab.benchmarks.vl_rewardbench.official import ENDS, SEED, AtK, answer_number, lines_of_draws, score_draws
+from rewardlab.benchmarks.vl_rewardbench import ENDS, SEED, AtK, answer_number, lines_of_draws, score_draws
 from rewardlab.errors import DataError
 
 IDS = ("RLAIF-V-1", "RLHF-V-2", "hallucination_pair-3", "mathverse_4", "mmmu_pro-5", "wildvision-6", "svit-7", "other-8")
@@ -77,13 +77,6 @@ def test_nothing() -> None:
     head = ["k=1 ----------------", "Number of total items: 0", *nothing, "Number of doesntMatch items: 0, rate: 0.0"]
     assert printed([]) == [*head, "=" * 20, "general\t hallucination\t reasoning", ENDS]
     assert printed([None, None]) == printed([])
-
-
-def test_rows_that_are_null_are_passed_over() -> None:
-    """Wherever they stand."""
-    rows = [drawn(name, 1) for name in IDS]
-    for place in range(len(rows)):
-        assert scored([*rows[:place], None, *rows[place:]]) == scored(rows)
 
 
 def test_what_an_item_is() -> None:

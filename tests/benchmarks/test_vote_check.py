@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from rewardlab.benchmarks.arithmetic import count_votes
 from rewardlab.benchmarks.comparison import read_run
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
-from rewardlab.benchmarks.vote_check import count_votes
 from rewardlab.cli import app
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
@@ -72,17 +72,17 @@ def _flip(lines: Lines) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_flip, r"row 0 is said to score 100\.00 %, its votes give 50\.00 %"),
-        (_vote(5, 0, status="truncated"), r"1 votes are said to be of status no_verdict, votes\.jsonl has 0"),
+        (_flip, r"row 0 has a score of 100\.00 %, its votes give 50\.00 %"),
+        (_vote(5, 0, status="truncated"), r"1 votes have the status no_verdict in the report, votes\.jsonl has 0"),
         (
             _vote(5, 0, status="ok", choice="first"),
-            r"the position bias is said to be -?\d+\.\d\d %, the votes give -?\d+\.\d\d %",
+            r"the position bias is -?\d+\.\d\d % in the report, the votes give -?\d+\.\d\d %",
         ),
         (
             _vote(5, 0, status="ok", choice="first"),
-            r"row 5 is said to have 16\.67 % votes without a verdict, its votes give 0\.00 %",
+            r"row 5 has 16\.67 % votes without a verdict, its votes give 0\.00 %",
         ),
-        (lambda lines: lines[1]["votes"].pop(), "72 votes are said, votes.jsonl has 71"),
+        (lambda lines: lines[1]["votes"].pop(), "72 votes are in the report, votes.jsonl has 71"),
         (lambda lines: lines.pop(), "votes are of 11 rows, scores of 12; row 11 is in one of them alone"),
     ],
 )
@@ -102,7 +102,7 @@ def test_swap_consistency_is_counted(run: Path) -> None:
             vote["choice"] = vote["choice"] if vote["order"] == "given" else "second"
 
     damage(run, turn)
-    assert "the swap consistency is said to be 91.67 %, the votes give 100.00 %" in checked(run)[1]
+    assert "the swap consistency is 91.67 % in the report, the votes give 100.00 %" in checked(run)[1]
 
 
 def test_later_lines_and_controls(run: Path) -> None:
@@ -170,7 +170,7 @@ def test_texts_are_read_anew(run: Path) -> None:
     damage(run, _vote(7, 2, text="<answer>?</answer>"))
     status, said = checked(run)
     assert status == 1
-    assert re.search(r"row 7: vote 3 is said to be (first|second), its text reads \w+ as think_answer", said), said
+    assert re.search(r"row 7: vote 3 is recorded as (first|second), its text reads \w+ as think_answer", said), said
     damage(run, _vote(8, 0, margin=1.5))  # by probability: a text says nothing then
     assert checked(run)[1].endswith("72 votes of votes.jsonl counted; their texts not read anew")
     (run / "votes.jsonl").write_text(whole)

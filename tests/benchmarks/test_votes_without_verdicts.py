@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from rewardlab.benchmarks import runner
-from rewardlab.benchmarks.comparison import NOTES, leaderboard, read_run
+from rewardlab.benchmarks.comparison import read_run
 from rewardlab.benchmarks.findings import key_phrase
+from rewardlab.benchmarks.leaderboard import NOTES, leaderboard
 from rewardlab.benchmarks.report import report_markdown
 from rewardlab.benchmarks.report_model import Report, headline_sentence
 from rewardlab.benchmarks.runner import run_bench
@@ -68,7 +69,7 @@ def test_a_judge_that_refuses_four_times_of_five(folder: Path, demo_pairs: Any) 
     }.items():
         judge = f"replay:{record(folder, pairs, name, answer)}"
         how = ["--data", folder / "pairs.parquet", "--judge", judge, "--votes", NUM_VOTES, "--out", folder / name]
-        done = run_main(main, "bench", "run", "pairs", *how, "--require", "accuracy>=0.9")
+        done = run_main(main, "bench", "run", "pairs", *how, "--require", "accuracy.micro>=0.9")
         assert done.returncode == int(name != "sure"), done.stdout
         assert ("undecided 0.0 %" if name == "sure" else "undecided 100.0 %") in done.stdout or name == "wrong"
     report, values = read_run(folder / "refuses").report, json.loads((folder / "refuses" / "report.json").read_text())

@@ -51,13 +51,13 @@ def test_bench(pairs_file: Path, tmp_path: Path) -> None:
 def test_required_figures(pairs_file: Path, tmp_path: Path) -> None:
     """Reports are written either way; exit status 1 and the figure that is missed; what is unknown stops before anything."""
     run = ("bench", "run", "pairs", "--data", pairs_file, "--judge", "baseline:first", "--out", tmp_path / "out")
-    done = rewardlab(*run, "--require", "accuracy>=0.5", "--require", "position_bias<=0.5")
+    done = rewardlab(*run, "--require", "accuracy.micro>=0.5", "--require", "position_bias<=0.5")
     assert done.returncode == 0, done.stderr
-    assert "the estimate reaches the 50.00 % required" in done.stdout
-    done = rewardlab(*run, "--require", "accuracy>=0.5", "--require", "position_bias<=0.2")
+    assert "accuracy.micro is 50.00 %: it reaches the 50.00 % required" in done.stdout
+    done = rewardlab(*run, "--require", "accuracy.micro>=0.5", "--require", "position_bias<=0.2")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "position_bias is 50.00 % [33.9, 50.0]: the estimate is above the 20.00 % required"
-    done = rewardlab(*run[:-1], tmp_path / "none", "--require", "acuracy>=0.5")
+    assert done.stderr.splitlines()[-1] == "position_bias is 50.00 %: it is above the 20.00 % required"
+    done = rewardlab(*run[:-1], tmp_path / "none", "--require", "acuracy.micro>=0.5")
     assert done.returncode == 2
     assert "did you mean 'accuracy'" in done.stderr
     assert not (tmp_path / "none").exists()

@@ -128,7 +128,7 @@ def test_a_stopped_command_says_that_it_goes_on(
         child.send_signal(number)
         _, err = child.communicate(timeout=60)
     assert child.returncode == status, err
-    assert err.strip().splitlines()[-1] == "stopped; what is done is kept: run the same command again to go on"
+    assert err.strip().splitlines()[-1] == "stopped; finished work is kept: run the same command again to resume"
     assert "Traceback" not in err
 
 
@@ -197,7 +197,7 @@ def test_one_order_alone_names_no_winner(other: str, status: ExitCode, tmp_path:
     ("given", "swapped", "sentence"),
     [
         ("[[C]]", "[[C]]", "no vote names a response"),
-        ("[[A]]", "[[C]]", "no vote of an order names a response; more --votes may"),
+        ("[[A]]", "[[C]]", "no vote of an order names a response; more votes= may"),
         ("no", "no", "no vote names a response; does template= fit the judge, and max_tokens= its judgments?"),
     ],
 )
@@ -222,7 +222,7 @@ def test_a_panel_counts_its_members(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     with pytest.raises(typer.Exit):
         end_without_outcome(panel_judgment("p", votes))
-    sentence = "neither response has more than half of the members; more --votes may decide"
+    sentence = "neither response has more than half of the members; more votes= may decide"
     assert capsys.readouterr().err.splitlines() == [sentence]
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from rewardlab.benchmarks.comparison import against, read_run
+from rewardlab.benchmarks.comparison import against, holm, read_run
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_parquet
-from rewardlab.metrics.multiplicity import holm
 from tests.support.shell import ROOT, run_main
 
 RULES = ("first", "longest", "random")

@@ -186,7 +186,7 @@ def test_a_persons_readme_stays(push: Push, hub: HubServer, fake_checkpoint: Pat
     edited = card().decode().replace(BEGIN, f"My own words.\n{BEGIN}").replace("pipeline_tag: ", "pipeline_tag: my-")
     hub.repos["models/me/adapter"].files["README.md"] = edited.encode()
     again = push(fake_checkpoint, "me/adapter", "license=mit")
-    assert "what others wrote in it stays" in again.stdout
+    assert "text by others is kept" in again.stdout
     assert "My own words." in card().decode()
     assert front_matter(card())["pipeline_tag"] == "my-image-text-to-text"
     assert front_matter(card())["license"] == "mit"
@@ -203,7 +203,7 @@ def test_a_persons_readme_stays(push: Push, hub: HubServer, fake_checkpoint: Pat
     [
         ({"HF_TOKEN": "hf_wrong"}, "", "hf auth login"),
         ({"HF_TOKEN": READ_ONLY}, "", "may not write there"),
-        ({}, "commit", "the repository is as it was"),
+        ({}, "commit", "the repository is unchanged"),
         ({"HF_ENDPOINT": "http://127.0.0.1:9"}, "", "HF_ENDPOINT"),
     ],
 )

@@ -238,14 +238,14 @@ def test_build_stats_split_balance_convert(demo_pairs: Any, tmp_path: Path) -> N
     none = CliRunner().invoke(
         app, ["data", "split", str(tmp_path / "out"), "--share", "0.001", "--out", str(tmp_path / "none")]
     )
-    assert "larger --share" in str(none.exception)
+    assert "give a larger one" in str(none.exception)
     absent = CliRunner().invoke(
         app, [*command[:3], "--from", str(tmp_path / "x"), "--against", "none", "--out", str(tmp_path / "y")]
     )
     assert "no such file or folder" in str(absent.exception)
     assert not (tmp_path / "y").exists()
     twice = CliRunner().invoke(app, ["data", "split", str(tmp_path / "out"), "--out", str(tmp_path / "split")])
-    assert "holds shards already" in str(twice.exception)
+    assert "already has shards" in str(twice.exception)
     parts = [read_pairs(tmp_path / "split" / part) for part in ("train", "test")]
     assert not {pair.images[0] for pair in parts[0]} & {pair.images[0] for pair in parts[1]}
     assert sum(map(len, parts)) == len(built)
@@ -296,7 +296,7 @@ def test_shards_of_others_survive_a_build(tmp_path: Path) -> None:
     foreign.write_bytes(b"somebody's")
     for _ in range(2):
         done = build_own(tmp_path, "a")
-        assert (done.exit_code, "holds shards already" in str(done.exception)) == (1, True), done.output
+        assert (done.exit_code, "already has shards" in str(done.exception)) == (1, True), done.output
         assert [path.name for path in (tmp_path / "set").iterdir() if path.name != ".lock"] == [foreign.name]
     (tmp_path / "set" / ".unfinished").touch()
     assert build_own(tmp_path, "a").exit_code == 0

@@ -115,12 +115,12 @@ def test_judgments_in_any_form(demo_pairs: Any, verdict_format: str) -> None:
             {"families": ("hedge",)},
             "these families are held out for `bench run`: hedge; expected some of no_answer",
         ),
-        ({"families": ("caption",)}, "no family for training is of caption"),
-        ({"families": ("degenerate", "caption", "unseen")}, "no family for training is of caption, unseen"),
+        ({"families": ("caption",)}, "no training family is of the kinds caption"),
+        ({"families": ("degenerate", "caption", "unseen")}, "no training family is of the kinds caption, unseen"),
         ({"families": ("emty",)}, "unknown family emty"),
         ({"ratio": 0.0}, "expected more than 0"),
         ({"ratio": float("inf")}, "expected more than 0"),
-        ({"verdict_format": "latin"}, "no judgments are written as 'latin'"),
+        ({"verdict_format": "latin"}, "no judgments in the format 'latin'"),
     ],
 )
 def test_what_is_refused(settings: dict[str, Any], sentence: str) -> None:
@@ -171,7 +171,7 @@ def test_a_run_that_was_cut_off_leaves_no_whole_set(demo_pairs: Any, tmp_path: P
     assert not (tmp_path / "o" / UNFINISHED).exists()
     assert sum(not pair.source for pair in read_pairs(tmp_path / "o")) == 20
     done = run_main(main, *words)
-    assert (done.returncode, "holds shards already" in done.stderr) == (2, True)
+    assert (done.returncode, "already has shards" in done.stderr) == (2, True)
 
 
 def test_the_command(demo_pairs: Any, tmp_path: Path) -> None:

@@ -196,10 +196,10 @@ def test_the_mapping_is_said_and_commands_take_it(tmp_path: Path, capsys: pytest
     sentence = "pairs.csv: read as question = prompt, chosen = chosen, rejected = rejected, images = image"
     assert (shown.out + shown.err).count(sentence) == 1
     command = ["bench", "run", "pairs", "--data", str(data), "--judge", "baseline:longest", "--out", str(tmp_path / "r")]
-    done = CliRunner().invoke(app, [*command, "--allow-columns", "id", "--cluster", "id"])
+    done = CliRunner().invoke(app, [*command, "--allow", "id", "--cluster", "id"])
     assert done.exit_code == 0, done.output
     out = tmp_path / "c.parquet"
-    done = CliRunner().invoke(app, ["data", "convert", str(data), "--allow-columns", "id", "--out", str(out)])
+    done = CliRunner().invoke(app, ["data", "convert", str(data), "--allow", "id", "--out", str(out)])
     assert done.exit_code == 0, done.output
     assert len(PairTable(out)) == 60
     with pytest.raises(DataError, match=r"row 0 \(line 2\): the column 'id' is not read"):

@@ -56,7 +56,7 @@ def test_media_under_another_name(name: str, form: str, tmp_path: Path) -> None:
     for read in (read_pairs, PairTable, lambda path: read_pairs(path, allow_columns=["all"])):
         with pytest.raises(DataError, match=f"row 1.*: the column '{name}' is not read"):
             read(data)
-    with pytest.raises(DataError, match=f"did you mean 'images', a list[?].*--allow-columns {name}$"):
+    with pytest.raises(DataError, match=f"did you mean 'images', a list[?].*--allow {name}$"):
         read_pairs(data)
     assert len(PairTable(data, allow_columns=[name])) == len(read_pairs(data, allow_columns=[name])) == 2
 
@@ -136,7 +136,7 @@ def test_commands(tmp_path: Path) -> None:
         done = CliRunner().invoke(app, command)
         assert done.exit_code in (1, 2), done.output
         assert "'photo' is not read; did you mean 'images'" in f"{done.output}{done.exception}"
-    done = CliRunner().invoke(app, ["data", "validate", str(data), "--allow-columns", "photo"])
+    done = CliRunner().invoke(app, ["data", "validate", str(data), "--allow", "photo"])
     assert done.exit_code == 0
     assert "1 good, 0 bad, 0 with images" in done.output
 
@@ -202,7 +202,7 @@ def test_training_and_distillation_count_media(tmp_path: Path, capsys: pytest.Ca
     blind = write(tmp_path / "p.jsonl", [row(question="What is in the image?")] * 2)
     with pytest.raises(DataError, match="2 of 2 questions mention an image"):
         PairTable(blind)
-    with pytest.raises(DataError, match=r"2 of 2 questions mention an image.* --allow-without-images"):
+    with pytest.raises(DataError, match=r"2 of 2 questions mention an image.* --allow no-images"):
         survey(read_pairs(blind))
     table = PairTable(blind, allow_without_images=True)
     assert len(table) == survey(read_pairs(blind), allow_without_images=True)[0] == 2
@@ -219,7 +219,7 @@ def test_training_and_distillation_count_media(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize("command", ["sft", "rl", "rm", "prm", "policy", "score", "distill", "self-distil", "steps", "doctor"])
 def test_every_command_that_refuses_a_blind_set_takes_one_on_purpose(command: str) -> None:
-    assert "--allow-without-images" in CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+    assert "no-images" in CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
 
 
 def test_a_blind_set_is_read_on_purpose(tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_blind_set_is_read_on_purpose(tmp_path: Path) -> None:
     config = tmp_path / "sft.yaml"
     config.write_text("template: verdict\n")
     command = ["doctor", str(config), "--stage", "sft", "--data", str(blind), "--dry-run"]
-    refused, read = (CliRunner().invoke(app, [*command, *more]) for more in ([], ["--allow-without-images"]))
+    refused, read = (CliRunner().invoke(app, [*command, *more]) for more in ([], ["--allow", "no-images"]))
     assert "300 of 300 questions mention an image" in refused.output
     assert "300 pairs" in read.output
     assert "mention an image (row" not in read.output
@@ -256,10 +256,10 @@ def test_columns_are_listed_once_beside_the_real_errors(tmp_path: Path) -> None:
     assert [f"row {n}" in line for n, line in zip(range(7, 12), listed, strict=False)] == [True] * 5
     assert len(listed) == 6
     assert "3 columns are not read: 'annotators', 'room', 'photo' (did you mean 'images', a list?)" in listed[5]
-    assert listed[5].endswith("--allow-columns annotators,room,photo")
+    assert listed[5].endswith("--allow annotators,room,photo")
     assert last.startswith("0 good, 55 good but for columns that are not read, 5 bad")
     assert not any((tmp_path / "good").glob("*.parquet"))
-    done = CliRunner().invoke(app, ["data", "validate", str(data), "--allow-columns", "annotators,room,photo"])
+    done = CliRunner().invoke(app, ["data", "validate", str(data), "--allow", "annotators,room,photo"])
     assert "55 good, 5 bad" in done.output
     with pytest.raises(DataError, match=r"row 0 .*2 columns are not read: 'annotators', 'room'"):
         read_pairs(data)
@@ -292,7 +292,15 @@ def test_data_gone_wrong(changed: dict[str, Any], sentence: str, tmp_path: Path)
     assert CliRunner().invoke(app, ["data", "validate", str(many)]).exit_code != 0
 
 
-@pytest.mark.parametrize("text", ["None", "b", "{\"type\": 1}", "[1, 2]", "undefined behaviour", "<b>x</b>"])
+@pytest.mark.parametrize("text", ["None", "b", '{"type": 1}', "[1, 2]", "undefined behaviour", "<b>x</b>"])
 def test_texts_that_are_meant(text: str, tmp_path: Path) -> None:
     data = write(tmp_path / "p.jsonl", [row(pair_id=f"p{n}", responses=[text, "other"]) for n in range(5)])
     assert len(PairTable(data)) == 5
+
+
+def test_judgments_that_quote_control_tokens_are_counted(tmp_path: Path) -> None:
+    judged = row(judgment="<think>It quotes <|image_pad|>.</think><answer>1</answer>")
+    data = write(tmp_path / "p.jsonl", [{**judged, "pair_id": "a"}, row(pair_id="b")])
+    done = CliRunner().invoke(app, ["data", "validate", str(data)])
+    assert done.exit_code == 0
+    assert "1 judgments quote control tokens" in done.output

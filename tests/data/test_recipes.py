@@ -422,7 +422,7 @@ def test_a_mapping_in_yaml(tmp_path: Path) -> None:
     (tmp_path / "same.yaml").write_text("name: c\nquestion: q\nresponses: [a, b]\npreferred: p\nfirst: '1'\n")
     with pytest.raises(ConfigError, match="must be different values"):
         find_recipe(str(tmp_path / "same.yaml"))
-    with pytest.raises(ConfigError, match="no recipe 'rlaif'; there are"):
+    with pytest.raises(ConfigError, match="no recipe 'rlaif'; expected one of"):
         find_recipe("rlaif")
 
 

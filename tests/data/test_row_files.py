@@ -79,7 +79,7 @@ def test_rows_of_a_csv_that_are_damaged(tmp_path: Path) -> None:
     """A NUL byte, as half-read files have it, and a field too many: the row, its line, the cure; read one by one as well."""
     path = tmp_path / "c.csv"
     for row, told in (
-        ("q1,x\0,y,b,,,,", r"row 1 \(line 4\): 'response_a' holds a NUL byte, which is no character of a text"),
+        ("q1,x\0,y,b,,,,", r"row 1 \(line 4\): 'response_a' contains a NUL byte; remove it"),
         ("q1,x,y,b,,,,,more", r"row 1 \(line 4\): has 9 fields, expected 8; quote cells that hold commas"),
     ):
         path.write_text(

@@ -49,7 +49,7 @@ def test_what_a_kill_leaves_is_no_set(tmp_path: Path) -> None:
     assert len(list(write_shards(pairs(3), tmp_path / "set", rows_per_shard=2))) == 2
     assert [pair.pair_id for pair in read_pairs(tmp_path / "set")] == ["p0", "p1", "p2"]
     assert sorted(path.name for path in (tmp_path / "set").iterdir()) == ["part-00000.parquet", "part-00001.parquet"]
-    with pytest.raises(OutputError, match=r"holds shards already \(part-00000.parquet\)"):
+    with pytest.raises(OutputError, match=r"already has shards of a finished command \(part-00000.parquet\)"):
         list(write_shards(pairs(1), tmp_path / "set"))
     assert len(read_pairs(tmp_path / "set")) == 3
 
@@ -84,4 +84,4 @@ def test_commands_that_break_off_begin_anew(command: str, parts: list[str], tmp_
     assert done.returncode == 0, done.stderr
     assert sum(len(read_pairs(tmp_path / "o" / part)) for part in parts) == 20
     assert not list((tmp_path / "o").rglob(UNFINISHED))
-    assert "holds shards already" in run_main(main, *words).stderr
+    assert "already has shards" in run_main(main, *words).stderr

@@ -262,7 +262,7 @@ def always(response: Response) -> Starlette:
 @pytest.mark.parametrize(("response", "words"), NO_API)
 def test_what_is_no_batch_api(response: Response, words: str, tmp_path: Path) -> None:
     """Said with the words of what answers there, and with status 200."""
-    said = f"answers as no batch API does.*{words}.*expected as base_url"
+    said = f"does not answer like a batch API.*{words}.*expected as base_url"
     with running(always(response)) as url, pytest.raises(EndpointError, match=said):
         distill(PAIRS[:3], batched(f"{url}/v1"), tmp_path)
 

@@ -64,7 +64,7 @@ def test_a_vote_without_a_verdict_is_not_right(demo_pairs: Any) -> None:
 
 
 def test_other_files_are_refused(demo_pairs: Any, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="not the same file"):
+    with pytest.raises(DataError, match="this is another file"):
         select(demo_pairs[0][:1], cast(demo_pairs[0][3], 3, 1, 2), "hardest:0.5")
     with pytest.raises(DataError, match="bench run pairs"):
         select(demo_pairs[0][:1], [], "hardest:0.5")

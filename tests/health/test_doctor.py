@@ -68,7 +68,7 @@ def test_known_sizes(name: str, millions: float) -> None:
         (
             "batch_size: 128",
             ("--processes", "6"),
-            "6 of them with micro_batch_size 2 read 12 sequences at once",
+            "6 processes x micro_batch_size 2 = 12",
         ),
         ("lr_scheduler: bogus", (), "'cosine', 'linear'"),
         ("freeze: ['(']", (), "nor a regular expression"),

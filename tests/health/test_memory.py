@@ -237,7 +237,7 @@ def test_other_judges_lie_beside_the_first() -> None:
     assert second["another judge's weights", Phase.ALWAYS] == 2 * B
     finding = next(needs(PolicyConfig(judge=f"prob:{BASE}", other_judges=["vllm:runs/b"]), Plan(Launch(8, 3), 80.0)))
     assert finding.outcome == "failed"
-    assert "judge: vllm:runs/b would start a vLLM" in finding.message
+    assert "judge: vllm:runs/b would start vLLM" in finding.message
 
 
 def test_where_the_judge_of_consistency_lies() -> None:

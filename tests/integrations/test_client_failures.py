@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,38 +88,9 @@ def test_a_response_that_is_too_long_has_no_reward_and_the_others_have(caplog: p
         assert rewards(url, [endless, *ANSWERS]) == [None, -1, 1, 0]
         assert "1 of 4 responses have more than 100000 characters" in caplog.text
         assert rewards(url, [endless, "I say 1."]) == [None, None]
-        assert "nothing to compare it with" in caplog.text
+        assert "cannot be compared" in caplog.text
         assert rewards(url, ["I say 3.", endless], strategy="anchor", anchor="I say 2.") == [1, None]
         assert rewards(url, ["x" * MAX_CHARS, "I say 1."]) == [-1, 1]
-
-
-@pytest.mark.slow
-def test_an_outage_of_hours_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """1,100 connections that are closed, then an answer: a wait of 0.25 s, doubled at each, has no such power of two."""
-    monkeypatch.setattr(client_module, "LONGEST_WAIT_S", 0.0005)
-    num_tries = 0
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal num_tries
-        num_tries += 1
-        if num_tries > 1_100:
-            await reader.readuntil(b"]}")
-            body = json.dumps(GOOD[1]).encode()
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(body), body))
-            await writer.drain()
-        writer.close()
-
-    async def main() -> list[float | None]:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        client = RewardClient(f"http://127.0.0.1:{port}", deadline_s=120)
-        answer = await client.post("/v1/rewards", {"responses": ["a"]})
-        server.close()
-        rewards: list[float | None] = answer["rewards"]
-        return rewards
-
-    assert asyncio.run(main()) == [1, -1]
-    assert num_tries == 1_101
 
 
 @pytest.mark.slow

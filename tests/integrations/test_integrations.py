@@ -16,10 +16,11 @@ from PIL import Image
 
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.integrations import easyr1, openrlhf, slime, verl
-from rewardlab.integrations.client import RewardClient, image_url
+from rewardlab.integrations.client import RewardClient
 from rewardlab.integrations.ms_swift import JudgeORM
 from rewardlab.integrations.trl import judge_reward
 from rewardlab.serving.app import create_app
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import Choice, Message
 from rewardlab.verdicts.parse import format_verdict
@@ -40,7 +41,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     judge = judge_of(handler)
-    with running(create_app(judge, ServerOptions(rules=GroupRules(group_size=3, group_timeout_s=0.5)))) as address:
+    with running(create_app(judge, ServerOptions(rules=GroupRules(group_size=3), limits=Limits(group_timeout=0.5)))) as address:
         yield address
 
 
@@ -242,36 +243,3 @@ def test_an_option_that_is_refused_ends_the_run(url: str, options: dict[str, Any
 def test_an_address_without_a_scheme() -> None:
     with pytest.raises(ConfigError, match="http://localhost:8000"):
         RewardClient("localhost:8000")
-
-
-def test_a_busy_server_is_waited_for() -> None:
-    """429 with Retry-After: asked again until it answers, or the deadline passes."""
-    from starlette.applications import Starlette
-    from starlette.responses import JSONResponse
-    from starlette.routing import Route
-
-    tries: list[int] = []
-
-    async def busy(request: Any) -> JSONResponse:
-        tries.append(1)
-        if len(tries) < 3:
-            return JSONResponse({}, 429, {"Retry-After": "0.05"})
-        return JSONResponse({"rewards": [0.5, -0.5]})
-
-    with running(Starlette(routes=[Route("/v1/rewards", busy, methods=["POST"])])) as address:
-        assert asyncio.run(RewardClient(address).rewards("q", ["a", "b"])) == [0.5, -0.5]
-        tries.clear()
-        assert asyncio.run(RewardClient(address, deadline_s=0.01).rewards("q", ["a", "b"])) == [None, None]
-
-
-def test_images_of_every_kind(tmp_path: Path) -> None:
-    """Rows are read as datasets hold them."""
-    (tmp_path / "a.png").write_bytes(png())
-    photo = Image.open(tmp_path / "a.png")
-    same = {
-        image_url(one)
-        for one in (png(), str(tmp_path / "a.png"), f"file://{tmp_path / 'a.png'}", {"bytes": png(), "path": None})
-    }
-    assert len(same) == 1
-    assert image_url(photo).startswith("data:image/png")
-    assert image_url("upload:x") == "upload:x"

@@ -7,7 +7,6 @@ import io
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,14 @@ from PIL import Image
 
 from rewardlab.data.images import decode_image, from_data_url, plain_pixels
 from rewardlab.errors import MediaError
-from rewardlab.integrations import slime, verl
+from rewardlab.integrations import verl
 from rewardlab.integrations.client import image_url, image_urls
-from rewardlab.integrations.ms_swift import JudgeORM
 from rewardlab.integrations.trl import judge_reward
 from rewardlab.judging.api import SyncJudge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.serving.app import create_app
 from rewardlab.types import Message
+from tests.support.adapters import by_ms_swift, by_slime, by_trl
 from tests.support.scripted_judge import ANSWERS
 from tests.support.servers import running
 from tests.support.serving import judge_of
@@ -107,10 +106,10 @@ TRANSPARENT = ["RGBA", "RGBA, turned", "LA", "P, transparent", "RGB, one colour 
 CASES = [*TRANSPARENT, "P", "I;16", "CMYK", "1", *(f"turn{n}" for n in TURNS)]
 
 
-@pytest.fixture(params=CASES)
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, np.ndarray]:
-    image, options, seen = _case(request.param)
-    path = tmp_path / "picture"
+def saved(name: str, folder: Path) -> tuple[Path, np.ndarray]:
+    """Return the file of a case, and the pixels that a person sees in it."""
+    image, options, seen = _case(name)
+    path = folder / "picture"
     image.save(path, **{"format": "PNG", **options})
     return path, seen
 
@@ -123,8 +122,13 @@ def by_pair(url: str, image: Any) -> None:
     SyncJudge(judge()).compare_many([{"question": [{"type": "image", "image": image}], "responses": ["a", "b"]}])
 
 
-def by_trl(url: str, image: Any) -> None:
-    assert len(asyncio.run(judge_reward(url)([question()] * 3, ANSWERS, images=[[image]] * 3))) == 3
+def by(adapter: Callable[..., list[Any]]) -> Callable[[str, Any], None]:
+    """Return the door that an adapter is."""
+
+    def send(url: str, image: Any) -> None:
+        assert len(adapter(url, question(), [image])) == 3
+
+    return send
 
 
 def by_part(url: str, image: Any) -> None:
@@ -132,32 +136,21 @@ def by_part(url: str, image: Any) -> None:
     assert len(asyncio.run(judge_reward(url)([turns] * 3, ANSWERS))) == 3
 
 
-def by_ms_swift(url: str, image: Any) -> None:
-    class Judge(JudgeORM):
-        address = url
-
-    Judge()(ANSWERS, messages=[[{"role": "user", "content": question()}]] * 3, images=[[image]] * 3)
-
-
-def by_slime(url: str, image: Any) -> None:
-    media = {"images": [image]}
-    prompt = question()
-    group = [SimpleNamespace(prompt=prompt, response=a, metadata=None, multimodal_inputs=media) for a in ANSWERS]
-    asyncio.run(slime.judge_group(None, group))
-
-
 def by_verl(url: str, image: Any) -> None:
     info = {"question": question(), "images": [image], "anchor": ANSWERS[0]}
     asyncio.run(verl.compute_score("demo", ANSWERS[1], "", info))
 
 
-@pytest.mark.parametrize("door", [by_api, by_pair, by_trl, by_part, by_ms_swift, by_slime, by_verl])
+DOORS = [by_pair, by_part, by_verl, *map(by, (by_trl, by_ms_swift, by_slime))]
+
+
+@pytest.mark.parametrize(("name", "door"), [*((name, by_api) for name in CASES), *(("RGBA, turned", door) for door in DOORS)])
 def test_every_door_shows_the_same_pixels(
-    door: Callable[[str, Any], None], case: tuple[Path, np.ndarray], url: str, monkeypatch: pytest.MonkeyPatch
+    name: str, door: Callable[[str, Any], None], tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a path, as bytes and as a PIL image."""
     monkeypatch.setenv("REWARDLAB_URL", url)
-    path, expected = case
+    path, expected = saved(name, tmp_path)
     for image in (str(path), path.read_bytes(), Image.open(io.BytesIO(path.read_bytes()))):
         SEEN.clear()
         door(url, image)
@@ -167,9 +160,9 @@ def test_every_door_shows_the_same_pixels(
             assert np.array_equal(np.asarray(Image.open(io.BytesIO(data)).convert("RGB")), expected), "another decoder"
 
 
-def test_a_picture_is_turned_once(case: tuple[Path, np.ndarray]) -> None:
+def test_a_picture_is_turned_once(tmp_path: Path) -> None:
     """What was decoded before is shown as it is."""
-    path, expected = case
+    path, expected = saved("RGBA, turned", tmp_path)
     assert np.array_equal(np.asarray(plain_pixels(decode_image(path.read_bytes()))), expected)
 
 
@@ -215,7 +208,7 @@ def test_a_large_photo_is_sent_upright() -> None:
         (np.full((8, 8), 256, dtype=np.int32), 1),
     ],
 )
-@pytest.mark.parametrize("send", [by_api, by_trl])
+@pytest.mark.parametrize("send", [by_api, by(by_trl)])
 def test_whole_numbers_are_grey_of_eight_bits_if_they_fit(
     send: Callable[[str, Any], None], values: np.ndarray, expected: int, url: str
 ) -> None:
@@ -235,7 +228,7 @@ def test_grey_that_is_multiplied_by_its_alpha(url: str) -> None:
     assert abs(int(value) - (100 * 128 + 255 * 127) / 255) <= 2
 
 
-@pytest.mark.parametrize("send", [by_api, by_trl])
+@pytest.mark.parametrize("send", [by_api, by(by_trl)])
 def test_what_cannot_be_shown_is_refused(send: Callable[[str, Any], None], url: str) -> None:
     """A file cut off, and numbers of which nobody knows what is white: a sentence, no picture made up."""
     file = io.BytesIO()

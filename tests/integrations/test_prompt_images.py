@@ -8,7 +8,6 @@ import json
 import pickle
 import threading
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,12 +17,13 @@ from PIL import Image
 from rewardlab.data.images import encode_png, from_data_url
 from rewardlab.errors import DataError
 from rewardlab.integrations import client as client_module
-from rewardlab.integrations import easyr1, slime
+from rewardlab.integrations import easyr1
 from rewardlab.integrations.chats import read_prompt
 from rewardlab.integrations.client import LOSSLESS_PIXELS, image_url, image_urls
 from rewardlab.integrations.ms_swift import JudgeORM
 from rewardlab.integrations.trl import judge_reward
 from rewardlab.serving.conversations import labeled_sample
+from tests.support.adapters import by_ms_swift, by_slime, by_trl
 from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, handler
 from tests.support.servers import running
@@ -100,37 +100,25 @@ def test_a_video_is_refused() -> None:
         JudgeORM()(["a", "b"], messages=[row] * 2, videos=[["a.mp4"]] * 2)
 
 
-def by_trl(url: str, question: str, images: list[Any] | None) -> list[float | None]:
-    return asyncio.run(judge_reward(url)([question] * 3, ANSWERS, **({"images": [images] * 3} if images else {})))
-
-
-def by_ms_swift(url: str, question: str, images: list[Any] | None) -> list[float]:
-    class Judge(JudgeORM):
-        address = url
-
-    messages = [[{"role": "user", "content": question}]] * 3
-    return Judge()(ANSWERS, messages=messages, **({"images": [images] * 3} if images else {}))
-
-
-def by_slime(url: str, question: str, images: list[Any] | None) -> list[float]:
-    prompt = f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
-    media = {"images": images} if images else None
-    group = [SimpleNamespace(prompt=prompt, response=a, metadata={"question": SEE}, multimodal_inputs=media) for a in ANSWERS]
-    return asyncio.run(slime.judge_group(None, group))
-
-
 def by_easyr1(url: str, question: str, images: list[Any] | None) -> list[float]:
     truth = json.dumps({"question": question, "media": images or []})
     return [row["overall"] for row in easyr1.compute_score([{"response": a, "ground_truth": truth} for a in ANSWERS])]
 
 
-@pytest.mark.parametrize("adapter", [by_trl, by_ms_swift, by_slime, by_easyr1])
 @pytest.mark.parametrize("mark", MARKS)
-def test_a_mark_without_its_image_is_refused(url: str, adapter: Any, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By each adapter, as the server refuses it in a label; with its image it is judged."""
-    monkeypatch.setenv("REWARDLAB_URL", url)
-    with pytest.raises(DataError, match="placeholder for an image"):
+def test_every_mark_without_its_image_is_refused(mark: str) -> None:
+    """By the client, as the server refuses it in a label."""
+    with pytest.raises(DataError, match="1 marks <image> in the text, and 0 images"):
         labeled_sample(f"{mark}{SEE}", "a")
+    with pytest.raises(DataError, match=r"1 marks <image> in the text, and 0 images"):
+        read_prompt(f"{mark}{SEE}")
+
+
+@pytest.mark.parametrize("adapter", [by_trl, by_ms_swift, by_slime, by_easyr1])
+def test_a_mark_without_its_image_is_refused(url: str, adapter: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By each adapter; with its image it is judged."""
+    monkeypatch.setenv("REWARDLAB_URL", url)
+    mark = MARKS[2]
     with pytest.raises(DataError, match=r"1 marks <image> in the text, and 0 images"):
         adapter(url, f"{mark}{SEE}", None)
     assert adapter(url, f"{mark}{SEE}", [DATA_URL]) == [-1, 1, 0]

@@ -17,8 +17,7 @@ from rewardlab.cli import app
 from rewardlab.config import ConsistencyConfig
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError, EndpointError
-from rewardlab.integrations.judge_rewards import JudgeRewards
-from rewardlab.integrations.verl_rows import verl_row, write_verl_rows
+from rewardlab.integrations.judge_rewards import JudgeRewards, verl_row, write_verl_rows
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.judgment import JudgedCompletion, compose
 from rewardlab.rewards.scorer import GIVE_UP_AFTER, EndpointConsistencyJudge, JudgmentScorer

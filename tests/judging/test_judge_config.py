@@ -10,7 +10,7 @@ import pytest
 
 from rewardlab.cli import main
 from rewardlab.cli.options import judge_of, refuse_run_keys
-from rewardlab.cli.serve import ServeOptions, _application, _served, _server_options, judge_defaults
+from rewardlab.cli.serve import ServeOptions, _application, _served, _server_options, settings_of
 from rewardlab.config.judge import JUDGE_KEYS, JudgeConfig
 from rewardlab.data.images import to_data_url
 from rewardlab.data.pairs import write_parquet
@@ -133,7 +133,7 @@ def test_a_wrong_option_is_refused_before_the_judge_is_loaded(tmp_path: Path, op
 
 def test_a_key_that_is_set_twice() -> None:
     done = run_main(
-        main, "judge", "--judge", "demo", "--question", "q", "--first", "a", "--second", "b", "votes=3", "--votes", "5"
+        main, "bench", "run", "pairs", "--data", "none.parquet", "--judge", "demo", "votes=3", "--votes", "5", "--out", "none"
     )
     assert done.returncode == 2
     assert "votes is set twice" in done.stderr
@@ -183,9 +183,7 @@ def test_a_second_judge_is_refused(command: tuple[str, ...]) -> None:
 
 
 def test_the_votes_of_an_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """KEY=VALUE overrides the file and the variable; only --votes beside it is a second one."""
-    done = run_main(main, "serve", "--judge", "demo", "--votes", "5", "votes=99")
-    assert "votes is set twice" in done.stderr
+    """KEY=VALUE overrides the file and the variable."""
     path = tmp_path / "serve.yaml"
     path.write_text("votes: 5\n")
     done = run_main(main, "serve", "--judge", "demo", "--config", path, "votes=99")
@@ -199,10 +197,10 @@ def test_keys_of_a_served_judge_are_yaml(tmp_path: Path, monkeypatch: pytest.Mon
     """They are read as KEY=VALUE is, from a file as from a variable; what is no YAML is a sentence."""
     path = tmp_path / "serve.yaml"
     path.write_text("temperature: 5e-1\nbody: {mode: on}\n")
-    assert judge_defaults(path) == {"temperature": 0.5, "body": {"mode": "on"}}
+    assert settings_of(JUDGE_KEYS, path) == {"temperature": 0.5, "body": {"mode": "on"}}
     monkeypatch.setenv("REWARDLAB_SERVE_BODY", "{a: ")
     with pytest.raises(ConfigError, match=r"REWARDLAB_SERVE_BODY=\{a: : the value is not valid YAML"):
-        judge_defaults(path)
+        settings_of(JUDGE_KEYS, path)
 
 
 def test_a_key_that_is_no_text() -> None:

@@ -17,7 +17,7 @@ from starlette.routing import Route
 import rewardlab
 from rewardlab.cli import main
 from rewardlab.data.pairs import write_parquet
-from rewardlab.errors import ConfigError, DataError, EndpointError
+from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.judging.engines import open_generative_judge, open_model_judge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.served import ServedJudge
@@ -113,8 +113,11 @@ def test_a_pair_that_fails_says_why(url: str) -> None:
     assert bad.votes[0].error.startswith("HTTP 422: question: ")
     with pytest.raises(EndpointError, match="no vote was answered: HTTP 422: votes"):
         rewardlab.open_judge(url).compare(QUESTION, ["1", "2"], votes=65)
-    with pytest.raises(DataError, match="images in its responses"):
-        rewardlab.open_judge(url).compare_many([replace(PAIRS[0], responses=("\ufffc", "b"), response_images=((png(),), ()))])
+    texts, images = [f"{text}\ufffc" for text in PAIRS[0].responses], ((png(),), (png(),))
+    [shown] = rewardlab.open_judge(url).compare_many(
+        [replace(PAIRS[0], responses=(texts[0], texts[1]), response_images=images)]
+    )
+    assert shown.winner == PAIRS[0].preferred
 
 
 def answers(*bodies: Any) -> Any:

@@ -1,6 +1,6 @@
 """What meets foreign text takes time in proportion to its length, whatever the text.
 
-Not the published scorers' own expressions (``benchmarks/.../official.py``): they are theirs, and read finished recordings.
+Not the published scorers' own expressions (``rewardlab/benchmarks``): they are theirs, and read finished recordings.
 
 CPU seconds of 20,000 characters against those of 2,500: linear is 8 times, quadratic 64. Only what takes long is timed again.
 """
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from eval.field_study.rules import proxy_grm_credit, r1_reward_credit
+from rewardlab.benchmarks.rewardbench2.listwise import read_choice, read_rating
 from rewardlab.curation.decontaminate import is_refusal_text
 from rewardlab.curation.quality import leaks_label
 from rewardlab.data.images import from_data_url
@@ -23,7 +24,6 @@ from rewardlab.data.texts import opening_of, words_of
 from rewardlab.data.urls import AllowedUrls
 from rewardlab.errors import DataError, MediaError
 from rewardlab.prompts import load_template
-from rewardlab.prompts.listwise import read_choice, read_rating
 from rewardlab.prompts.sanitize import sanitize, without_tokens
 from rewardlab.prompts.verification import read_verification
 from rewardlab.rewards.consistency import read_consistency

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rewardlab.metrics.multiplicity import holm
+from rewardlab.benchmarks.comparison import holm
 
 
 def test_by_hand() -> None:

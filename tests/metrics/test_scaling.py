@@ -194,8 +194,8 @@ def test_a_report_that_was_tampered_with_does_not_add_up(data: Path, tmp_path: P
     group = next(iter(report["groups"]))
     better = report["groups"] | {group: report["groups"][group] | {"accuracy": 0.99}}
     assert any(group in told for told in problems(Report.from_json(report | {"groups": better}), scores))
-    assert any("overall is said" in told for told in problems(Report.from_json(report | {"groups": better}), scores))
+    assert any("the overall accuracy is" in told for told in problems(Report.from_json(report | {"groups": better}), scores))
     raised = report | {"accuracy": report["accuracy"] | {"macro": 0.9}}
-    assert any("macro is said" in told for told in problems(Report.from_json(raised), scores))
-    assert any("rows of 69" in told for told in problems(Report.from_json(report), scores[1:]))
+    assert any("the macro average is" in told for told in problems(Report.from_json(raised), scores))
+    assert any("there are 69 rows" in told for told in problems(Report.from_json(report), scores[1:]))
     assert any("statuses" in told for told in problems(Report.from_json(report | {"num_votes_total": 1}), scores))

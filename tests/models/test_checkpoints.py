@@ -132,7 +132,7 @@ def test_a_card_that_only_names_a_file(tmp_path: Path) -> None:
     load_template.cache_clear()
     assert template_for(checkpoint, f"think_answer:{moved}").hash == template.hash
     for requested in (None, template.name):
-        with pytest.raises(CheckpointError, match=r"a custom template.*not here; give the file: template=FORMAT:FILE"):
+        with pytest.raises(CheckpointError, match=r"a custom template.*not exist here; give the file: template=FORMAT:FILE"):
             template_for(checkpoint, requested)
     for text, message in ((OWN.replace("{first}", ""), "cannot be used.*first"), (OWN + "!", "now has hash")):
         (checkpoint / CARD).write_text(json.dumps(card | {"template_text": text}))
@@ -166,7 +166,7 @@ def test_the_card_of_a_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert load_template_for("me/base", None, from_hub=True).name == "r1_reward"
         with pytest.raises(CheckpointError, match="me/judge: was trained on template 'plain'"):
             load_template_for("me/judge", "r1_reward", from_hub=True)
-        with pytest.raises(CheckpointError, match=r"me/typo: its rewardlab\.json, which names the words"):
+        with pytest.raises(CheckpointError, match=r"me/typo: its rewardlab\.json, which names its prompt template"):
             load_template_for("me/typo", None, from_hub=True)
         hub.fail_at = "rewardlab"
         with pytest.raises(CheckpointError, match="cannot be read"):

@@ -88,7 +88,7 @@ def test_images_of_one_size_are_counted_by_their_tokens() -> None:
     images = images_by_row({"pixel_values": torch.zeros(3, 3, 8, 8)}, rows, 5)
     assert [list(of_row) for of_row in images] == [[], [0, 1], [], [2]]
     assert [list(of_row) for of_row in images_by_row({}, rows, 5)] == [[]] * 4
-    with pytest.raises(NotImplementedError, match="images without an image token"):
+    with pytest.raises(NotImplementedError, match="images but no image token"):
         images_by_row({"pixel_values": torch.zeros(3, 3, 8, 8)}, rows, None)
 
 

@@ -34,7 +34,7 @@ def test_all_processes_have_as_many_passes(widths: list[int], positions: int, da
 
 
 def test_fewer_rows_than_passes() -> None:
-    with pytest.raises(ValueError, match="2 rows cannot be read in 3 passes"):
+    with pytest.raises(ValueError, match="2 rows cannot be split into 3 passes"):
         PassLimits(positions=9, max_processes=lambda own: 3).cut([4, 4])
 
 

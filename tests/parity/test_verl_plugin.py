@@ -334,7 +334,7 @@ def test_rows_are_read_by_verls_dataset(tmp_path: Path) -> None:
     datasets = pytest.importorskip("verl.utils.dataset.rl_dataset", reason=LEAN)
     from omegaconf import OmegaConf
 
-    from rewardlab.integrations.verl_rows import write_verl_rows
+    from rewardlab.integrations.judge_rewards import write_verl_rows
     from rewardlab.prompts import build_messages, load_template
     from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, PreferencePair
 

@@ -113,7 +113,7 @@ def test_a_round(demo_pairs: Any, tmp_path: Path) -> None:
         (("sft_config=tiny/sft", "sft_keys=[nonsense=1]"), "nonsense"),
         (("max_tokens=0",), "max_tokens"),
         (("launcher=no_such_program",), "cannot find the program"),
-        (("held_out={pairs}",), "holds the pairs of data"),
+        (("held_out={pairs}",), "contains pairs of `data`"),
         (("held_out={open}",), "1 of 6 pairs have no label"),
         (("held_out={twice}",), "share a pair_id"),
         (("judge_file={folder}",), "is a folder"),

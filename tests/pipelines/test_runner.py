@@ -85,7 +85,7 @@ def test_a_server_runs_as_long_as_it_is_needed(tmp_path: Path) -> None:
     ("code", "message"),
     [
         ("print('so it goes'); raise SystemExit(3)", r"(?s)stage a failed with status 3.*a\.log.*so it goes"),
-        ("exit()", "left no a"),
+        ("exit()", "did not write a"),
     ],
 )
 def test_a_failed_stage(tmp_path: Path, code: str, message: str) -> None:

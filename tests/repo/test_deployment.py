@@ -26,7 +26,9 @@ from rewardlab.judging.spec import JudgeSpec
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
-from rewardlab.serving.auth import PUBLIC_PATHS, Keys, read_keys
+from rewardlab.serving.auth import Keys, read_keys
+from rewardlab.serving.limits import Limits
+from rewardlab.serving.middleware import PUBLIC_PATHS
 from tests.support import dockerfile
 from tests.support.command_line import make_targets, parse_command
 from tests.support.repository import LAYERS
@@ -278,9 +280,10 @@ def test_service_of_systemd_runs_the_program(tmp_path: Path) -> None:
     assert (given["judge"], given["allowed_host"], given["log_format"]) == ("vllm:runs/rl/final", ["judge.example.org"], "json")
     stop = re.search(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
     assert stop
-    assert int(stop[1]) > given["notice"] + given["drain"]
+    limits = Limits()
+    assert int(stop[1]) > limits.notice + limits.drain
     for grace in (seconds for path in MANIFESTS for seconds in values(documents(path), "terminationGracePeriodSeconds")):
-        assert grace > given["notice"] + given["drain"]
+        assert grace > limits.notice + limits.drain
 
 
 def test_routes_that_are_documented_exist() -> None:

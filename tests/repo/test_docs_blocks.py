@@ -26,6 +26,7 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.service import GroupRules, ServerOptions
 from tests.support.command_line import make_targets, parse_command
 from tests.support.images import png
@@ -142,7 +143,7 @@ def test_commands_exist() -> None:
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     judge = GenerativeJudge(ScriptedSampler(handler), load_template("plain"))
-    with running(create_app(judge, ServerOptions(rules=GroupRules(group_size=3, group_timeout_s=0.5)))) as address:
+    with running(create_app(judge, ServerOptions(rules=GroupRules(group_size=3), limits=Limits(group_timeout=0.5)))) as address:
         yield address
 
 

@@ -36,7 +36,7 @@ OWNERS = {
     "openai": {"samplers/chat_endpoint.py", "samplers/openai_batch.py"},
     "vllm": {"samplers/vllm.py"},
     "fastapi": {"serving/"},
-    "prometheus_client": {"serving/metrics.py", "serving/request_record.py"},
+    "prometheus_client": {"serving/app.py", "serving/request_record.py"},
     "opentelemetry": {"serving/request_record.py"},
     "fastapi_offline": {"serving/pages.py"},
     "datasketch": {"curation/duplicates.py"},
@@ -51,7 +51,7 @@ OWNERS = {
     "sklearn": set(),  # only tests and studies compare with it
     "matplotlib": {"reporting/plots.py", "demo/"},
     "inspect_ai": {"benchmarks/inspect_log.py"},
-    "rich": {"cli/", "reporting/progress.py", "benchmarks/comparison.py", "demo/"},
+    "rich": {"cli/", "reporting/progress.py", "benchmarks/leaderboard.py", "demo/"},
     "typer": {"cli/"},
     "math_verify": {"rewards/verifiable/math_worker.py"},
     "sympy": {"rewards/verifiable/math_worker.py"},

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rewardlab.benchmarks.comparison import Run, leaderboard_html, read_run
+from rewardlab.benchmarks.comparison import Run, read_run
+from rewardlab.benchmarks.leaderboard import leaderboard_html
 from rewardlab.benchmarks.report import report_html
 from rewardlab.benchmarks.report_model import CountedEstimate, JudgeScores
 from rewardlab.benchmarks.runner import run_bench

@@ -353,7 +353,7 @@ def test_the_page_and_the_table(tmp_path: Path) -> None:
     assert report.unprobed == ["poem"]
     assert audit_sentences(report) == [
         "choice: the truth itself earned 0 and may earn 1 (1 of 1 tries).",
-        "poem: nothing was probed, for no verifier or judge pays it here; give --judge.",
+        "poem: nothing was probed, because there is no verifier or judge for it; give --judge.",
     ]
     assert re.search(r"\| the truth itself +\| 1 +\| 0 \(!\) +\| 1 +\|", audit_markdown(report))
     assert [m.domains for m in probe_matrices(report)] == [["choice", "count"]]

@@ -54,7 +54,10 @@ def check(judge: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "message"),
-    [("Response 1 is better", "m answered 'Response 1 is better' where 0 or 1"), (None, "m failed .*404.*where 0 or 1")],
+    [
+        ("Response 1 is better", "m answered 'Response 1 is better' instead of 0 or 1"),
+        (None, "m failed .*404.* 0 or 1"),
+    ],
 )
 def test_an_answer_that_cannot_be_read_is_found_before_the_run(answer: str | None, message: str) -> None:
     with answering(lambda n: answer) as url:

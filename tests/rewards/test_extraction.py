@@ -80,11 +80,16 @@ THOUGHTS = [
     ("<think>a</think>b", False, None),
     ("<think> </think>b", True, None),
     ("<think>a", True, None),
-    ("a</think>b", True, None),
+    ("</think>b", True, None),
     ("<think>a</think><think>b</think>c", True, None),
     ("<think>a</think>b</think>c", True, None),
     ("Well: <think>a</think>b", True, None),
 ]
+
+
+def test_thinking_that_the_prompt_opened() -> None:
+    found = [solution_of("a</think>b", thinking=True, opened=opened) for opened in (True, False, None)]
+    assert [extraction.status for extraction in found] == [AnswerStatus.OK, AnswerStatus.BAD_FORMAT, AnswerStatus.OK]
 
 
 @pytest.mark.parametrize(("response", "thinking", "solution"), THOUGHTS)

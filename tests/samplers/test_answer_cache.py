@@ -191,7 +191,7 @@ def test_from_the_command_line(data: Path, tmp_path: Path, monkeypatch: pytest.M
         commands: list[tuple[list[Any], str, list[Any]]] = [
             (["bench", "run", "pairs", "--controls", "", "--data", data], "24 of 24 votes", judge),
             (["bench", "suite", tmp_path / "suite.yaml", "--root", tmp_path], "", judge),
-            (["bench", "run", "rewardbench2:choice", "--data", tmp_path / "rb2.jsonl"], "cached: 16 of 16 answers", single),
+            (["bench", "run", "rewardbench2:choice", "--data", tmp_path / "rb2.jsonl"], "cached: 16 of 16 votes", single),
             (["rank", tmp_path / "rb2.jsonl", "--plan", "circular"], "cached: 32 of 32 votes", single),
         ]
         asked = 0

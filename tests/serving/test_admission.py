@@ -14,19 +14,17 @@ import pytest
 from fastapi import FastAPI
 from PIL import Image
 
-from rewardlab.prompts import load_template
-from rewardlab.serving.admission import Admission, BodyLimit
+from rewardlab.serving.admission import Admission
 from rewardlab.serving.errors import OverloadedError, RequestTooLargeError
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
+from rewardlab.serving.middleware import BodyLimit
 from rewardlab.serving.service import GroupRules
 from rewardlab.types import Message
 from tests.support.images import png
 from tests.support.scripted_judge import CHATML
 from tests.support.servers import running
 from tests.support.serving import app_of
-
-PLAIN = load_template("plain")
 
 
 def first(prompt: tuple[Message, ...], draw: int) -> str:
@@ -130,7 +128,7 @@ async def upload(client: httpx.AsyncClient, size: tuple[int, int]) -> str:
 @pytest.mark.parametrize("strategy", ["all_pairs", "circular"])
 def test_nothing_is_left_of_a_group_whose_last_member_hangs_up(strategy: str) -> None:
     """The images of the group are held by the group, not by the request that completed it."""
-    media, rules = HeldMedia(), GroupRules(strategy=strategy, group_size=2, group_timeout_s=20)
+    media, rules = HeldMedia(), GroupRules(strategy=strategy, group_size=2)
     app = app_of(first, rules=rules, media=media)
     name = media.upload(png((300, 300)))
 
@@ -163,7 +161,7 @@ def test_responses_that_come_alone_count_as_comparisons() -> None:
         assert gate.wait(20)
         return first(prompt, draw)
 
-    rules, limits = GroupRules(group_size=3, group_timeout_s=20), Limits(key_comparisons=5)
+    rules, limits = GroupRules(group_size=3), Limits(key_comparisons=5)
     app = app_of(held, rules=rules, limits=limits)
 
     async def main(client: httpx.AsyncClient) -> None:

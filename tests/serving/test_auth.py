@@ -15,7 +15,8 @@ import pytest
 
 from rewardlab.errors import ConfigError
 from rewardlab.serving import auth
-from rewardlab.serving.auth import LIMITS, Account, ApiKeyMiddleware, Bucket, Guesses, Key, Keys, key_digest, read_keys
+from rewardlab.serving.auth import LIMITS, Account, Bucket, Guesses, Key, Keys, key_digest, read_keys
+from rewardlab.serving.middleware import ApiKeyMiddleware
 from rewardlab.serving.request_record import REQUEST, RequestRecord, current_request
 
 HASH = hashlib.sha256(b"beta").hexdigest()
@@ -84,7 +85,7 @@ def test_a_bad_line_is_refused(tmp_path: Path, line: str, sentence: str) -> None
 
 def test_a_file_without_keys_is_refused(tmp_path: Path) -> None:
     for text in ("", "# nothing\n"):
-        with pytest.raises(ConfigError, match="holds no key; leave out the option to serve everybody"):
+        with pytest.raises(ConfigError, match="contains no key; to serve without keys, leave out --keys"):
             keys_of(tmp_path, text)
     with pytest.raises(ConfigError, match=r"--keys .*none: cannot be read \("):
         read_keys(tmp_path / "none")

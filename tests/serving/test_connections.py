@@ -142,25 +142,14 @@ def test_a_connection_is_used_again_and_again(server: tuple[str, ConnectionCount
     assert not counts.closed
 
 
-def test_a_new_connection_takes_the_place_of_an_idle_one(connect: Connect) -> None:
-    """As many as there may be, all without a request for a while: who comes with one is answered at once."""
-    limits, counts = Limits(connections=8, address_connections=8), ConnectionCounts()
-    with running(Starlette(), **bounded_connections(limits, counts)) as url:
-        idle = [connect(url, b"GET /") for _ in range(8)]
-        time.sleep(1.6)
-        begun = time.monotonic()
-        assert httpx.get(url).status_code == 404
-        assert time.monotonic() - begun < 5
-        assert counts.closed == {"displaced": 1}
-        assert rest(idle[0]) == b""
-
-
-def test_too_many_requests_at_a_time(connect: Connect) -> None:
+def test_too_many_requests_at_a_time(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where every connection has a request a new one is refused, with a sentence and a time to come again."""
 
     async def wait(request: Request) -> Response:
-        await asyncio.sleep(2)
+        await asyncio.sleep(1.2)
         return Response("done")
+
+    monkeypatch.setattr(connections, "IDLE_S", 0.3)
 
     limits, counts = Limits(connections=3, address_connections=3), ConnectionCounts()
     with running(Starlette(routes=[Route("/", wait)]), **bounded_connections(limits, counts)) as url:
@@ -230,18 +219,19 @@ def test_as_many_samples_as_a_step_sends(connect: Connect) -> None:
     assert not counts.closed
 
 
-def test_who_has_been_idle_for_longest_makes_room(connect: Connect) -> None:
+def test_who_has_been_idle_for_longest_makes_room(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not who came first, and was answered since then."""
 
     async def answer(request: Request) -> Response:
         return Response()
 
+    monkeypatch.setattr(connections, "IDLE_S", 0.3)
     limits, counts = Limits(connections=4, address_connections=4), ConnectionCounts()
     with running(Starlette(routes=[Route("/", answer)]), **bounded_connections(limits, counts)) as url:
         in_use = connect(url)
         time.sleep(0.1)
         idle = [connect(url) for _ in range(3)]
-        time.sleep(2)
+        time.sleep(0.8)
         request = GET.replace(b"Connection: close\r\n", b"")
         in_use.sendall(request)
         assert in_use.recv(1000).startswith(b"HTTP/1.1 200 ")

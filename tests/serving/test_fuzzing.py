@@ -19,11 +19,12 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.service import GroupRules, ServerOptions
 from tests.support.servers import running
 
 JUDGE = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<think>x</think><answer>1</answer>"), load_template("plain"))
-APP = create_app(JUDGE, ServerOptions(rules=GroupRules(group_size=2, group_timeout_s=0.02)))
+APP = create_app(JUDGE, ServerOptions(rules=GroupRules(group_size=2), limits=Limits(group_timeout=0.02)))
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "20"))
 OPERATIONS = {
     f"{one.method.upper()} {one.path}": one
@@ -60,6 +61,7 @@ SECONDS = 0.2  # on a machine that counts to five million in 0.1 s
 MEGABYTES = 200.0  # in all, of which reading a body of 30 takes most
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_the_most_expensive_bodies() -> None:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -23,14 +19,16 @@ from typer.testing import CliRunner
 
 from rewardlab.cli import app
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.serving.auth import Key
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import EngineFailedError, GroupTimeoutError, OverloadedError, PeerError
-from rewardlab.serving.groups import GroupBuffer
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.peers import JOIN_PATH, Peers
-from rewardlab.serving.request_record import REQUEST, RequestRecord
-from rewardlab.types import Message, Part
+from rewardlab.serving.service import GroupRules
+from rewardlab.serving.voting import GroupBuffer
 from tests.support.scripted_judge import ANSWERS, CHATML, handler
 from tests.support.servers import free_port, running
+from tests.support.serving import app_of
 from tests.support.virtual_time import run_virtually
 
 Buffer = GroupBuffer[int, float]
@@ -101,26 +99,6 @@ def test_the_timer_of_a_full_group_ends_no_later_one() -> None:
     assert run_virtually(main()) == [3, 4]
 
 
-def test_a_tenant_has_groups_of_its_own() -> None:
-    async def main() -> None:
-        buffer = buffer_of()
-
-        async def join(tenant: str, member: int) -> float:
-            REQUEST.set(RequestRecord(tenant=tenant))
-            return await buffer.join("key", member)
-
-        tasks = [asyncio.create_task(join(tenant, n)) for tenant, n in (("anna", 1), ("ben", 2))]
-        await settle()
-        assert (buffer.num_waiting, buffer.num_waiting_of("anna"), buffer.num_waiting_of("nobody")) == (2, 1, 0)
-        tasks.append(asyncio.create_task(join("anna", 3)))
-        await settle()
-        assert ([task.done() for task in tasks], buffer.num_waiting_of("ben")) == ([True, False, True], 1)
-        tasks[1].cancel()
-        assert (await outcomes(*tasks))[::2] == [0.5, 1.5]
-
-    asyncio.run(main())
-
-
 def test_who_hangs_up_makes_room() -> None:
     """Of an open group a member is forgotten, and the others wait on; the last one takes the group along."""
 
@@ -169,26 +147,6 @@ def test_rewarding_ends_with_the_last_member() -> None:
     asyncio.run(main())
 
 
-def test_a_member_that_is_gone_does_not_keep_the_others() -> None:
-    async def main() -> None:
-        gate = asyncio.Event()
-
-        async def reward(members: list[int]) -> list[float]:
-            await gate.wait()
-            return await halves(members)
-
-        buffer = buffer_of(3, reward=reward)
-        members = joined(buffer, "a", 2, 4, 6)
-        await settle()
-        members[1].cancel()
-        gate.set()
-        gone, kept = (await outcomes(*members))[1], [await members[0], await members[2]]
-        assert isinstance(gone, asyncio.CancelledError)
-        assert kept == [1, 3]
-
-    asyncio.run(main())
-
-
 @pytest.mark.parametrize("rewards", [[1.0], [1.0, 2.0, 3.0], ValueError("no")])
 def test_a_failure_is_every_members(rewards: Any) -> None:
     """So are rewards that are too few or too many: nobody has one that may be another's, nobody waits for ever."""
@@ -226,60 +184,19 @@ def test_a_server_that_stops() -> None:
 KEY, HEADERS = "team-key", {"Authorization": "Bearer team-key"}
 
 
-async def complete(request: Request) -> Response:
-    """Complete a chat as the scripted judge does."""
-    content = (await request.json())["messages"][0]["content"]
-    text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
-    verdict = handler((Message("user", (Part(text=text),)),), 0)
-    choice = {"index": 0, "message": {"role": "assistant", "content": verdict}, "finish_reason": "stop"}
-    return JSONResponse({"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}})
-
-
 @pytest.fixture(scope="module")
-def engine() -> Iterator[str]:
-    models = JSONResponse({"object": "list", "data": [{"id": "judge", "object": "model"}]})
-    routes = [Route("/v1/chat/completions", complete, methods=["POST"]), Route("/v1/models", lambda request: models)]
-    with running(Starlette(routes=routes)) as url:
-        yield url
-
-
-@contextmanager
-def served(engine: str, folder: Path, address: str, *options: str) -> Iterator[subprocess.Popen[bytes]]:
-    keys = folder / "keys"
-    keys.write_text(KEY)
-    command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", f"openai:judge@{engine}/v1", "template=plain"]
-    command += ["--port", address.rpartition(":")[2], "--keys", str(keys), "--group-size", "3", "--group-timeout", "2"]
-    process = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait(30)
-
-
-def until_ready(url: str, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 60
-    while True:
-        assert process.poll() is None
-        assert time.monotonic() < end
-        try:
-            if httpx.get(f"{url}/ready").status_code == 200:
-                return
-        except httpx.TransportError:
-            time.sleep(0.05)
-
-
-@pytest.fixture(scope="module")
-def pair(engine: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """Two servers by their address, which know each other."""
-    folder, urls = tmp_path_factory.mktemp("pair"), [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
-    with ExitStack() as stack:
-        processes = {
-            url: stack.enter_context(served(engine, folder, url, "--address", url, "--peers", ",".join(urls))) for url in urls
-        }
-        for url, process in processes.items():
-            until_ready(url, process)
-        yield processes
+def pair() -> Iterator[dict[str, ExitStack]]:
+    """Two servers by their address, which know each other; each ends with its stack."""
+    ports = [free_port() for _ in range(2)]
+    urls = [f"http://127.0.0.1:{port}" for port in ports]
+    with ExitStack() as both:
+        servers = {}
+        for url, port in zip(urls, ports, strict=True):
+            rules, limits = GroupRules(group_size=3), Limits(group_timeout=1.0)
+            served = app_of(handler, keys=[Key.of(KEY)], rules=rules, limits=limits, peers=Peers(url, urls, wait_s=10))
+            servers[url] = both.enter_context(ExitStack())
+            servers[url].enter_context(running(served, port=port))
+        yield servers
 
 
 def ask(url: str, question: str, answer: str, **headers: str) -> httpx.Response:
@@ -311,7 +228,7 @@ def test_only_peers_of_the_same_servers_are_joined(pair: dict[str, Any]) -> None
     url = next(iter(pair))
     for options in (["--peers", url], ["--address", url]):
         done = CliRunner().invoke(app, ["serve", "--judge", "hf:x", "--port", str(free_port()), *options])
-        assert "--peers and --address belong together" in str(done.exception)
+        assert "--peers and --address must be given together" in str(done.exception)
     sample = {"question": "q", "response": "a", "images": [], "anchor": None, "scope": "", "home": url, "servers": [url]}
     assert httpx.post(url + JOIN_PATH, json=sample).status_code == 401
     refused = httpx.post(url + JOIN_PATH, json=sample, headers=HEADERS)
@@ -350,8 +267,7 @@ def test_a_home_that_is_down_is_no_reward(pair: dict[str, Any]) -> None:
     alone = ask(alive, question_at(gone, urls), "I say 1.")
     assert (alone.status_code, alone.json()["status"]) == (408, "alone")
     assert "only 1 of 3" in alone.json()["error"]
-    pair[gone].send_signal(signal.SIGKILL)
-    pair[gone].wait(30)
+    pair[gone].close()
     refused = ask(alive, question_at(gone, urls), "I say 1.")
     assert (refused.status_code, refused.json()["status"], refused.headers["Retry-After"]) == (503, "peer", "5")
     assert f"{gone}, where responses to this prompt meet, cannot be reached" in refused.json()["error"]

@@ -31,7 +31,7 @@ from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.serving.app import create_app
 from rewardlab.serving.judge_file import JudgeFile, refuse_another_engine, refuse_another_kind
 from rewardlab.serving.judge_versions import JudgeVersion, weights_name
-from rewardlab.serving.queue import QueueOptions
+from rewardlab.serving.schedule import QueueOptions
 from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import Message, PreferencePair
 from tests.support.served_judge import replace, served
@@ -91,6 +91,22 @@ def test_requests_are_judged_whole() -> None:
                 answer = future.result()
                 assert (winner(answer), answer["judge"], answer["num_failed"]) == (word, f"hf:{word}", 0)
         until(lambda: client.get("/v1/status").json()["num_draining"] == 0)
+
+
+def test_a_replaced_judge_votes_as_its_own_config_says() -> None:
+    """A framework's request has the votes of the judge that answers it, and /health names them."""
+    red = judge_naming("red")
+    blue = GenerativeJudge(red.sampler, PLAIN, judge="hf:blue", votes=3)
+    app = served(red)
+    service = app.state.service
+    with in_process(app) as client:
+        for judge, votes in ((None, 1), (blue, 3)):
+            if judge is not None:
+                replace(app, judge)
+            before = service.queue.counts["sequences"]
+            client.post("/get_reward", json={"query": ["Which?a", "Which?b"], "prompts": ["Which?"] * 2})
+            assert service.queue.counts["sequences"] - before == 2 * votes
+            assert client.get("/health").json()["judge_config"].get("votes", 1) == votes
 
 
 def test_the_old_judge_is_let_go() -> None:
@@ -220,19 +236,6 @@ def test_requests_on_one_connection() -> None:
         until(lambda: queue.versions.num_draining == 0)
 
 
-def test_a_hung_judge_does_not_hold_up_its_successor() -> None:
-    """The engine of the old one has threads of its own."""
-    gate = threading.Event()
-    app = served(judge_naming("red", gate))
-    with in_process(app) as client, ThreadPoolExecutor(1) as pool:
-        hung = pool.submit(lambda: client.post("/v1/rewards", json=GROUP).json())
-        until(lambda: app.state.service.queue.counts["batches"] == 1)
-        replace(app, judge_naming("blue"))
-        assert winner(client.post("/v1/rewards", json=GROUP).json()) == "blue"
-        gate.set()
-        assert winner(hung.result()) == "red"
-
-
 def test_another_verdict_temperature_is_another_judge() -> None:
     """Its rewards are on another scale: nothing that was kept is given, and clients are told another hash. The sampling
     temperature is another setting, which the judge's votes depend on as well."""
@@ -286,7 +289,7 @@ def test_weights_are_named_by_what_is_in_them(tmp_path: Path) -> None:
     assert weights_name("openai:x@http://localhost:1/v1") == ""
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_real_server_changes_its_judge(tmp_path: Path, demo_pairs: Any) -> None:
     """`rewardlab serve --judge-file`, requests all the while: none fails, and each says whose it is."""
     from rewardlab.judging.spec import DEMO_JUDGE
@@ -301,7 +304,7 @@ def test_a_real_server_changes_its_judge(tmp_path: Path, demo_pairs: Any) -> Non
     name, port = tmp_path / "judge", free_port()
     name.write_text(f"hf:{folders[0]}")
     command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", "demo", "--judge-file", str(name)]
-    command += ["max_tokens=16", "--port", str(port), "--notice", "0"]
+    command += ["max_tokens=16", "--port", str(port), "--limit", "notice=0"]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     answers: list[Any] = []
     stop = threading.Event()

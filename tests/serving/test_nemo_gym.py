@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from rewardlab.errors import DataError
-from rewardlab.serving.dialects.nemo_gym import aggregate_metrics
+from rewardlab.serving.dialects.trainers import aggregate_metrics
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.service import GroupRules
 from rewardlab.types import Message
 from tests.support.scripted_judge import QUESTION, handler
@@ -28,7 +29,7 @@ def recording(prompt: tuple[Message, ...], draw: int) -> Any:
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    app = app_of(recording, rules=GroupRules(group_size=2, group_timeout_s=5))
+    app = app_of(recording, rules=GroupRules(group_size=2), limits=Limits(group_timeout=5))
     with in_process(app) as opened:
         yield opened
 
@@ -123,6 +124,6 @@ def test_a_reward_is_a_number_or_there_is_none(client: httpx.Client) -> None:
     assert (unjudged.status_code, unjudged.json()["status"]) == (503, "unjudged")
     alone = client.post("/compare", json={"conversation_history": history, "response_objs": objects[:1]})
     assert alone.status_code == 422
-    assert "nothing to compare it with; send two or more" in alone.json()["error"]
+    assert "a single response cannot be compared; send two or more" in alone.json()["error"]
     empty = client.post("/compare", json={"conversation_history": history, "response_objs": [{"output": []}] * 2})
     assert "no output" in empty.json()["error"]

@@ -55,6 +55,8 @@ def test_a_repeated_chat_is_drawn_anew(api: openai.OpenAI) -> None:
     """Best of n by repeated requests gets n draws; with a seed the same request has the same answer."""
     assert len({completed(api) for _ in range(5)}) == 5
     assert {completed(api, seed=7) for _ in range(3)} == {"7 user"}
+    with pytest.raises(openai.UnprocessableEntityError, match="n must be 1"):
+        completed(api, messages=[*CHAT, {"role": "assistant", "content": "I say 1."}], n=2)
 
 
 def test_developer_is_system(api: openai.OpenAI) -> None:

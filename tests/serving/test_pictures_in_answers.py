@@ -1,138 +1,216 @@
-"""A picture in an answer is refused at every door: the judge would be shown the rest of the answer, and reward that."""
+"""A picture in an answer is shown in that answer by every door that can carry it, and refused by the others: never left out."""
 
 from __future__ import annotations
 
+import base64
+import pickle
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+from PIL import Image
 
+from rewardlab.data.images import decode_image, encode_png, to_data_url
+from rewardlab.integrations.client import RewardClient
 from rewardlab.serving.app import create_app
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.service import GroupRules, ServerOptions
-from tests.support.scripted_judge import QUESTION, handler
+from rewardlab.types import Choice, Message
+from rewardlab.verdicts.parse import format_verdict
+from tests.support.scripted_judge import QUESTION
+from tests.support.servers import running
 from tests.support.serving import in_process, judge_of
 
-DATA = "data:image/png;base64,iVBORw0KGgo="
-USER = {"role": "user", "content": QUESTION}
-TEXT = {"type": "output_text", "text": "I say 3."}
-URL_PART = {"type": "image_url", "image_url": {"url": DATA}}
-INPUT_PART = {"type": "input_image", "image_url": DATA}
+RED, BLUE = (to_data_url(encode_png(Image.new("RGB", (32, 32), color))) for color in ("red", "blue"))
+USER, SAID = {"role": "user", "content": QUESTION}, {"role": "assistant", "content": "a"}
 MADE = {"type": "image_generation_call", "result": "iVBORw0KGgo="}
 
 
-def said(*parts: Any, **fields: Any) -> dict[str, Any]:
-    return {"type": "message", "role": "assistant", "content": list(parts), **fields}
+def reddest(prompt: tuple[Message, ...], draw: int) -> str:
+    """Name the response whose picture is red; none where a response has no picture."""
+    shown: dict[str, bytes] = {}
+    text = ""
+    for part in prompt[0].parts:
+        text += part.text
+        if part.image is not None:
+            shown["Response 2" if "Response 2" in text else "Response 1"] = part.image
+    if len(shown) < 2:
+        return "I see nothing"
+    first, second = (decode_image(shown[name]).getpixel((1, 1))[0] for name in ("Response 1", "Response 2"))
+    return format_verdict(Choice.FIRST if first >= second else Choice.SECOND, "it is red")
 
 
-def chat(*parts: Any, **fields: Any) -> dict[str, Any]:
-    return {"messages": [USER, {"role": "assistant", "content": list(parts), **fields}]}
+def part(image: str, kind: str = "image_url") -> dict[str, Any]:
+    return {"type": kind, "image_url": {"url": image}} if kind == "image_url" else {"type": kind, "image_url": image}
 
 
-def compared(*items: Any) -> dict[str, Any]:
-    return {"conversation_history": [USER], "response_objs": [{"output": list(items)}] * 2}
+def chat(image: str) -> dict[str, Any]:
+    return {"messages": [USER, {"role": "assistant", "content": [{"type": "text", "text": "Here:"}, part(image)]}]}
 
 
-def verified(*items: Any) -> dict[str, Any]:
-    return {"responses_create_params": {"input": QUESTION}, "response": {"output": list(items)}}
+def output(image: str) -> dict[str, Any]:
+    said = {
+        "type": "message",
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": "Here:"}, part(image, "input_image")],
+    }
+    return {"output": [said]}
 
 
-def scored(document: Any) -> dict[str, Any]:
-    return {"text_1": QUESTION, "text_2": [document, "I say 1."]}
-
-
-def ranked(document: Any, **fields: Any) -> dict[str, Any]:
-    return {"query": QUESTION, "documents": [document, "I say 1."], **fields}
-
-
-RESULT = {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "a plot"}, INPUT_PART]}
-ANSWERS: dict[str, tuple[str, Any]] = {
-    "classify": ("/classify", chat(TEXT, URL_PART)),
-    "pooling": ("/pooling", chat(TEXT, INPUT_PART)),
-    "embeddings": ("/v1/embeddings", chat(URL_PART)),
-    "chat": ("/v1/chat/completions", chat(TEXT, {"type": "image", "image": DATA})),
-    "images beside the content": ("/v1/chat/completions", chat(TEXT, images=[URL_PART])),
-    "sound beside the content": ("/classify", chat(TEXT, audio={"id": "1"})),
-    "a call of a tool": ("/classify", chat(tool_calls=[{"function": {"name": "draw", "arguments": "{}"}}])),
-    "compare": ("/compare", compared(said(TEXT, INPUT_PART))),
-    "compare, pictures alone": ("/compare", compared(MADE)),
-    "compare, a tool's picture": ("/compare", compared(said(TEXT), RESULT)),
-    "compare, an unknown item": ("/compare", compared(said(TEXT), {"type": "computer_call_output", "output": {}})),
-    "verify": ("/verify", verified(said(TEXT, URL_PART))),
-    "verify, pictures alone": ("/verify", verified(MADE)),
-    "score": ("/score", scored({"content": [{"type": "text", "text": "a"}, URL_PART]})),
-    "score, beside a text": ("/score", scored({"text": "a", "image_url": DATA})),
-    "score, parts beside a text": ("/v1/score", scored({"text": "a", "content": [URL_PART]})),
-    "rerank": ("/rerank", ranked({"text": "a", "image": DATA})),
-    "rerank, several": ("/v2/rerank", ranked({"text": "a", "images": [DATA]})),
-    "rerank, a video": ("/v1/rerank", ranked({"title": "a", "video": "upload:1"}, rank_fields=["title"])),
-    "infinity": ("/infinity/rerank", ranked({"text": "a", "images": [DATA]})),
-    "sglang": ("/sglang/v1/rerank", ranked({"content": [URL_PART]})),
-    "rewards": ("/v1/rewards", {"question": QUESTION, "responses": [[TEXT, INPUT_PART], "I say 1."]}),
-    "judge": ("/v1/judge", {"question": QUESTION, "responses": [[TEXT, INPUT_PART], "I say 1."]}),
-    "get_reward": ("/get_reward", {"query": [[URL_PART], "a"]}),
-    "slime": ("/slime", {"prompt": QUESTION, "response": [URL_PART]}),
-    "evaluation": ("/v1/score/evaluation", {"messages": [[URL_PART]]}),
-}
+def parts(image: str) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": "Here:"}, {"type": "image", "image": image}]
 
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[httpx.Client]:
-    app = create_app(
-        judge_of(handler),
-        ServerOptions(rules=GroupRules(group_size=2, group_timeout_s=5)),
-    )
+    app = create_app(judge_of(reddest), ServerOptions(rules=GroupRules(group_size=2), limits=Limits(group_timeout=5)))
     with in_process(app) as client:
         yield client
 
 
-def num_judged(client: httpx.Client) -> int:
-    return int(client.get("/v1/status").json()["counts"].get("asked", 0))
+def of_rewards(answer: Any) -> list[float]:
+    return answer["rewards"]
 
 
-@pytest.mark.parametrize("name", ANSWERS)
-def test_an_answer_with_a_picture(client: httpx.Client, name: str) -> None:
-    """422 with what the answer holds, for two members of a group as for one; nothing is judged."""
-    path, body = ANSWERS[name]
-    judged, told = num_judged(client), list[httpx.Response]()
-    members = [threading.Thread(target=lambda: told.append(client.post(path, json=body))) for _ in range(2)]
+def of_scores(answer: Any) -> list[float]:
+    return [row["score"] for row in sorted(answer["data"], key=lambda row: row["index"])]
+
+
+def of_ranks(answer: Any) -> list[float]:
+    rows = answer["results"] if isinstance(answer, dict) else answer
+    return [row.get("relevance_score", row.get("score")) for row in sorted(rows, key=lambda row: row["index"])]
+
+
+DOCUMENTS = [{"content": [part(RED)]}, {"text": "Here:", "image": BLUE}]
+GROUPS: dict[str, tuple[str, Any, Any]] = {
+    "rewards": ("/v1/rewards", {"question": QUESTION, "responses": [parts(RED), parts(BLUE)]}, of_rewards),
+    "rewards, by marks": (
+        "/v1/rewards",
+        {"question": QUESTION, "responses": ["<image>", "<image>"], "images": [RED, BLUE]},
+        of_rewards,
+    ),
+    "compare": ("/compare", {"conversation_history": [USER], "response_objs": [output(RED), output(BLUE)]}, of_rewards),
+    "score": ("/score", {"text_1": QUESTION, "text_2": DOCUMENTS}, of_scores),
+    "rerank": ("/rerank", {"query": QUESTION, "documents": DOCUMENTS}, of_ranks),
+    "rerank, pictures alone": ("/v2/rerank", {"query": QUESTION, "documents": [{"image": RED}, {"image": BLUE}]}, of_ranks),
+    "sglang": ("/sglang/v1/rerank", {"query": QUESTION, "documents": DOCUMENTS}, of_ranks),
+}
+MEMBERS: dict[str, tuple[str, Any, Any]] = {
+    "classify": ("/classify", chat, lambda answer: answer["data"][0]["probs"][0]),
+    "pooling": ("/pooling", chat, lambda answer: answer["data"][0]["data"][0]),
+    "embeddings": ("/v1/embeddings", chat, lambda answer: answer["data"][0]["embedding"][0]),
+    "chat": ("/v1/chat/completions", chat, lambda answer: float(answer["choices"][0]["message"]["content"].split(":")[1])),
+    "verify": (
+        "/verify",
+        lambda image: {"responses_create_params": {"input": QUESTION}, "response": output(image)},
+        lambda answer: answer["reward"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_pictures_of_a_group(client: httpx.Client, name: str) -> None:
+    path, body, read = GROUPS[name]
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    red, blue = read(answer.json())
+    assert red > blue
+
+
+@pytest.mark.parametrize("name", MEMBERS)
+def test_pictures_of_members_that_come_one_by_one(client: httpx.Client, name: str) -> None:
+    path, body, read = MEMBERS[name]
+    told: dict[str, httpx.Response] = {}
+    members = [
+        threading.Thread(target=lambda image=image: told.update({image: client.post(path, json=body(image))}))
+        for image in (RED, BLUE)
+    ]
     for member in members:
         member.start()
     for member in members:
         member.join()
-    assert [(answer.status_code, answer.text) for answer in told if answer.status_code != 422] == []
-    assert num_judged(client) == judged
+    assert [answer.status_code for answer in told.values()] == [200, 200], [answer.text for answer in told.values()]
+    assert read(told[RED].json()) > read(told[BLUE].json())
 
 
-@pytest.mark.parametrize("name", ["classify", "compare", "verify", "score"])
-def test_the_sentence_has_a_cure(client: httpx.Client, name: str) -> None:
-    path, body = ANSWERS[name]
-    sentence = client.post(path, json=body).json()["error"]
-    assert "holds an image" in sentence
-    assert "response_images" in sentence
+def test_a_pair_and_its_order(client: httpx.Client) -> None:
+    for order, better in (([RED, BLUE], 1.0), ([BLUE, RED], 0.0)):
+        body = {"question": QUESTION, "responses": [parts(image) for image in order]}
+        assert client.post("/v1/judge", json=body).json()["p_first_better"] == better
 
 
-LOST = {
-    "an image beside a message": (
+def test_the_client_of_trainers_sends_pictures() -> None:
+    """As parts, or as images in memory alone."""
+    import asyncio
+
+    with running(create_app(judge_of(reddest), ServerOptions())) as url:
+        responses = [Image.new("RGB", (32, 32), "red"), [{"type": "image", "image": Image.new("RGB", (32, 32), "blue")}]]
+        red, blue = asyncio.run(RewardClient(url).rewards(QUESTION, responses))
+    assert red is not None
+    assert blue is not None
+    assert red > blue
+
+
+REFUSED: dict[str, tuple[str, Any]] = {
+    "images outside of the content": (
         "/classify",
-        {"messages": [USER | {"images": [DATA]}, {"role": "assistant", "content": "a"}]},
+        {"messages": [USER, {"role": "assistant", "content": "a", "images": [RED]}]},
     ),
-    "an item of the history": ("/compare", compared(said(TEXT)) | {"conversation_history": [USER, MADE]}),
-    "images of a query": ("/score", {"text_1": {"text": QUESTION, "images": [DATA]}, "text_2": ["a", "b"]}),
-    "a chat to complete": ("/v1/chat/completions", {"messages": [USER | {"images": [DATA]}]}),
+    "sound outside of the content": (
+        "/classify",
+        {"messages": [USER, {"role": "assistant", "content": "a", "audio": {"id": "1"}}]},
+    ),
+    "pictures that a tool made": ("/verify", {"responses_create_params": {"input": QUESTION}, "response": {"output": [MADE]}}),
+    "an unknown item": ("/compare", {"conversation_history": [USER, MADE], "response_objs": [output(RED)] * 2}),
+    "a document with images": ("/v2/rerank", {"query": QUESTION, "documents": [{"text": "a", "images": [RED]}, "b"]}),
+    "a document with a video": (
+        "/v1/rerank",
+        {"query": QUESTION, "documents": [{"title": "a", "video": "upload:1"}, "b"], "rank_fields": ["title"]},
+    ),
+    "a place without a picture": ("/v1/rewards", {"question": QUESTION, "responses": [[{"type": "image"}], "b"]}),
+    "a mark without a picture": ("/v1/rewards", {"question": f"<image>{QUESTION}", "responses": ["a", "b"]}),
+    "more pictures than marks": ("/v1/judge", {"question": "<image> and <image>?", "responses": ["a", "b"], "images": [RED]}),
+    "a part that is no reference": ("/v1/judge", {"question": QUESTION, "responses": [[{"type": "image", "image": 3}], "b"]}),
+    "images of a query": ("/score", {"text_1": {"text": QUESTION, "images": [RED]}, "text_2": ["a", "b"]}),
+    "a list as a text": ("/slime", {"prompt": QUESTION, "response": [part(RED)]}),
 }
 
 
-@pytest.mark.parametrize("name", LOST)
-def test_a_question_keeps_its_pictures(client: httpx.Client, name: str) -> None:
-    """What a door does not read of a question is refused, too."""
-    path, body = LOST[name]
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_shown_is_refused(client: httpx.Client, name: str) -> None:
+    path, body = REFUSED[name]
+    judged = client.get("/v1/status").json()["counts"].get("asked", 0)
     assert client.post(path, json=body).status_code == 422
+    assert client.get("/v1/status").json()["counts"].get("asked", 0) == judged
+
+
+def test_pickles_are_refused_by_every_route(client: httpx.Client) -> None:
+    """Nothing is unpickled: an object whose unpickling would be seen is not."""
+
+    class Trap:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (SEEN.append, (1,))
+
+    data = pickle.dumps({"images": [Trap()], "prompts": ["a"]})
+    paths = client.get("/openapi.json").json()["paths"]
+    posts = [path for path, methods in paths.items() if "post" in methods and "{" not in path]
+    assert len(posts) > 20
+    for path in posts:
+        for kind in ("application/octet-stream", "application/json", "application/x-pickle"):
+            answer = client.post(path, content=data, headers={"content-type": kind})
+            assert answer.status_code in (400, 404, 415, 422), (path, kind, answer.status_code)
+    coded = base64.b64encode(data).decode()
+    assert client.post("/v1/judge", json={"question": coded, "responses": [coded, coded + "x"]}).status_code in (200, 422, 503)
+    assert SEEN == []
+
+
+SEEN: list[int] = []
 
 
 def test_what_a_tool_returns_belongs_to_the_question(client: httpx.Client) -> None:
     """Its texts are read; its pictures are pictures of the conversation."""
     tool = {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "a plot"}]}
-    answer = client.post("/compare", json=compared(said(TEXT), tool) | {"conversation_history": [USER, tool]})
-    assert (answer.status_code, answer.json().get("rewards")) == (200, [0.0, 0.0])
+    body = {"conversation_history": [USER, tool], "response_objs": [output(RED), output(BLUE)]}
+    assert of_rewards(client.post("/compare", json=body).json())[0] == 1.0

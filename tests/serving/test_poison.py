@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import copy
 import json
 import shutil
 import time
@@ -19,7 +18,6 @@ import pytest
 
 from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.models.loading import load_config_of
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import UNREADABLE, SamplingParams
 from rewardlab.samplers.hf import HFSampler
@@ -28,8 +26,9 @@ from rewardlab.serving.app import create_app
 from rewardlab.serving.errors import ContextLengthError, EngineFailedError
 from rewardlab.serving.jobs import JudgeJob
 from rewardlab.serving.judge_versions import ContextLength
-from rewardlab.serving.queue import JudgeQueue, QueueOptions
+from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_record import REQUEST, RequestRecord
+from rewardlab.serving.schedule import QueueOptions
 from rewardlab.training.run.preflight import context_of
 from rewardlab.types import BOTH_ORDERS, FinishReason, Judgment, Message, Part, PreferencePair
 from tests.support.serving import in_process
@@ -155,7 +154,7 @@ def test_a_batch_that_nobody_waits_for_is_tried_no_further() -> None:
         num_calls = engine.num_calls
         await asyncio.sleep(1)
         assert engine.num_calls <= num_calls + 1
-        await queue.stop(0)
+        queue.stop()
 
     asyncio.run(main())
 
@@ -215,12 +214,3 @@ def test_the_context_with_rope_scaling(tiny_checkpoint: Path, tmp_path: Path) ->
     assert (found.max_tokens, plain.max_tokens, context_of(str(scaled))) == (4 * CONTEXT, CONTEXT, 4 * CONTEXT)
     for options in ("--max-model-len 100000", "--max_model_len=100000", "--hf-overrides '{}'", "--hf-overrides.rope_scaling x"):
         assert context(options) is None
-
-
-def test_the_sampler_with_rope_scaling(judge: GenerativeJudge, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """What the server lets in the sampler reads."""
-    assert isinstance(judge.sampler, HFSampler)
-    model = copy.copy(judge.sampler.model)
-    model.config = load_config_of(str(yarn_copy(tiny_checkpoint, tmp_path)))
-    assert HFSampler(model, judge.sampler.processor)._max_tokens == 4 * CONTEXT
-    assert HFSampler(judge.sampler.model, judge.sampler.processor)._max_tokens == CONTEXT

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
-from rewardlab.serving.groups import gather_bounded
 from rewardlab.serving.jobs import JudgeJob, family_of
 from rewardlab.serving.judge_versions import JudgeVersion
 from rewardlab.serving.queue import JudgeQueue
 from rewardlab.serving.request_record import CHECKS, REQUEST, RequestRecord
-from rewardlab.serving.schedule import BatchPlanner, BatchTimes, Entry, FairQueue
+from rewardlab.serving.schedule import BatchPlanner, BatchTimes, Entry, FairQueue, QueueOptions
+from rewardlab.serving.voting import gather_bounded
 from rewardlab.types import (
     BOTH_ORDERS,
 )
@@ -190,24 +190,6 @@ def test_a_judge_that_hangs_leaves_its_successor_free() -> None:
     run(body, max_sequences=4)
 
 
-def test_stopping_finishes_what_waits() -> None:
-    """And takes nothing new."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.gate.clear()
-        asked = [asyncio.create_task(queue.submit(judge_job(f"q{n}"))) for n in range(3)]
-        await settle()
-        stopping = asyncio.create_task(queue.stop(5))
-        await settle()
-        with pytest.raises(EngineFailedError, match="shutting down"):
-            await queue.submit(judge_job("new"))
-        engine.gate.set()
-        await stopping
-        assert all(one.outcome.winner == 0 for one in await asyncio.gather(*asked))
-
-    run(body)
-
-
 def test_who_is_gone_holds_no_place() -> None:
     """Nothing is left of a full queue whose callers hung up; deadlines are kept behind an engine that is busy."""
 
@@ -308,7 +290,7 @@ def test_checks_make_no_request_late() -> None:
         for num in (2, 4, 8, 16):
             times.record(family_of(judge_job("x")), num, float(num))  # a second for each sequence
         waiting = FairQueue(lambda tenant: 1.0)
-        planner = BatchPlanner(waiting, times, max_sequences=16, mix_seeds=False)
+        planner = BatchPlanner(waiting, times, QueueOptions(max_sequences=16))
         alone = planner.seconds_until_done(entry("one", 2, 20.0), 0.0, 1)
         planner.add(entry(CHECKS, 12, 120.0))
         assert planner.seconds_until_done(entry("one", 2, 20.0), 0.0, 1) == alone

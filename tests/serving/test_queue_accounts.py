@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,7 +14,7 @@ from rewardlab.serving.auth import Key, Keys
 from rewardlab.serving.errors import DeadlineExceededError, EngineFailedError, OverloadedError
 from rewardlab.serving.jobs import family_of
 from rewardlab.serving.queue import JudgeQueue
-from rewardlab.serving.request_record import REQUEST, RequestRecord, ServingHistograms
+from rewardlab.serving.request_record import REQUEST, RequestRecord
 from rewardlab.types import Judgment
 from tests.support.queue_engine import Engine, after, judge_job, run, settle
 
@@ -65,28 +64,6 @@ def test_every_tenant_has_its_counts() -> None:
         assert dict(queue.statuses) == {"ok": 8}
 
     run(body, max_waiting=2)
-
-
-def test_batches_are_of_whom_they_are_for() -> None:
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.gate.clear()
-        tasks = [ask(queue, "busy", "none")]
-        await settle()
-        tasks += [ask(queue, "a"), ask(queue, "b"), ask(queue, "c", "ben")]
-        await settle()
-        assert (queue.num_waiting, queue.num_waiting_of("anna"), queue.num_waiting_of("ben")) == (3, 2, 1)
-        engine.gate.set()
-        await asyncio.gather(*tasks)
-        assert queue.counts["batches"] == len(engine.calls)
-        assert queue.tenants["anna"].counts["batches"] == sum(bool({"a", "b"} & set(call)) for call in engine.calls)
-        assert queue.tenants["ben"].counts["batches"] == 1
-        assert [waiting for _, _, waiting in queue.tenants["anna"].recent] == [1, 0]  # own jobs, at the end of each
-        [latest] = queue.tenants["ben"].recent
-        assert abs(latest[0] - time.time()) < 60
-        assert 40 <= latest[1] < 30_000  # milliseconds
-        assert latest[2] == 0
-
-    run(body)
 
 
 def test_keys_are_charged(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,63 +197,12 @@ def test_readiness() -> None:
         queue.announce_stop()
         assert not queue.ready
         assert (await ask(queue, "late")).outcome.winner == 0  # what still comes is judged
-        await queue.stop(1)
+        queue.stop()
         with pytest.raises(EngineFailedError) as caught:
             queue.check_room()
         refused(caught.value, EngineFailedError, "the server is shutting down; send the request again later or elsewhere")
 
     run(body, max_waiting=2)
-
-
-def test_a_stop_that_takes_too_long() -> None:
-    """What waits and what the engine has begun is told so."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.gate.clear()
-        tasks = [ask(queue, "begun")]
-        await settle()
-        tasks.append(ask(queue, "waits"))
-        await settle()
-        await queue.stop(0.05)
-        for outcome in await asyncio.gather(*tasks, return_exceptions=True):
-            refused(outcome, EngineFailedError, "the server is shutting down; send the request again later or elsewhere")
-        assert queue.num_waiting == 0
-
-    run(body)
-
-
-def test_a_stop_waits_for_all_threads() -> None:
-    """Not for the one alone that has nothing to do; and no longer than the last call takes."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.gate.clear()
-        task = ask(queue, "begun")
-        await settle()
-        stop = asyncio.create_task(queue.stop(30))
-        await settle()
-        assert not stop.done()
-        engine.gate.set()
-        async with asyncio.timeout(10):
-            assert (await task).outcome.winner == 0
-            await stop
-
-    run(body, num_threads=2)
-
-
-def test_room_is_waited_for_until_the_deadline() -> None:
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.gate.clear()
-        tasks = [ask(queue, "begun")]
-        await settle()
-        tasks.append(ask(queue, "waits"))
-        await settle()
-        async with asyncio.timeout(10):
-            with pytest.raises(OverloadedError, match="the judge is busy; try again in 1 s"):
-                await ask(queue, "part", deadline=after(0.2), waits_for_room=True)
-        engine.gate.set()
-        await asyncio.gather(*tasks)
-
-    run(body, max_waiting=1)
 
 
 def test_the_cache_has_a_size() -> None:
@@ -291,18 +217,6 @@ def test_the_cache_has_a_size() -> None:
     assert run(body, cache_size=2).calls == [["a"], ["b"], ["c"], ["b"], ["a"]]
 
 
-def test_a_result_that_lacks_a_verdict_is_tried_again() -> None:
-    """A lost order is an error, and nothing is kept of it."""
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        for _ in range(2):
-            await asyncio.gather(ask(queue, "half"), return_exceptions=True)
-        assert queue.counts["cached"] == 0
-        assert dict(queue.statuses) == {"ok": 2, "error": 2}
-
-    assert run(body).calls == [["half"], ["half"]]
-
-
 def test_an_engine_is_checked_where_nobody_asks() -> None:
     async def body(queue: JudgeQueue, engine: Engine) -> None:
         engine.down = True
@@ -315,26 +229,3 @@ def test_an_engine_is_checked_where_nobody_asks() -> None:
                 await asyncio.sleep(0.01)
 
     run(body, recheck_s=0.05)
-
-
-def test_what_the_histograms_hold() -> None:
-    """Seconds waited and judged and tokens of each job; sequences and seconds of each batch."""
-    histograms = ServingHistograms()
-
-    async def body(queue: JudgeQueue, engine: Engine) -> None:
-        engine.gate.clear()
-        tasks = [ask(queue, "q", votes=3)]
-        await settle()
-        tasks.append(ask(queue, "r", votes=3))
-        await asyncio.sleep(0.2)
-        engine.gate.set()
-        await asyncio.gather(*tasks)
-
-    run(body, histograms=histograms)
-
-    def total(name: str) -> float:
-        return histograms.registry.get_sample_value(f"rewardlab_{name}") or 0.0
-
-    assert (total("batch_size_sum"), total("batch_size_count"), total("job_tokens_sum")) == (12, 2, 12)
-    assert 0.1 <= total("queue_seconds_sum") < 10
-    assert 0.1 <= total("engine_seconds_sum") < 10

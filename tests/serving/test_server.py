@@ -25,22 +25,23 @@ import uvicorn
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
-from rewardlab.errors import ConfigError
+from rewardlab.cli.serve import ServeOptions, _limits
+from rewardlab.errors import ConfigError, OutputError
 from rewardlab.integrations.client import RewardClient
-from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.prompts import load_template
-from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving.app import create_app
 from rewardlab.serving.connections import bounded_connections
 from rewardlab.serving.limits import Limits
+from rewardlab.serving.media import Media
 from rewardlab.serving.middleware import LOOPBACK, accepted_hosts
-from rewardlab.serving.server import JudgeServer, StopTimes, listening_options
-from rewardlab.serving.service import ServerOptions
+from rewardlab.serving.server import JudgeServer, listening_options
+from rewardlab.serving.service import GroupRules
+from rewardlab.serving.uploads import UploadStore
+from rewardlab.types import Message
 from tests.support.held_judge import held_server
 from tests.support.images import png
 from tests.support.openai_server import ChatServer, chat_server
-from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION
+from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
 from tests.support.servers import free_port
+from tests.support.serving import app_of
 
 
 @pytest.fixture(scope="module")
@@ -71,26 +72,32 @@ def server_process(command: list[str], variables: dict[str, str]) -> Iterator[tu
             process.kill()
 
 
-@pytest.mark.slow
-def test_a_handshake_has_its_time(certificate: tuple[Path, Path]) -> None:
-    """Who connects and does not begin to speak TLS is closed; who does is answered."""
-    cert, key = certificate
-    judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<answer>1</answer>"), load_template("plain"))
-    limits, port = Limits(header_seconds=0.5), free_port()
-    web = create_app(judge, ServerOptions(limits=limits))
-    options: dict[str, Any] = bounded_connections(limits, web.state.service.connections)
-    config = uvicorn.Config(web, port=port, log_level="error", ssl_certfile=cert, ssl_keyfile=key, **options)
-    server = JudgeServer(config, web.state.service, StopTimes(0, 1))
+@contextmanager
+def in_thread(app: Any, *, port: int = 0, **options: Any) -> Iterator[tuple[int, JudgeServer]]:
+    """Run a server without a process of its own; yield its port when it listens."""
+    config = uvicorn.Config(app, port=port or free_port(), log_level="error", **options)
+    server = JudgeServer(config, app.state.service)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.01)
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
-        assert silent.recv(1) == b""
-    trusted = ssl.create_default_context(cafile=str(cert))
-    assert httpx.get(f"https://localhost:{port}/health", verify=trusted).status_code == 200
+    yield config.port, server
     server.should_exit = True
     thread.join(10)
+
+
+@pytest.mark.slow
+def test_a_handshake_has_its_time(certificate: tuple[Path, Path]) -> None:
+    """Who connects and does not begin to speak TLS is closed; who does is answered."""
+    cert, key = certificate
+    limits = Limits(header_seconds=0.5, notice=0, drain=1)
+    web = app_of(limits=limits)
+    options: dict[str, Any] = bounded_connections(limits, web.state.service.connections)
+    with in_thread(web, ssl_certfile=cert, ssl_keyfile=key, **options) as (port, _):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as silent:
+            assert silent.recv(1) == b""
+        trusted = ssl.create_default_context(cafile=str(cert))
+        assert httpx.get(f"https://localhost:{port}/health", verify=trusted).status_code == 200
 
 
 @pytest.mark.slow
@@ -102,15 +109,17 @@ def test_a_process_with_settings_of_three_kinds(tmp_path: Path, certificate: tup
     with chat_server(ChatServer()) as engine:
         settings = {"judge": f"openai:file@{engine}", "port": 1, "host": "127.0.0.9", "keys": str(tmp_path / "keys")}
         settings |= {"ssl-certfile": str(cert), "ssl_keyfile": str(key), "log-format": "json", "allowed-host": "judge.example"}
+        settings |= {"notice": 0, "queue": 9}
         (tmp_path / "serve.yaml").write_text(json.dumps(settings))
         variables = {"REWARDLAB_SERVE_CONFIG": str(tmp_path / "serve.yaml"), "REWARDLAB_SERVE_HOST": "127.0.0.1"}
-        command = ["serve", "--port", str(port), "--notice", "0"]
+        command = ["serve", "--port", str(port), "--limit", "queue=7"]
         with server_process(command, variables) as (process, lines):
             trusted = ssl.create_default_context(cafile=str(cert))
             with httpx.Client(base_url=f"https://localhost:{port}", verify=trusted) as client:
                 client.headers["Authorization"] = "Bearer secret"
                 judged = client.post("/v1/judge", json={"question": "Which?", "responses": ["a", "b"]})
                 host = client.get("/v1/status", headers={"Host": "judge.example"}).status_code
+                assert client.get("/v1/status").json()["max_waiting"] == 7
                 stranger = client.get("/v1/status", headers={"Host": "evil.example"}).status_code
             process.send_signal(signal.SIGTERM)
             lines += process.stderr or ()
@@ -125,7 +134,7 @@ def test_a_process_with_settings_of_three_kinds(tmp_path: Path, certificate: tup
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("grop-size: 3", "--group-size?"),
+        ("grop-size: 3", "group-size?"),
         ("- judge", "expected a mapping"),
         ("judge: [", "cannot be read"),
     ],
@@ -139,12 +148,32 @@ def test_files_of_settings_that_are_refused(tmp_path: Path, text: str, said: str
     assert said in str(error)
 
 
+def test_limits_of_the_file_the_variables_and_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By bare names in the file and the environment; the later one counts."""
+    path = tmp_path / "serve.yaml"
+    path.write_text("queue: 9\nitems: 5\ngroup-timeout: 2.5\n")
+    monkeypatch.setenv("REWARDLAB_SERVE_ITEMS", "4")
+    limits = _limits(ServeOptions(judge="demo", config=path, limit=["queue=7"]))
+    assert (limits.queue, limits.items, limits.group_timeout, limits.drain) == (7, 4, 2.5, 90)
+    path.write_text("check_rate: 2\n")
+    with pytest.raises(ConfigError, match="--limit check_rate=2: expected a number from 0 to 1"):
+        _limits(ServeOptions(judge="demo", config=path))
+
+
 def test_a_variable_of_no_option_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is misspelt would count for nothing."""
     monkeypatch.setenv("REWARDLAB_SERVE_ALOWED_HOST", "x")
     error = CliRunner().invoke(app, ["serve", "--judge", "demo"]).exception
     assert isinstance(error, ConfigError)
-    assert "--allowed-host?" in str(error)
+    assert "allowed-host?" in str(error)
+
+
+def test_a_port_in_use_is_refused_before_the_judge_is_opened() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        error = CliRunner().invoke(app, ["serve", "--judge", "hf:none", "--port", str(taken.getsockname()[1])]).exception
+    assert isinstance(error, OutputError)
+    assert "choose another --port" in str(error)
 
 
 def test_how_it_cannot_listen(tmp_path: Path) -> None:
@@ -152,7 +181,7 @@ def test_how_it_cannot_listen(tmp_path: Path) -> None:
     path = tmp_path / "cert.pem"
     path.write_text("no certificate")
     for options, said in [
-        ({"certificate": path}, "belong together"),
+        ({"certificate": path}, "must be given together"),
         ({"certificate": path, "private_key": path}, "cannot be used"),
         ({"root_path": "judge"}, "such as /judge"),
         ({"log_format": "xml"}, "text or json"),
@@ -223,20 +252,27 @@ def test_it_says_so_then_finishes(tmp_path: Path) -> None:
         assert process.wait(30) == 0
 
 
-def test_what_is_left_is_told(tmp_path: Path) -> None:
+def test_what_is_left_is_told() -> None:
     """503, when to come back and why, to who waits for the engine and to who waits for a group; not a cut connection."""
-    (tmp_path / "answers").touch()
-    with held_server(tmp_path, notice_s=0, drain_s=0.5) as (url, process), ThreadPoolExecutor(8) as pool:
+    gate = threading.Event()
+
+    def held(prompt: tuple[Message, ...], draw: int) -> Any:
+        gate.wait(30)
+        return handler(prompt, draw)
+
+    app = app_of(held, rules=GroupRules(group_size=3), limits=Limits(notice=0, drain=0.5))
+    with in_thread(app) as (port, server), ThreadPoolExecutor(8) as pool:
+        url = f"http://127.0.0.1:{port}"
         answers = in_flight(url, 5, pool)
         sample = {"query": [PROMPT + "I say 1."], "prompts": [PROMPT]}
         answers.append(pool.submit(httpx.post, f"{url}/get_reward", json=sample, timeout=60))
         until(lambda: "rewardlab_group_members_waiting 1.0" in httpx.get(f"{url}/metrics").text)
-        process.send_signal(signal.SIGTERM)
+        server.handle_exit(signal.SIGTERM, None)
         for answer in (future.result() for future in answers):
             assert (answer.status_code, answer.json()["status"]) == (503, "enginefailed")
             assert "shutting down" in answer.json()["error"]
             assert int(answer.headers["Retry-After"]) >= 1
-        assert process.wait(30) == 0
+        gate.set()
 
 
 def test_a_client_outlives_a_restart(tmp_path: Path) -> None:
@@ -255,13 +291,13 @@ def test_a_client_outlives_a_restart(tmp_path: Path) -> None:
         until(lambda: httpx.get(f"{url}/v1/status").json()["counts"]["asked"] == 3)
         process.kill()
         process.wait(30)
-        (tmp_path / "answers").unlink()
-        stack.enter_context(held_server(tmp_path, notice_s=0, drain_s=0, port=int(url.rpartition(":")[2])))
+        app = app_of(media=Media(uploads=UploadStore(tmp_path / "uploads")))
+        stack.enter_context(in_thread(app, port=int(url.rpartition(":")[2])))
         assert waiting.result() == [-1, 1, 0]
         assert client.num_failed == 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_real_judge_lives_through_it_all(tiny_checkpoint: Path, tmp_path: Path, demo_pairs: Any) -> None:
     """`rewardlab serve` of a tiny Qwen2.5-VL: its engine killed, then stopped, then the server; nobody hears but in time."""
     import sys
@@ -273,7 +309,7 @@ def test_a_real_judge_lives_through_it_all(tiny_checkpoint: Path, tmp_path: Path
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", f"hf:{tiny_checkpoint}", "template=plain"]
-    command += ["max_tokens=4", "--engine-timeout", "15", "--notice", "0.5", "--port", str(port)]
+    command += ["max_tokens=4", "--limit", "engine_timeout=15", "--limit", "notice=0.5", "--port", str(port)]
     process = subprocess.Popen([*command, "--uploads", str(tmp_path)], stderr=subprocess.DEVNULL)
     try:
         pair = demo_pairs[0][0]

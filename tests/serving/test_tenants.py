@@ -17,28 +17,27 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
-from rewardlab.data.urls import AllowedUrls
 from rewardlab.errors import OutputError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.serving import auth
-from rewardlab.serving.app import create_app
-from rewardlab.serving.auth import Key, Keys
+from rewardlab.serving import middleware
+from rewardlab.serving.app import create_app, template_labels
+from rewardlab.serving.auth import Key
 from rewardlab.serving.conversations import Sample
 from rewardlab.serving.errors import StorageError
 from rewardlab.serving.jobs import ChatJob, JudgeJob
+from rewardlab.serving.limits import Limits
 from rewardlab.serving.request_record import REQUEST, RequestRecord
-from rewardlab.serving.routes import template_labels
 from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.serving.uploads import UploadStore
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message, Order, Part, PreferencePair
-from tests.data.test_video import film
 from tests.support.browser import served
 from tests.support.images import png
 from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
 from tests.support.serving import app_of, in_process
+from tests.support.videos import film
 
 T = TypeVar("T")
 PAIR: dict[str, Any] = {"question": QUESTION, "responses": ANSWERS[:2]}
@@ -61,7 +60,7 @@ class Server:
 @pytest.fixture
 def two() -> Iterator[tuple[Server, httpx.Client, httpx.Client]]:
     """A server, and a client of each of its keys."""
-    server = Server(Key.of("alpha"), Key.of("beta"), rules=GroupRules(group_size=3, group_timeout_s=1.0))
+    server = Server(Key.of("alpha"), Key.of("beta"), rules=GroupRules(group_size=3), limits=Limits(group_timeout=1.0))
     with clients(server) as (alpha, beta):
         yield server, alpha, beta
 
@@ -113,20 +112,7 @@ def test_answers_and_status_are_of_one_key(two: tuple[Server, httpx.Client, http
     keys = ("asked", "cached", "judged", "batches", "sequences")
     assert [first["counts"][name] for name in keys] == [2, 1, 1, 1, 2]
     assert [second["counts"][name] for name in keys] == [1, 0, 1, 1, 2]
-    assert len(first["recent"]) == len(second["recent"]) == 1
-
-
-@pytest.mark.parametrize("limit", ["samples_per_minute", "tokens_per_minute"])
-def test_work_is_limited(limit: str) -> None:
-    """A key that has had its samples or tokens waits until its debt is paid; what is answered from the cache costs nothing."""
-    server = Server(Key.of("alpha", **{limit: 6.0}), Key.of("beta"))
-    with clients(server) as (alpha, beta):
-        assert beta.post("/v1/judge", json=PAIR | {"votes": 8}).status_code == 200
-        assert alpha.post("/v1/judge", json=PAIR | {"votes": 8}).status_code == 200
-        refused = alpha.post("/v1/judge", json=PAIR)
-        assert (refused.status_code, refused.json()["status"]) == (429, "rate")
-        assert int(refused.headers["Retry-After"]) >= 60
-        assert beta.post("/v1/judge", json=PAIR).status_code == 200
+    assert first["median_ms"] > 0
 
 
 def as_tenant(tenant: str, act: Callable[[], T]) -> T:
@@ -174,6 +160,7 @@ def test_where_uploads_cannot_be_kept(tmp_path: Path) -> None:
     store = UploadStore(tmp_path / "uploads")
     stored(store, "a", b"1")
     (tmp_path / "uploads" / "a").rename(tmp_path / "gone")
+    (tmp_path / "uploads" / "a").touch()
     with pytest.raises(StorageError, match="cannot keep an upload"):
         stored(store, "a", b"2")
 
@@ -203,6 +190,7 @@ def test_an_upload_is_given_back_to_its_key() -> None:
 
 PAIR_KEPT_APART = PreferencePair("p", "q", ("a", "b"), None, (b"image",))
 JUDGE = JudgeJob(PAIR_KEPT_APART, BOTH_ORDERS, 2, 0)
+SHOWN = (Part(image=b"image"), Part(text="q"))
 CHAT = ChatJob((Message("user", (Part(text="hello"),)),), SamplingParams(1, 1.0, 1.0, 64, 0))
 
 
@@ -219,6 +207,7 @@ CHAT = ChatJob((Message("user", (Part(text="hello"),)),), SamplingParams(1, 1.0,
             "temperature": 0.5, "top_p": 0.5, "max_tokens": 32, "num_samples": 2, "seed": 1}.items()),
         (CHAT, replace(CHAT, prompt=(Message("system", CHAT.prompt[0].parts),))),
         (CHAT, replace(CHAT, prompt=(Message("user", (Part(text="hel"), Part(text="lo"))),))),
+        (replace(CHAT, prompt=(Message("user", SHOWN),)), replace(CHAT, prompt=(Message("user", SHOWN[::-1]),))),
     ],
 )  # fmt: skip
 def test_other_content_has_another_key(job: Any, other: Any) -> None:
@@ -243,15 +232,6 @@ def test_a_pair_of_which_some_votes_failed_is_judged_again() -> None:
     assert len(drawn) == 8
 
 
-@pytest.mark.parametrize("place", range(32))
-def test_every_byte_of_a_keys_hash_counts(place: int) -> None:
-    key = Key.of("alpha")
-    near = bytearray(key.digest)
-    near[place] ^= 1
-    assert Keys([replace(key, digest=bytes(near))]).find("Bearer alpha") is None
-    assert Keys([key]).find("Bearer alpha") == key
-
-
 def test_doors_that_need_no_key_are_few() -> None:
     """What is not listed needs one, uploads and status among them."""
     with in_process(app_of(handler, keys=[Key.of("alpha")])) as client:
@@ -259,24 +239,8 @@ def test_doors_that_need_no_key_are_few() -> None:
         calls = [(method, path) for path, methods in schema["paths"].items() for method in methods]
         statuses = {path: client.request(method, path.replace("{model}", "m")).status_code for method, path in calls}
         assert client.post("/v1/uploads", content=png()).status_code == 401
-    assert {path for path, status in statuses.items() if status != 401} <= set(auth.PUBLIC_PATHS)
+    assert {path for path, status in statuses.items() if status != 401} <= set(middleware.PUBLIC_PATHS)
     assert {"/v1/uploads", "/v1/status", "/metrics", "/v1/judge", "/get_reward"} <= set(statuses)
-
-
-@pytest.mark.parametrize(
-    ("url", "allowed"),
-    [
-        ("https://images.host/set/a.png", True),
-        ("HTTPS://Images.Host:443/set/a.png", True),
-        ("https://images.host:444/set/a.png", False),
-        ("http://images.host/set/a.png", False),
-        ("https://images.host/sets/a.png", False),
-        ("https://images.host.evil/set/a.png", False),
-        ("https://u@images.host/set/a.png", False),
-    ],
-)
-def test_urls_are_compared_by_their_parts(url: str, allowed: bool) -> None:
-    assert AllowedUrls(["https://images.host/set/"]).allows(url) is allowed
 
 
 def test_samples_about_other_images_are_of_other_groups() -> None:

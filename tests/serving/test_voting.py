@@ -23,6 +23,7 @@ from rewardlab.serving.app import create_app
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Message
 from tests.support.servers import running
 from tests.support.serving import app_of, in_process
+from tests.support.videos import film
 
 PLAIN = load_template("plain")
 BODY: dict[str, Any] = {"question": "Which?", "responses": ["it is red", "it is blue"]}
@@ -56,12 +57,6 @@ def test_sequential_stops_when_it_is_settled() -> None:
     assert 8 < rounds < 16
 
 
-def test_sequential_asks_the_torn_to_the_end() -> None:
-    """Who always names the first place never has a lead."""
-    told, rounds = ask(lambda prompt, draw: verdict("1"), policy="sequential", votes=6)
-    assert (told.json()["outcome"], told.json()["p_first_better"], rounds) == ("tie", 0.5, 6)
-
-
 @pytest.mark.parametrize(("num_silent", "rounds"), [(17, 17), (16, 32)])
 def test_sequential_stops_once_no_share_can_exist(num_silent: int, rounds: int) -> None:
     """34 invalid votes of the 64 that may be asked leave neither a winner nor a share: the other 30 are not asked. With 32
@@ -81,7 +76,7 @@ def test_sequential_stops_once_no_share_can_exist(num_silent: int, rounds: int) 
 def test_weighted_needs_probabilities() -> None:
     told, _ = ask(prefers_red, policy="weighted")
     assert told.status_code == 422
-    assert "no probabilities" in told.json()["error"]
+    assert "no verdict probabilities" in told.json()["error"]
 
 
 def test_weighted_of_a_real_model(tiny_checkpoint: Path, demo_pairs: Any) -> None:
@@ -191,39 +186,23 @@ def test_seeds_are_kept_apart_where_they_mean_something(mixes: bool) -> None:
         assert sorted(sampler.calls) == [(2, seed) for seed in range(6)]
 
 
-@pytest.fixture
-def film(tmp_path: Path) -> bytes:
-    """Half a second of grey, getting lighter."""
-    import av
-    import numpy as np
-
-    path = tmp_path / "a.mp4"
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("mpeg4", rate=12)
-        stream.width, stream.height, stream.pix_fmt = 56, 56, "yuv420p"
-        for n in range(6):
-            frame = av.VideoFrame.from_ndarray(np.full((56, 56, 3), 40 * n, dtype=np.uint8), format="rgb24")
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-    return path.read_bytes()
-
-
-def test_videos_are_shown_as_frames(film: bytes) -> None:
+def test_videos_are_shown_as_frames(tmp_path: Path) -> None:
     """A data URL or uploaded; the frames come after the images; what is no video is refused, a playlist above all."""
     import base64
 
     def counts(prompt: tuple[Message, ...], draw: int) -> str:
         return f"<think>{len(prompt[0].images)}</think><answer>1</answer>"
 
-    inline = "data:video/mp4;base64," + base64.b64encode(film).decode()
+    video = film(tmp_path / "a.mp4", 6).read_bytes()
+    inline = "data:video/mp4;base64," + base64.b64encode(video).decode()
     playlist = b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nhttp://127.0.0.1:9/x.ts\n#EXT-X-ENDLIST\n"
     with in_process(app_of(counts)) as client:
-        name = client.post("/v1/uploads", content=film, headers={"Content-Type": "video/mp4"}).json()["id"]
-        for video in (inline, f"upload:{name}"):
-            told = client.post("/v1/judge", json=BODY | {"videos": [video], "frames": 3}).json()
+        name = client.post("/v1/uploads", content=video, headers={"Content-Type": "video/mp4"}).json()["id"]
+        for reference in (inline, f"upload:{name}"):
+            told = client.post("/v1/judge", json=BODY | {"videos": [reference], "frames": 3}).json()
             assert "<think>3</think>" in told["votes"][0]["text"]
         session = b"v=0\ns=11AVI \no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\n"
-        for bad in (playlist, session, b"v=0\nftypjp2 \n", b"hello", film[:60]):
+        for bad in (playlist, session, b"v=0\nftypjp2 \n", b"hello", video[:60]):
             answer = client.post("/v1/uploads", content=bad, headers={"Content-Type": "video/mp4"})
             assert answer.status_code == 422, answer.text
         assert client.post("/v1/judge", json=BODY | {"videos": [inline], "frames": 99}).status_code == 422

@@ -17,7 +17,7 @@ from rewardlab.benchmarks.arithmetic import fits
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.replay import Replay
-from rewardlab.benchmarks.vl_rewardbench.loader import GROUPINGS
+from rewardlab.benchmarks.vl_rewardbench import GROUPINGS
 from rewardlab.errors import DataError
 from rewardlab.types import Choice, Order
 

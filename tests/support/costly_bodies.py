@@ -73,7 +73,8 @@ async def main() -> None:
     app = create_app(
         GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<answer>1</answer>"), load_template("plain"), max_tokens=64),
         ServerOptions(
-            rules=GroupRules(group_size=2, group_timeout_s=0.02),
+            rules=GroupRules(group_size=2),
+            limits=Limits(group_timeout=0.02),
             peers=Peers("http://localhost:1", ["http://localhost:2"], wait_s=1.0),
         ),
     )

@@ -40,9 +40,9 @@ def _wait(hold: Path) -> None:
 
 
 @contextmanager
-def held_server(folder: Path, *, notice_s: float, drain_s: float, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def held_server(folder: Path, *, notice_s: float, drain_s: float) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Serve a held judge, whose uploads are below ``folder``, in a process; yield its address when it is ready."""
-    port = port or free_port()
+    port = free_port()
     arguments = [str(folder), str(port), str(notice_s), str(drain_s)]
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.support.held_judge", *arguments], stderr=subprocess.PIPE, text=True
@@ -67,14 +67,16 @@ def _is_ready(url: str) -> bool:
 
 def main(folder: Path, port: int, notice_s: float, drain_s: float) -> None:
     from rewardlab.serving.app import create_app
+    from rewardlab.serving.limits import Limits
     from rewardlab.serving.media import Media
-    from rewardlab.serving.server import StopTimes, run_server
+    from rewardlab.serving.server import run_server
     from rewardlab.serving.service import GroupRules, ServerOptions
     from rewardlab.serving.uploads import UploadStore
 
     judge = GenerativeJudge(held_sampler(folder), load_template("plain"))
-    app = create_app(judge, ServerOptions(rules=GroupRules(group_size=3), media=Media(uploads=UploadStore(folder / "uploads"))))
-    run_server(app, StopTimes(notice_s, drain_s), host="127.0.0.1", port=port)
+    media, limits = Media(uploads=UploadStore(folder / "uploads")), Limits(notice=notice_s, drain=drain_s)
+    app = create_app(judge, ServerOptions(rules=GroupRules(group_size=3), media=media, limits=limits))
+    run_server(app, host="127.0.0.1", port=port)
 
 
 if __name__ == "__main__":

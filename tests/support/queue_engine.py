@@ -10,8 +10,8 @@ from typing import Any
 from rewardlab.errors import EndpointError
 from rewardlab.serving.auth import Keys
 from rewardlab.serving.jobs import JudgeJob
-from rewardlab.serving.queue import JudgeQueue, QueueOptions
-from rewardlab.serving.request_record import ServingHistograms
+from rewardlab.serving.queue import JudgeQueue
+from rewardlab.serving.schedule import QueueOptions
 from rewardlab.types import (
     BOTH_ORDERS,
     Choice,
@@ -60,7 +60,7 @@ class Engine:
 
 
 def vote(pair: PreferencePair, order: Order) -> Vote:
-    if pair.question == "lost" or (pair.question == "half" and order is Order.SWAPPED):
+    if pair.question == "lost":
         return Vote(order, Verdict(None, VerdictStatus.ERROR), Completion("", FinishReason.ERROR, error="HTTP 503"))
     if pair.question == "silent":
         return Vote(order, Verdict(None, VerdictStatus.ERROR), Completion("", FinishReason.ERROR, error=""))
@@ -81,11 +81,10 @@ def run(
     *,
     probability_judge: Any = None,
     keys: Keys | None = None,
-    histograms: ServingHistograms | None = None,
     **options: Any,
 ) -> Engine:
     engine = Engine()
-    parts: dict[str, Any] = {"probability_judge": probability_judge, "keys": keys, "histograms": histograms}
+    parts: dict[str, Any] = {"probability_judge": probability_judge, "keys": keys}
 
     async def main() -> None:
         queue = JudgeQueue(engine, QueueOptions(**options), **parts)
@@ -94,7 +93,7 @@ def run(
             await body(queue, engine)
         finally:
             engine.gate.set()
-            await queue.stop(5)
+            queue.stop()
 
     asyncio.run(asyncio.wait_for(main(), 30))
     return engine

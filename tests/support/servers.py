@@ -19,9 +19,9 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(app: Any, **config: Any) -> Iterator[str]:
-    """Serve an ASGI app on a free port in a thread, with options of uvicorn; yields its base URL."""
-    port = free_port()
+def running(app: Any, *, port: int = 0, **config: Any) -> Iterator[str]:
+    """Serve an ASGI app on a port, by default a free one, in a thread, with options of uvicorn; yields its base URL."""
+    port = port or free_port()
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", **config))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -155,7 +155,7 @@ def test_prompts_that_were_not_foreseen_are_drawn_by_the_weights_of_now(
     monkeypatch.setattr(ahead_module, "log_line", noted.append)
     ask(sampler, 0)
     assert ask(sampler, 1, "other") == (["other"], [1])
-    assert noted == ["the engine drew other prompts than those of this step, and draws again"]
+    assert noted == ["the engine sampled other prompts than those of this step; it samples again"]
     assert ask(sampler, 2) == (["batch 2"], [2])
     sampler.close()
 

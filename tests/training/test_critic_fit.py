@@ -123,7 +123,7 @@ def test_a_run_that_cannot_be_shared_out_is_refused_before_its_fit(tmp_path: Pat
         raise AssertionError("a trainer is built")
 
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match="a batch of 8 is that of all processes together"):
+    with pytest.raises(ConfigError, match="a batch has 8 sequences over all processes"):
         run_method(
             build,
             config,

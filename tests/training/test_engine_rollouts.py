@@ -338,7 +338,7 @@ def test_a_server_that_does_not_take_weights_is_started_again(tmp_path: Path) ->
 
     with running(server.app) as url:
         engine = server.engine(url, tmp_path / "engine")
-        with pytest.raises(EndpointError, match=r"the engine did not take new weights; see .*engine\.log"):
+        with pytest.raises(EndpointError, match=r"the engine did not load the new weights; see .*engine\.log"):
             engine.sync(None)
         round_of = ["/pause", "/reset_mm_cache", RELOAD, "restart", "await_start"]
         assert [name for name, _ in server.asked] == ["write", *round_of * TRIES]

@@ -110,7 +110,7 @@ def test_a_held_out_file_is_checked_against_what_is_trained_on() -> None:
     assert split.trained is PAIRS
     assert len(split.evaluated) == 4
     assert names(split.evaluated).isdisjoint(names(PAIRS))
-    with pytest.raises(DataError, match="3 of its 3 labelled pairs are about what is trained on"):
+    with pytest.raises(DataError, match="3 of its 3 labelled pairs share question and images with training pairs"):
         hold_out_file(PAIRS, PAIRS[:3], config)
 
 

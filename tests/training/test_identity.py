@@ -68,9 +68,9 @@ def test_changes_are_named_by_their_keys() -> None:
     now = {"a": 1, "lora": {"r": 4}, "evaluation": {"seed": 1, "patience": 2}, "new": None}
     changes = changed_settings(before, now)
     assert changes == {"evaluation.seed": (0, 1), "lora": (None, {"r": 4})}
-    assert text_of_changes({"data_workers": (4, 2)}) == "goes on with data_workers 2 (was 4)"
+    assert text_of_changes({"data_workers": (4, 2)}) == "resumes with data_workers 2 (was 4)"
     assert text_of_changes({"micro_batch_tokens": (None, 2)}) == (
-        "goes on with micro_batch_tokens 2 (was null); from here on its numbers differ from the same run's by rounding"
+        "resumes with micro_batch_tokens 2 (was null); from here on its numbers differ from the same run's by rounding"
     )
 
 
@@ -85,7 +85,7 @@ def test_a_run_goes_on_with_other_surroundings(tmp_path: Path, capsys: pytest.Ca
     assert (run_json(tmp_path)["config"]["attn_implementation"], run_json(tmp_path)["commit"]) == ("eager", "first")
     said = capsys.readouterr().err
     assert (
-        "goes on with attn_implementation eager (was auto), data_workers 1 (was 4), dtype bfloat16 (was auto), "
+        "resumes with attn_implementation eager (was auto), data_workers 1 (was 4), dtype bfloat16 (was auto), "
         "evaluation.batch_size 8 (was null); from here on its numbers differ from the same run's by rounding" in said
     )
     (tmp_path / "metrics.jsonl").write_text(TRAINED)  # without a checkpoint, the run before has begun anew

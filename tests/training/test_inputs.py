@@ -20,7 +20,7 @@ def test_configs_by_name_with_differences() -> None:
     assert config == load_config(RLConfig, "rl/grpo", group_size=4)
     assert config_of(RLConfig, config) is config
     assert config_of(SFTConfig, None) == SFTConfig()
-    with pytest.raises(ConfigError, match="group_size: the RLConfig given is complete"):
+    with pytest.raises(ConfigError, match="group_size: the RLConfig is complete"):
         config_of(RLConfig, config, group_size=8)
     with pytest.raises(ConfigError, match="did you mean 'group_size'"):
         config_of(RLConfig, None, groupsize=8)

@@ -82,7 +82,7 @@ def test_the_judge_has_other_luck_at_each_step() -> None:
 def test_no_vllm_in_every_process() -> None:
     """Each would take nine tenths of a card that is there to train; the sentence says what to do in its place."""
     for judge in ("vllm:runs/rl/final", "prob:vllm:runs/rl/final"):
-        with pytest.raises(ConfigError, match=r"too little to train; serve it .*openai:runs/rl/final@http"):
+        with pytest.raises(ConfigError, match=r"too little for training; serve it .*openai:runs/rl/final@http"):
             policy_module.open_reward(PolicyConfig(judge=judge), [])
 
 

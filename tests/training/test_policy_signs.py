@@ -234,7 +234,7 @@ def test_a_run_logs_and_obeys_them(
     signs = {"truth": "exact", "second_judge": f"prob:hf:{tiny_checkpoint}", "sample": 2, "canaries": 2}
     health = {"max_invalid_frac": 1.0}  # the judge is untrained, and cannot be read
     config = config_for(tiny_checkpoint, max_steps=12, signs=signs, health=health, **judge)
-    with pytest.raises(HealthError, match=r"of the word pairs in answers stand in no answer of the set, 0\.0% at first"):
+    with pytest.raises(HealthError, match=r"of the word pairs in answers occur in no answer of the set, 0\.0% at first"):
         train_policy(demo_pairs[0][:16], config, tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     names = {"novelty", "repetition", "most_common", "right", "overpaid"}

@@ -46,7 +46,7 @@ def test_hard_pairs(tagged: list[PreferencePair]) -> None:
     assert len(hard_pairs(tagged, short_rl_config(attempts=["unsolved"]))) == 10
     with pytest.raises(DataError, match="no pair says which response is preferred"):
         hard_pairs([replace(p, preferred=None) for p in tagged], short_rl_config())
-    with pytest.raises(DataError, match=r"no pair has attempts in \['2', '3', 'unsolved'\], but in \['1'\]"):
+    with pytest.raises(DataError, match=r"no pair has one of the tags attempts=\['2', '3', 'unsolved'\], only \['1'\]"):
         hard_pairs([replace(p, attempts="1") for p in tagged], short_rl_config())
     with pytest.raises(DataError, match="the pairs' attempts are 'banana', which is not a difficulty tag"):
         hard_pairs([replace(tagged[0], attempts="banana"), *tagged], short_rl_config())
@@ -58,7 +58,7 @@ def test_pairs_without_a_teacher(tagged: list[PreferencePair], monkeypatch: pyte
     monkeypatch.setattr("rewardlab.training.rl.log_line", lines.append)
     own = [replace(pair, attempts="", preferred=pair.preferred if n else None) for n, pair in enumerate(tagged)]
     assert hard_pairs(own, short_rl_config()) == own[1:]
-    assert lines == ["no teacher was asked about these pairs: all 39 that are labelled are trained on"]
+    assert lines == ["these pairs have no difficulty tags: training on all 39 labelled ones"]
     assert hard_pairs([*own, replace(own[1], attempts="2")], short_rl_config()) == [replace(own[1], attempts="2")]
     assert len(lines) == 1
 

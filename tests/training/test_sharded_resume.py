@@ -60,7 +60,7 @@ def test_other_shards_are_joined_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_checkpoint_without_shards_is_another_runs(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no state of DeepSpeed"):
+    with pytest.raises(CheckpointError, match="no DeepSpeed state"):
         fit_to_processes(_Trainer(), tmp_path)
 
 

@@ -136,7 +136,7 @@ def test_a_run_that_met_one_goes_on(
     with pytest.raises(MediaError) as caught:
         STAGES[stage](data, out, tiny_checkpoint, **settings)
     assert f"pair-{bad}: not a readable image" in str(caught.value)
-    assert str(caught.value).endswith("the same command goes on without it")
+    assert str(caught.value).endswith("the same command continues without it")
     assert [row["pair_id"] for row in listed(out)] == [f"pair-{bad}"]
     assert bool(list(out.glob("checkpoint-*"))) == (mend != "early")
     if mend == "removed":

@@ -6,7 +6,7 @@ import pytest
 
 from rewardlab.errors import ConfigError
 from rewardlab.types import Choice, Completion, FinishReason, VerdictStatus
-from rewardlab.verdicts.parse import follows_format, parse_verdict, reasoning_of, verdict_of
+from rewardlab.verdicts.parse import follows_format, opened_thinking, parse_verdict, reasoning_of, verdict_of
 
 READ = [
     ("<think>a</think><answer>1</answer>", Choice.FIRST),
@@ -69,11 +69,22 @@ def test_format(text: str, follows: bool) -> None:
     assert follows_format(text) is follows
 
 
+def test_thinking_that_the_prompt_opened() -> None:
+    """It belongs to the completion of such a prompt, and of no other; of a recorded text the closing tag tells."""
+    text = "\nThe first.\n</think>\n\n<answer>1</answer>"
+    assert [follows_format(text, opened=opened) for opened in (True, False, None)] == [True, False, True]
+    assert not follows_format(f"<think>{text}", opened=True)
+    assert reasoning_of(text) == "The first."
+    assert opened_thinking("<|im_start|>assistant\n<think>\n") == "<think>\n"
+    assert opened_thinking("<think>a</think>\n") == opened_thinking("assistant\n") == ""
+
+
 def test_reasoning() -> None:
     """The whole of it; nothing where it is not closed."""
     assert reasoning_of("<think> a </think>b</think><answer>1</answer>") == "a </think>b"
     assert reasoning_of("<think>a") == ""
-    assert reasoning_of("a</think>") == ""
+    assert reasoning_of("a</think>") == "a"
+    assert reasoning_of("a") == ""
 
 
 def test_a_draw_that_did_not_end_has_its_own_status() -> None:

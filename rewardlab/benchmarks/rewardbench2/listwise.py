@@ -1,308 +1,329 @@
-"""RewardBench 2 by its own protocols: the best of four at once, or every answer rated alone; both readings of the result.
+"""RewardBench 2 by its own protocols: the best of four at once (``choice``), or every answer rated alone (``ratings``).
 
-*rewardlab*: of four answers the right one stands in each place once, a trial each; a rating must be higher than every other's.
-What cannot be read is not right. *official*: one place drawn per prompt, a quarter for failures, shared first places by their
-number, and the Ties subset by ratings (``benchmarks/rewardbench2/official.py``).
+*rewardlab*: of four answers the right one is shown in each place once, a trial each; a rating must be higher than every
+other's. What cannot be read is not right. *official*: one placing sampled per prompt, a quarter for failures, shared first
+places by their number, and the Ties subset by ratings (``benchmarks/rewardbench2/official.py``).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rewardlab.benchmarks.report_model import NOT_ONE_VERDICT, Accuracy, CountedEstimate, json_form
+from rewardlab.benchmarks.base import OFFICIAL, Benchmark, Row
+from rewardlab.benchmarks.report_model import NO_COST, Cost, ListwiseScores, Report
 from rewardlab.benchmarks.rewardbench2 import official
-from rewardlab.benchmarks.rewardbench2.loader import ListPrompt, load_prompts
-from rewardlab.benchmarks.runner import omitted_fields
-from rewardlab.data.append_log import AppendLog, undamaged
-from rewardlab.data.files import data_hash, write_atomic
-from rewardlab.data.votes import completion_of, completion_row
-from rewardlab.errors import ConfigError, EndpointError
+from rewardlab.benchmarks.rewardbench2.loader import ListPrompt, load_prompts, load_rewardbench2
+from rewardlab.benchmarks.runner import Extra, check_budget, judge_rows
+from rewardlab.benchmarks.settings import BenchSettings, check_names
+from rewardlab.data.files import write_atomic
+from rewardlab.errors import ConfigError
+from rewardlab.judging.engines import open_generative_judge
 from rewardlab.judging.judge import GenerativeJudge
-from rewardlab.metrics.intervals import Interval, mean_estimate
-from rewardlab.models.checkpoints import commit, versions
-from rewardlab.prompts.listwise import LETTERS, list_messages, load_list_prompt, read_choice, read_rating
-from rewardlab.reporting.progress import bar
-from rewardlab.reporting.tables import markdown_table, percent, with_interval
-from rewardlab.samplers.base import StreamingSampler, prompt_seed
-from rewardlab.samplers.failures import MAX_FAILED, FailureStreak, errors_in_words, failure_sentence
-from rewardlab.types import Completion, Message, VerdictStatus
+from rewardlab.judging.spec import JudgeSpec, judge_config
+from rewardlab.metrics.accuracy import OUTCOME
+from rewardlab.prompts import load_text
+from rewardlab.types import (
+    Choice,
+    Completion,
+    FinishReason,
+    Judgment,
+    Message,
+    Order,
+    Part,
+    PreferencePair,
+    Verdict,
+    VerdictStatus,
+    Vote,
+)
+from rewardlab.verdicts.formats import letters_in_last_line
+from rewardlab.verdicts.places import after_thinking, last_line
 
-PROTOCOLS = ("choice", "ratings")
-CHUNK = 64  # prompts that are asked together, where answers do not come one by one, and that share a seed
+LETTERS = "ABCD"
+SLOTS = {"choice": ("{question}", "{a}", "{b}", "{c}", "{d}"), "rating": ("{question}", "{a}")}
+_SLOT = re.compile(r"\{(question|a|b|c|d)\}")
+_RATING = re.compile(r"(?:(?:Rating|Score)\s?:?\s?)?(10|[1-9])\.?", re.IGNORECASE)
+
+
+@cache
+def load_list_prompt(kind: str, file: Path | None = None) -> str:
+    """Return the prompt of a ``choice`` among four or a ``rating``, or a file's. Raise ConfigError for a missing slot."""
+    try:
+        text = load_text(f"{kind}.txt") if file is None else file.read_text(encoding="utf-8").removesuffix("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: cannot be read as the prompt of a {kind} ({error})") from error
+    if any(text.count(slot) != 1 for slot in SLOTS[kind]):
+        raise ConfigError(f"{file}: the prompt of a {kind} must have each of {', '.join(SLOTS[kind])} once")
+    return text
+
+
+def list_messages(words: str, question: str, answers: Sequence[str]) -> tuple[Message, ...]:
+    """Return one user turn with the answers in the order given; braces inside a question or an answer are plain text."""
+    values = {"question": question, **dict(zip("abcd", answers, strict=False))}
+    return (Message("user", (Part(text=_SLOT.sub(lambda match: values[match[1]], words)),)),)
 
 
 @dataclass(frozen=True)
-class ListSettings:
-    """The settings of a run. ``words`` is a file with other words than the project's own, such as the benchmark's."""
+class Reading:
+    """What was read in an answer: the place 0..3 of an answer or a rating 1..10, None unless ``status`` is OK."""
 
-    data: Path
-    protocol: str
-    words: Path | None = None
-    limit: int | None = None
-    seed: int = 0
-    command: str = ""
-    max_failed: float = MAX_FAILED  # share of the answers that may fail at the endpoint
+    value: int | None
+    status: VerdictStatus
+
+
+_FAILED = {
+    FinishReason.ERROR: VerdictStatus.ERROR,
+    FinishReason.TIMEOUT: VerdictStatus.TIMEOUT,
+    FinishReason.LENGTH: VerdictStatus.TRUNCATED,
+}
+
+
+def read_choice(completion: Completion) -> Reading:
+    """Read ``[[A]]`` to ``[[D]]`` in the last line; two different ones, other letters, and a text cut off are none."""
+    rest, failed = _rest(completion)
+    if rest is None:
+        return Reading(None, failed)
+    letters = letters_in_last_line(rest)
+    if not letters:
+        return Reading(None, VerdictStatus.NO_VERDICT)
+    letter = letters.pop() if len(letters) == 1 else ""
+    return (
+        Reading(LETTERS.index(letter), VerdictStatus.OK)
+        if len(letter) == 1 and letter in LETTERS
+        else Reading(None, VerdictStatus.NOT_A_CHOICE)
+    )
+
+
+def read_rating(completion: Completion) -> Reading:
+    """Read a last line that is a whole number from 1 to 10, with "Rating:" before it or not; "8/10", "7.5" and "11" are
+    none."""
+    rest, failed = _rest(completion)
+    if rest is None:
+        return Reading(None, failed)
+    match = _RATING.fullmatch(last_line(rest))
+    return Reading(int(match[1]), VerdictStatus.OK) if match else Reading(None, VerdictStatus.NO_VERDICT)
+
+
+def _rest(completion: Completion) -> tuple[str | None, VerdictStatus]:
+    """Return what may hold a verdict, or why nothing may."""
+    if completion.finish is not FinishReason.STOP:
+        return None, _FAILED[completion.finish]
+    if not completion.text.strip():
+        return None, VerdictStatus.EMPTY
+    return after_thinking(completion.text), VerdictStatus.NO_VERDICT
 
 
 @dataclass(frozen=True)
-class ListScores:
-    """The scores of all prompts. Of a choice also ``places``, the shares of A, B, C and D (1/4: no bias), and the share of
-    prompts that are right in all four placings."""
+class ListRequest:
+    """The ``answers`` that a request shows, in their order, and the place of the right one; None if one answer is rated."""
 
-    num_prompts: int
-    accuracy: Accuracy
-    interval: Interval
-    groups: Mapping[str, CountedEstimate]
-    num_answers: int
-    invalid_rate: float
-    statuses: Mapping[str, int]
-    places: Mapping[str, float | None] | None = None
-    consistent: float | None = None
+    answers: tuple[str, ...]
+    right: int | None
 
 
-@dataclass(frozen=True)
-class ListReport:
-    """A run by a protocol; ``template`` is that of the judge's training, it is asked in other ``words`` here.
+class ListwiseJudge(GenerativeJudge):
+    """A generative judge that is asked in ``words`` about one answer or four: the ``requests`` by pair."""
 
-    ``asked_without``: fields of a request that the endpoint was asked without; ``temperature`` is None where it is one.
-    In JSON the fields of ``scores`` stand beside the others, those that are None left out. ``failure`` says why the run is no
-    evidence of the judge, "" of one that is.
+    def __init__(self, judge: GenerativeJudge, words: str, name: str, requests: Mapping[PreferencePair, ListRequest]) -> None:
+        super().__init__(judge.sampler, judge.template, judge.config)
+        self._words, self._name, self._requests = words, name, requests
+
+    @property
+    def verdict_format(self) -> str:  # type: ignore[override]
+        return ""
+
+    @property
+    def template_name(self) -> str | None:  # type: ignore[override]
+        return self._name
+
+    @property
+    def identity(self) -> dict[str, str | float]:
+        return super().identity | {"template": hashlib.sha256(self._words.encode()).hexdigest()[:16]}
+
+    def messages(self, pair: PreferencePair, order: Order) -> tuple[Message, ...]:
+        return list_messages(self._words, pair.question, self._requests[pair].answers)
+
+    def vote(self, pair: PreferencePair, order: Order, completion: Completion) -> Vote:
+        """Return a vote for the right answer or against it; a rating names none."""
+        right = self._requests[pair].right
+        reading = read_rating(completion) if right is None else read_choice(completion)
+        choice = None if right is None or reading.value is None else _outcome(reading.value == right)
+        return Vote(order, Verdict(choice, reading.status, OUTCOME), completion)
+
+
+def _outcome(is_right: bool) -> Choice:
+    return Choice.FIRST if is_right else Choice.SECOND
+
+
+def run_choice(settings: BenchSettings, out: Path, selected: Sequence[str], spent: Cost) -> tuple[Report, list[Row]]:
+    """Run RewardBench 2 by the best of four answers."""
+    return run_listwise(settings, out, protocol="choice", selected=selected, spent=spent)
+
+
+def run_ratings(settings: BenchSettings, out: Path, selected: Sequence[str], spent: Cost) -> tuple[Report, list[Row]]:
+    """Run RewardBench 2 by a rating of each answer."""
+    return run_listwise(settings, out, protocol="ratings", selected=selected, spent=spent)
+
+
+def run_listwise(
+    settings: BenchSettings, out: Path, *, protocol: str, selected: Sequence[str] = (), spent: Cost = NO_COST
+) -> tuple[Report, list[Row]]:
+    """Judge the prompts of RewardBench 2 by a protocol, one answer to each request; a killed run continues.
+
+    ``choice``: a row is a placing of the right answer, its cluster the prompt, so that ``all_right`` are the prompts that are
+    right in all four. Prompts of the Ties subset, and others without exactly one right and three wrong answers, are left out.
+    ``ratings``: a row is a prompt; the pass ``answers`` has a rating of each of its answers. Raise ConfigError for settings
+    without an effect, and what :func:`rewardlab.benchmarks.runner.run_bench` raises.
     """
+    judge_keys = settings.judge
+    if (judge_keys.votes or 1) > 1 or judge_keys.orders not in ("auto", "both") or judge_keys.stop_error is not None:
+        raise ConfigError("votes, orders, stop_error: every request has one answer; leave these out")
+    given: dict[str, object] = {"--images": settings.images, "--cluster": settings.cluster, "a selection": selected}
+    given |= {"--allow": settings.allow_columns or settings.allow_without_images}
+    if unused := [name for name, value in given.items() if value]:
+        raise ConfigError(f"{', '.join(unused)}: has no effect on {settings.benchmark}:{protocol}; leave out")
+    if others := sorted(set(settings.controls) - {"blank"}):  # the default of other runs
+        raise ConfigError(f"--controls {','.join(others)}: {settings.benchmark}:{protocol} has none; leave out")
+    spec, words_path = JudgeSpec.parse(judge_keys.judge), judge_keys.template
+    if spec.by_probability or spec.verifies:
+        raise ConfigError(
+            f"--judge {judge_keys.judge}: expected hf:PATH, vllm:PATH or openai:MODEL@URL, which can write answers of their own"
+        )
+    kind = "choice" if protocol == "choice" else "rating"
+    words = load_list_prompt(kind, None if words_path is None else Path(words_path))
+    config = judge_config(judge_keys.model_copy(update={"template": None}), votes=1, orders="given")
+    check_names(settings.benchmark, (), config)
+    every = load_prompts(settings.data)[: settings.limit]
+    prompts = [prompt for prompt in every if protocol == "ratings" or prompt.is_one_of_four]
+    if not prompts:
+        raise ConfigError(f"{settings.data}: has no prompt with one right and three wrong answers; run rewardbench2:ratings")
+    request_rows, requests = _requests(prompts, protocol)
+    judge = ListwiseJudge(open_generative_judge(config, api_key=settings.api_key), words, words_path or f"{kind}.txt", requests)
+    settings = replace(settings, judge=config, controls=())
+    check_budget(settings, judge)
+    rows = request_rows if protocol == "choice" else _prompt_rows(prompts)
 
-    benchmark: str
-    protocol: str
-    command: str
-    data: str
-    judge: str
-    words: str
-    template: str
-    temperature: float | None
-    max_tokens: int
-    seed: int
-    left_out: int
-    scores: ListScores
-    versions: Mapping[str, str]
-    commit: str
-    official: tuple[str, ...]
-    failure: str = ""
-    cached_answers: int = 0
-    asked_without: tuple[str, ...] = ()
+    def derive(answers: Mapping[str, Sequence[Judgment]]) -> list[list[Vote]]:
+        grouped = _by_prompt(prompts, protocol, answers[ANSWERS])
+        return [[rated_vote(prompt, completions)] for prompt, completions in zip(prompts, grouped, strict=True)]
 
-    def to_json(self) -> dict[str, Any]:
-        """Return what ``report.json`` holds."""
-        flat: dict[str, Any] = json_form(self)
-        scores = {name: value for name, value in flat["scores"].items() if value is not None}
-        parts = [scores if name == "scores" else {name: value} for name, value in flat.items()]
-        return {name: value for part in parts for name, value in part.items()}
+    def finish(judgments: Sequence[Judgment], others: Mapping[str, Sequence[Judgment]], report: Report) -> Report:
+        grouped = _by_prompt(prompts, protocol, others.get(ANSWERS, judgments))
+        records = official_records(prompts, grouped, protocol, settings.seed)
+        write_atomic(out / OFFICIAL, "".join(json.dumps(record) + "\n" for record in records))
+        try:
+            lines = official.text_lines(records)
+        except (ValueError, TypeError) as error:  # it does, for a tied prompt with one right answer
+            lines = [f"the benchmark's own scorer ends in an error on these rows: {error!r}"]
+        part = ListwiseScores(
+            protocol=protocol,
+            num_answers=sum(map(len, grouped)),
+            left_out=len(every) - len(prompts),
+            places=places_of(grouped) if protocol == "choice" else None,
+        )
+        return replace(report, listwise=part, official=tuple(lines))
+
+    chances = [1 / math.comb(len(prompt.answers), prompt.num_right) for prompt in prompts]
+    return judge_rows(
+        settings,
+        Benchmark(f"rewardbench2:{protocol}", load_rewardbench2, whole_prompts=protocol == "choice"),
+        judge,
+        rows,
+        [],
+        out,
+        spent=spent,
+        extra=Extra(
+            passes={} if protocol == "choice" else {ANSWERS: request_rows},
+            identity={"benchmark": f"rewardbench2:{protocol}"},
+            finish=finish,
+            votes=None if protocol == "choice" else derive,
+            chance=sum(chances) / len(chances),
+        ),
+    )
 
 
-def list_requests(prompt: ListPrompt, protocol: str, words: str) -> list[tuple[Message, ...]]:
-    """Return for a choice the four placings of the right answer, the others keeping theirs; for ratings a turn per answer."""
-    if protocol == "ratings":
-        return [list_messages(words, prompt.question, [answer]) for answer in prompt.answers]
-    placings = []
-    for place in range(4):
-        answers = list(prompt.answers)
-        answers[0], answers[place] = answers[place], answers[0]
-        placings.append(list_messages(words, prompt.question, answers))
-    return placings
+ANSWERS = "answers"  # the pass that asks for ratings
+
+
+def _requests(prompts: Sequence[ListPrompt], protocol: str) -> tuple[list[Row], dict[PreferencePair, ListRequest]]:
+    """Return a row for each request, and what it shows: for a choice the four placings of the right answer, the others keeping
+    theirs; for ratings each answer alone."""
+    rows, requests = list[Row](), dict[PreferencePair, ListRequest]()
+    for prompt in prompts:
+        for place in range(_num_requests(prompt, protocol)):
+            name, slices = f"{prompt.prompt_id}#{place}", dict[str, str]()
+            if protocol == "choice":
+                answers = list(prompt.answers)
+                answers[0], answers[place] = answers[place], answers[0]
+                pair = PreferencePair(name, prompt.question, _sides(prompt), 0, category=prompt.subset, source="rewardbench2")
+                requests[pair], slices = ListRequest(tuple(answers), place), {"place of the right answer": LETTERS[place]}
+            else:
+                pair = PreferencePair(name, prompt.question, (prompt.answers[place], ""), None, category=prompt.subset)
+                requests[pair] = ListRequest((prompt.answers[place],), None)
+            rows.append(Row(len(rows), pair, prompt.subset, prompt.prompt_id, slices))
+    return rows, requests
 
 
 def _num_requests(prompt: ListPrompt, protocol: str) -> int:
     return len(prompt.answers) if protocol == "ratings" else 4
 
 
-def run_listwise(judge: GenerativeJudge, settings: ListSettings, out: Path) -> ListReport:
-    """Ask, score and write ``answers.jsonl``, ``report.json``, ``report.md`` and ``official.jsonl``; a killed run continues.
-
-    Prompts of the Ties subset, and others without exactly one right and three wrong answers, can only be rated: a choice
-    leaves them out and says so. Raises ConfigError, and what loading raises.
-    """
-    if settings.protocol not in PROTOCOLS:
-        raise ConfigError(f"unknown protocol {settings.protocol!r}; expected one of {', '.join(PROTOCOLS)}")
-    kind = "choice" if settings.protocol == "choice" else "rating"
-    words, every = load_list_prompt(kind, settings.words), load_prompts(settings.data)[: settings.limit]
-    prompts = [prompt for prompt in every if settings.protocol == "ratings" or prompt.is_one_of_four]
-    if not prompts:
-        raise ConfigError(f"{settings.data}: has no prompt with one right and three wrong answers; run rewardbench2:ratings")
-    identity = {
-        **judge.identity,
-        "data": data_hash(settings.data),
-        "protocol": settings.protocol,
-        "words": hashlib.sha256(words.encode()).hexdigest()[:16],
-        "limit": settings.limit,
-        "seed": settings.seed,
-    }
-    with AppendLog(out / "answers.jsonl", identity) as log:
-        answers = _ask(judge, prompts, settings, words, log)
-    without = omitted_fields(judge, out)
-    records = official_records(prompts, answers, settings.protocol, settings.seed)
-    try:
-        official_lines = official.text_lines(records)
-    except (ValueError, TypeError) as error:  # it does, for a tied prompt with one right answer
-        official_lines = [f"the benchmark's own scorer ends in an error on these rows: {error!r}"]
-    report = ListReport(
-        benchmark="rewardbench2",
-        protocol=settings.protocol,
-        command=settings.command,
-        data=str(settings.data),
-        judge=judge.name,
-        words=str(settings.words or f"{kind}.txt"),
-        template=judge.template.name,
-        temperature=None if "temperature" in without else judge.temperature,
-        max_tokens=judge.config.max_tokens,
-        seed=settings.seed,
-        left_out=len(every) - len(prompts),
-        scores=(score_choices if settings.protocol == "choice" else score_ratings)(prompts, answers),
-        versions=versions(),
-        commit=commit(),
-        official=tuple(official_lines),
-        failure=failure_sentence([answer for row in answers for answer in row], settings.max_failed, "answers"),
-        asked_without=tuple(sorted(without)),
-        cached_answers=sum(answer.from_cache for row in answers for answer in row),
-    )
-    write_atomic(out / "official.jsonl", "".join(json.dumps(record) + "\n" for record in records))
-    write_atomic(out / "report.json", json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
-    write_atomic(out / "report.md", listwise_markdown(report))
-    return report
+def _sides(prompt: ListPrompt) -> tuple[str, str]:
+    """Return the right answers and the wrong ones, as a page shows them."""
+    return "\n\n".join(prompt.answers[: prompt.num_right]), "\n\n".join(prompt.answers[prompt.num_right :])
 
 
-Place = tuple[int, int]  # number of the prompt, number of the answer asked for it
-Answers = dict[Place, Completion]
+def _prompt_rows(prompts: Sequence[ListPrompt]) -> list[Row]:
+    pairs = [
+        PreferencePair(prompt.prompt_id, prompt.question, _sides(prompt), 0, category=prompt.subset, source="rewardbench2")
+        for prompt in prompts
+    ]
+    return [Row(n, pair, pair.category, pair.pair_id, {}) for n, pair in enumerate(pairs)]
 
 
-def _answered(log: AppendLog) -> Answers:
-    """Return what need not be asked for again. Logs of older versions have a line of all answers of a prompt."""
-    answers: Answers = {}
-    for line, entry in enumerate(log.rows, start=2):
-        with undamaged(log.path, line):
-            rows = dict(enumerate(entry["answers"])) if "answers" in entry else {entry["place"]: entry["answer"]}
-            drawn = {(entry["prompt"], place): completion_of(row) for place, row in rows.items()}
-            answers |= {at: completion for at, completion in drawn.items() if not completion.failed}
-    return answers
+def _by_prompt(prompts: Sequence[ListPrompt], protocol: str, judgments: Sequence[Judgment]) -> list[list[Completion]]:
+    """Return the answers to the requests of each prompt."""
+    answers = iter(judgments)
+    return [[next(answers).votes[0].completion for _ in range(_num_requests(prompt, protocol))] for prompt in prompts]
 
 
-def _ask(
-    judge: GenerativeJudge, prompts: Sequence[ListPrompt], settings: ListSettings, words: str, log: AppendLog
-) -> list[list[Completion]]:
-    answers, sizes = _answered(log), [_num_requests(prompt, settings.protocol) for prompt in prompts]
-    places = [(n, place) for n, size in enumerate(sizes) for place in range(size)]
-    missing = [at for at in places if at not in answers]
-    if missing:
-        judge.check()
-    failures, num_failed = FailureStreak(judge.name, answered=bool(answers)), 0
-    with bar(f"bench: {settings.protocol}", len(places)) as advance:
-        advance(len(places) - len(missing))
-        for batch in _asked(judge, _Questions(prompts, settings, words, places), missing):
-            for (n, place), completion in batch:  # all that was paid for is kept before a failure may end the run
-                log.append({"prompt": n, "place": place, "answer": completion_row(completion)})
-                answers[n, place] = completion
-                num_failed += completion.failed
-            advance(len(batch), note=f"{num_failed:,} failed" if num_failed else "")
-            for completion in (completion for _, completion in batch if not completion.from_cache):
-                failures.take(completion)
-    every = [answers[at] for at in places]
-    if all(completion.failed for completion in every):
-        raise EndpointError(
-            f"{judge.name}: every one of {len(every):,} requests failed: {errors_in_words(every)}; nothing is lost: fix the "
-            "cause and run the same command again"
-        )
-    return [[answers[n, place] for place in range(size)] for n, size in enumerate(sizes)]
+def rated_vote(prompt: ListPrompt, completions: Sequence[Completion]) -> Vote:
+    """Return what the ratings of a prompt's answers come to: right if every right answer is rated above every wrong one; the
+    first answer without a rating leaves the prompt without a verdict. The vote itself cost nothing."""
+    ratings = [read_rating(completion) for completion in completions]
+    values = [rating.value for rating in ratings if rating.value is not None]
+    unread = [(rating, completion) for rating, completion in zip(ratings, completions, strict=True) if rating.value is None]
+    if unread:
+        rating, completion = unread[0]
+        return Vote(Order.GIVEN, Verdict(None, rating.status, OUTCOME), replace(completion, from_cache=True))
+    is_right = min(values[: prompt.num_right]) > max(values[prompt.num_right :])
+    text = "\n\n".join(completion.text for completion in completions)
+    verdict = Verdict(_outcome(is_right), VerdictStatus.OK, OUTCOME)
+    return Vote(Order.GIVEN, verdict, Completion(text, FinishReason.STOP, from_cache=True))
 
 
-@dataclass(frozen=True)
-class _Questions:
-    """What is asked at each place, and the seed of the chunk that its prompt is in."""
-
-    prompts: Sequence[ListPrompt]
-    settings: ListSettings
-    words: str
-    places: Sequence[Place]
-
-    def messages(self, at: Place) -> tuple[Message, ...]:
-        return list_requests(self.prompts[at[0]], self.settings.protocol, self.words)[at[1]]
-
-    def seed(self, chunk: int) -> int:
-        return int(hashlib.sha256(f"{self.settings.seed} {chunk * CHUNK}".encode()).hexdigest()[:8], 16)
-
-
-def _asked(judge: GenerativeJudge, questions: _Questions, missing: Sequence[Place]) -> Iterator[list[tuple[Place, Completion]]]:
-    """Yield the answers at the missing places, those in a list that came together: each by itself where the sampler can, else
-    those of a chunk, which is asked whole where draws depend on what else is asked."""
-    sampler, params = judge.sampler, judge.params(1)
-    if isinstance(sampler, StreamingSampler) and sampler.is_streaming:
-        chats = ((questions.messages(at), questions.seed(at[0] // CHUNK)) for at in missing)
-        requests = ((messages, prompt_seed(seed, messages)) for messages, seed in chats)
-        for batch in sampler.sample_each(requests, params):
-            yield [(missing[number], completion) for number, completion in batch]
-        return
-    wanted = set(missing)
-    chunks = sorted({n // CHUNK for n, _ in missing})
-    for chunk in chunks:
-        whole = [at for at in questions.places if at[0] // CHUNK == chunk and (at in wanted or not sampler.is_batch_invariant)]
-        drawn = sampler.sample([questions.messages(at) for at in whole], replace(params, seed=questions.seed(chunk)))
-        yield [(at, completions[0]) for at, completions in zip(whole, drawn, strict=True) if at in wanted]
-
-
-def score_choices(prompts: Sequence[ListPrompt], answers: Sequence[Sequence[Completion]]) -> ListScores:
-    """Score every placing of the right answer by whether it was named."""
-    read = [[read_choice(completion) for completion in completions] for completions in answers]
-    is_right = [[choice.value == place for place, choice in enumerate(choices)] for choices in read]
-    letters = Counter(choice.value for choices in read for choice in choices if choice.value is not None)
-    total = sum(letters.values())
-    return replace(
-        _scores(prompts, [sum(places) / 4 for places in is_right], [choice.status for choices in read for choice in choices]),
-        places={letter: letters[n] / total if total else None for n, letter in enumerate(LETTERS)},
-        consistent=sum(map(all, is_right)) / len(read),
-    )
-
-
-def score_ratings(prompts: Sequence[ListPrompt], answers: Sequence[Sequence[Completion]]) -> ListScores:
-    """Score a prompt as right where every right answer is rated above every wrong one; an answer without a rating makes its
-    prompt wrong."""
-    read = [[read_rating(completion) for completion in completions] for completions in answers]
-    scores = []
-    for prompt, ratings in zip(prompts, read, strict=True):
-        values = [rating.value for rating in ratings if rating.value is not None]
-        good, bad = values[: prompt.num_right], values[prompt.num_right :]
-        scores.append(float(len(values) == len(ratings) and min(good) > max(bad)))
-    return _scores(prompts, scores, [rating.status for ratings in read for rating in ratings])
-
-
-def _scores(prompts: Sequence[ListPrompt], scores: Sequence[float], statuses: Sequence[VerdictStatus]) -> ListScores:
-    groups: dict[str, list[float]] = defaultdict(list)
-    for prompt, value in zip(prompts, scores, strict=True):
-        groups[prompt.subset].append(value)
-    cells = {name: _counted(values) for name, values in sorted(groups.items())}
-    overall, counts = _counted(scores), Counter(statuses)
-    return ListScores(
-        num_prompts=len(prompts),
-        accuracy=Accuracy(overall.accuracy, sum(cell.accuracy for cell in cells.values()) / len(cells)),
-        interval=overall.interval,
-        groups=cells,
-        num_answers=len(statuses),
-        invalid_rate=1 - counts[VerdictStatus.OK] / len(statuses),
-        statuses={status.value: counts[status] for status in VerdictStatus if counts[status]},
-    )
-
-
-def _counted(scores: Sequence[float]) -> CountedEstimate:
-    estimate = mean_estimate(scores, [str(n) for n in range(len(scores))])
-    return CountedEstimate(len(scores), estimate.accuracy, estimate.interval)
+def places_of(answers: Sequence[Sequence[Completion]]) -> dict[str, float | None]:
+    """Return the fraction of choices that name A, B, C and D; 1/4 each is no bias."""
+    choices = Counter(read_choice(completion).value for completions in answers for completion in completions)
+    del choices[None]
+    total = choices.total()
+    return {letter: choices[place] / total if total else None for place, letter in enumerate(LETTERS)}
 
 
 def official_records(
     prompts: Sequence[ListPrompt], answers: Sequence[Sequence[Completion]], protocol: str, seed: int
 ) -> list[Mapping[str, Any]]:
-    """A line per prompt, as ``rewardlab bench official rewardbench2`` reads them: the text of one drawn placing and its letter,
-    or the texts of all ratings, right answers first."""
+    """Return a line per prompt, as ``rewardlab bench official rewardbench2`` reads them: the text of one placing, sampled by
+    the seed, and its letter, or the texts of all ratings, right answers first."""
     dice, records = random.Random(seed), list[Mapping[str, Any]]()
     for prompt, completions in zip(prompts, answers, strict=True):
         record: dict[str, Any] = {"id": prompt.prompt_id, "subset": prompt.subset}
@@ -313,42 +334,3 @@ def official_records(
             record |= {"num_correct": prompt.num_right, "texts": [completion.text for completion in completions]}
         records.append(record)
     return records
-
-
-def listwise_markdown(report: ListReport) -> str:
-    """Return the report for a terminal or a pull request; it has no accuracies of a run that failed, or in which nothing was
-    read."""
-    scores, is_unread = report.scores, report.scores.invalid_rate == 1
-    cells = {**scores.groups, "all prompts": CountedEstimate(scores.num_prompts, scores.accuracy.micro, scores.interval)}
-    rows = [(name, with_interval(cell.accuracy, cell.interval), f"{cell.n:,}") for name, cell in cells.items()]
-    rows.append(("mean of the subsets", percent(scores.accuracy.macro), f"{scores.num_prompts:,}"))
-    lines = [f"# RewardBench 2, {report.protocol}: {report.judge}", ""]
-    if report.failure:  # figures would be of the endpoint
-        lines += [f"**FAILED: {report.failure}**", ""]
-    elif is_unread:
-        unread = NOT_ONE_VERDICT.format(scores.num_answers)
-        lines += [f"**{unread[0].upper()}{unread[1:]}: there is no accuracy to show**", ""]
-    else:
-        lines += [*markdown_table(("", "accuracy %, 95 % interval", "prompts"), rows), ""]
-        lines += ["What the benchmark's own scorer prints on these answers:", "", "```text", *report.official, "```", ""]
-    if not (report.failure or is_unread) and scores.places is not None and scores.consistent is not None:
-        places = ", ".join(f"{letter} {'–' if s is None else f'{100 * s:.1f} %'}" for letter, s in scores.places.items())
-        lines += [
-            f"- named: {places} (a quarter each: no bias)",
-            f"- right in all four placings: {100 * scores.consistent:.1f} %",
-        ]
-    failed = sum(scores.statuses.get(status, 0) for status in ("error", "timeout"))
-    if failed:
-        lines.append(f"- **{failed:,} of {scores.num_answers:,} answers failed at the endpoint; the same command asks again**")
-    if report.asked_without:
-        lines.append(f"- asked without {', '.join(report.asked_without)}: the endpoint's own defaults hold")
-    if report.cached_answers:
-        lines.append(f"- cached: {report.cached_answers:,} of {scores.num_answers:,} answers")
-    lines += [f"- invalid rate: {100 * scores.invalid_rate:.2f} %, by status {dict(scores.statuses)}"]
-    if scores.statuses.get("truncated") == scores.num_answers:
-        lines.append("- every answer was cut off: raise max_tokens")
-    if report.left_out:
-        lines += [
-            f"- {report.left_out:,} prompts left out: not one right and three wrong answers (rate them: rewardbench2:ratings)"
-        ]
-    return "\n".join([*lines, f"- command: {report.command or '–'}", f"- commit: {report.commit}"]) + "\n"

@@ -68,7 +68,7 @@ def _prompt(fields: Mapping[str, Any], where: str) -> ListPrompt:
         if not isinstance(right, list) or not isinstance(wrong, list):
             raise TypeError("chosen and rejected must be lists of strings")
         if not right or not wrong or not all(isinstance(text, str) for text in (question, *right, *wrong)):
-            raise TypeError("expected texts, at least one right and one wrong")
+            raise TypeError("expected at least one right and one wrong text")
         "".join((question, *right, *wrong)).encode()  # bytes that were no UTF-8 are no text
         prompt = ListPrompt(str(fields["id"]), str(fields["subset"]), question, (*right, *wrong), len(right))
         if prompt.subset == TIES and not _TIES_ID.fullmatch(prompt.prompt_id):

@@ -55,12 +55,6 @@ def rating_credit(ratings: Sequence[float]) -> float:
     return (0 in best) / len(best)
 
 
-def scalar_credit(scores: Sequence[float]) -> float:
-    """The same for a scalar reward model, which has no failures."""
-    values = np.asarray(scores)
-    return float(1 / np.sum(values == values.max())) if values[0] == values.max() else 0.0
-
-
 @dataclass(frozen=True)
 class Ties:
     """The parts of the Ties score, 0..1 but ``margin`` (-1..1)."""

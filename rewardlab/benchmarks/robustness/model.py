@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rewardlab.metrics.intervals import DifferenceEstimate, Interval
-
-
-@dataclass(frozen=True)
-class JudgmentShare:
-    """A share of ``n`` judgments."""
-
-    n: int
-    share: float
-    interval: Interval
+from rewardlab.metrics.intervals import DifferenceEstimate
+from rewardlab.metrics.revision import ShareEstimate
 
 
 @dataclass(frozen=True)
@@ -32,9 +24,9 @@ class FamilyScores:
     in_training: bool
     claim: bool
     num_pairs: int
-    named: JudgmentShare
-    turned: JudgmentShare | None
-    lost: JudgmentShare | None
+    named: ShareEstimate
+    turned: ShareEstimate | None
+    lost: ShareEstimate | None
     invalid_rate: float
 
 
@@ -50,18 +42,18 @@ class Figures:
     ``right_unseen``: judgments that are right though what is asked about cannot be seen; guessing gives a half.
     """
 
-    degenerate_over_good: JudgmentShare | None
-    good_unnamed: JudgmentShare | None
-    degenerate_over_wrong: JudgmentShare | None
-    wrong_unnamed: JudgmentShare | None
-    turned_by_insertions: JudgmentShare | None
-    lost_by_insertions: JudgmentShare | None
-    turned_by_harmless: JudgmentShare | None
-    lost_by_harmless: JudgmentShare | None
+    degenerate_over_good: ShareEstimate | None
+    good_unnamed: ShareEstimate | None
+    degenerate_over_wrong: ShareEstimate | None
+    wrong_unnamed: ShareEstimate | None
+    turned_by_insertions: ShareEstimate | None
+    lost_by_insertions: ShareEstimate | None
+    turned_by_harmless: ShareEstimate | None
+    lost_by_harmless: ShareEstimate | None
     insertions_over_harmless: DifferenceEstimate | None
-    lost_by_edits: JudgmentShare | None
-    lost_by_captions: JudgmentShare | None
-    right_unseen: JudgmentShare | None
+    lost_by_edits: ShareEstimate | None
+    lost_by_captions: ShareEstimate | None
+    right_unseen: ShareEstimate | None
 
 
 @dataclass(frozen=True)
@@ -72,7 +64,7 @@ class Robustness:
 
     num_pairs: int
     attacks: str
-    clean: JudgmentShare
+    clean: ShareEstimate
     held_out: Figures
     in_training: Figures
     families: Mapping[str, FamilyScores]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, Row
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
-from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, JudgmentShare, Robustness
+from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, Robustness
 from rewardlab.benchmarks.rows import load_rows
 from rewardlab.benchmarks.runner import Extra, check_budget, judge_rows, open_any_judge
 from rewardlab.benchmarks.settings import BenchSettings, check_names
@@ -19,6 +19,7 @@ from rewardlab.data.votes import ATTACKS
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.spec import judge_config
 from rewardlab.metrics.intervals import DifferenceEstimate, difference_interval, mean_interval
+from rewardlab.metrics.revision import ShareEstimate
 from rewardlab.types import Judgment, Order, Vote
 
 Reduce = Callable[[str, Sequence[Vote]], Judgment]
@@ -70,12 +71,12 @@ def winners_of(judgment: Judgment, reduce: Reduce) -> dict[Order, int | None]:
     return {order: reduce(judgment.pair_id, votes).outcome.winner for order, votes in by_order.items()}
 
 
-def share_of(cases: Sequence[Case], hit: Callable[[Case], bool]) -> JudgmentShare | None:
+def share_of(cases: Sequence[Case], hit: Callable[[Case], bool]) -> ShareEstimate | None:
     """Return the share of the cases that are a hit, with its interval over prompts; None of none."""
     if not cases:
         return None
     hits = [float(hit(case)) for case in cases]
-    return JudgmentShare(len(hits), sum(hits) / len(hits), mean_interval(hits, [case.cluster for case in cases]))
+    return ShareEstimate(len(hits), sum(hits) / len(hits), mean_interval(hits, [case.cluster for case in cases]))
 
 
 def unbeaten(case: Case) -> bool:
@@ -83,12 +84,12 @@ def unbeaten(case: Case) -> bool:
     return case.winner != 1 - case.attacked.attacker
 
 
-def turned(cases: Sequence[Case]) -> JudgmentShare | None:
+def turned(cases: Sequence[Case]) -> ShareEstimate | None:
     """Return, of the cases whose judgment is right without the attack, the share that name the attacker with it."""
     return share_of([case for case in cases if case.was_right], lambda case: case.named)
 
 
-def lost(cases: Sequence[Case]) -> JudgmentShare | None:
+def lost(cases: Sequence[Case]) -> ShareEstimate | None:
     """Return, of the cases whose judgment is right without the attack, the share whose judgment is not right with it."""
     return share_of([case for case in cases if case.was_right], unbeaten)
 
@@ -181,7 +182,7 @@ def robustness_of(
     return Robustness(
         num_pairs=len(clean),
         attacks=attacks,
-        clean=JudgmentShare(len(right), sum(right) / len(right), mean_interval(right, [cluster for _, cluster in winners])),
+        clean=ShareEstimate(len(right), sum(right) / len(right), mean_interval(right, [cluster for _, cluster in winners])),
         held_out=figures_of([case for case in cases if not case.attacked.family.in_training]),
         in_training=figures_of([case for case in cases if case.attacked.family.in_training]),
         families={name: family_scores(of[0].attacked.family, of) for name, of in groups.items()},
@@ -200,13 +201,23 @@ CLEAN, UNLABELLED = "pairs as they are", "pairs without a better answer"  # pass
 MOST_BYTES = 4 << 30  # of edited pictures, which are all in memory
 
 
-def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int, spent: Cost = NO_COST) -> tuple[Report, list[Row]]:
+NUM_ATTACKED = 100  # pairs of a run under attack, unless the limit says otherwise
+
+
+def run_attacked(settings: BenchSettings, out: Path, selected: Sequence[str], spent: Cost) -> tuple[Report, list[Row]]:
+    """Run a benchmark's pairs under the ``selected`` attacks, none for all."""
+    return run_robustness(settings, out, num_pairs=settings.limit or NUM_ATTACKED, attacks=selected, spent=spent)
+
+
+def run_robustness(
+    settings: BenchSettings, out: Path, *, num_pairs: int, attacks: Sequence[str] = (), spent: Cost = NO_COST
+) -> tuple[Report, list[Row]]:
     """Judge ``num_pairs`` pairs of a benchmark, drawn by the seed, and what each family makes of them, in both orders.
 
     The report's accuracy is of the attacked pairs that have a better answer, its groups are the families;
-    ``report.robustness`` has the rest. ``settings.attacks`` names the families; there are no controls. Raise ConfigError for an
-    unknown family, for a replay, which has no votes on attacked pairs, and for more pictures than memory is meant for;
-    otherwise what :func:`rewardlab.benchmarks.runner.run_bench` raises.
+    ``report.robustness`` has the rest. ``attacks`` names families or kinds (none: all); there are no controls. Raise
+    ConfigError for an unknown family, for a replay, which has no votes on attacked pairs, and for more pictures than memory is
+    meant for; otherwise what :func:`rewardlab.benchmarks.runner.run_bench` raises.
     """
     query = settings.judge
     if (query.votes or 1) > 1 or query.orders not in ("auto", "both") or query.stop_error is not None:
@@ -216,7 +227,7 @@ def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int, spent:
     benchmark = check_names(settings.benchmark, (), query)
     settings = replace(settings, judge=judge_config(settings.judge, votes=1, orders="both"))
     settings = replace(settings, controls=(), limit=None)
-    chosen = families_of(settings.attacks)
+    chosen = families_of(attacks)
     judge = open_any_judge(settings)
     if judge.is_recording:
         raise ConfigError(f"{settings.judge.judge!r} has no votes on attacked pairs; name the judge itself")
@@ -232,20 +243,20 @@ def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int, spent:
     pairs, clusters = [row.pair for row in rows], [row.cluster for row in rows]
     attacked = _within_memory(attacked_pairs(pairs, chosen, seed=settings.seed, with_pictures=judge.sees))
     if not attacked:
-        raise DataError(f"{settings.data}: no attack applies to these pairs; name other --attacks")
+        raise DataError(f"{settings.data}: no attack applies to these pairs; select other attacks")
     notes += _notes_on_few([family for family in chosen if judge.sees or not needs_pictures(family)], attacked, len(pairs))
     labelled = [case for case in attacked if case.pair.preferred is not None]
     unlabelled = [case for case in attacked if case.pair.preferred is None]
     if not labelled:
-        raise ConfigError("none of these attack families has a known better answer; add others to --attacks")
-    preferred, attacks = [pair.preferred or 0 for pair in pairs], _digest(attacked)
+        raise ConfigError("none of these attack families has a known better answer; select others too")
+    preferred, digest = [pair.preferred or 0 for pair in pairs], _digest(attacked)
     name = PREFIX + benchmark.name
 
     def finish(judgments: Sequence[Judgment], extras: Mapping[str, Sequence[Judgment]], report: Report) -> Report:
         clean = extras[CLEAN]
         cases = cases_of(labelled, judgments, clean, preferred, clusters, reduce)
         cases += cases_of(unlabelled, extras[UNLABELLED], clean, preferred, clusters, reduce)
-        return replace(report, robustness=robustness_of(cases, clean, preferred, clusters, reduce, attacks))
+        return replace(report, robustness=robustness_of(cases, clean, preferred, clusters, reduce, digest))
 
     return judge_rows(
         settings,
@@ -261,10 +272,10 @@ def run_robustness(settings: BenchSettings, out: Path, *, num_pairs: int, spent:
                 "benchmark": name,
                 "families": [family.name for family in chosen],
                 "pairs": len(rows),
-                ATTACKS: attacks,
+                ATTACKS: digest,
             },
-            figures=measured_figures(attacked),
             finish=finish,
+            measured=measured_figures(attacked),
         ),
     )
 
@@ -289,7 +300,7 @@ def _within_memory(attacked: Iterable[AttackedPair]) -> list[AttackedPair]:
         if num_bytes > MOST_BYTES:
             raise ConfigError(
                 f"the edited images of these pairs take more than {MOST_BYTES >> 30} GiB; use a lower --limit, or "
-                "--attacks without edit, caption and unseen"
+                "no edit, caption and unseen"
             )
         all_pairs.append(case)
     return all_pairs

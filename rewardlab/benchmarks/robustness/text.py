@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, JudgmentShare, Robustness
+from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, Robustness
 from rewardlab.metrics.intervals import DifferenceEstimate
+from rewardlab.metrics.revision import ShareEstimate
 from rewardlab.reporting.tables import percent, signed, with_interval
 
 FIGURES = ("%, 95 % interval", "held-out families", "judgments", "families for training", "judgments")
@@ -46,7 +47,7 @@ def figure_rows(scores: Robustness) -> list[tuple[str, ...]]:
 
 
 def _cell(figures: Figures, name: str) -> tuple[str, str]:
-    cell: JudgmentShare | DifferenceEstimate | None = getattr(figures, name)
+    cell: ShareEstimate | DifferenceEstimate | None = getattr(figures, name)
     if cell is None:
         return "–", ""
     if isinstance(cell, DifferenceEstimate):

@@ -297,7 +297,7 @@ def audit_sentences(report: AuditReport) -> list[str]:
         if domain.num_differ:
             sentences.append(f"{name}: {domain.num_differ} of {domain.num_recorded} recorded rewards differ from ours.")
     for name in report.unprobed:
-        sentences.append(f"{name}: nothing was probed, for no verifier or judge pays it here; give --judge.")
+        sentences.append(f"{name}: nothing was probed, because there is no verifier or judge for it; give --judge.")
     return sentences
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 
+from rewardlab.verdicts.parse import with_thinking
+
 MAX_ANSWER_CHARS = 4096  # of what stands in the place; no true answer is near it
 _THINK = ("<think>", "</think>")
 _THOUGHT = re.compile(r"\s*<think>(?P<thought>.*?)</think>(?P<solution>.*)", re.DOTALL)
@@ -58,12 +60,14 @@ class Extraction:
     status: AnswerStatus
 
 
-def solution_of(response: str, *, thinking: bool) -> Extraction:
+def solution_of(response: str, *, thinking: bool, opened: bool | None = None) -> Extraction:
     """Return what follows ``<think>{thought}</think>``; BAD_FORMAT unless both tags occur once, around a thought, at the start.
-    With ``thinking`` False a tag is the fault, and the solution is the whole response."""
+    With ``thinking`` False a tag is the fault, and the solution is the whole response. ``opened`` as in
+    :func:`rewardlab.verdicts.parse.with_thinking`."""
     if not thinking:
         has_tag = any(tag in response for tag in _THINK)
         return Extraction("", AnswerStatus.BAD_FORMAT) if has_tag else Extraction(response.strip(), AnswerStatus.OK)
+    response = with_thinking(response, opened)
     match = _THOUGHT.fullmatch(response)
     if match is None or any(response.count(tag) != 1 for tag in _THINK) or not match["thought"].strip():
         return Extraction("", AnswerStatus.BAD_FORMAT)

@@ -88,7 +88,7 @@ def hybrid_reward(
     if route is not Route.VERIFIER and judge is None:
         raise DataError(f"prompt {prompt.prompt_id!r} ({prompt.domain}) has no verifier and needs a judge, but none is given")
     status = _UNFINISHED.get(completion.finish, AnswerStatus.OK)
-    solution = solution_of(completion.text, thinking=prompt.thinking)
+    solution = solution_of(completion.text, thinking=prompt.thinking, opened=False)
     status = solution.status if status is AnswerStatus.OK else status
     if status is not AnswerStatus.OK:
         return HybridReward(0.0, status, route)

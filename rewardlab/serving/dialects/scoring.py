@@ -15,37 +15,38 @@ from fastapi import APIRouter
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from rewardlab.data.conversations import Content, media_beside, place_media, place_own, read_content
 from rewardlab.errors import DataError
-from rewardlab.serving.conversations import Sample, media_beside, read_content, text_alone
-from rewardlab.serving.dialects.openai_parameters import CUTTING, refuse_unsupported
+from rewardlab.serving.conversations import Sample
+from rewardlab.serving.dialects.openai import CUTTING, refuse_unsupported
 from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
+from rewardlab.types import IMAGE_MARK
 
 Document = str | JsonObject
 MATCHES_PER_DOCUMENT = 2  # at most, in a knockout
 MOST_COMPARED = 32  # documents, of which every two are compared
 
 
-def read_document(document: Document, fields: Sequence[str] = ("text",)) -> tuple[str, tuple[str, ...]]:
-    """Return (text, image references) of a text, ``{"text"}``, ``{"content": [parts]}``, or an object with ``fields``, a line
-    each, and an ``image``. Raise DataError for another document, and for media that are not read."""
+def read_document(document: Document, fields: Sequence[str] = ("text",)) -> Content:
+    """Return the content of a text, ``{"text"}``, ``{"content": [parts]}``, or an object with ``fields``, a line each, and an
+    ``image``, which comes first. Raise DataError for another document, and for media that are not read."""
     if isinstance(document, str):
-        return document, ()
+        return Content(document)
     has_parts = "content" in document and "text" not in document and list(fields) == ["text"]
     if media := [name for name in media_beside(document) if name not in fields and (has_parts or name != "image")]:
-        raise DataError(
-            f"a document has {media[0]!r}, which is not supported; only a query can have images, as parts of its content"
-        )
+        raise DataError(f"a document has {media[0]!r}, which is not supported; send images as parts of its content")
     if has_parts:
         return read_content(document["content"])
     if isinstance(document.get("content"), list):
         raise DataError("a document has other parts than text; send text only")
-    texts, image = [document.get(name) for name in fields], document.get("image")
+    image = document.get("image")
+    texts = [document.get(name, "" if image else None) for name in fields]
     if not all(isinstance(text, str) for text in texts) or not isinstance(image, str | None):
         expected = 'a text, {"text"}, or {"content": [parts]}' if list(fields) == ["text"] else f"texts in {list(fields)}"
         raise DataError(f"a document has {sorted(document)[:5]}; expected {expected}")
-    return "\n".join(map(str, texts)), (image,) if image else ()
+    return place_own(Content("\n".join(map(str, texts))), [image] if image else [], [], "a document")
 
 
 def document_samples(
@@ -55,13 +56,13 @@ def document_samples(
     if len(queries) not in (1, len(documents)):
         raise DataError(f"{len(queries)} queries for {len(documents)} documents; expected one, or one for each")
     read_queries = [read_document(query) for query in queries]
-    if not all(question.strip() for question, _ in read_queries):
+    if not all(query.text.strip(IMAGE_MARK).strip() for query in read_queries):
         raise DataError("a query has no text; the judge needs the question")
     read_queries = read_queries * len(documents) if len(queries) == 1 else read_queries
-    samples = []
-    for (question, images), document in zip(read_queries, documents, strict=True):
-        samples.append(Sample(question, text_alone(*read_document(document, fields)), images, anchor))
-    return samples
+    return [
+        Sample.of(place_media([query], where="the query")[0], read_document(document, fields), anchor)
+        for query, document in zip(read_queries, documents, strict=True)
+    ]
 
 
 async def document_scores(service: JudgeService, samples: Sequence[Sample]) -> list[float]:
@@ -71,9 +72,8 @@ async def document_scores(service: JudgeService, samples: Sequence[Sample]) -> l
     if len(samples) <= MOST_COMPARED or first.anchor is not None or any(sample.key != first.key for sample in samples):
         return [(reward + 1) / 2 for reward in await service.sample_rewards(samples, is_whole=True)]
     budget = MATCHES_PER_DOCUMENT * len(samples)
-    service.admit(budget, 2 * service.rules.voting.votes * budget)
-    responses = tuple(sample.response for sample in samples)
-    result = await service.compare_responses(first.question, responses, first.images, strategy="knockout", budget=budget)
+    service.admit(budget, 2 * service.voting.votes * budget)
+    result = await service.compare_samples(samples, strategy="knockout", budget=budget)
     return [(reward + 1) / 2 for reward in service.all_rewards(result)]
 
 
@@ -233,7 +233,7 @@ def scoring_routes(service: JudgeService) -> APIRouter:
         for n, value in await rank(request):
             given = request.documents[n]
             is_chat = isinstance(given, dict) and "content" in given and request.rank_fields == ["text"]
-            document = {"text": read_document(given)[0]} if isinstance(given, str) or is_chat else given
+            document = {"text": read_document(given).text} if isinstance(given, str) or is_chat else given
             results.append(
                 RerankResult(index=n, document=document if request.return_documents else None, relevance_score=value)
             )
@@ -241,7 +241,7 @@ def scoring_routes(service: JudgeService) -> APIRouter:
         return RerankResponse(id=f"rerank-{uuid.uuid4().hex}", model=model, results=results)
 
     def text_of(request: RerankRequest, n: int) -> str:
-        return read_document(request.documents[n], request.rank_fields)[0]
+        return read_document(request.documents[n], request.rank_fields).text
 
     @router.post("/infinity/rerank", response_model_exclude_none=True)
     async def infinity_rerank(request: RerankRequest) -> InfinityResponse:

@@ -17,11 +17,9 @@ export const letter = n => (n < 26 ? "" : "A") + String.fromCharCode(65 + n % 26
 export const colorOf = winner => ["for-a", "for-b"][winner] ?? "";
 // Rounded so that a share and the rest add up to 100.
 export const percent = share => `${share < .5 ? 100 - Math.round(100 * (1 - share)) : Math.round(100 * share)} %`;
-export const plural = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 export const seconds = value => value == null ? "–" : `${value.toFixed(value < 10 ? 2 : 1)} s`;
 export const isNarrow = () => matchMedia("(max-width: 56rem)").matches;
 export const complain = text => { $("error").textContent = text; };
-export const announce = text => { $("announcement").textContent = text; };
 
 // Fill a description list with [name, value] pairs.
 export function list(dl, facts) {

@@ -1,24 +1,24 @@
-// The images and videos of the form. A file is uploaded when it is added; requests and links name it by its id.
+// The images and videos of the form. A file is uploaded when it is judged; requests and links name it by its id.
 import { $, complain, el } from "./dom.js";
 import { ask } from "./server.js";
 
-const previews = new Map();  // reference -> address of the file in this page
 let items = [];  // { kind, name, reference, file, preview }: without a reference it is still to be uploaded
 
 export function setMedia(next) {
   items = next;
   $("thumbs").replaceChildren(...items.map(thumbnail));
-  $("frames-field").hidden = !items.some(item => item.kind === "video");
 }
 
-const isUpload = item => item.reference.startsWith("upload:");
-const itemOf = (kind, reference) => ({ kind, reference, name: reference.slice(0, 60), preview: previews.get(reference) });
+const itemOf = (kind, reference) => ({ kind, reference, name: reference.slice(0, 60) });
 
-// Show the media of a request that came by a link.
+// Show the media of a request that came by a link. Its uploads are fetched.
 export function setReferences(images, videos) {
   setMedia([...images.map(reference => itemOf("image", reference)), ...videos.map(reference => itemOf("video", reference))]);
-  for (const item of items.filter(one => one.kind === "image" && !one.preview && isUpload(one)))
-    address(item).then(url => { item.preview = url; setMedia(items); }, () => {});  // opening it says why it is missing
+  for (const item of items.filter(one => one.reference.startsWith("upload:")))
+    ask(`v1/uploads/${item.reference.slice("upload:".length)}`).then(answer => answer.blob()).then(file => {
+      item.preview = URL.createObjectURL(file);
+      setMedia(items);
+    }, error => complain(error.message));
 }
 
 // The references of all items, by kind; files that are not uploaded yet are uploaded. Raises RequestError.
@@ -28,30 +28,27 @@ export async function references() {
   return { images: of("image"), videos: of("video") };
 }
 
-function upload(item) {
-  item.uploading ??= send(item).finally(() => { item.uploading = null; });
-  return item.uploading;
-}
-
-async function send(item) {
-  const headers = { "Content-Type": item.file.type || "application/octet-stream" };
-  item.reference = `upload:${(await (await ask("v1/uploads", { method: "POST", body: item.file, headers })).json()).id}`;
-  previews.set(item.reference, item.preview);
+async function upload(item) {
+  const headers = { "Content-Type": item.file.type };
+  try {
+    item.reference = `upload:${(await (await ask("v1/uploads", { method: "POST", body: item.file, headers })).json()).id}`;
+  } catch (error) {
+    error.message = `${item.name}: ${error.message}`;
+    throw error;
+  }
 }
 
 function thumbnail(item, n) {
   const remove = el("button", { type: "button", className: "remove", ariaLabel: `Remove ${item.kind} ${n + 1}`,
-    onclick: () => setMedia(items.filter(other => other !== item)) });
-  return el("span", { className: "thumb" }, item.preview || isUpload(item) ? picture(item, n) : tag(item), remove);
+    onclick: () => setMedia(items.filter(other => other !== item)) }, "×");
+  return el("span", { className: "thumb" }, item.preview ? picture(item, n) : tag(item), remove);
 }
 
+// A video, or a small picture, which a press makes large, and small again.
 function picture(item, n) {
-  const open = el("button", { type: "button", className: "open", ariaLabel: `Show ${item.kind} ${n + 1} large`,
-    onclick: () => view(item) });
-  if (!item.preview) open.append(item.kind);
-  else if (item.kind === "video") open.append(el("video", { src: item.preview, muted: true, preload: "metadata" }));
-  else open.append(el("img", { src: item.preview, alt: `${item.kind} ${n + 1}` }));
-  return open;
+  if (item.kind === "video") return el("video", { src: item.preview, muted: true, controls: true, title: item.name });
+  return el("button", { type: "button", className: "open", ariaLabel: `Resize image ${n + 1}`, title: item.name,
+    onclick: ({ currentTarget }) => currentTarget.classList.toggle("large") }, el("img", { src: item.preview, alt: "" }));
 }
 
 // Media that the server fetches: the page loads nothing from elsewhere.
@@ -61,44 +58,12 @@ function tag({ kind, reference }) {
   return el("span", { className: "tag" }, `${kind}: `, name);
 }
 
-// The address of a file in this page; an upload that another page has sent is fetched.
-async function address({ preview, reference }) {
-  if (preview) return preview;
-  const answer = await ask(`v1/uploads/${reference.slice("upload:".length)}`);
-  previews.set(reference, URL.createObjectURL(await answer.blob()));
-  return previews.get(reference);
-}
-
-async function view(item) {
-  try {
-    const src = await address(item), isVideo = item.kind === "video";
-    const large = isVideo ? el("video", { src, controls: true, muted: true }) : el("img", { src, alt: item.name });
-    if (!isVideo) await large.decode();
-    large.classList.toggle("small", !isVideo && large.naturalWidth < 200);
-    $("viewed").replaceChildren(large);
-    $("viewed-name").textContent = item.name + (isVideo ? "" : ` · ${large.naturalWidth} × ${large.naturalHeight} px`);
-    $("viewer").showModal();
-  } catch (error) {
-    complain(error.name === "EncodingError" ? `${item.name} cannot be shown.` : error.message);
-  }
-}
-
-async function addFile(file) {
-  const kind = file.type.split("/")[0];
-  if (!["image", "video"].includes(kind)) return complain(`${file.name} is neither an image nor a video.`);
-  const item = { kind, name: file.name, reference: "", file, preview: URL.createObjectURL(file) };
-  setMedia([...items, item]);
-  try {
-    await upload(item);
-  } catch (error) {  // a file that is refused is removed; one that met a missing key or a busy server is sent again later
-    if (!error.wait && !["key", "unreachable"].includes(error.status)) setMedia(items.filter(other => other !== item));
-    complain(`${file.name}: ${error.message}`);
-  }
-}
-
-export function addFiles(files) {
-  complain("");
-  return Promise.all([...files].map(addFile));
+function addFiles(files) {
+  const [media, others] = [[], []];
+  for (const file of files) (/^(image|video)\//.test(file.type) ? media : others).push(file);
+  complain(others.map(file => `${file.name} is neither an image nor a video.`).join(" "));
+  setMedia([...items, ...media.map(file => (
+    { kind: file.type.split("/")[0], name: file.name, reference: "", file, preview: URL.createObjectURL(file) }))]);
 }
 
 function addReference() {
@@ -113,7 +78,6 @@ function addReference() {
 $("files").onchange = event => { addFiles(event.target.files); event.target.value = ""; };
 $("add-reference").onclick = addReference;
 $("reference").onkeydown = event => event.key === "Enter" && (event.preventDefault(), addReference());
-$("viewer").onclose = () => $("viewed").replaceChildren();
 document.onpaste = ({ clipboardData: { files } }) => { if (files.length) addFiles(files); };
 document.ondragover = event => { if (event.dataTransfer.types.includes("Files")) event.preventDefault(); };
 document.ondrop = event => {

@@ -1,38 +1,33 @@
 // Requests to the server, with the API key of this tab.
 import { $, complain, sentence } from "./dom.js";
 
-export const access = { locked: false, onChange: () => {} };  // locked: the server wants a key
+export const access = { locked: false, onChange: () => {} };  // locked: the server requires a key
 let key = sessionStorage.getItem("rewardlab.key") ?? "";
-const WAITS = { enginefailed: 5, overloaded: 2 };  // seconds, for a line of a stream, which has no Retry-After
 
 export const hasKey = () => key !== "";
 
-// A refusal or failure: a sentence, the API's status, and the seconds after which to retry (0: never).
+// A refusal or failure, as a sentence.
 export class RequestError extends Error {
-  constructor(text, status = "", wait = 0) {
-    super(sentence(text));
-    Object.assign(this, { status, wait });
-  }
+  constructor(text) { super(sentence(text)); }
 }
 
 // The answer to a request. Raises RequestError, and AbortError if it was stopped.
 export async function ask(path, options = {}) {
   const headers = { ...(key && { Authorization: `Bearer ${key}` }), ...options.headers };
   const answer = await fetch(path, { cache: "no-store", ...options, headers }).catch(error => {
-    throw error.name === "AbortError" ? error : new RequestError("The server cannot be reached; is it running?", "unreachable");
+    throw error.name === "AbortError" ? error : new RequestError("The server cannot be reached; is it running?");
   });
   if (answer.ok) return answer;
   if (answer.status === 401) {
     $("key-reason").textContent = key ? "This key was not accepted. Another one:" :
-      "This server asks for an API key. It is kept in this tab only.";
+      "This server requires an API key. It is kept in this tab only.";
     $("key").hidden = false;
     access.locked = true;
     access.onChange();
-    throw new RequestError("This server asks for an API key; enter it above and judge again", "key");
+    throw new RequestError("This server requires an API key; enter it above and judge again");
   }
   const body = await answer.json().catch(() => ({}));
-  const wait = Number(answer.headers.get("Retry-After")) || 0;
-  throw new RequestError(body.error ?? `the server answered HTTP ${answer.status}`, body.status, wait);
+  throw new RequestError(body.error ?? `the server answered HTTP ${answer.status}`);
 }
 
 export const post = (path, body, signal) =>
@@ -46,7 +41,7 @@ export async function* lines(body) {
     const whole = (rest + part.value).split("\n");
     rest = whole.pop();
     for (const line of whole.filter(Boolean).map(line => JSON.parse(line))) {
-      if (line.error) throw new RequestError(line.error, line.status, line.retry_after_s ?? WAITS[line.status] ?? 0);
+      if (line.error) throw new RequestError(line.error);
       yield line;
     }
   }
@@ -56,6 +51,7 @@ $("key").onsubmit = event => {
   event.preventDefault();
   sessionStorage.setItem("rewardlab.key", key = $("key-field").value);
   $("key-field").value = "";
+  $("key").hidden = true;
   access.locked = false;
   complain("");
   access.onChange();

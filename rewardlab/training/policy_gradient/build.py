@@ -98,7 +98,7 @@ def _dynamic_sampling(rows: Dataset, config: MethodConfig, attempts: Sequence[st
     if per_process % config.group_size:
         raise ConfigError(
             f"dynamic_sampling chooses whole groups on each process: {per_process} rollouts are not a multiple of "
-            f"group_size {config.group_size}; raise rollout_batch_size, or take fewer processes"
+            f"group_size {config.group_size}; raise rollout_batch_size, or use fewer processes"
         )
     pass_rates = PassRates(attempts)
     return DynamicSampling(

@@ -131,11 +131,13 @@ def hold_out_file(pairs: Sequence[PreferencePair], others: Sequence[PreferencePa
     kept = [n for n in places if n not in known]
     if not kept:
         raise DataError(
-            f"{config.data}: {len(known):,} of its {len(places):,} labelled pairs are about what is trained on, "
-            "by question and images, and none is left to evaluate; name a held-out set of labelled pairs"
+            f"{config.data}: {len(known):,} of its {len(places):,} labelled pairs share question and images with "
+            "training pairs, and none is left to evaluate; name a held-out set of labelled pairs"
         )
     if known:
-        _say(f"evaluation: {len(known):,} pairs of {config.data} are about what is trained on, and are left out of it")
+        _say(
+            f"evaluation: {len(known):,} pairs of {config.data} share question and images with training pairs and are left out"
+        )
     return HeldOut(pairs, range(len(pairs)), select_pairs(others, kept[: config.num_pairs]))
 
 
@@ -173,7 +175,7 @@ def decodable(pairs: Sequence[PreferencePair]) -> Sequence[PreferencePair]:
     """Return the pairs whose pictures can be decoded. Raise DataError where none is left."""
     if errors := unreadable_rows(pairs):
         if len(errors) == len(pairs):
-            raise DataError(f"no pair to evaluate has pictures that can be read; of the first: {errors[0]}")
+            raise DataError(f"no pair to evaluate has readable images; the first error: {errors[0]}")
         first = next(iter(errors.values()))
         _say(f"evaluation: {len(errors):,} of {len(pairs):,} pairs cannot be read, such as: {first}. They are left out")
     return [pairs[number] for number in range(len(pairs)) if number not in errors]

@@ -138,7 +138,7 @@ def _last_checkpoint(out: Path) -> str | None:
     last = max(whole, key=_step_of, default=None)
     if is_main():
         _tidy(out, last)
-        log_line(f"{out}: goes on from {last.name}" if last else f"{out}: begins anew, for there is no checkpoint yet")
+        log_line(f"{out}: resumes from {last.name}" if last else f"{out}: starts anew, because there is no checkpoint yet")
     return None if last is None else str(last)
 
 
@@ -195,9 +195,8 @@ def micro_batches(config: TrainConfig, sequences: int, processes: int | None = N
     at_once = config.micro_batch_size * processes
     if sequences % at_once:
         raise ConfigError(
-            f"a batch of {sequences} is that of all processes together, and {processes} of them with micro_batch_size "
-            f"{config.micro_batch_size} read {at_once} sequences at once, which does not divide it; lower micro_batch_size, "
-            f"or use another number of processes"
+            f"a batch has {sequences} sequences over all processes, which is not divisible by {processes} processes x "
+            f"micro_batch_size {config.micro_batch_size} = {at_once}; lower micro_batch_size, or change the number of processes"
         )
     return sequences // at_once
 
@@ -374,7 +373,7 @@ def text_of_changes(changes: Changes) -> str:
     """Return the log line of changed settings under which a run resumes."""
     each = ", ".join(f"{key} {_text(now)} (was {_text(before)})" for key, (before, now) in changes.items())
     rounded = any(key in _ROUNDING for key in changes)
-    return f"goes on with {each}" + ("; from here on its numbers differ from the same run's by rounding" if rounded else "")
+    return f"resumes with {each}" + ("; from here on its numbers differ from the same run's by rounding" if rounded else "")
 
 
 def _text(value: Any) -> str:

@@ -40,7 +40,7 @@ def config_of(schema: type[Config], config: Config | str | Path | None, **overri
     if not isinstance(config, BaseModel):
         return load_config(schema, config, **overrides)
     if overrides:
-        raise ConfigError(f"{', '.join(overrides)}: the {schema.__name__} given is complete; set it there, or name a YAML file")
+        raise ConfigError(f"{', '.join(overrides)}: the {schema.__name__} is complete; set the keys in it, or name a YAML file")
     return config
 
 
@@ -144,7 +144,7 @@ class ReadablePairs:
         pair = pair_facts(self.given)[number]
         _write_list(self.out, {**_listed(self.out), pair.pair_id: _row(pair, message)})
         self._write(left_out)
-        return MediaError(f"{message}. Its pair is listed in {self.out / UNREADABLE}: the same command goes on without it")
+        return MediaError(f"{message}. Its pair is listed in {self.out / UNREADABLE}: the same command continues without it")
 
 
 def leave_out_unreadable(pairs: Sequence[PreferencePair], out: Path) -> ReadablePairs:

@@ -227,7 +227,7 @@ def gather(work: Callable[[], Any], folder: Path) -> list[Any]:
     while missing := [file for file in files if not file.exists()]:
         if time.monotonic() > deadline:
             raise DataError(
-                f"{missing[0]}: another process of this run has not counted its part "
+                f"{missing[0]}: another process of this run did not finish counting its part "
                 f"of the data in {WAIT_S:,} s; do all share OUT?"
             )
         time.sleep(0.2)

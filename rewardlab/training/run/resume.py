@@ -85,7 +85,7 @@ def fit_to_processes(trainer: Any, checkpoint: Path) -> None:
         return
     steps = [path for path in checkpoint.glob("global_step*") if not path.name.endswith("_universal")]
     if not steps:
-        raise CheckpointError(f"{checkpoint}: has no state of DeepSpeed; resume without DeepSpeed, as the run was started")
+        raise CheckpointError(f"{checkpoint}: has no DeepSpeed state; resume without DeepSpeed, as the run was started")
     if len(list(steps[0].glob("*optim_states.pt"))) == num_processes():
         return
     if is_main() and not (checkpoint / _JOINED).exists():

@@ -69,7 +69,7 @@ class Signs:
         if (unreadable := logs.get("judge/unreadable_frac")) is not None:
             signs["unreadable"] = _sentence(
                 unreadable > c.max_invalid_frac,
-                f"{unreadable:.0%} of the comparisons cannot be read, more than {c.max_invalid_frac:.0%}: they pay nothing",
+                f"{unreadable:.0%} of the comparisons cannot be read, more than {c.max_invalid_frac:.0%}: they give no reward",
             )
         if (unclear := logs.get("verify/unclear_frac")) is not None:
             signs["unverified"] = _sentence(
@@ -213,7 +213,7 @@ def rollbacks(out: Path) -> list[int]:
 
 
 def refuse_ended(config: HealthConfig, out: Path) -> None:
-    """Raise HealthError for a run that the watchdog ended for good: whoever starts jobs again would go on with it for ever."""
+    """Raise HealthError for a run that the watchdog ended for good: a scheduler that restarts jobs would resume it for ever."""
     events = read_complete_lines(out / HEALTH)
     stopped = bool(events) and events[-1]["done"] == "stop" and config.policy == "stop"
     if stopped or (config.policy == "roll_back" and len(rollbacks(out)) > config.max_rollbacks):

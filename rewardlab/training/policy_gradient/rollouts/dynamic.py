@@ -90,7 +90,7 @@ class DynamicSampling:
         }
         if not mixed:
             raise DataError(
-                f"{len(drawn):,} groups of {self._group_size} rollouts were drawn, and each is all correct or all wrong, "
+                f"{len(drawn):,} groups of {self._group_size} rollouts were sampled, and each is all correct or all wrong, "
                 "so there is nothing to learn. Use harder (or easier) pairs, a larger group_size, or a higher temperature"
             )
         if not self._refill:

@@ -164,7 +164,7 @@ class RolloutEngine:
                 self._starts = starts  # one that was started after the new file was there has read it
                 return
             self._server.await_start()
-        raise EndpointError(f"{self._url}: the engine did not take new weights; see {self._folder.with_name(LOG)}")
+        raise EndpointError(f"{self._url}: the engine did not load the new weights; see {self._folder.with_name(LOG)}")
 
     @property
     def began_anew(self) -> bool:

@@ -161,7 +161,7 @@ class AheadSampler:
                 self._sent[batch.number] = self._send(*batch.read(), batch.params)
         now = self._sent.pop(plan[0].number)
         if not self._processes.all(now.keys == keys):  # never, unless the order of prompts is another than was foreseen
-            log_line("the engine drew other prompts than those of this step, and draws again")
+            log_line("the engine sampled other prompts than those of this step; it samples again")
             self._sent.clear()
             now = self._send(keys, prompts, plan[0].params)
         started = time.perf_counter()

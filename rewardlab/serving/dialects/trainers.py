@@ -1,5 +1,12 @@
-"""NeMo-Gym's contract of a resources server: ``/seed_session``, ``/verify`` a rollout within its group, ``/aggregate_metrics``;
-and its pairwise one, ``/compare`` a group of Responses-API objects."""
+"""Remote rewards of trainers: OpenRLHF's, in its versions, R1-Reward's, slime's, the same for one sample, and NeMo-Gym's.
+
+``POST /get_reward`` and ``/get_reward_mllm``: ``{"query": [decoded prompt + response], "prompts": [...], "labels": [...]}``.
+Samples of one prompt are compared with each other; OpenRLHF >= 0.9 sends them one by one, and they wait for their group. These
+requests have no images: a label may be JSON with uploads, ``{"media": ["upload:ID"]}``, and an ``anchor`` to compare with.
+
+NeMo-Gym: the contract of a resources server, ``/seed_session``, ``/verify`` a rollout within its group, ``/aggregate_metrics``;
+and the pairwise one, ``/compare`` a group of Responses-API objects.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +14,122 @@ import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 
+from rewardlab.data.conversations import Content
 from rewardlab.errors import DataError
 from rewardlab.judging.group_rewards import JudgedMatch
-from rewardlab.serving.conversations import Sample, read_conversation, read_item, text_alone
-from rewardlab.serving.schemas import Items, JsonObject
+from rewardlab.serving.conversations import (
+    Sample,
+    labeled_sample,
+    read_conversation,
+    read_item,
+    references,
+    split_sequence,
+)
+from rewardlab.serving.schemas import MAX_CHARS, Items, JsonObject
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
+
+
+class GetRewardRequest(BaseModel):
+    """``query`` are whole sequences with special tokens, ``prompts`` their beginnings."""
+
+    model_config = ConfigDict(
+        extra="ignore",
+        json_schema_extra={
+            "example": {
+                "query": ["What color is it? It is red.", "What color is it? It is blue."],
+                "prompts": ["What color is it?"] * 2,
+                "labels": ['{"media": ["upload:ID"]}'] * 2,
+            }
+        },
+    )
+    query: Items[str]
+    prompts: Items[str] | None = None
+    labels: list[Any] | None = None
+
+
+class GetRewardResponse(BaseModel):
+    """``rewards`` in -1..1, ``scores`` the same in 0..1; numbers instead of one-element lists if ``flat``."""
+
+    rewards: list[float] | float
+    scores: list[float] | float
+    extra_logs: dict[str, list[float]]
+
+
+class MultimodalRewardResponse(BaseModel):
+    rewards: list[float] | float
+
+
+class SlimeRequest(BaseModel):
+    """One sample, its prompt as text or messages; the answer is a bare number."""
+
+    model_config = ConfigDict(
+        extra="ignore",
+        json_schema_extra={
+            "example": {
+                "prompt": "What color is it?",
+                "response": "It is red.",
+                "label": {"media": ["upload:ID"], "anchor": "It is blue."},
+            }
+        },
+    )
+    prompt: Annotated[str, Field(max_length=4 * MAX_CHARS)] | Items[JsonObject]
+    response: str = Field(max_length=MAX_CHARS)
+    label: Any = None
+
+
+def _batch_samples(request: GetRewardRequest) -> list[Sample]:
+    """Return the samples of a batch. Raise DataError for lists of different lengths, and for a sequence that cannot be
+    split."""
+    prompts, labels = request.prompts or [""] * len(request.query), request.labels or [None] * len(request.query)
+    if not len(request.query) == len(prompts) == len(labels):
+        raise DataError(
+            f"{len(request.query)} queries, {len(prompts)} prompts and {len(labels)} labels; expected equal numbers"
+        )
+    rows = zip(request.query, prompts, labels, strict=True)
+    return [labeled_sample(*split_sequence(query, prompt), label) for query, prompt, label in rows]
+
+
+def openrlhf_routes(service: JudgeService) -> APIRouter:
+    router = APIRouter(tags=["OpenRLHF, R1-Reward, slime"], route_class=StrictJSONRoute)
+
+    async def get_reward(request: GetRewardRequest, flat: bool) -> GetRewardResponse:
+        samples = await run_in_threadpool(_batch_samples, request)
+        rewards = await service.sample_rewards(samples) if samples else []
+        scores = [(reward + 1) / 2 for reward in rewards]  # 0..1, by which samples are filtered
+        if flat and len(rewards) == 1:
+            return GetRewardResponse(rewards=rewards[0], scores=scores[0], extra_logs={})
+        return GetRewardResponse(rewards=rewards, scores=scores, extra_logs={"judge_reward": rewards})
+
+    @router.post("/get_reward")
+    async def text(
+        request: GetRewardRequest, flat: bool = Query(False, description="numbers instead of one-element lists")
+    ) -> GetRewardResponse:
+        """Return the rewards of sequences, in -1..1."""
+        return await get_reward(request, flat)
+
+    @router.post("/get_reward_mllm")
+    async def multimodal(request: GetRewardRequest, flat: bool = Query(False)) -> MultimodalRewardResponse:
+        """Return rewards alone, like R1-Reward's server."""
+        return MultimodalRewardResponse(rewards=(await get_reward(request, flat)).rewards)
+
+    @router.post("/slime", response_class=JSONResponse)
+    async def slime(request: SlimeRequest) -> float:
+        """Return the reward of one sample, as a bare number."""
+        asked = Content(request.prompt) if isinstance(request.prompt, str) else read_conversation(request.prompt)
+        sample = labeled_sample(asked.text, request.response, request.label, references(asked))
+        return (await service.sample_rewards([sample]))[0]
+
+    return router
+
 
 TASK_INDEX, ROLLOUT_INDEX = "_ng_task_index", "_ng_rollout_index"
 MAX_NUMBER = 1e150  # larger numbers are no metrics, and their squares are infinite
@@ -153,17 +265,18 @@ class AggregateResponse(BaseModel):
     key_metrics: dict[str, float]
 
 
-def _output_text(response: JsonObject) -> str:
-    """Return the texts of a Responses-API object: messages, tool calls and their results, without reasoning; "" for a rollout
-    of reasoning alone. Raise DataError for an output without items, or with images."""
+def _output(response: JsonObject) -> Content:
+    """Return what a Responses-API object says: messages, tool calls and their results, without reasoning; an empty content for
+    a rollout of reasoning alone. Raise DataError for an output without items."""
     output = response.get("output")
     if not isinstance(output, list) or not output or not all(isinstance(item, dict) for item in output):
         raise DataError("a response has no output; expected a Responses API object with a list of items, such as a message")
-    return "\n".join(text for item in output if (text := text_alone(*read_item(item)[1:])).strip())
+    said = [content for item in output if (content := read_item(item).content).text.strip()]
+    return Content("\n".join(content.text for content in said), tuple(image for content in said for image in content.images))
 
 
-def _with_principle(question: str, principle: str | None) -> str:
-    return f"{question}\n\nJudge by this principle: {principle}" if principle else question
+def _with_principle(question: Content, principle: str | None) -> Content:
+    return replace(question, text=f"{question.text}\n\nJudge by this principle: {principle}") if principle else question
 
 
 def _comparison(match: JudgedMatch) -> Comparison:
@@ -200,15 +313,14 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/compare")
     async def compare(request: CompareRequest) -> CompareResponse:
-        """Return the rewards of a group, in -1..1; 503 if no comparison of a response could be judged, 422 for a response with
-        an image. A failed comparison has null scores."""
+        """Return the rewards of a group, in -1..1; 503 if no comparison of a response could be judged. A failed comparison has
+        null scores."""
         if len(request.response_objs) == 1:
-            raise DataError("one response has nothing to compare it with; send two or more in response_objs")
+            raise DataError("a single response cannot be compared; send two or more in response_objs")
         service.admit_groups([(len(request.response_objs), False)])
-        question, references = read_conversation(request.conversation_history)
-        responses = tuple(_output_text(response) for response in request.response_objs)
-        question = _with_principle(question, request.principle)
-        result = await service.compare_responses(question, responses, references)
+        question = _with_principle(read_conversation(request.conversation_history), request.principle)
+        samples = [Sample.of(question, _output(response)) for response in request.response_objs]
+        result = await service.compare_samples(samples)
         rewards, comparisons = service.all_rewards(result), [_comparison(match) for match in result.matches]
         scores = [score for row in comparisons for score in (row.score_1, row.score_2) if score is not None]
         metrics = {
@@ -221,18 +333,16 @@ def nemo_gym_routes(service: JudgeService) -> APIRouter:
 
     @router.post("/verify")
     async def verify(request: VerifyRequest) -> JsonObject:
-        """Return the request with the rollout's reward when its group is complete; 408 if it does not complete in time, 422 for
-        a rollout with an image. Rollouts of one prompt and principle, and of one ``_ng_task_index`` and ``prompt_id``, are a
-        group."""
+        """Return the request with the rollout's reward when its group is complete; 408 if it does not complete in time.
+        Rollouts of one prompt and principle, and of one ``_ng_task_index`` and ``prompt_id``, are a group."""
         content = request.responses_create_params.get("input")
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         if not isinstance(messages, list):
             raise DataError("responses_create_params.input is neither a string nor a list of messages")
-        question, references = read_conversation(messages)
+        question = _with_principle(read_conversation(messages), request.principle)
         # Several tasks may have the same text.
         scope = json.dumps([request.task_index, request.prompt_id])
-        text = _output_text(request.response)
-        sample = Sample(_with_principle(question, request.principle), text, references, scope=scope)
+        sample = Sample.of(question, _output(request.response), scope=scope)
         reward = (await service.sample_rewards([sample]))[0]
         return {**request.model_dump(by_alias=True, exclude_unset=True), "reward": reward}
 

@@ -1,0 +1,203 @@
+"""Can a judge compare answers that are drawings and clips? `python -m eval.studies drawings`.
+
+A request ("Draw a red star top left and a blue circle bottom right.") has two answers: a drawing that fits and one with an
+attribute wrong, a thing missing or two things swapped. Or it asks for a clip of a thing that moves left or right, and the other
+clip moves the other way. The tiny base model learns from judgments that read both answers. Held-out scenes are judged in both
+orders, with blank answers, with the frames of clips shuffled, and best of 8 by a served judge's rewards.
+"""
+
+from __future__ import annotations
+
+import io
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from PIL import Image, ImageDraw
+
+from rewardlab.data.images import encode_png
+from rewardlab.data.pairs import write_parquet
+from rewardlab.data.rows import with_blank_images, with_frames
+from rewardlab.demo.build import DemoConfig, build_base
+from rewardlab.demo.pictures import (
+    CELL_PX,
+    COLORS,
+    SHAPES,
+    Scene,
+    Thing,
+    canvas,
+    draw_shape,
+    is_held_out,
+    random_scene,
+    render_scene,
+)
+from rewardlab.demo.tasks import choose_other
+from rewardlab.judging.api import open_judge
+from rewardlab.metrics.intervals import wilson_interval
+from rewardlab.training.sft import train_sft
+from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, VIDEO_MARK, Order, PreferencePair, choice_of
+from rewardlab.verdicts.parse import format_verdict
+
+FLAWS = ("color", "shape", "missing", "swapped")
+NUM_FRAMES = 4
+SHARE_CLIPS = 0.25
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Sizes of one seed."""
+
+    num_train: int = 8000
+    num_test: int = 600
+    num_groups: int = 150
+    steps: int = 900
+
+
+def request_of(scene: Scene) -> str:
+    return "Draw " + " and ".join(f"a {thing.name} {thing.place}" for thing in scene.things) + "."
+
+
+def flawed(rng: random.Random, scene: Scene, flaw: str) -> Scene:
+    """Return the scene with one flaw."""
+    thing, other = rng.sample(scene.things, 2)
+    if flaw == "missing":
+        return Scene.of([one for one in scene.things if one != thing])
+    if flaw == "swapped":
+        moved = [Thing(other.cell, thing.color, thing.shape), Thing(thing.cell, other.color, other.shape)]
+        return Scene.of([*(one for one in scene.things if one not in (thing, other)), *moved])
+    color = choose_other(rng, list(COLORS), thing.color) if flaw == "color" else thing.color
+    shape = choose_other(rng, SHAPES, thing.shape) if flaw == "shape" else thing.shape
+    return scene.replace(thing, Thing(thing.cell, color, shape))
+
+
+def reading(asked: Scene, drawn: Scene) -> str:
+    """What a careful judge writes of a drawing: what is at each place that the request names."""
+    at = {thing.cell: thing.name for thing in drawn.things}
+    seen = " ".join(f"{thing.place}: {at.get(thing.cell, 'none')}." for thing in asked.things)
+    return f"{seen} {'correct' if asked == drawn else 'wrong'}."
+
+
+def scene_of_split(rng: random.Random, held_out: bool) -> Scene:
+    while True:
+        scene = random_scene(rng, rng.choice((2, 3)))
+        if is_held_out(scene) == held_out:
+            return scene
+
+
+def clip(rng: random.Random, thing: tuple[str, str], to_left: bool, row: int) -> bytes:
+    """Return an MP4 of a thing that moves from one side to the other."""
+    base = np.array(canvas(rng))
+    places = np.linspace(12, 2 * CELL_PX - 12, NUM_FRAMES)
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="mp4") as container:
+        stream = container.add_stream("mpeg4", rate=4)
+        stream.width = stream.height = 2 * CELL_PX
+        stream.pix_fmt, stream.bit_rate = "yuv420p", 800_000
+        for x in places[::-1] if to_left else places:
+            image = Image.fromarray(base)
+            draw_shape(ImageDraw.Draw(image), thing[1], float(x), (row + 0.5) * CELL_PX, 9, COLORS[thing[0]])
+            container.mux(stream.encode(av.VideoFrame.from_image(image)))
+        container.mux(stream.encode())
+    return buffer.getvalue()
+
+
+def make_pair(rng: random.Random, number: int, held_out: bool) -> PreferencePair:
+    """Return a pair with the judgment of one that looks, in a random order."""
+    order, preferred = rng.choice(BOTH_ORDERS), rng.randrange(2)
+    if rng.random() < SHARE_CLIPS:
+        color, shape, row, left = rng.choice(list(COLORS)), rng.choice(SHAPES), rng.randrange(2), rng.random() < 0.5
+        name, side = f"{color} {shape}", ("right", "left")
+        question = f"Show a {name} that moves {side[left]}."
+        clips = [clip(rng, (color, shape), to_left, row) for to_left in (left, not left)]
+        readings = [f"{side[not way]} to {side[way]}, {'correct' if way == left else 'wrong'}." for way in (left, not left)]
+        category, mark, media = "clip", VIDEO_MARK, clips
+    else:
+        scene, flaw = scene_of_split(rng, held_out), rng.choice(FLAWS)
+        drawn = (scene, flawed(rng, scene, flaw))
+        question, category, mark = request_of(scene), flaw, IMAGE_MARK
+        readings = [reading(scene, one) for one in drawn]
+        media = [encode_png(render_scene(one, rng)) for one in drawn]
+    by_place = [0, 1] if preferred == 0 else [1, 0]  # which of (right, wrong) is response 0
+    shown = by_place if order is Order.GIVEN else by_place[::-1]
+    reasoning = " ".join(f"Response {n}: {readings[one]}" for n, one in enumerate(shown, start=1))
+    of_responses = ((media[by_place[0]],), (media[by_place[1]],))
+    return PreferencePair(
+        f"{'test' if held_out else 'train'}-{number:05d}",
+        question,
+        (mark, mark),
+        preferred,
+        category=category,
+        order=order,
+        judgment=format_verdict(choice_of(preferred, order), reasoning),
+        response_images=of_responses if mark == IMAGE_MARK else ((), ()),
+        response_videos=of_responses if mark == VIDEO_MARK else ((), ()),
+    )
+
+
+def shuffled(rng: random.Random, pair: PreferencePair) -> PreferencePair:
+    """Return a clip pair whose frames come in another order."""
+    frames = [list(images) for images in pair.response_images]
+    for some in frames:
+        rng.shuffle(some)
+    return replace(pair, response_images=(tuple(frames[0]), tuple(frames[1])))
+
+
+def right_votes(judge: Any, pairs: Sequence[PreferencePair]) -> list[tuple[str, bool]]:
+    """Return (category, right) of each greedy vote, one per pair and order."""
+    results = judge.compare_many([replace(pair, preferred=None) for pair in pairs])
+    return [
+        (pair.category, vote.winner == pair.preferred)
+        for pair, result in zip(pairs, results, strict=True)
+        for vote in result.votes
+    ]
+
+
+def fraction(hits: Sequence[bool]) -> dict[str, Any]:
+    return {"n": len(hits), "fraction": sum(hits) / len(hits), "interval": wilson_interval(sum(hits), len(hits))}
+
+
+def best_of_8(judge: Any, rng: random.Random, num_groups: int) -> dict[str, Any]:
+    """Return how often the drawing with the highest reward fits, and how often a random one does."""
+    hits, of_random = [], []
+    for _ in range(num_groups):
+        scene = scene_of_split(rng, held_out=True)
+        num_right = rng.randint(1, 4)
+        drawn = [scene if n < num_right else flawed(rng, scene, rng.choice(FLAWS)) for n in range(8)]
+        rng.shuffle(drawn)
+        pictures = [Image.open(io.BytesIO(encode_png(render_scene(one, rng)))) for one in drawn]
+        rewards = judge.rewards(request_of(scene), [[{"type": "image", "image": picture}] for picture in pictures])
+        best = max(range(8), key=lambda n: -2.0 if rewards[n] is None else rewards[n])
+        hits.append(drawn[best] == scene)
+        of_random.append(num_right / 8)
+    return {**fraction(hits), "random": sum(of_random) / len(of_random)}
+
+
+def run_seed(out: Path, seed: int, settings: Settings) -> dict[str, Any]:
+    """Train and measure one seed."""
+    rng = random.Random(f"drawings {seed}")
+    base = build_base(out, DemoConfig(num_train=0, num_test=0, base_steps=1000))
+    train = [make_pair(rng, n, held_out=False) for n in range(settings.num_train)]
+    test = [make_pair(rng, n, held_out=True) for n in range(settings.num_test)]
+    write_parquet(train, out / "train.parquet")
+    options = {"model": str(base), "max_steps": settings.steps, "frames": NUM_FRAMES, "seed": seed}
+    final = train_sft(out / "train.parquet", "tiny/sft", out / "sft", **options)
+    test = [with_frames(pair, NUM_FRAMES) for pair in test]
+    figures: dict[str, Any] = {"seed": seed}
+    for name, checkpoint in (("base", base), ("judge", final)):
+        with_template = open_judge(f"hf:{checkpoint}", template="plain", temperature=0.0)
+        votes = right_votes(with_template, test)
+        kinds = sorted({kind for kind, _ in votes})
+        figures[name] = {kind: fraction([hit for one, hit in votes if one == kind]) for kind in kinds}
+        figures[name]["drawings"] = fraction([hit for kind, hit in votes if kind != "clip"])
+    drawings = [pair for pair in test if pair.category != "clip"]
+    clips = [pair for pair in test if pair.category == "clip"]
+    figures["blank answers"] = fraction([hit for _, hit in right_votes(with_template, with_blank_images(drawings))])
+    figures["shuffled frames"] = fraction(
+        [hit for _, hit in right_votes(with_template, [shuffled(rng, pair) for pair in clips])]
+    )
+    figures["best of 8"] = best_of_8(with_template, rng, settings.num_groups)
+    return figures

@@ -1,0 +1,361 @@
+"""APIs in the shape of OpenAI's: chats, and scalar reward models.
+
+``/v1/chat/completions``: a chat that ends with the assistant is rewarded, as by NVIDIA NIM's reward models; one that ends with
+the user is completed by the judge's model, for clients with their own prompts. Unsupported parameters that would change the
+answer are refused.
+
+``/classify``, ``/v1/embeddings``, ``/pooling`` (verl, vLLM, SGLang) and ``/v1/score/evaluation`` (LLaMA-Factory): an input is a
+chat that ends with the assistant, as messages or as a text with chat markup. Inputs of one prompt within a request are compared
+with each other; a single one waits for its group. Rewards are in -1..1.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import struct
+import time
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+from fastapi import APIRouter
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from rewardlab.errors import DataError
+from rewardlab.prompts import interleaved, joined
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.serving.conversations import Sample, chat_sample, read_item, references, split_samples
+from rewardlab.serving.errors import UnsupportedParameterError
+from rewardlab.serving.jobs import ChatJob
+from rewardlab.serving.schemas import Items, JsonObject
+from rewardlab.serving.service import JudgeService
+from rewardlab.serving.strict_json import StrictJSONRoute
+from rewardlab.types import Completion, Message
+
+# Parameters without effect on an answer: user, storage and billing at OpenAI.
+WITHOUT_EFFECT = frozenset(
+    [
+        "user",
+        "metadata",
+        "service_tier",
+        "safety_identifier",
+        "prompt_cache_key",
+        "prompt_cache_retention",
+        "parallel_tool_calls",
+    ]
+)
+# Parameters of truncation: this server never truncates, and refuses texts that are too long.
+CUTTING = ("truncate", "truncation_direction", "truncate_prompt_tokens", "max_chunks_per_doc", "max_tokens_per_doc")
+# Values without effect, which clients send as defaults.
+NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "frequency_penalty": (0,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "min_p": (0,),
+    "normalize": (False,),
+    "modalities": (["text"],),
+    "presence_penalty": (0,),
+    "priority": (0,),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "softmax": (False,),
+    "stop": ([], ""),
+    "store": (False,),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "top_k": (-1, 0),
+    "top_logprobs": (0,),
+    "use_activation": (False,),
+    "verbosity": ("medium",),
+}
+
+
+def refuse_unsupported(parameters: Mapping[str, Any] | None, *, without_effect: Collection[str] = ()) -> None:
+    """Raise UnsupportedParameterError for the first parameter that would change the answer. ``without_effect`` are parameters
+    that have none on this route."""
+    for name, value in (parameters or {}).items():
+        if name in WITHOUT_EFFECT or name in without_effect or value is None:
+            continue
+        if value not in NEUTRAL.get(name, ()):
+            accepted = " or ".join(repr(neutral) for neutral in NEUTRAL.get(name, ()))
+            cure = f"leave it out, or send {accepted}" if accepted else "leave it out"
+            raise UnsupportedParameterError(f"the parameter {name!r:.80} is not supported here: {cure}", name)
+
+
+MAX_TOKENS = 32768
+
+
+class StreamOptions(BaseModel):
+    """Whether the last event of a stream has the usage; other options have no effect."""
+
+    include_usage: bool = False
+
+
+class ChatCompletionRequest(BaseModel):
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "example": {
+                "messages": [{"role": "user", "content": "What color is it?"}, {"role": "assistant", "content": "It is red."}]
+            }
+        },
+    )
+    model: str = ""
+    messages: list[JsonObject] = Field(min_length=1, max_length=256)
+    n: int = Field(1, ge=1, le=64)
+    temperature: float | None = Field(None, ge=0, le=10)
+    top_p: float | None = Field(None, ge=0.001, le=1)
+    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+
+    @field_validator("temperature")
+    @classmethod
+    def _is_drawn_from(cls, temperature: float | None) -> float | None:
+        if temperature is not None and 0 < temperature < 0.01:
+            raise ValueError("expected 0, for greedy, or 0.01 to 10: below that the probabilities are not finite")
+        return temperature
+
+
+class ChatMessage(BaseModel):
+    role: str = "assistant"
+    content: str
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: ChatMessage
+    finish_reason: str
+    logprobs: None = None
+
+
+class ChatCompletion(BaseModel):
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: dict[str, int]
+
+
+def _choice(index: int, text: str, reason: str) -> ChatChoice:
+    return ChatChoice(index=index, message=ChatMessage(content=text), finish_reason=reason)
+
+
+def _events(completion: ChatCompletion, with_usage: bool) -> Iterator[str]:
+    """Yield the completion as server-sent events: one for each choice, and one for the usage."""
+    head = {**completion.model_dump(), "object": "chat.completion.chunk"}
+    usage = head.pop("usage")
+    for choice in completion.choices:
+        part = {"index": choice.index, "delta": choice.message.model_dump(), "finish_reason": choice.finish_reason}
+        yield f"data: {json.dumps({**head, 'choices': [part]})}\n\n"
+    if with_usage:
+        yield f"data: {json.dumps({**head, 'choices': [], 'usage': usage})}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+def chat_routes(service: JudgeService) -> APIRouter:
+    router = APIRouter(tags=["chat: NIM's reward models, plain judging"], route_class=StrictJSONRoute)
+
+    async def complete(request: ChatCompletionRequest) -> list[Completion]:
+        turns = [read_item(message) for message in request.messages]
+        for message, turn in zip(request.messages, turns, strict=True):
+            if turn.role not in ("system", "user", "assistant"):
+                raise DataError(f"a message has the role {turn.role!r:.80}; expected system, developer, user or assistant")
+            if message.get("tool_calls") or message.get("function_call"):
+                raise DataError("a message calls a tool; chat completions support text and images only")
+        service.limits.check_images(sum(len(references(turn.content)) for turn in turns))
+        await service.check_context(*(turn.content.text for turn in turns))
+        chat = [
+            Message(turn.role, tuple(joined(interleaved(turn.content.text, await service.images(references(turn.content))))))
+            for turn in turns
+        ]
+        judge = service.judge
+        options = (request.temperature, request.top_p, request.max_completion_tokens or request.max_tokens)
+        defaults = (judge.config.temperature, judge.config.top_p, judge.config.max_tokens)
+        temperature, top_p, max_tokens = (b if a is None else a for a, b in zip(options, defaults, strict=True))
+        service.limits.check_completion(request.n, int(max_tokens), judge.config.max_tokens)
+        seed = secrets.randbelow(2**31) if request.seed is None else request.seed
+        params = SamplingParams(request.n, temperature, top_p, int(max_tokens), seed)
+        job = ChatJob(tuple(chat), params, is_new_draw=request.seed is None)
+        completions: list[Completion] = await service.queue.submit(job)
+        return completions
+
+    @router.post("/v1/chat/completions", response_model=None)
+    async def chat_completions(request: ChatCompletionRequest) -> ChatCompletion | Response:
+        """Return ``reward:0.5`` for a question and the text of the assistant's answer; complete a chat that ends with the user.
+
+        A completion without ``seed`` is sampled anew each time. Unsupported parameters that would change the answer are refused
+        (400); sampling parameters have no effect on a reward."""
+        refuse_unsupported(request.model_extra)
+        usage = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+        if request.messages[-1].get("role") == "assistant":
+            if request.n > 1:
+                raise DataError("a reward is a single number: n must be 1 if the last message is the assistant's")
+            reward = (await service.sample_rewards([chat_sample(request.messages)]))[0]
+            choices = [_choice(0, f"reward:{reward:.4f}", "stop")]
+        else:
+            completions = await complete(request)
+            choices = [_choice(n, completion.text, completion.finish.value) for n, completion in enumerate(completions)]
+            num_prompt, num_tokens = completions[0].num_prompt_tokens, sum(completion.num_tokens for completion in completions)
+            usage = {"prompt_tokens": num_prompt, "completion_tokens": num_tokens, "total_tokens": num_prompt + num_tokens}
+        response = ChatCompletion(
+            id=f"chatcmpl-{uuid.uuid4().hex}",
+            created=int(time.time()),
+            model=request.model or service.judge_name,
+            choices=choices,
+            usage=usage,
+        )
+        if not request.stream:
+            return response
+        with_usage = request.stream_options is not None and request.stream_options.include_usage
+        return StreamingResponse(_events(response, with_usage), media_type="text/event-stream")
+
+    return router
+
+
+T = TypeVar("T")
+
+
+class PoolingRequest(BaseModel):
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "example": {
+                "input": [
+                    f"<|im_start|>user\nWhat color is it?<|im_end|>\n<|im_start|>assistant\n{text}<|im_end|>"
+                    for text in ("Red.", "Blue.")
+                ]
+            }
+        },
+    )
+    model: str = ""
+    input: str | Items[str] | None = None
+    messages: Items[JsonObject] | None = None
+
+    @field_validator("input", mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        if isinstance(value, list) and any(isinstance(item, int | list) for item in value[:1]):
+            raise ValueError("holds token ids; this server reads texts (langchain: check_embedding_ctx_length=False)")
+        return value
+
+
+class EmbeddingsRequest(PoolingRequest):
+    """OpenAI's, whose clients request ``base64`` (little-endian float32) by default."""
+
+    encoding_format: Literal["float", "base64"] = "float"
+
+
+class EvaluationRequest(BaseModel):
+    model_config = ConfigDict(
+        extra="ignore",
+        json_schema_extra={
+            "example": {
+                "messages": [
+                    f"<|im_start|>user\nWhat color is it?<|im_end|>\n<|im_start|>assistant\n{text}<|im_end|>"
+                    for text in ("Red.", "Blue.")
+                ]
+            }
+        },
+    )
+    model: str = ""
+    messages: Items[str]
+
+
+class Classification(BaseModel):
+    index: int
+    label: str = "LABEL_0"
+    probs: list[float]
+    num_classes: int = 1
+
+
+class Embedding(BaseModel):
+    index: int
+    object: str = "embedding"
+    embedding: list[float] | str
+
+
+class Pooling(BaseModel):
+    index: int
+    object: str = "pooling"
+    data: list[float]
+
+
+class PoolingResponse(BaseModel, Generic[T]):
+    """One item for each input."""
+
+    id: str
+    object: str = "list"
+    created: int
+    model: str
+    data: list[T]
+    usage: dict[str, int] = Field(default={"prompt_tokens": 0, "total_tokens": 0})
+
+
+class EvaluationResponse(BaseModel):
+    id: str
+    object: str = "score.evaluation"
+    model: str
+    scores: list[float]
+
+
+def _samples(request: PoolingRequest) -> list[Sample]:
+    if request.messages is not None:
+        return [chat_sample(request.messages)]
+    return split_samples([request.input] if isinstance(request.input, str) else request.input or [])
+
+
+def _encoded(vector: list[float], encoding: Literal["float", "base64"]) -> list[float] | str:
+    return vector if encoding == "float" else base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def scalar_model_routes(service: JudgeService) -> APIRouter:
+    router = APIRouter(tags=["scalar reward models: verl, vLLM, SGLang, LLaMA-Factory"], route_class=StrictJSONRoute)
+
+    def response(request: PoolingRequest, prefix: str, data: list[T]) -> PoolingResponse[T]:
+        model = request.model or service.judge_name
+        return PoolingResponse(id=f"{prefix}-{uuid.uuid4().hex}", created=int(time.time()), model=model, data=data)
+
+    async def rewards_of(request: PoolingRequest) -> list[float]:
+        refuse_unsupported(request.model_extra, without_effect=(*CUTTING, "add_special_tokens", "task", "rid"))
+        return await service.sample_rewards(await run_in_threadpool(_samples, request))
+
+    @router.post("/classify")
+    @router.post("/v1/classify")
+    async def classify(request: PoolingRequest) -> PoolingResponse[Classification]:
+        """Return the rewards as ``data[n].probs[-1]``; 422 for a response that holds an image."""
+        rewards = await rewards_of(request)
+        return response(request, "classify", [Classification(index=n, probs=[value]) for n, value in enumerate(rewards)])
+
+    @router.post("/v1/embeddings")
+    async def embeddings(request: EmbeddingsRequest) -> PoolingResponse[Embedding]:
+        """Return the rewards as ``data[n].embedding[-1]``; 422 for a response that holds an image."""
+        vectors = [_encoded([value], request.encoding_format) for value in await rewards_of(request)]
+        return response(request, "embd", [Embedding(index=n, embedding=vector) for n, vector in enumerate(vectors)])
+
+    @router.post("/pooling")
+    async def pooling(request: PoolingRequest) -> PoolingResponse[Pooling]:
+        """Return the rewards as ``data[n].data[-1]``; 422 for a response that holds an image."""
+        rewards = await rewards_of(request)
+        return response(request, "pool", [Pooling(index=n, data=[value]) for n, value in enumerate(rewards)])
+
+    @router.post("/v1/score/evaluation")
+    async def evaluation(request: EvaluationRequest) -> EvaluationResponse:
+        """Return ``scores``, one for each text."""
+        scores = await service.sample_rewards(await run_in_threadpool(split_samples, request.messages))
+        model = request.model or service.judge_name
+        return EvaluationResponse(id=f"scoreval-{uuid.uuid4().hex}", model=model, scores=scores)
+
+    return router
