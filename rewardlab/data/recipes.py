@@ -93,7 +93,7 @@ Convert = Callable[[Mapping[str, Any], SourceFolder], Iterable[PreferencePair | 
 @dataclass(frozen=True)
 class Recipe:
     """``licence`` as the source states it, or ""; ``published``: its stated number of rows, None if unknown; ``files``:
-    patterns of the data files within the folder, tried in turn until one matches. Of a source with one answer per row,
+    patterns of the data files within the folder, tried in turn until one matches. If a source has one answer per row,
     ``group_by`` is the column that the answers to one question share: ``convert`` takes ``{"rows": [...]}`` of a file."""
 
     name: str

@@ -1,4 +1,4 @@
-"""Benchmarks of generated images, edits and videos: rows as public loaders read them, and scorers beside their rules anew."""
+"""Benchmarks of generated images, edits and videos: rows as public loaders read them, and scorers by their rules anew."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def outputs(path: Path, records: Any, *, is_object: bool = False) -> Path:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_genai_benchs_scorer(seed: int, tmp_path: Path) -> None:
-    """The bracketed text of a line, greedily, beside what is right for each of the four votes."""
+    """The bracketed text of a line, greedily, compared with what is right for each of the four votes."""
     dice = random.Random(seed)
     words = [
         "[[A>B]]",

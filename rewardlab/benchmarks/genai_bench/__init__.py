@@ -46,8 +46,8 @@ SPLIT = "test_v1"  # that the published numbers are of
 
 
 def load_genai_bench(data: Path, *, images: Path | None, with_images: bool, policy: VideoPolicy | None = None) -> list[Row]:
-    """Return the rows of Parquet or JSON of any of the tasks, or of a folder of them; of a folder with files of the split
-    ``test_v1``, those alone.
+    """Return the rows of Parquet or JSON of any of the tasks, or of a folder of them; if a folder has files of the split
+    ``test_v1``, only those.
 
     Raise DataError for a malformed row, MediaError with the media that are missing.
     """

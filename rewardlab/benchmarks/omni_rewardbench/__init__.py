@@ -96,7 +96,7 @@ def _row(number: int, fields: Mapping[str, Any], where: str, task: str) -> Media
 
 
 def _medium(fields: Mapping[str, Any], column: str) -> Medium:
-    """Return the medium of a column, or of its path's column beside it."""
+    """Return the medium of a column, or the path in the column COLUMN_path."""
     value = fields.get(column)
     return medium_of(value if value else fields[f"{column}_path" if f"{column}_path" in fields else column], column)
 

@@ -111,7 +111,9 @@ BENCHMARK = Benchmark(
     load_videos=load_videogen_rewardbench,
     frames=FRAMES,
     origins=("VideoGen-Eval",),
-    files=BenchmarkFiles(repo="KwaiVGI/VideoGen-RewardBench", media="videos.zip of the same dataset; unpack it beside the CSV"),
+    files=BenchmarkFiles(
+        repo="KwaiVGI/VideoGen-RewardBench", media="videos.zip of the same dataset; unpack it in the folder of the CSV"
+    ),
     scorers={
         "videogen_rewardbench": OfficialScorer(
             lambda rows, data: reward_lines(rows),
