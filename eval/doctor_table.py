@@ -73,7 +73,7 @@ class Row:
 def examine(name: str, machines: Machines, configs: Path, changes: Sequence[str] = ()) -> Row | None:
     """Return the row of ``configs/NAME.yaml``, read from the doctor's output; None if the config does not take the
     ``changes``."""
-    words = [f"{configs / name}.yaml", "--dry-run", "--model", machines.model, "--memory", f"{machines.card:g}"]
+    words = [f"{configs / name}.yaml", "--dry-run", f"model={machines.model}", "--memory", f"{machines.card:g}"]
     words += ["--launcher", str(configs / "accelerate" / f"{machines.launcher}.yaml"), "--processes", str(machines.processes)]
     output = CliRunner().invoke(app, ["doctor", *words, *changes]).output
     if changes and output.startswith("FAILED config"):

@@ -59,7 +59,8 @@ OPTIMIZER = {
     "gradient_checkpointing": False,
 }
 ROLLOUTS = {**OPTIMIZER, "learning_rate": 3e-3, "rollout_batch_size": 16, "max_completion_length": 32, "attempts": ["1"]}
-SKIPPED_KEYS = ("model", "template", "save_steps", "consistency", "health", "pixels", "engine", "lora")
+SCHEDULE = ("warmup_ratio", "min_lr_ratio")  # without meaning at a constant rate
+SKIPPED_KEYS = ("model", "template", "save_steps", "consistency", "health", "pixels", "engine", "lora", *SCHEDULE)
 
 
 def recipes() -> dict[str, dict[str, Any]]:

@@ -24,7 +24,7 @@ from rewardlab.prompts import build_messages
 from rewardlab.samplers import decode
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler, encode
-from rewardlab.training.policy_gradient.logprobs import completion_logprobs
+from rewardlab.training.policy_gradient.batch import completion_logprobs
 from rewardlab.types import Order, PreferencePair
 
 JUDGE = Path(__file__).parents[1] / "rewardlab" / "demo" / "judge"

@@ -223,7 +223,7 @@ def runs(options: Options) -> dict[str, Case]:
         words += ["--votes", 3] if engine == "hf" else []
         cases[f"bench {engine}"] = Case(partial(command, *words), folder=work / engine)
     cases["serve"] = Case(partial(try_server, options), seconds=60)
-    words = ["doctor", "rl/stable_reinforce", "--data", options.data, "--model", options.start, "template=plain"]
+    words = ["doctor", "rl/stable_reinforce", "--data", options.data, f"model={options.start}", "template=plain"]
     words += ["batch_size=4", "micro_batch_size=2", "rollout_batch_size=8", "max_completion_length=32"]
     cases["doctor"] = Case(partial(examine, *words, "consistency.weight=0", 'attempts=["2"]'), seconds=20)
     return cases

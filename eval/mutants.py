@@ -58,8 +58,6 @@ MODULES = {
     ),
     "metrics/calibration": ("tests/metrics/test_calibration.py",),
     "metrics/running": ("tests/metrics/test_running.py",),
-    "rl/kl": ("tests/rl",),
-    "rl/gae": ("tests/rl", "tests/laws/test_policy_gradient.py"),
     "rl/groups": ("tests/rl", "tests/laws/test_pairwise_laws.py", "tests/verdicts/test_margins.py"),
     "rl/advantages": ("tests/rl", "tests/laws/test_policy_gradient.py"),
     "rl/selection": ("tests/rl",),

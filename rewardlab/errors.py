@@ -64,7 +64,7 @@ _EXTRA_OF_PLACE = {
     "training": "train",
     "train": "train",
     "health": "train",
-    "doctor": "train",
+    "configs": "train",
     "serving": "serve",
     "serve": "serve",
     "benchmarks": "bench",

@@ -168,7 +168,7 @@ class Completion:
     (:mod:`rewardlab.samplers.openai_api`), not a new one.
 
     ``turns``: of a draw that was verified, the texts of its judgment, of the verification, and of the revised judgment where
-    there is one (:mod:`rewardlab.samplers.self_verifying`).
+    there is one (:class:`rewardlab.samplers.base.SelfVerifying`).
     """
 
     text: str

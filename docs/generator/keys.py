@@ -21,11 +21,16 @@ TITLES = {
     "policy": ("Policy", "rewardlab policy --config"),
     "rm": ("Bradley-Terry head", "rewardlab rm --config"),
     "prm": ("Process reward model", "rewardlab prm --config"),
-    "steps": ("Step labels", "rewardlab steps --config"),
+    "steps": ("Step labels", "rewardlab steps KEY=VALUE"),
     "recipes": ("Mapping of a source", "rewardlab data build FILE.yaml"),
     "harden": ("Hardening loop", "rewardlab harden --config"),
     "pipelines": ("Pipeline", "rewardlab quickstart"),
     "judge": ("Judge", "rewardlab bench run --judge"),
+    "self-distil": ("Self-distillation", "rewardlab self-distil KEY=VALUE"),
+    "build": ("Building a set", "rewardlab data build RECIPE KEY=VALUE"),
+    "filter": ("Filtering judgments", "rewardlab data filter DATA KEY=VALUE"),
+    "decontaminate": ("Decontamination", "rewardlab data decontaminate TRAIN KEY=VALUE"),
+    "negatives": ("Hard negatives", "rewardlab data negatives DATA KEY=VALUE"),
     "suite": ("Benchmark suite", "rewardlab bench suite FILE.yaml"),
 }
 

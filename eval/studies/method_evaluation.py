@@ -14,9 +14,8 @@ from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, micro, position_bias, swap_consistency
 from rewardlab.prompts import Template
 from rewardlab.rewards.consistency import consistency_prompt, read_consistency
-from rewardlab.samplers.base import Sampler
+from rewardlab.samplers.base import Sampler, SelfVerifying
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.samplers.self_verifying import SelfVerifying
 from rewardlab.types import BOTH_ORDERS, Choice, Judgment, PreferencePair, Vote
 from rewardlab.verdicts.parse import reasoning_of
 

@@ -51,8 +51,7 @@ from rewardlab.models.checkpoints import commit, template_for
 from rewardlab.models.families import end_token_ids
 from rewardlab.models.loading import load_model
 from rewardlab.rewards.judgment import terms_of
-from rewardlab.rewards.judgment_function import JudgmentReward
-from rewardlab.rewards.scorer import JudgmentScorer
+from rewardlab.rewards.scorer import JudgmentReward, JudgmentScorer
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.build import pretrain_value
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows

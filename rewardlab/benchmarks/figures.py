@@ -14,10 +14,10 @@ from rewardlab.reporting.plots import (
     LEAF,
     WARM,
     WIDE,
-    Line,
     Measured,
+    Series,
     plot_accuracies,
-    plot_curve,
+    plot_fractions,
     plot_length,
     plot_position,
     plot_reliability,
@@ -68,7 +68,7 @@ def best_baseline(baselines: Mapping[str, BaselineScores]) -> tuple[str, float]:
 
 def _curve(scores: Scores) -> Figure:
     curve = scores.k_curve
-    lines = [Line("one order,\nmajority of K", [point.k for point in curve], curve, INK)]
+    lines = [Series.of("one order,\nmajority of K", [point.k for point in curve], curve, INK)]
     balanced = [(2 * point.k, point.balanced) for point in curve if point.balanced]
     weighted = [(2 * point.k, point.weighted) for point in curve if point.weighted]
     for label, cells, color in (
@@ -76,10 +76,11 @@ def _curve(scores: Scores) -> Figure:
         ("both orders,\nby probability", weighted, WARM),
     ):
         if cells:
-            lines.append(Line(label, [samples for samples, _ in cells], [cell for _, cell in cells], color))
-    stops = [point for point in scores.sequential if point.error]
-    stopping = Line("both orders,\nuntil settled", [point.samples for point in stops], stops, GOLD)
-    return plot_curve(lines, stopping if scores.sequential else None)
+            lines.append(Series.of(label, [samples for samples, _ in cells], [cell for _, cell in cells], color))
+    if stops := [point for point in scores.sequential if point.error]:
+        samples, accuracies = [point.samples for point in stops], [point.accuracy for point in stops]
+        lines.append(Series("both orders,\nuntil settled", samples, accuracies, GOLD, is_dashed=True))
+    return plot_fractions(lines, xlabel="samples per pair")
 
 
 def _confidence_figures(scores: Scores) -> list[ReportFigure]:

@@ -13,22 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from rewardlab.cli import (  # noqa: F401  (commands)
-    audit,
-    bench,
-    configs,
-    data,
-    data_checks,
-    data_negatives,
-    demo,
-    distill,
-    doctor,
-    harden,
-    judge,
-    push,
-    serve,
-    train,
-)
+from rewardlab.cli import bench, configs, data, demo, distill, judge, push, serve, train  # noqa: F401  (commands)
 from rewardlab.cli.applications import interrupts_kept, stop_status, termination_as_interrupt
 from rewardlab.cli.exit_codes import ExitCode, exit_code_of
 from rewardlab.cli.options import app, sort_commands

@@ -49,7 +49,7 @@ def termination_as_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def interrupts_kept(again_after_s: float = 0.05) -> Iterator[None]:
+def interrupts_kept() -> Iterator[None]:
     """Raise a KeyboardInterrupt again that Python loses inside the block: one in a destructor or around a fork (a data loader's
     workers) is only printed, and the command would continue."""
     before = sys.unraisablehook
@@ -62,7 +62,7 @@ def interrupts_kept(again_after_s: float = 0.05) -> Iterator[None]:
         if not issubclass(unraisable.exc_type, KeyboardInterrupt):
             before(unraisable)
             return
-        timer = threading.Timer(again_after_s, send_again)  # here it would be lost as well
+        timer = threading.Timer(0.05, send_again)  # here it would be lost as well
         timer.daemon = True
         timer.start()
 

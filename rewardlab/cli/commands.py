@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, fields
+from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 import typer
@@ -12,6 +13,7 @@ import typer
 from rewardlab.errors import ConfigError
 
 Options = TypeVar("Options")
+_tree = cache(typer.main.get_command)
 USAGE_ERROR: Any = typer.BadParameter.__base__  # that of the click that typer has
 
 
@@ -63,7 +65,7 @@ def check_line(app: typer.Typer, words: Sequence[str]) -> str:
     option or a value that it does not take; lines of other programs pass."""
     if words[0] != "rewardlab":
         return words[0]
-    command: Any = typer.main.get_command(app)
+    command: Any = _tree(app)
     rest, names = list(words[1:]), list[str]()
     try:
         while hasattr(command, "commands"):

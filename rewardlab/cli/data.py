@@ -1,12 +1,15 @@
-"""`rewardlab data`: sets of pairs built, validated, balanced, split, filtered, decontaminated, written for other trainers."""
+"""`rewardlab data`: build, check, balance, split, filter and decontaminate sets of pairs, and write them for other trainers."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import json
+import re
 import shlex
 import sys
+from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -16,8 +19,20 @@ import typer
 
 from rewardlab.cli.commands import command
 from rewardlab.cli.exit_codes import ExitCode
-from rewardlab.cli.options import AllowColumns, Data, Images, Out, RandomSeed, columns_of, data_app
-from rewardlab.errors import ConfigError, DataError, OutputError
+from rewardlab.cli.options import (
+    AllowColumns,
+    AsJson,
+    Data,
+    Images,
+    Out,
+    Overrides,
+    RandomSeed,
+    Seed,
+    columns_of,
+    data_app,
+    read_config,
+)
+from rewardlab.errors import ConfigError, DataError, InputError, OutputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,6 +40,7 @@ if TYPE_CHECKING:
     from rewardlab.curation.decontaminate import Contamination
     from rewardlab.data.recipes import Recipe
     from rewardlab.types import PreferencePair
+
 
 RECIPES = "rewardlab.recipes"  # group of entry points: recipes of other packages
 FILE_SUFFIXES = (".jsonl", ".parquet", ".csv", ".tsv", ".json", ".ndjson", ".arrow", ".txt", ".gz", ".zip")  # of no folder
@@ -82,6 +98,7 @@ class DataBuild:
     """Options of `rewardlab data build`."""
 
     recipe: Annotated[str, typer.Argument(help="A name of `rewardlab data recipes`, a .py with a RECIPE, or a .yaml mapping.")]
+    overrides: Overrides = None
     source: Annotated[
         str,
         typer.Option(
@@ -97,26 +114,8 @@ class DataBuild:
     images: Annotated[
         Optional[Path], typer.Option("--images", help="Folder that media paths are relative to (default: that of the source).")
     ] = None
-    similarity: Annotated[
-        float,
-        typer.Option(
-            "--similarity",
-            min=0.0,
-            max=1.0,
-            help="Minimum text similarity at which pairs about one image count as duplicates; 0: keep all.",
-        ),
-    ] = 0.9
-    media_folder: Annotated[
-        bool, typer.Option("--media-folder", help="Write media to OUT/media, named by content, instead of into the Parquet.")
-    ] = False
-    download: Annotated[
-        bool, typer.Option("--download", help="Download the files of an hf: source first, if its rows refer to media by path.")
-    ] = False
-    frames: Annotated[
-        int, typer.Option("--frames", min=1, help="Maximum frames to read from a video given as a folder of frames.")
-    ] = 8
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Stop after this many pairs.")] = None
-    seed: RandomSeed = 0
+    seed: Seed = None
 
 
 @command(data_app, "build")
@@ -126,7 +125,8 @@ def data_build(options: DataBuild) -> None:
     Writes Parquet shards, `rejected.jsonl` (everything left out, and why), `stats.json`, `stats.html` and `report.json`.
     `rewardlab data build rlaif_v --from downloads/rlaif_v --against vl_rewardbench=vlrb.jsonl,images --out sets/rlaif_v`
     """
-    from rewardlab.curation.build import BuildOptions, build
+    from rewardlab.config import BuildConfig
+    from rewardlab.curation.build import build
     from rewardlab.data.sources import open_source
     from rewardlab.reporting.progress import bar
 
@@ -136,20 +136,13 @@ def data_build(options: DataBuild) -> None:
             "fetches them), or give --against none, for a set of your own to benchmark on"
         )
     recipe = find_recipe(options.recipe)
-    source = open_source(options.source, recipe.files, download=options.download)
+    config = read_config(BuildConfig, options.overrides, images=options.images, limit=options.limit, seed=options.seed)
+    source = open_source(options.source, recipe.files, download=config.download)
     against = [] if options.against == ["none"] else options.against
     contamination, notes = _contamination(against)
-    settings = BuildOptions(
-        options.similarity or None,
-        not options.media_folder,
-        options.frames,
-        options.images,
-        limit=options.limit,
-        seed=options.seed,
-    )
     facts = {"against": against, "notes": notes, "command": shlex.join(["rewardlab", *sys.argv[1:]])}
     with bar(options.recipe, recipe.published) as advance:
-        report = build(recipe, source, options.out, contamination=contamination, options=settings, advance=advance, facts=facts)
+        report = build(recipe, source, options.out, config=config, contamination=contamination, advance=advance, facts=facts)
     counts = ("converted", "kept", "dropped", "bad", "duplicate", "contaminated")
     typer.echo(", ".join(f"{name} {report[name]:,}" for name in counts))
     for kind, reasons in report["reasons"].items():
@@ -159,14 +152,15 @@ def data_build(options: DataBuild) -> None:
 
 
 def _contamination(against: list[str]) -> tuple[Contamination | None, list[str]]:
-    from rewardlab.curation.decontaminate import Contamination, MatchLimits, load_benchmark_pairs, num_images, parse_against
+    from rewardlab.config import MatchConfig
+    from rewardlab.curation.decontaminate import Contamination, load_benchmark_pairs, num_images, parse_against
     from rewardlab.reporting.progress import bar
 
     if not against:
         return None, ["compared with no benchmark (--against none)"]
     known, notes = load_benchmark_pairs([parse_against(spec) for spec in against])
     with bar("benchmarks", num_images(known)) as advance:
-        return Contamination(known, MatchLimits(), advance), notes
+        return Contamination(known, MatchConfig.model_validate({}), advance), notes
 
 
 @data_app.command("balance")
@@ -249,37 +243,20 @@ def _some_pairs(pairs: Iterator[PreferencePair], data: Path) -> Iterator[Prefere
 def data_filter(
     data: Data,
     out: Out,
-    most_alike: Annotated[
-        float,
-        typer.Option("--most-alike", min=0.0, max=1.0, help="Largest fraction of judgments with the same first eight words."),
-    ] = 0.02,
-    length_fence: Annotated[
-        float,
-        typer.Option(
-            "--length-fence", min=0.0, help="Interquartile ranges of log length beyond which a judgment is an outlier."
-        ),
-    ] = 3.0,
-    consistency: Annotated[
-        Optional[str],
-        typer.Option("--consistency", metavar="MODEL@URL", help="Endpoint that judges whether verdict and reasoning agree."),
-    ] = None,
+    overrides: Overrides = None,
     images: Images = None,
     allow: AllowColumns = None,
 ) -> None:
     """Remove judgments that are unfit as training targets: contradictions, leaked labels, templates, outliers.
 
     Writes `kept.parquet`, `filtered.jsonl` (each with its reason) and `report.json`. Pairs without a judgment stay, and
-    count as pairs only: SFT learns from `num_judgments_kept`.
+    count as pairs only: SFT learns from `num_judgments_kept`. With `consistency=MODEL@URL` a model checks for contradictions.
     """
-    from rewardlab.curation.quality import Rules, filter_set
+    from rewardlab.config import FilterConfig
+    from rewardlab.curation.quality import filter_set
 
-    model, at, url = (consistency or "").partition("@")
-    if consistency is not None and not (model and at and url):
-        raise ConfigError(
-            f"--consistency {consistency}: expected MODEL@URL, for example Qwen/Qwen2.5-VL-7B-Instruct@http://HOST/v1"
-        )
-    rules, endpoint = Rules(most_alike, length_fence), (url or None, model)
-    report = filter_set(data, rules, out, images=images, endpoint=endpoint, allow_columns=columns_of(allow))
+    config = read_config(FilterConfig, overrides)
+    report = filter_set(data, config, out, images=images, allow_columns=columns_of(allow))
     names = ("num_pairs", "num_pairs_kept", "num_judgments", "num_judgments_kept", "reasons", "unclear")
     typer.echo(json.dumps({name: report[name] for name in names}))
     typer.echo(f"written: {out}/kept.parquet, filtered.jsonl, report.json")
@@ -290,20 +267,11 @@ class DataDecontaminate:
     """Options of `rewardlab data decontaminate`."""
 
     train: Annotated[Path, typer.Argument(help="Training pairs, .parquet or .jsonl.")]
+    overrides: Overrides = None
     against: Annotated[list[str], typer.Option("--against", help=AGAINST)]
     out: Out
     images: Images = None
     allow: AllowColumns = None
-    image_bits: Annotated[
-        int,
-        typer.Option(
-            "--image-bits", min=0, max=32, help="Maximum differing bits (of 64) between perceptual hashes of the same image."
-        ),
-    ] = 8
-    similarity: Annotated[
-        float, typer.Option("--similarity", min=0.1, max=1.0, help="Minimum Jaccard similarity of two texts' word trigrams.")
-    ] = 0.7
-    least_words: Annotated[int, typer.Option("--least-words", min=1, help="Shorter texts are not compared.")] = 8
 
 
 @command(data_app, "decontaminate")
@@ -314,14 +282,15 @@ def data_decontaminate(options: DataDecontaminate) -> None:
     the least certain matches side by side. `rewardlab data decontaminate pairs.parquet --against
     vl_rewardbench=vl_rewardbench.jsonl,images/ --out runs/clean`
     """
-    from rewardlab.curation.decontaminate import MatchLimits, contamination_markdown, decontaminate, parse_against
+    from rewardlab.config import MatchConfig
+    from rewardlab.curation.decontaminate import contamination_markdown, decontaminate, parse_against
 
     report = decontaminate(
         options.train,
         [parse_against(spec) for spec in options.against],
         options.out,
         images=options.images,
-        limits=MatchLimits(options.image_bits, options.similarity, options.least_words),
+        limits=read_config(MatchConfig, options.overrides),
         command=shlex.join(["rewardlab", *sys.argv[1:]]),
         allow_columns=columns_of(options.allow),
     )
@@ -411,8 +380,7 @@ def data_kto(options: PreferenceSet) -> None:
 
 
 def _write(kind: str, options: PreferenceSet) -> None:
-    from rewardlab.data.judgments import read_judged
-    from rewardlab.data.preferences import PreferenceRules, write_preferences
+    from rewardlab.data.judgments import PreferenceRules, read_judged, write_preferences
 
     judged = read_judged(options.run, options.data, images=options.images, allow_columns=columns_of(options.allow))
     rules = PreferenceRules(options.min_margin, options.keep_inconsistent)
@@ -421,3 +389,128 @@ def _write(kind: str, options: PreferenceSet) -> None:
     typer.echo(f"{counts.num_rows:,} rows of {counts.kept:,} pairs in {options.out}; {dropped:,} pairs left out")
     for reason, number in counts.dropped.items():
         typer.echo(f"  {number:,} × {reason}")
+
+
+SHOWN = 5  # bad rows of a kind
+_NUMBER = re.compile(r"\d+")
+
+
+class ReasonCount:
+    """Counts reasons by kind: reasons of one kind differ only in numbers."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, str] = {}
+
+    def is_shown(self, reason: str) -> bool:
+        """Count a reason and return whether it is among the first of its kind."""
+        kind = _NUMBER.sub("0", reason)
+        self._first.setdefault(kind, reason)
+        self._counts[kind] += 1
+        return self._counts[kind] <= SHOWN
+
+    def rest(self) -> list[str]:
+        """Return a line for each kind with more reasons than are shown."""
+        return [
+            f"and {number - SHOWN:,} more like: {self._first[kind]}" for kind, number in self._counts.items() if number > SHOWN
+        ]
+
+
+@data_app.command("validate")
+def data_validate(
+    data: Data,
+    out: Annotated[Optional[Path], typer.Option("--out", help="Folder for the good rows, as Parquet shards.")] = None,
+    images: Images = None,
+    allow: AllowColumns = None,
+    suggest: Annotated[
+        bool, typer.Option("--suggest", help="Print a mapping of the file's columns for `data build`, and check nothing.")
+    ] = False,
+) -> None:
+    """Check every row: list the bad ones with their reasons, and with --out keep the good ones.
+
+    Exit status 1 if any row is bad, or there are no rows. Five rows are listed per reason, and the others
+    counted. Unknown columns are listed once, at the end; rows that have them are not kept.
+    """
+    if suggest:
+        if out or images or allow:
+            raise ConfigError("--suggest prints a mapping and checks nothing; give it without other options")
+        from rewardlab.data.column_mapping import suggested_mapping
+
+        return typer.echo(suggested_mapping(data), nl=False)
+    from rewardlab.data.columns import UnreadColumnsError, unread_words
+    from rewardlab.data.pairs import BadRow, validate_rows, write_shards
+    from rewardlab.data.set_checks import SetCheck
+
+    reasons = ReasonCount()
+    bad, unlabelled, names, media = 0, 0, set[str](), SetCheck()
+    unread, num_unread = dict[str, str](), 0
+
+    def checked() -> Iterator[PreferencePair]:
+        nonlocal bad, unlabelled, num_unread
+        with closing(validate_rows(data, images=images, allow_columns=columns_of(allow), decode=True)) as rows:
+            for index, row in enumerate(rows):
+                error = row.error if isinstance(row, BadRow) else None
+                if isinstance(error, UnreadColumnsError):
+                    unread.update(error.columns)
+                    row = BadRow(index, error.rest) if isinstance(error.rest, InputError) else error.rest
+                reason = row.reason if isinstance(row, BadRow) else ""
+                if not isinstance(row, BadRow) and row.pair_id in names:
+                    reason = f"{data}, row {index}: pair_id {row.pair_id!r} appears twice; every pair needs its own"
+                if reason:
+                    bad += 1
+                    if reasons.is_shown(reason):
+                        typer.echo(reason)
+                elif not isinstance(row, BadRow):
+                    media.add(row, index)
+                    unlabelled += row.preferred is None
+                    names.add(row.pair_id)
+                    num_unread += error is not None
+                    if error is None:
+                        yield row
+
+    for _ in write_shards(checked(), out) if out else checked():
+        pass
+    for line in reasons.rest():
+        typer.echo(line)
+    without = f" ({unlabelled:,} without a label: not for a benchmark, nor to train on)" if unlabelled else ""
+    if unread:
+        typer.echo(unread_words(unread))
+    but_for = f", {num_unread:,} good but for columns that are not read" if num_unread else ""
+    num_good = len(names) - num_unread
+    typer.echo(f"{num_good:,} good{but_for}{without}, {bad:,} bad, {media.num_with_media:,} with images")
+    for note in media.notes():
+        typer.echo(note)
+    if not names and not bad:
+        typer.echo(f"{data}: holds no pairs")
+    media.refuse_broken(str(data))
+    if bad or unread or not names:
+        raise typer.Exit(ExitCode.FINDING)
+
+
+@data_app.command("stats")
+def data_stats(
+    data: Data,
+    out: Out,
+    images: Images = None,
+    allow: AllowColumns = None,
+    seed: RandomSeed = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Show statistics of a set: balance, lengths, length bias. Writes `stats.json`, and `stats.html`
+    with example pairs."""
+    from rewardlab.curation.overview import Overview, summary_lines
+    from rewardlab.data.pairs import stream_pairs
+    from rewardlab.reporting.progress import bar
+
+    overview = Overview(seed)
+    with bar("stats", None) as advance:
+        for pair in stream_pairs(data, images=images, allow_columns=columns_of(allow)):
+            overview.add(pair)
+            advance()
+    numbers = overview.write(out, title=f"{data.name}: {overview.num_pairs:,} pairs")
+    if as_json:
+        typer.echo(json.dumps(numbers))
+        return
+    for line in summary_lines(numbers):
+        typer.echo(line)
+    typer.echo(f"written: {out}/stats.json, stats.html")

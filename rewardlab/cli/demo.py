@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FromScratch = Annotated[
     bool, typer.Option("--from-scratch", help="Train the base model instead of using the one bundled with the package.")
 ]
+Configs = Annotated[Path, typer.Option("--configs", help="Folder of the stages' configs: a path, or a name under configs/.")]
 
 
 @demo_app.callback(invoke_without_command=True, no_args_is_help=False)
@@ -118,9 +119,7 @@ def demo_serve(
 @demo_app.command("train")
 def demo_train(
     out: Out = Path("runs/demo_judge"),
-    configs: Annotated[
-        Path, typer.Option("--configs", help="Folder of the stages' configs: a path, or a name under configs/.")
-    ] = Path("tiny"),
+    configs: Configs = Path("tiny"),
     seed: RandomSeed = 0,
 ) -> None:
     """Retrain the bundled judge and check that its weights are bit-identical.
@@ -137,9 +136,7 @@ def demo_train(
 @app.command("quickstart", rich_help_panel=DEMONSTRATION)
 def quickstart_command(
     out: Out = Path("runs/quickstart"),
-    configs: Annotated[
-        Path, typer.Option("--configs", help="Folder of the stages' configs: a path, or a name under configs/.")
-    ] = Path("tiny"),
+    configs: Configs = Path("tiny"),
     seed: Annotated[int, typer.Option("--seed", help="Seed of the data, the models and every stage.")] = 0,
     from_scratch: FromScratch = False,
 ) -> None:

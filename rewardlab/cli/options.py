@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Optional, TypedDict, TypeVar
 
 import typer
 
@@ -18,8 +18,12 @@ from rewardlab.errors import ConfigError
 from rewardlab.processes import is_main
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from rewardlab.config.data import Budget, Prices
     from rewardlab.config.judge import JudgeConfig
+
+Config = TypeVar("Config", bound="BaseModel")
 
 # Panels of `rewardlab --help`, in their order.
 DEMONSTRATION, CHECKS, DATA, TRAINING, JUDGING, SERVING, ADVANCED = PANELS = (
@@ -141,7 +145,6 @@ Allow = Annotated[
 ]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
 RandomSeed = Annotated[int, typer.Option("--seed", help="Random seed.")]
-BatchSize = Annotated[int, typer.Option("--batch-size", min=1, help="Sequences at a time (hf).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to standard output.")]
 MaxFailed = Annotated[
     float,
@@ -191,7 +194,7 @@ Budgets = Annotated[
 
 
 class Allowances(TypedDict):
-    """What ``--allow`` permits, as the readers of pairs take it."""
+    """The values of ``--allow``, as readers of pairs take them."""
 
     allow_columns: tuple[str, ...]
     allow_without_images: bool
@@ -215,6 +218,38 @@ def parse_judge_keys(keys: Sequence[str] | None, votes: int | None = None) -> di
         name = "judge" if "judge" in changes else "votes"
         raise ConfigError(f"{name} is set twice, by {name}=... and by --{name}; give one of them")
     return changes if votes is None else changes | {"votes": votes}
+
+
+def read_config(
+    schema: type[Config], overrides: Sequence[str] | None, path: str | Path | None = None, **options: Any
+) -> Config:
+    """Return the config of a command: ``path``, KEY=VALUE over it, and those ``options`` that are not None."""
+    from rewardlab.config.loading import load_config, parse_overrides
+
+    return load_config(schema, path, parse_overrides(overrides or ()), **options)
+
+
+def read_config_and_judge(
+    schema: type[Config], judge: str, overrides: Sequence[str] | None, **options: Any
+) -> tuple[Config, JudgeConfig]:
+    """Return the config of a command that samples judgments, and its judge: KEY=VALUE sets keys of either."""
+    from rewardlab.config.judge import JUDGE_KEYS
+    from rewardlab.config.loading import load_config
+
+    changes = parse_judge_keys(overrides)
+    keys = {key: value for key, value in changes.items() if key.partition(".")[0] in JUDGE_KEYS}
+    others = {key: value for key, value in changes.items() if key not in keys}
+    return load_config(schema, None, others, **options), judge_of_votes(judge, keys)
+
+
+def judge_of_votes(judge: str, keys: Mapping[str, Any]) -> JudgeConfig:
+    """Return the judge of a command that sets the number of votes itself. Raise ConfigError for ``votes`` among the keys, and
+    for keys of a run."""
+    from rewardlab.judging.spec import judge_config
+
+    if "votes" in keys:
+        raise ConfigError("votes: this command sets how many judgments of a pair are sampled; leave it out")
+    return refuse_run_keys(judge_config(judge, keys))
 
 
 def refuse_run_keys(config: JudgeConfig) -> JudgeConfig:

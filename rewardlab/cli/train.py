@@ -20,7 +20,6 @@ from rewardlab.cli.options import (
     Images,
     Out,
     Overrides,
-    Seed,
     allowances,
     app,
     echo_once,
@@ -75,11 +74,10 @@ class TrainOptions:
     model: Annotated[Optional[str], typer.Option("--model", help="Checkpoint folder, hub id or `demo` to start from.")] = None
     images: Images = None
     allow: Allow = None
-    seed: Seed = None
 
     def settings(self, schema: type[Config], **options: Any) -> Config:
         """Return the config of the run; ``options`` are keys of it that other options set. Raise as :func:`train_config`."""
-        return train_config(schema, self.config, self.overrides, model=self.model, seed=self.seed, **options)
+        return train_config(schema, self.config, self.overrides, model=self.model, **options)
 
     def pairs(self, settings: TrainConfig) -> Sequence[PreferencePair]:
         """Return the pairs of the run. Raise ConfigError for a finished run before any pair is read."""
@@ -132,9 +130,6 @@ class RLOptions(TrainOptions):
         Path, typer.Option("--data", help=f"Distilled pairs (only the hard ones are used), or labelled pairs: {PAIR_FILES}.")
     ]
     model: Annotated[Optional[str], typer.Option("--model", help="SFT checkpoint folder to start from.")] = None
-    consistency_url: Annotated[
-        Optional[str], typer.Option("--consistency-url", help="Overrides the config's consistency endpoint.")
-    ] = None
 
 
 @command(app, "rl", rich_help_panel=TRAINING)
@@ -143,13 +138,12 @@ def rl_command(options: RLOptions) -> None:
 
     Hard pairs are those that the teacher did not get right at the first attempt; without a teacher, all labelled pairs are
     used. Writes `OUT/final`; the same command resumes an interrupted run. `rewardlab rl --data runs/distill/distilled.parquet
-    --out runs/rl
-    --config stable_reinforce model=runs/sft/final consistency.weight=0`
+    --out runs/rl --config stable_reinforce model=runs/sft/final consistency.weight=0`
     """
     from rewardlab.config import RLConfig
     from rewardlab.models.checkpoints import load_template_for
 
-    settings = options.settings(RLConfig, **{"consistency.base_url": options.consistency_url})
+    settings = options.settings(RLConfig)
     from rewardlab.training.rl import train_rl
 
     load_template_for(settings.model, settings.template)  # a template other than the judge's is refused before pairs are read

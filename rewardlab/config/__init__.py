@@ -7,8 +7,16 @@ An unknown key is an error. Numbers without a source in the paper carry a reason
 from __future__ import annotations
 
 from rewardlab.config.base import EvaluationConfig, HealthConfig, LoraConfig, PixelConfig, TrainConfig
-from rewardlab.config.bench import BenchEntry, SuiteConfig
-from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
+from rewardlab.config.data import (
+    BuildConfig,
+    DistillConfig,
+    FilterConfig,
+    MappingConfig,
+    MatchConfig,
+    NegativesConfig,
+    SelfDistilConfig,
+    StepsConfig,
+)
 from rewardlab.config.files import (
     SCHEMAS,
     config_names,
@@ -20,31 +28,35 @@ from rewardlab.config.files import (
     shipped_folder,
     stage_of,
 )
-from rewardlab.config.loading import ConfigKey, config_keys, load_config, load_yaml, parse_overrides, resolved_yaml
+from rewardlab.config.judge import SuiteConfig
+from rewardlab.config.loading import config_keys, load_config, load_yaml, parse_overrides, resolved_yaml
 from rewardlab.config.policy import PolicyConfig, SignsConfig
 from rewardlab.config.rl import ConsistencyConfig, EngineConfig, HotTokenConfig, Method, MethodConfig, RLConfig
 from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
 
 __all__ = [
     "SCHEMAS",
-    "BenchEntry",
-    "ConfigKey",
+    "BuildConfig",
     "ConsistencyConfig",
     "DistillConfig",
     "EngineConfig",
     "EvaluationConfig",
+    "FilterConfig",
     "HealthConfig",
     "HotTokenConfig",
     "LoraConfig",
     "MappingConfig",
+    "MatchConfig",
     "Method",
     "MethodConfig",
+    "NegativesConfig",
     "PRMConfig",
     "PixelConfig",
     "PolicyConfig",
     "RLConfig",
     "RMConfig",
     "SFTConfig",
+    "SelfDistilConfig",
     "SignsConfig",
     "StepsConfig",
     "SuiteConfig",

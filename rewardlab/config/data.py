@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from rewardlab.config.base import Schema, nested
-from rewardlab.config.judge import SamplingConfig
+from rewardlab.config.judge import QueryConfig, SamplingConfig
 
 
 class Prices(Schema):
@@ -33,6 +34,13 @@ class Budget(Schema):
 NO_PRICES, NO_BUDGET = Prices.model_validate({}), Budget.model_validate({})
 
 
+class RayConfig(Schema):
+    """Ray actors that send the requests of a distillation; the data are then a folder of Parquet shards."""
+
+    workers: int = Field(ge=1, description="Ray actors that send requests.")
+    address: str | None = Field(None, description="Address of a Ray cluster, or `auto`; null: start a local one.")
+
+
 class DistillConfig(SamplingConfig):
     """The teacher stage. The paper's text says temperature 0 and its authors' notes 1; retrying at 0 asks the same again."""
 
@@ -42,19 +50,12 @@ class DistillConfig(SamplingConfig):
     )
     api_key_env: str | list[str] = Field("OPENAI_API_KEY", description="Environment variable of the key, or one per URL.")
     template: str = Field("r1_reward", description="Prompt template of the judgments; the same as in training.")
-    max_attempts: int = Field(
-        3, ge=1, le=3, description="Maximum attempts per pair until a judgment is right (the difficulty)."
-    )
-    votes: int = Field(
-        0, ge=0, le=64, description="Judgments of every pair, half in each order; 0: stop at the first right one."
-    )
+    max_attempts: int = Field(3, ge=1, le=3, description="Maximum attempts until a judgment is right (the difficulty).")
+    votes: int = Field(0, ge=0, le=64, description="Judgments per pair, half in each order; 0: until one is right.")
     temperature: float = Field(1.0, ge=0, description="Sampling temperature; 0 is greedy: each attempt gives the same answer.")
-    max_tokens: int = Field(
-        2048, ge=1, description="Maximum tokens of a judgment; twice R1-Reward's, so that few are truncated."
-    )
-    transport: Literal["chat", "batch"] = Field(
-        "chat", description="Single requests, or the batch API (cheaper, within a day)."
-    )
+    max_tokens: int = Field(2048, ge=1, description="Maximum tokens of a judgment; twice R1-Reward's.")
+    transport: Literal["chat", "batch"] = Field("chat", description="Single requests, or the batch API.")
+    ray: RayConfig | None = Field(None, description="Send requests from Ray actors; null: from this process.")
     concurrency: int = Field(32, ge=1, description="Requests in flight at each URL; reduced while it refuses many.")
     try_s: float = Field(60.0, gt=0, description="Seconds for one try of a request.")
     deadline_s: float = Field(300.0, gt=0, description="Seconds for one request, retries included.")
@@ -64,7 +65,7 @@ class DistillConfig(SamplingConfig):
     poll_s: float = Field(30.0, gt=0, description="Seconds between queries of the batches' status.")
     prices: Prices = nested(Prices, "Token prices, for reports and budgets.")
     budget: Budget = nested(Budget, "Most to spend, earlier runs included.")
-    seed: int = Field(0, description="Seed of everything random.")
+    seed: int = Field(0, description="Random seed.")
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -79,6 +80,8 @@ class DistillConfig(SamplingConfig):
             raise ValueError("budget.usd needs prices (US dollars per million tokens); without prices no cost is counted")
         if self.transport == "batch" and len(self.base_urls) > 1:
             raise ValueError("transport: batch takes one base_url, because a batch stays with its provider")
+        if self.transport == "batch" and self.ray is not None:
+            raise ValueError("transport: batch sends whole files from one process; leave out ray")
         return self
 
     @property
@@ -92,18 +95,32 @@ class DistillConfig(SamplingConfig):
         return [keys] * len(self.base_urls) if isinstance(keys, str) else keys
 
 
-class StepsConfig(SamplingConfig):
+class SelfDistilConfig(Schema):
+    """Rejection sampling of a judge's own judgments."""
+
+    samples: int = Field(8, ge=1, description="Samples of each pair in each order.")
+    keep: int = Field(1, ge=1, description="Maximum judgments to keep per pair; those with different openings first.")
+    alpha: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="Keep a pair only if guessing is right as often with at most this probability; 1 keeps everything right.",
+    )
+    hot_token: float | None = Field(
+        None, ge=0.1, le=1000, description="FIRE: temperature of the first token after `<think>`, for example 2; null: off."
+    )
+    seed: int = Field(0, description="Random seed.")
+
+
+class StepsConfig(Schema):
     """Step labels by completing prefixes (arXiv 2410.17621): 20 completions each, of which a guesser gets half right."""
 
     source: Literal["judge", "pairs"] = Field("judge", description="Judgments to label: of the `judge`, or the `pairs`' own.")
     completions: int = Field(20, ge=1, description="Completions per tested prefix.")
     alpha: float = Field(0.025, gt=0, lt=0.5, description="Significance level; at 0.025, 15 of 20 completions must be right.")
     judgments_per_order: int = Field(1, ge=1, description="Judgments to sample in each order; at most `completions`.")
-    temperature: float = Field(1.0, gt=0, description="Sampling temperature of the completions.")
-    max_tokens: int = Field(1024, ge=1, description="Maximum tokens of a completion, without its prefix.")
-    batch_size: int = Field(64, ge=1, description="Sequences sampled at a time.")
     pairs_per_batch: int = Field(16, ge=1, description="Pairs searched in parallel; a kill loses one such batch.")
-    seed: int = Field(0, description="Seed of everything random.")
+    seed: int = Field(0, description="Random seed.")
 
     @model_validator(mode="after")
     def _can_tell(self) -> Self:
@@ -117,6 +134,70 @@ class StepsConfig(SamplingConfig):
                 "judgments_per_order cannot exceed completions, because these judgments are completions of the empty prefix"
             )
         return self
+
+
+class NegativesConfig(SamplingConfig):
+    """Hard negatives from a policy's answers. `temperature`, `top_p`, `max_tokens` and `template` are the policy's."""
+
+    number: int = Field(1000, ge=1, description="Number of questions; each gets one answer.")
+    least_reward: float = Field(0.25, ge=0, le=1, description="Minimum reward (0 to 1) of a wrong answer to become a negative.")
+    template: str = Field("answer", description="Prompt template of a question to the policy.")
+    temperature: float = Field(1.0, ge=0, description="Sampling temperature of the answers; above 1 gives unusual answers.")
+    max_tokens: int = Field(1024, ge=1, description="Token limit of an answer.")
+    batch_size: int = Field(64, ge=1, description="Sequences that the policy samples at a time.")
+    frames: int = Field(8, ge=1, description="Frames per video, if the policy's family has no default.")
+    contract: Literal["boxed", "box", "answer"] = Field(
+        "boxed", description="Format in which `--truth rules` finds an answer's result."
+    )
+    judge: QueryConfig = nested(QueryConfig, "How the judge that rewards the answers is queried.")
+    teacher: QueryConfig = nested(QueryConfig, "How the teacher of `--truth judge:SPEC` is queried.")
+    seed: int = Field(0, description="Random seed.")
+
+
+class BuildConfig(Schema):
+    """A set of pairs from a public source."""
+
+    similarity: float = Field(
+        0.9, ge=0, le=1, description="Minimum text similarity at which pairs about one image are duplicates; 0: keep all."
+    )
+    media_folder: bool = Field(
+        False, description="Write media to OUT/media, named by content, instead of into the Parquet files."
+    )
+    download: bool = Field(False, description="Download the files of an hf: source first, if its rows refer to media by path.")
+    frames: int = Field(8, ge=1, description="Maximum frames to read from a video given as a folder of frames.")
+    images: Path | None = Field(None, description="Folder that paths of media start at; null: that of the source.")
+    limit: int | None = Field(None, ge=1, description="Stop after this many pairs; null: all.")
+    seed: int = Field(0, description="Random seed.")
+
+
+class FilterConfig(Schema):
+    """Which judgments are unfit as training targets."""
+
+    most_alike: float = Field(
+        0.02, ge=0, le=1, description="Largest fraction of judgments with the same first eight words; 1: any number."
+    )
+    length_fence: float = Field(
+        3.0,
+        ge=0,
+        description="Interquartile ranges of log length beyond the quartiles at which a judgment is an outlier (3: Tukey's "
+        '"far out").',
+    )
+    consistency: str | None = Field(
+        None,
+        pattern="^[^@]+@.+",
+        description="Endpoint that judges whether verdict and reasoning agree, as MODEL@URL, for example "
+        "Qwen/Qwen2.5-VL-7B-Instruct@http://HOST/v1; null: none.",
+    )
+
+
+class MatchConfig(Schema):
+    """When a training pair and a benchmark row have the same image or text."""
+
+    image_bits: int = Field(
+        8, ge=0, le=32, description="Maximum differing bits (of 64) between perceptual hashes of the same image."
+    )
+    similarity: float = Field(0.7, ge=0.1, le=1, description="Minimum Jaccard similarity of two texts' word trigrams.")
+    least_words: int = Field(8, ge=1, description="Texts with fewer words are not compared.")
 
 
 class MappingConfig(Schema):

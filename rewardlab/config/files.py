@@ -7,7 +7,16 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from rewardlab.config.data import DistillConfig, MappingConfig, StepsConfig
+from rewardlab.config.data import (
+    BuildConfig,
+    DistillConfig,
+    FilterConfig,
+    MappingConfig,
+    MatchConfig,
+    NegativesConfig,
+    SelfDistilConfig,
+    StepsConfig,
+)
 from rewardlab.config.judge import JudgeConfig
 from rewardlab.config.pipeline import HardenConfig, PipelineConfig
 from rewardlab.config.policy import PolicyConfig
@@ -28,6 +37,11 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "harden": HardenConfig,
     "pipelines": PipelineConfig,
     "judge": JudgeConfig,
+    "self-distil": SelfDistilConfig,
+    "build": BuildConfig,
+    "filter": FilterConfig,
+    "decontaminate": MatchConfig,
+    "negatives": NegativesConfig,
 }
 _PACKAGE = Path(__file__).parents[1]
 

@@ -75,9 +75,7 @@ class HardenConfig(Schema):
     policy_keys: tuple[str, ...] = Field((), description="KEY=VALUE over `policy_config`.")
     judge_keys: tuple[str, ...] = Field((), description="KEY=VALUE over `judge_config`.")
     sft_keys: tuple[str, ...] = Field((), description="KEY=VALUE over `sft_config`.")
-    questions: int = Field(
-        1000, ge=1, description="Number of questions that each checkpoint of the policy answers, and for negatives."
-    )
+    questions: int = Field(1000, ge=1, description="Questions that each checkpoint of the policy answers, and for negatives.")
     least_reward: float = Field(0.25, ge=0, le=1, description="Minimum reward of a wrong answer to become a negative.")
     mix: float = Field(12.0, ge=0, description="Labelled pairs of `data` per negative in the judge's training.")
     max_tokens: int = Field(1024, ge=1, description="Maximum tokens per answer.")

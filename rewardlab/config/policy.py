@@ -20,18 +20,14 @@ class SignsConfig(Schema):
     canaries: int = Field(8, ge=0, description="Labelled pairs of the set that are judged with each batch, per process.")
     second_judge: str | None = Field(None, description="Second judge for these comparisons, in the form of --judge.")
     truth: Literal["none", "exact", "rules"] = Field(
-        "none", description="How right answers are known: not at all, the preferred one, or by rule."
+        "none", description="Right answers: unknown, the preferred one, or by rule."
     )
     max_novelty: float | None = Field(0.03, gt=0, description="Rise of the fraction of new bigrams in answers; null: off.")
     max_new_winners: float | None = Field(0.022, gt=0, description="Rise of novel answers with high rewards; null: off.")
     max_overpaid: float | None = Field(0.13, gt=0, description="Rise of mean reward minus correctness; null: off.")
     max_repetition: float | None = Field(0.05, gt=0, description="Rise of the fraction of repeated trigrams; null: off.")
-    max_most_common: float | None = Field(
-        0.15, gt=0, description="Rise of the fraction of prompts with the most common answer."
-    )
-    max_winners_length: float | None = Field(
-        0.3, gt=0, description="Rise of the winners' length relative to the others; null: off."
-    )
+    max_most_common: float | None = Field(0.15, gt=0, description="Rise of prompts with the most common answer.")
+    max_winners_length: float | None = Field(0.3, gt=0, description="Rise of the winners' relative length; null: off.")
     max_disagreement: float | None = Field(0.25, gt=0, description="Fall of the fraction of comparisons with agreeing orders.")
     max_blank_fall: float | None = Field(0.22, gt=0, description="Fall of the effect of a blank image on probabilities.")
     max_second_gap: float | None = Field(0.17, gt=0, description="Rise of the distance to the second judge; null: off.")

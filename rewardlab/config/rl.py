@@ -52,9 +52,7 @@ class EngineConfig(Schema):
         description="Form of vLLM: a server of this run, inside each process, or servers that receive weights over NCCL.",
     )
     args: str = Field("", description="serve: further options of `vllm serve`.")
-    devices: str | None = Field(
-        None, description="serve: its own GPUs, in the form of CUDA_VISIBLE_DEVICES; null: vLLM on a CPU."
-    )
+    devices: str | None = Field(None, description="serve: its own GPUs, as CUDA_VISIBLE_DEVICES; null: vLLM on a CPU.")
     deadline_s: float = Field(600.0, gt=0, description="serve: seconds for one rollout, its retries included.")
     ahead: int = Field(
         0,
@@ -160,9 +158,7 @@ class MethodConfig(TrainConfig, Method):
     batch_size: int = Field(128, ge=2, description="Rollouts of an optimizer step, of all processes together.")
     micro_batch_size: int = Field(2, ge=1, description="Rollouts per forward pass of a process; changes memory, not results.")
     iterations: int = Field(1, ge=1, description="Passes over each rollout batch.")
-    sampling_batch_size: int | None = Field(
-        None, ge=1, description="Rollouts decoded at a time; null: all rollouts of the process."
-    )
+    sampling_batch_size: int | None = Field(None, ge=1, description="Rollouts decoded at a time; null: all of the process.")
     temperature: float = Field(1.0, gt=0, description="Sampling temperature of rollouts.")
     hot_token: HotTokenConfig | None = Field(None, description="Sample one early token hot (FIRE); null: none.")
     engine: EngineConfig | None = Field(None, description="Engine that samples rollouts; null: the built-in sampler.")
@@ -170,19 +166,15 @@ class MethodConfig(TrainConfig, Method):
         "off", description="Train on groups with right and wrong rollouts: sample until enough (`refill`) or in excess."
     )
     max_sampling_rounds: int = Field(
-        10, ge=1, description="Maximum sampling rounds of a batch; after that mixed groups are repeated."
+        10, ge=1, description="Maximum sampling rounds of a batch; then mixed groups are repeated."
     )
     difficulty_weighted: bool = Field(False, description="Prefer prompts of medium pass rate (RLCS); `attempts` is the prior.")
     value_learning_rate: float | None = Field(
         None, gt=0, description="Peak learning rate of the critic; null: twice the policy's."
     )
-    value_pretrain_steps: int = Field(
-        0, ge=0, description="Maximum steps that fit the critic before the policy is trained; not part of max_steps."
-    )
+    value_pretrain_steps: int = Field(0, ge=0, description="Maximum steps of the critic alone, first; not part of max_steps.")
     value_pretrain_batch_size: int | None = Field(None, ge=1, description="Rollouts of a pretraining step; null: batch_size.")
-    value_patience: int = Field(
-        10, ge=1, description="Rollout batches without improvement after which pretraining of the critic ends."
-    )
+    value_patience: int = Field(10, ge=1, description="Rollout batches without improvement that end its pretraining.")
     value_init: str | None = Field(None, description="Checkpoint or value model to start the critic from; null: the policy's.")
 
     @property
@@ -298,13 +290,11 @@ class RLConfig(MethodConfig):
     revision_bonus: float = Field(1.0, ge=0, description="Bonus per unit that a revision gains on the judgment (PAG's alpha).")
     format_weight: float = Field(0.5, ge=0, description="Reward of a rollout in the template's format.")
     overlong_margin: int | None = Field(
-        None, ge=1, description="Number of last tokens over which the length penalty grows to 1; null: none."
+        None, ge=1, description="Last tokens, over which the length penalty grows to 1; null: none."
     )
     reward_terms: list[str] = Field([], description="Your own terms: files with a REWARD_TERM, or installed entry points.")
     swap_weight: float = Field(0.0, ge=0, description="Reward for naming the winner that the other order's rollouts name.")
-    process_reward: str | None = Field(
-        None, description="Process reward model (`rewardlab prm`) for the ends of steps; null: none."
-    )
+    process_reward: str | None = Field(None, description="Process reward model (`rewardlab prm`); null: none.")
     process_wrong_weight: float = Field(0.25, ge=0, description="Weight of its mean score if the verdict is wrong.")
     process_correct_weight: float = Field(0.025, ge=0, description="Weight of its mean score if it is correct.")
     consistency: ConsistencyConfig = nested(ConsistencyConfig, "The check that reasoning and verdict agree.")

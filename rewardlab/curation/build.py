@@ -9,19 +9,19 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rewardlab.config import BuildConfig
 from rewardlab.curation.decontaminate import Contamination, pair_images
 from rewardlab.curation.duplicates import Duplicates
 from rewardlab.curation.image_hashes import picture_of
 from rewardlab.curation.overview import Overview
 from rewardlab.data.files import mark_unfinished, write_atomic
-from rewardlab.data.pairs import SHARD_ROWS, write_parts
+from rewardlab.data.pairs import write_parts
 from rewardlab.data.recipes import Recipe, Rejected, check_images_folder, convert_source
-from rewardlab.data.rows import FRAMES
 from rewardlab.data.sources import HubStream, source_files
 from rewardlab.errors import DataError, OutputError
 from rewardlab.reporting.progress import Advance
@@ -62,34 +62,19 @@ REPORT, REJECTED = "report.json", "rejected.jsonl"
 MOST_LETTERS = 300  # of a reason, where reasons are counted
 
 
-@dataclass(frozen=True)
-class BuildOptions:
-    """``similarity``: least similarity of texts at which pairs of the same pictures are repeats, None: keep repeats. ``embed``:
-    write media into the Parquet files, else into a folder beside them. ``frames``: most images of a folder of frames.
-    ``images``: the folder that paths of media start at, None: the source's."""
-
-    similarity: float | None = 0.9
-    embed: bool = True
-    frames: int = FRAMES
-    images: Path | None = None
-    rows_per_shard: int = SHARD_ROWS
-    limit: int | None = None
-    seed: int = 0
-
-
 class _Build:
-    def __init__(self, options: BuildOptions, contamination: Contamination | None, rejected: Any, advance: Advance) -> None:
-        self.options, self.contamination, self.rejected, self.advance = options, contamination, rejected, advance
-        self.duplicates = None if options.similarity is None else Duplicates(options.similarity)
-        self.balance = Balance(options.seed)
+    def __init__(self, config: BuildConfig, contamination: Contamination | None, rejected: Any, advance: Advance) -> None:
+        self.contamination, self.rejected, self.advance = contamination, rejected, advance
+        self.duplicates = Duplicates(config.similarity) if config.similarity else None
+        self.balance = Balance(config.seed)
         self.counts: Counter[str] = Counter()
         self.ids: dict[int, int] = {}  # hash of an id -> its count; ids themselves would take too much memory
         self.reasons: dict[str, Counter[str]] = {kind: Counter() for kind in ("dropped", "bad", "duplicate", "contaminated")}
-        self.overview = Overview(options.seed)
+        self.overview = Overview(config.seed)
 
-    def pairs(self, recipe: Recipe, source: Path | HubStream) -> Iterator[PreferencePair]:
-        """Yield the pairs of the set."""
-        for item in convert_source(recipe, source, frames=self.options.frames, images=self.options.images):
+    def pairs(self, rows: Iterable[PreferencePair | Rejected], limit: int | None) -> Iterator[PreferencePair]:
+        """Yield the pairs of the set, ``limit`` at most."""
+        for item in rows:
             self.advance()
             if isinstance(item, Rejected):
                 self.reject(item.kind, item.reason, file=item.file, row=item.row)
@@ -100,7 +85,7 @@ class _Build:
                 pair = self._with_unique_id(pair)
                 self.overview.add(pair)
                 yield pair
-                if self.counts["kept"] == self.options.limit:
+                if self.counts["kept"] == limit:
                     return
 
     def _with_unique_id(self, pair: PreferencePair) -> PreferencePair:
@@ -152,24 +137,24 @@ def build(
     source: Path | HubStream,
     out: Path,
     *,
+    config: BuildConfig,
     contamination: Contamination | None,
-    options: BuildOptions,
     advance: Advance,
     facts: dict[str, Any],
 ) -> dict[str, Any]:
     """Write ``part-*.parquet``, ``rejected.jsonl``, ``stats.json``, ``stats.html`` and ``report.json`` into ``out``; return the
     report, with ``facts``. Raises OutputError if ``out`` holds a finished set or other shards, DataError if no pair is left, or
-    ``options.images`` is no folder."""
+    ``config.images`` is no folder."""
     if (out / REPORT).exists():
         raise OutputError(f"{out / REPORT}: already holds a finished set; choose another --out")
-    check_images_folder(options.images)
+    check_images_folder(config.images)
     if isinstance(source, Path):
         source_files(source, recipe.files, recipe.url)  # write nothing if there is nothing to read
     with mark_unfinished(out):
         with (out / REJECTED).open("w", encoding="utf-8", errors="backslashreplace") as rejected:
-            run = _Build(options, contamination, rejected, advance)
-            pairs = run.pairs(recipe, source)
-            shards = list(write_parts(pairs, out, rows_per_shard=options.rows_per_shard, embed=options.embed))
+            run = _Build(config, contamination, rejected, advance)
+            pairs = run.pairs(convert_source(recipe, source, frames=config.frames, images=config.images), config.limit)
+            shards = list(write_parts(pairs, out, embed=not config.media_folder))
         if not shards:
             most = max(
                 ((number, reason) for counts in run.reasons.values() for reason, number in counts.items()),
@@ -187,7 +172,7 @@ def build(
             "source": str(source),
             **{name: run.counts[name] for name in ("converted", "kept", *run.reasons, "repeated_ids")},
             "reasons": {kind: dict(counts.most_common()) for kind, counts in run.reasons.items() if counts},
-            "options": asdict(options) | {"images": None if options.images is None else str(options.images)},
+            "options": config.model_dump(mode="json"),
             "shards": len(shards),
             **facts,
         }

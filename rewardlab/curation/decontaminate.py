@@ -12,15 +12,15 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict
 
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.benchmarks.rows import OWN_PAIRS, load_rows_as_stored
 from rewardlab.benchmarks.settings import bench_settings
-from rewardlab.curation import image_hashes
-from rewardlab.curation.image_hashes import Picture, PictureIndex, picture_of
+from rewardlab.config import MatchConfig
+from rewardlab.curation.image_hashes import ImageLimits, Picture, PictureIndex, picture_of
 from rewardlab.data.files import write_atomic
 from rewardlab.data.images import thumbnail, to_data_url
 from rewardlab.data.pairs import read_pairs, write_parquet
@@ -49,20 +49,6 @@ _REFUSAL = re.compile(
 def is_refusal_text(text: str) -> bool:
     """Return whether a text is a short refusal or apology."""
     return bool(_REFUSAL.search(text)) and len(words_of(text)) <= REFUSAL_WORDS
-
-
-@dataclass(frozen=True)
-class MatchLimits:
-    """When two things are the same: most ``image_bits`` of 64 in which the hashes of one picture differ (further limits:
-    :class:`rewardlab.curation.image_hashes.ImageLimits`); least Jaccard ``similarity`` of texts (0..1) of ``least_words``."""
-
-    image_bits: int = 8
-    similarity: float = 0.7
-    least_words: int = 8
-
-    @property
-    def image(self) -> image_hashes.ImageLimits:
-        return image_hashes.ImageLimits(bits=self.image_bits)
 
 
 @dataclass(frozen=True)
@@ -103,7 +89,7 @@ def shingles(text: str) -> frozenset[str]:
 class TextIndex:
     """An index of the prompts, or the answers, of benchmarks."""
 
-    def __init__(self, texts: Sequence[tuple[str, int, str]], limits: MatchLimits) -> None:
+    def __init__(self, texts: Sequence[tuple[str, int, str]], limits: MatchConfig) -> None:
         """``texts``: (benchmark, row, text)."""
         self._limits = limits
         self._rows: dict[frozenset[str], set[tuple[str, int]]] = defaultdict(set)
@@ -135,8 +121,8 @@ class TextIndex:
 class Contamination:
     """An index of benchmarks' pairs; ``advance`` is called for each of their images."""
 
-    def __init__(self, benchmark_pairs: Sequence[BenchmarkPair], limits: MatchLimits, advance: Callable[[int], None]) -> None:
-        self._pictures: PictureIndex[tuple[str, int]] = PictureIndex(limits.image, crops=True)
+    def __init__(self, benchmark_pairs: Sequence[BenchmarkPair], limits: MatchConfig, advance: Callable[[int], None]) -> None:
+        self._pictures: PictureIndex[tuple[str, int]] = PictureIndex(ImageLimits(bits=limits.image_bits), crops=True)
         for entry in benchmark_pairs:
             for image in pair_images(entry.pair):
                 self._pictures.add(image, (entry.name, entry.row))
@@ -187,7 +173,7 @@ def _common_answers(benchmark_pairs: Sequence[BenchmarkPair]) -> set[str]:
 def find_matches(
     pairs: Iterable[PreferencePair],
     benchmark_pairs: Sequence[BenchmarkPair],
-    limits: MatchLimits,
+    limits: MatchConfig,
     advance: Callable[[int], None],
 ) -> list[Match]:
     """Return all matches of training pairs with rows of benchmarks, best first within a pair; ``advance`` is called for each
@@ -279,7 +265,7 @@ def decontaminate(
     out: Path,
     *,
     images: Path | None,
-    limits: MatchLimits,
+    limits: MatchConfig,
     command: str,
     allow_columns: Collection[str] = (),
 ) -> ContaminationReport:
@@ -303,7 +289,7 @@ def decontaminate(
     report: ContaminationReport = {
         "train": str(train),
         "against": {label: str(benchmark.data) for label, benchmark in zip(labels, against, strict=True)},
-        "limits": asdict(limits),
+        "limits": limits.model_dump(),
         "num_pairs": len(pairs),
         "num_removed": len(removed),
         "num_kept": len(pairs) - len(removed),

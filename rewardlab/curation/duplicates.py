@@ -156,11 +156,9 @@ class Groups:
         self._parent[high] = low
 
 
-def picture_groups(
-    pairs: Iterable[PreferencePair], advance: Callable[[int], None], limits: ImageLimits | None = None
-) -> list[int]:
+def picture_groups(pairs: Iterable[PreferencePair], advance: Callable[[int], None]) -> list[int]:
     """Return the group of each pair, by its number: pairs of one picture (copied, re-encoded, resized) are in one group."""
-    groups, index = Groups(), PictureIndex[int](limits or ImageLimits())
+    groups, index = Groups(), PictureIndex[int](ImageLimits())
     questions, numbers = dict[tuple[str, ...], int](), list[int]()
     for pair in pairs:
         number = groups.new()

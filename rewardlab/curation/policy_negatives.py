@@ -7,6 +7,7 @@ labels in a file.
 from __future__ import annotations
 
 import hashlib
+import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,8 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from rewardlab.config import NegativesConfig
 from rewardlab.data.append_log import AppendLog, undamaged
+from rewardlab.data.files import write_atomic
 from rewardlab.data.pair_table import fingerprint_of, pair_facts
+from rewardlab.data.row_files import lines_of
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.spec import judge_weights_id
@@ -30,7 +34,7 @@ from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, FinishReason, Judgment, Ord
 
 ANSWERS, TEACHER, POLICY, NEGATIVES = "answers.jsonl", "teacher.jsonl", "policy.json", "negatives.parquet"
 SOURCE, CHUNK = "policy", 64
-FORMAT, TEACHER_FORMAT = 2, 3  # of the two logs
+FORMAT, TEACHER_FORMAT = 3, 3  # of the two logs
 
 
 @dataclass(frozen=True)
@@ -41,16 +45,6 @@ class PaidAnswer:
     pair_id: str
     answer: str
     reward: float | None
-
-
-@dataclass(frozen=True)
-class AnswerSettings:
-    """How a policy answers: one sample to each of ``number`` questions, drawn by the seed."""
-
-    number: int
-    temperature: float = 1.0
-    max_tokens: int = 1024
-    seed: int = 0
 
 
 Readers = Mapping[str, Callable[[], PreferencePair] | None]
@@ -68,7 +62,7 @@ def sample_answers(
     template: Template,
     judge: GenerativeJudge,
     out: Path,
-    settings: AnswerSettings,
+    config: NegativesConfig,
 ) -> tuple[list[PaidAnswer], Counter[str]]:
     """Return the policy's answers to labelled questions, what the judge pays for each, and how many were left out: questions
     whose responses are ``with_images``, and answers that are ``unfinished`` or empty.
@@ -76,7 +70,7 @@ def sample_answers(
     They are kept in ``out/answers.jsonl``: a killed run resumes, and pays again where a request failed. Raise ConfigError if
     that is another run's, EndpointError if too many requests fail, and what the judge raises.
     """
-    number, seed = settings.number, settings.seed
+    number, seed = config.number, config.seed
     labelled = [n for n, facts in enumerate(pair_facts(pairs)) if facts.preferred is not None]
     drawn = random.Random(f"answers {seed}").sample(labelled, min(number, len(labelled)))
     identity = {
@@ -84,15 +78,14 @@ def sample_answers(
         "policy": policy.name,
         "policy_weights": judge_weights_id(policy.name),
         "policy_template": template.hash,
-        "answer_tokens": settings.max_tokens,
-        "answer_temperature": settings.temperature,
+        **{f"answer_{name}": value for name, value in config.sampling.items()},
         "seed": seed,
         "number": number,
         "format": FORMAT,
         **judge.identity,
     }
     reward = PairwiseReward(judge, seed=seed)
-    params = SamplingParams(1, settings.temperature, max_tokens=settings.max_tokens, seed=seed)
+    params = SamplingParams(1, **config.sampling, seed=seed)
 
     def pay(chunk: Sequence[int]) -> tuple[dict[str, Any], int]:
         before = reward.num_failed
@@ -359,3 +352,96 @@ def hash_of(text: str) -> str:
 
 def _good(pair: PreferencePair) -> str:
     return pair.responses[pair.preferred or 0]
+
+
+TO_LABEL = "to_label.jsonl"
+REWARD, RIGHT = "reward (0 to 1, or null)", "right (true, false or null)"
+
+
+def logged_answers(path: Path) -> Iterator[PaidAnswer]:
+    """Yield the answers of a log: lines with ``pair_id``, ``answer`` (or ``text``) and ``reward``, as in ``samples.jsonl`` of
+    `rewardlab policy`; null is the reward of an answer that the judge could not compare. Raise DataError for another line, and
+    for a reward outside 0 to 1."""
+    for number, row in _rows_of(path, "reward", REWARD):
+        reward = row["reward"]
+        if reward is not None and (isinstance(reward, bool) or not isinstance(reward, int | float) or not 0 <= reward <= 1):
+            raise DataError(
+                f"{path}, line {number}: the reward is {_in_short(reward)}; expected a number from 0 to 1, the probability "
+                "of beating the preferred response, or null. A policy whose `phi` is "
+                "not probability, and one under a scalar judge, "
+                "log on another scale: convert these rewards, or sample answers anew with --policy and --judge"
+            )
+        answer = without_thinking(row.get("answer", row.get("text")))
+        yield PaidAnswer(row["pair_id"], answer, None if reward is None else float(reward))
+
+
+def by_labels(path: Path) -> Rightness:
+    """Return the labels of a filled-in file: lines with ``pair_id``, ``answer`` and ``right``. Other answers, and those whose
+    ``right`` is null, are unknown. Raise DataError for another line, and for one that contradicts another."""
+    known = {name: row["right"] for name, row in _labels_of(path).items()}
+    return lambda pair, answer: known.get((pair.pair_id, answer))
+
+
+def label_row(paid: PaidAnswer, pair: PreferencePair) -> dict[str, Any]:
+    """Return the line of an answer, to be filled in."""
+    return {**asdict(paid), "question": pair.question, "preferred": pair.responses[pair.preferred or 0], "right": None}
+
+
+def write_labels(rows: Sequence[Mapping[str, Any]], path: Path) -> int:
+    """Write the lines of :func:`label_row`; return how many lack a label. Labels that are filled in at ``path`` stay, also
+    those of answers that are not among ``rows``. Raise DataError, and keep the file, if one of its lines cannot be read."""
+    new = {(row["pair_id"], row["answer"]): row for row in rows}
+    lines = dict[tuple[str, str], Mapping[str, Any]]()
+    for name, row in (_labels_of(path) if path.is_file() else {}).items():
+        if name in new or row["right"] is not None:
+            lines[name] = {**row, **new.get(name, {}), "right": row["right"]}
+    lines = {**lines, **{name: row for name, row in new.items() if name not in lines}}
+    write_atomic(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in lines.values()))
+    return sum(row["right"] is None for row in lines.values())
+
+
+def _labels_of(path: Path) -> dict[tuple[str, str], Mapping[str, Any]]:
+    """Return the lines of a filled-in file by pair and answer; the last one with a label if there are several."""
+    rows = dict[tuple[str, str], tuple[int, Mapping[str, Any]]]()
+    for number, row in _rows_of(path, "right", RIGHT):
+        right, name = row["right"], (row["pair_id"], row.get("answer", row.get("text")))
+        if right is not None and not isinstance(right, bool):
+            raise DataError(f"{path}, line {number}: expected {RIGHT}, got {_in_short(right)}")
+        line, before = rows.get(name, (number, row))
+        if None not in (right, before["right"]) and right != before["right"]:
+            raise DataError(
+                f"{path}, line {number}: right is {_in_short(right)}, and {_in_short(before['right'])} of the same answer in "
+                f"line {line}; expected one label per answer: delete the wrong line"
+            )
+        if name not in rows or right is not None:
+            rows[name] = (number, row)
+    return {name: row for name, (_, row) in rows.items()}
+
+
+def _rows_of(path: Path, field: str, expected: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield (line number, object) of lines with a ``pair_id``, an ``answer`` (or ``text``) and a ``field``, described by
+    ``expected``. Raise DataError for another line."""
+    for number, row in lines_of(path):
+        if isinstance(row, DataError):
+            raise row
+        where = f"{path}, line {number}"
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: expected an object with pair_id, answer (or text) and {expected}, got {_in_short(row)}")
+        texts = (row.get("pair_id"), row.get("answer", row.get("text")))
+        if not all(isinstance(text, str) for text in texts) or field not in row:
+            kinds = ", ".join(f"{name} ({type(value).__name__})" for name, value in sorted(row.items())) or "nothing"
+            raise DataError(f"{where}: expected pair_id, answer (or text), both texts, and {expected}, got {kinds}")
+        try:
+            "".join(map(str, texts)).encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{where}: a text contains half a surrogate pair, which is not a valid character and "
+                "cannot be stored; clean it up, or delete the line"
+            ) from None
+        yield number, row
+
+
+def _in_short(value: Any) -> str:
+    """Return a value as JSON, in 40 characters at most."""
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -14,24 +14,22 @@ import os
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from rewardlab.config import ConsistencyConfig, FilterConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import PairSet, Shard
 from rewardlab.data.texts import opening_of
 from rewardlab.errors import EndpointError, OutputError
-from rewardlab.rewards.consistency import consistency_prompt, probe_checker, read_consistency, refuse_pair_judge
-from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.chat_endpoint import ChatEndpoint
-from rewardlab.types import Choice, Completion, Message, Part, PreferencePair, choice_of
+from rewardlab.rewards.consistency import EndpointConsistencyJudge
+from rewardlab.types import PreferencePair, choice_of
 from rewardlab.verdicts.parse import reasoning_of
 
 KEPT, FILTERED, REPORT = "kept.parquet", "filtered.jsonl", "report.json"
-FENCE = 3.0  # interquartile ranges beyond the quartiles (Tukey's "far out"), of log lengths
 
 _LABEL = (
     r"(?:label|ground[- ]truth|gold(?:en)?(?: answer| label)?|reference (?:answer|label)|human (?:annotat\w+|preference|label))"
@@ -54,33 +52,12 @@ def leaks_label(judgment: str) -> bool:
     )
 
 
-def length_fences(lengths: Sequence[int], most: float = FENCE) -> tuple[float, float]:
+def length_fences(lengths: Sequence[int], most: float) -> tuple[float, float]:
     """Return the (shortest, longest) length that is no outlier: ``most`` interquartile ranges of log lengths beyond the
     quartiles."""
     low, high = np.quantile(np.log([max(1, length) for length in lengths]), [0.25, 0.75])
     spread = max(high - low, 0.05)
     return math.exp(low - most * spread), math.exp(high + most * spread)
-
-
-class JudgmentChecker(Protocol):
-    """Scores a reasoning: -1 if it favours the other verdict, 0 if unclear, +1 if it agrees."""
-
-    async def check(self) -> None:
-        """Raise EndpointError if the endpoint does not answer."""
-        ...
-
-    async def score(self, question: str, reasoning: str, verdict: Choice) -> int: ...
-
-    async def aclose(self) -> None: ...
-
-
-@dataclass(frozen=True)
-class Rules:
-    """``most_alike``: most judgments with the same opening, as a fraction of all (1: any number)."""
-
-    most_alike: float = 0.02
-    length_fence: float = FENCE
-    leaks: bool = True
 
 
 @dataclass(frozen=True)
@@ -97,7 +74,7 @@ class FilterFindings:
         return dict(Counter(self.reasons.values()).most_common())
 
 
-async def _contradictions(pairs: Sequence[tuple[int, PreferencePair]], judge: JudgmentChecker) -> dict[int, int]:
+async def _contradictions(pairs: Sequence[tuple[int, PreferencePair]], judge: EndpointConsistencyJudge) -> dict[int, int]:
     async def score(pair: PreferencePair) -> int:
         if pair.preferred is None:
             return 0
@@ -111,7 +88,9 @@ async def _contradictions(pairs: Sequence[tuple[int, PreferencePair]], judge: Ju
     return {place: agreement for (place, _), agreement in zip(pairs, scores, strict=True)}
 
 
-def examine_judgments(pairs: Iterable[PreferencePair], rules: Rules, judge: JudgmentChecker | None = None) -> FilterFindings:
+def examine_judgments(
+    pairs: Iterable[PreferencePair], config: FilterConfig, judge: EndpointConsistencyJudge | None = None
+) -> FilterFindings:
     """Return why judgments of ``pairs`` are removed; pairs without one are skipped. The first reason that applies counts:
     leaked label, length, contradiction, collapse (which keeps the first judgments of an opening)."""
     with_judgment = [(place, pair) for place, pair in enumerate(pairs) if pair.judgment]
@@ -119,9 +98,9 @@ def examine_judgments(pairs: Iterable[PreferencePair], rules: Rules, judge: Judg
         return FilterFindings({}, [], (0.0, 0.0))
     reasons: dict[int, str] = {}
     lengths = [len(pair.judgment) for _, pair in with_judgment]
-    low, high = length_fences(lengths, rules.length_fence)
+    low, high = length_fences(lengths, config.length_fence)
     for (place, pair), length in zip(with_judgment, lengths, strict=True):
-        if rules.leaks and leaks_label(pair.judgment):
+        if leaks_label(pair.judgment):
             reasons[place] = "leaked label"
         elif not low <= length <= high:
             reasons[place] = "length"
@@ -130,7 +109,7 @@ def examine_judgments(pairs: Iterable[PreferencePair], rules: Rules, judge: Judg
         scores = asyncio.run(_contradictions([(place, pair) for place, pair in with_judgment if place not in reasons], judge))
         unclear = sum(score == 0 for score in scores.values())
         reasons |= {place: "contradiction" for place, score in scores.items() if score < 0}
-    most, openings = max(1, math.ceil(rules.most_alike * len(with_judgment))), Counter[tuple[str, ...]]()
+    most, openings = max(1, math.ceil(config.most_alike * len(with_judgment))), Counter[tuple[str, ...]]()
     for place, pair in with_judgment:
         if place in reasons:
             continue
@@ -144,23 +123,25 @@ def examine_judgments(pairs: Iterable[PreferencePair], rules: Rules, judge: Judg
 
 def filter_set(
     data: Path,
-    rules: Rules,
+    config: FilterConfig,
     out: Path,
     *,
     images: Path | None = None,
-    endpoint: tuple[str | None, str] = (None, ""),
     allow_columns: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Write ``kept.parquet``, ``filtered.jsonl`` and ``report.json`` into ``out``; return the report. ``endpoint``: base URL
-    (None: no check) and model of the consistency judge. Raises OutputError if ``out`` holds a result."""
+    """Write ``kept.parquet``, ``filtered.jsonl`` and ``report.json`` into ``out``; return the report. Raise OutputError if
+    ``out`` holds a result."""
     if (out / REPORT).exists():
         raise OutputError(f"{out / REPORT}: exists already; choose another --out")
     pairs = PairSet(data, images=images, frames=None, allow_columns=allow_columns)
-    url, model = endpoint
-    judge = None if url is None else ConsistencyEndpoint(url, model)
-    findings = examine_judgments((replace(pair, images=()) for pair in pairs), rules, judge)
-    if judge is not None and judge.asked and judge.failed == judge.asked:
-        raise EndpointError(f"{url}: all {judge.asked:,} requests failed; does this endpoint serve {model!r}?")
+    model, _, url = (config.consistency or "").partition("@")
+    judge = None
+    if url:
+        endpoint = ConsistencyConfig.model_validate({"base_url": url, "model": model, "deadline_s": 120})
+        judge = EndpointConsistencyJudge(endpoint, api_key=os.environ.get(endpoint.api_key_env, "none"))
+    findings = examine_judgments((replace(pair, images=()) for pair in pairs), config, judge)
+    if judge is not None and judge.counts["asked"] and judge.counts["failed"] == judge.counts["asked"]:
+        raise EndpointError(f"{url}: all {judge.counts['asked']:,} requests failed; does this endpoint serve {model!r}?")
     shard, lines, num_kept = Shard(out / KEPT), [], 0
     for place, pair in enumerate(pairs):
         num_kept += bool(pair.judgment) and place not in findings.reasons
@@ -179,44 +160,11 @@ def filter_set(
         "num_judgments_kept": num_kept,
         "reasons": findings.counts,
         "unclear": findings.unclear,
-        "consistency_asked": judge.asked if judge else 0,
-        "consistency_failed": judge.failed if judge else 0,
+        "consistency_asked": judge.counts["asked"] if judge else 0,
+        "consistency_failed": judge.counts["failed"] if judge else 0,
         "length_fences": findings.fences,
         "common_openings": findings.openings,
-        **asdict(rules),
+        **config.model_dump(),
     }
     write_atomic(out / REPORT, json.dumps(report, indent=1) + "\n")
     return report
-
-
-class ConsistencyEndpoint:
-    """A consistency judge behind an endpoint; a failure or an unclear answer scores 0."""
-
-    def __init__(self, url: str, model: str) -> None:
-        self._url, self._model, self._api_key = url, model, os.environ.get("OPENAI_API_KEY", "none")
-        self._endpoint: ChatEndpoint | None = None
-        self.asked = self.failed = 0
-
-    def _open(self) -> ChatEndpoint:
-        if self._endpoint is None:  # inside the event loop that will use it
-            self._endpoint = ChatEndpoint(self._url, self._model, api_key=self._api_key)
-        return self._endpoint
-
-    async def check(self) -> None:
-        await self._open().check()
-        await refuse_pair_judge(self._url, self._api_key)
-        await probe_checker(self._complete, f"{self._url}: {self._model}")
-
-    async def _complete(self, prompt: str) -> Completion:
-        messages = (Message("user", (Part(text=prompt),)),)
-        return await self._open().complete(messages, SamplingParams(temperature=0.0, max_tokens=8))
-
-    async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
-        answer = await self._complete(consistency_prompt(question, reasoning, verdict))
-        self.asked, self.failed = self.asked + 1, self.failed + answer.failed
-        return 0 if answer.failed else read_consistency(answer.text)
-
-    async def aclose(self) -> None:
-        if self._endpoint is not None:
-            await self._endpoint.aclose()
-            self._endpoint = None

@@ -62,7 +62,7 @@ class HubStream:
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise DataError(
                 f"{self}: cannot be read ({reason}); check name, config and split, accept its terms and log in "
-                "with `hf auth login`, or fetch its files (--download)"
+                "with `hf auth login`, or fetch its files (download=true)"
             ) from error
 
     def parts(self) -> Iterator[tuple[str, SourceRows]]:
@@ -85,7 +85,7 @@ class HubStream:
         """Download the dataset's files, continuing an interrupted download; return their folder. Raises ConfigError for a
         config or a split, DataError."""
         if self.config or self.split:
-            raise ConfigError(f"{self}: --download fetches all files, without CONFIG and SPLIT; use hf:{self.name} alone")
+            raise ConfigError(f"{self}: download=true fetches all files, without CONFIG and SPLIT; use hf:{self.name} alone")
         from huggingface_hub import snapshot_download
 
         from rewardlab.models.hub import hub_options

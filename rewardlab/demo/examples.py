@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.util import find_spec
@@ -17,7 +16,6 @@ from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
 from rewardlab.verdicts.parse import reasoning_of
 
 EXAMPLES = Path(__file__).parent / "examples"
-EXAMPLE_TASKS = ("count", "relation", "read", "describe", "where", "color")  # the first held-out pair of each, in this order
 PACKAGES = ("torch", "torchvision", "transformers", "jinja2")  # what judging with a local checkpoint needs
 MAX_TOKENS = 64
 
@@ -74,33 +72,22 @@ class DemoRun:
         return f"{len(self.examples)} pairs: {counts}"
 
 
-def check_packages(names: Sequence[str] = PACKAGES) -> None:
-    """Raise ConfigError for the first package that is not installed."""
-    for name in names:
-        if find_spec(name) is None:
-            raise ConfigError(f"the demo needs {name}, which is not installed: pip install 'rewardlab[demo]'")
-
-
-def judge_examples(judge: str = DEMO, folder: Path = EXAMPLES) -> DemoRun:
-    """Return the judgments of the pairs in ``folder``, one in each order. Raise ConfigError if a package is missing."""
-    check_packages()
+def judge_examples() -> DemoRun:
+    """Return the bundled judge's judgments of the examples, one in each order. Raise ConfigError if a package is missing."""
+    if missing := next((name for name in PACKAGES if find_spec(name) is None), None):
+        raise ConfigError(f"the demo needs {missing}, which is not installed: pip install 'rewardlab[demo]'")
     start = time.monotonic()
     import torch
 
     from rewardlab.judging.engines import open_model_judge
 
     torch.set_num_threads(1)  # of so small a model, threads would only wait for each other
-    pairs = read_pairs(folder / "pairs.jsonl")
-    opened = open_model_judge(judge, temperature=0.0, max_tokens=MAX_TOKENS, batch_size=2 * len(pairs))
+    pairs = read_pairs(EXAMPLES / "pairs.jsonl")
+    opened = open_model_judge(DEMO, temperature=0.0, max_tokens=MAX_TOKENS, batch_size=2 * len(pairs))
     loaded = time.monotonic()
     judgments = opened.compare_many(pairs, orders=[BOTH_ORDERS] * len(pairs), num_votes=1, seed=0)
     examples = tuple(ExampleJudgment(pair, judgment) for pair, judgment in zip(pairs, judgments, strict=True))
     return DemoRun(examples, loaded - start, time.monotonic() - loaded)
-
-
-def choose_examples(pairs: Sequence[PreferencePair]) -> list[PreferencePair]:
-    """Return the first pair of each of :data:`EXAMPLE_TASKS`, whatever any judge says of it."""
-    return [next(pair for pair in pairs if pair.pair_id.endswith(f"-{task}")) for task in EXAMPLE_TASKS]
 
 
 def write_examples_page(run: DemoRun, out: Path) -> None:

@@ -25,7 +25,7 @@ from rewardlab.models.checkpoints import commit
 from rewardlab.pipelines.runner import Pipeline, Stage, fill_stages
 from rewardlab.processes import num_cores
 from rewardlab.reporting.pages import page_environment
-from rewardlab.reporting.plots import GOLD, INK, LEAF, WARM, Line, Series, figure_uri, plot_curve, plot_series
+from rewardlab.reporting.plots import GOLD, INK, LEAF, WARM, Series, figure_uri, plot_fractions, plot_series
 
 NUM_EXAMPLES = 12  # judgments, the same pairs before and after
 SHOWN_KINDS = {"right": "Right in both orders", "flipped": "Another winner in the other order"}
@@ -151,11 +151,11 @@ def training_curves(out: Path) -> list[tuple[str, str]]:
 def plot_stages(summary: Summary) -> str:
     """Return a plot of accuracy against votes, a line per stage, as a data URL."""
     lines = [
-        Line(TITLES[stage].replace("Reinforce", "\nReinforce"), [int(k) for k in curve], list(curve.values()), color)
+        Series.of(TITLES[stage].replace("Reinforce", "\nReinforce"), [int(k) for k in curve], list(curve.values()), color)
         for stage, color in (("sft", WARM), ("rl", INK))
         if (curve := summary.stages[stage].votes)
     ]
-    return figure_uri(plot_curve(lines, None, xlabel="votes per order"))
+    return figure_uri(plot_fractions(lines, xlabel="votes per order"))
 
 
 def two_judgments(views: Sequence[JudgmentView]) -> list[tuple[str, JudgmentView]]:

@@ -164,6 +164,6 @@ def build_demo_app(truths: Sequence[Truth], config: TeacherConfig, faults: Fault
     )
 
 
-def serve_demo(truth_file: Path, *, port: int, config: TeacherConfig, faults: Faults | None = None) -> None:
+def serve_demo(truth_file: Path, *, port: int, config: TeacherConfig) -> None:
     """Serve the teacher and the checker until killed."""
-    uvicorn.run(build_demo_app(read_truths(truth_file), config, faults), host="127.0.0.1", port=port, log_level="warning")
+    uvicorn.run(build_demo_app(read_truths(truth_file), config), host="127.0.0.1", port=port, log_level="warning")

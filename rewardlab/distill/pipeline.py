@@ -19,12 +19,11 @@ from rewardlab.data.pairs import Shard
 from rewardlab.data.parquet import TableFile
 from rewardlab.data.rows import media_of
 from rewardlab.data.set_checks import SetCheck
-from rewardlab.distill.batch_transport import BatchTransport
 from rewardlab.distill.budget import BudgetGuard
-from rewardlab.distill.chat_transport import ChatTransport
 from rewardlab.distill.journal import Answer, Journal
 from rewardlab.distill.statistics import AttemptRow, Statistics, Summary, Tally
 from rewardlab.distill.teacher import Progress, Transport, agrees, tag
+from rewardlab.distill.transports import BatchTransport, ChatTransport
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.prompts import load_template
 from rewardlab.reporting.progress import Advance, bar, log_line
@@ -132,16 +131,14 @@ def identity_of(config: DistillConfig, data: str) -> dict[str, str | int | float
 
 
 # Transports by their names in the config.
-OpenTransport = Callable[[DistillConfig, Journal, BudgetGuard, Advance, str | None], Transport]
+OpenTransport = Callable[[DistillConfig, Journal, BudgetGuard, Advance], Transport]
 TRANSPORTS: dict[str, OpenTransport] = {"chat": ChatTransport.open, "batch": BatchTransport}
 
 
-async def _ask_all(
-    pairs: Iterable[PreferencePair], number: int, config: DistillConfig, journal: Journal, api_key: str | None
-) -> Progress:
+async def _ask_all(pairs: Iterable[PreferencePair], number: int, config: DistillConfig, journal: Journal) -> Progress:
     budget = BudgetGuard(config.prices, config.budget, config.max_tokens, journal.usage(), journal.longest_prompt())
     with bar("distill", number) as advance:
-        async with TRANSPORTS[config.transport](config, journal, budget, advance, api_key) as transport:
+        async with TRANSPORTS[config.transport](config, journal, budget, advance) as transport:
             return await transport.run(pairs)
 
 
@@ -150,7 +147,6 @@ def distill(
     config: DistillConfig,
     out: Path,
     *,
-    api_key: str | None = None,
     allow_without_images: bool = False,
 ) -> Statistics:
     """Run (or continue) the teacher stage into folder ``out``; returns the statistics it also writes.
@@ -165,7 +161,7 @@ def distill(
     """
     number, data = survey(pairs, allow_without_images=allow_without_images)
     with Journal(out / JOURNAL, identity_of(config, data)) as journal:
-        progress = asyncio.run(_ask_all(pairs, number, config, journal, api_key))
+        progress = asyncio.run(_ask_all(pairs, number, config, journal))
     return finish(pairs, number, data, progress, config, out)
 
 

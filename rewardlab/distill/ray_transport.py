@@ -28,11 +28,11 @@ from rewardlab.data.pairs import PairSet
 from rewardlab.data.row_files import files_of, is_checked
 from rewardlab.data.rows import from_row
 from rewardlab.distill.budget import BudgetGuard, BudgetSpentError, CallLedger
-from rewardlab.distill.chat_transport import ChatTransport, open_endpoints
 from rewardlab.distill.journal import Answer, Journal
 from rewardlab.distill.pipeline import JOURNAL, finish, identity_of, survey
 from rewardlab.distill.statistics import Statistics
 from rewardlab.distill.teacher import Progress
+from rewardlab.distill.transports import ChatTransport, open_endpoints
 from rewardlab.errors import ConfigError, EndpointError, OutputError, RewardlabError
 from rewardlab.reporting.progress import bar
 from rewardlab.types import Completion, Order, PreferencePair
@@ -154,23 +154,19 @@ def distill_on_ray(
     config: DistillConfig,
     out: Path,
     *,
-    workers: int,
-    address: str | None = None,
     batch: int = BATCH,
     allow_without_images: bool = False,
 ) -> Statistics:
-    """Run :func:`rewardlab.distill.pipeline.distill` on Parquet shards with media inside, by ``workers`` Ray actors.
+    """Run :func:`rewardlab.distill.pipeline.distill` on Parquet shards with media inside, by the actors of ``config.ray``.
 
-    ``address``: of a cluster ("auto": the one this machine is in), None: a local one. ``out`` and the ledger actor are on this
-    machine. Raises what distill raises, and ConfigError for files that are not Parquet.
+    ``out`` and the ledger actor are on this machine. Raise what distill raises, and ConfigError for files that are not Parquet.
     """
+    assert config.ray is not None
     data, out, shards = data.resolve(), out.resolve(), files_of(data.resolve())
     if wrong := [shard for shard in shards if not is_checked(shard)]:
         raise ConfigError(
             f"{wrong[0]}: with Ray, --data must be Parquet shards written by rewardlab; see `rewardlab data convert`"
         )
-    if config.transport == "batch":
-        raise ConfigError("transport: batch sends whole files from one process; leave out Ray")
     pairs = PairSet(data, frames=None)
     number, fingerprint = survey(pairs, allow_without_images=allow_without_images)
     with _open_journal(out / JOURNAL, identity_of(config, fingerprint)) as journal:  # raise its errors here, not in an actor
@@ -181,7 +177,7 @@ def distill_on_ray(
     keys = {name: os.environ[name] for name in config.api_key_envs if name in os.environ}
     try:
         ray.init(
-            address=address,
+            address=config.ray.address,
             ignore_reinit_error=True,
             log_to_driver=False,
             include_dashboard=False,
@@ -191,14 +187,14 @@ def distill_on_ray(
         actor: Any = ray.remote(LedgerActor).options(num_cpus=0, max_concurrency=1000, scheduling_strategy=here)
         ledger = actor.remote(str(out / JOURNAL), identity_of(config, fingerprint), config)
         ray.get(ledger.ready.remote())
-        blocks = max(len(shards), 2 * workers)  # else a small set is one block, for one worker
+        blocks = max(len(shards), 2 * config.ray.workers)  # else a small set is one block, for one worker
         batches = ray.data.read_parquet([str(shard) for shard in shards], override_num_blocks=blocks).map_batches(
             Worker,
             fn_constructor_args=(config, ledger),
             batch_size=batch,
             batch_format="pyarrow",
             num_cpus=0.1,  # it waits for the teacher; reading the shards needs cores, too
-            compute=ray.data.ActorPoolStrategy(size=workers),
+            compute=ray.data.ActorPoolStrategy(size=config.ray.workers),
         )
         with bar("distill", number) as advance:
             for row in batches.iter_rows():

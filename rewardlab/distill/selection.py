@@ -23,7 +23,7 @@ import random
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
 from pathlib import Path
@@ -101,13 +101,6 @@ def student_votes(labels: Sequence[int | None], votes: Iterable[StoredVote]) -> 
         # A judge that gave no verdict has not contradicted the label.
         difficulties[row] = Difficulty(student_rate=sum(row_hits) / len(row_hits), suspect=always_wrong and row not in invalid)
     return difficulties
-
-
-def difficulty_of(pair: PreferencePair, student: Difficulty | None = None) -> Difficulty:
-    """Return all that is known of how hard a pair is."""
-    attempts = tag_rank(pair.attempts) if pair.attempts in TAGS else None
-    student = student or Difficulty()
-    return Difficulty(attempts, pair.teacher_share, student.student_rate, student.suspect)
 
 
 def agreement(difficulties: Sequence[Difficulty]) -> dict[str, dict[str, float | list[float] | None]]:
@@ -278,12 +271,12 @@ def select(pairs: Iterable[PreferencePair], votes: Iterable[StoredVote] | None, 
     for pair in pairs:
         labels.append(pair.preferred)
         domains.append(f"{pair.source} {pair.category}")
-        by_teacher.append(difficulty_of(pair))
+        by_teacher.append(Difficulty(tag_rank(pair.attempts) if pair.attempts in TAGS else None, pair.teacher_share))
     student = student_votes(labels, votes or ())
     if votes is not None and not student:
         raise DataError("no labelled pair has a vote; run `rewardlab bench run pairs` on the same data first")
     difficulties = [
-        Difficulty(d.attempts, d.teacher_share, student[n].student_rate, student[n].suspect) if n in student else d
+        replace(d, student_rate=student[n].student_rate, suspect=student[n].suspect) if n in student else d
         for n, d in enumerate(by_teacher)
     ]
     if plan.startswith(("hardest", "rlcs")) and not student:

@@ -10,12 +10,13 @@ import json
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
 from scipy.stats import binom
 
+from rewardlab.config import SelfDistilConfig
 from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import write_parquet
@@ -42,30 +43,17 @@ class PairRecord(TypedDict):
     kept: list[list[str]]
 
 
-@dataclass(frozen=True)
-class RejectionRules:
-    """``alpha``: largest probability that a guesser is right as often; 1 keeps everything right. ``hot_token`` and
-    ``max_tokens`` are part of a run's identity."""
-
-    samples: int = 8
-    keep: int = 1
-    alpha: float = 0.05
-    hot_token: float | None = None
-    max_tokens: int = 1024
-    seed: int = 0
-
-
 def least_correct_or_beyond(num_votes: int, alpha: float) -> int:
     """Return the fewest correct of ``num_votes`` that guessing reaches with probability at most ``alpha``, or num_votes + 1."""
     return next((k for k in range(num_votes + 1) if binom.sf(k - 1, num_votes, 0.5) <= alpha), num_votes + 1)
 
 
-def select_judgments(pair: PreferencePair, votes: Sequence[Vote], rules: RejectionRules) -> list[PreferencePair]:
+def select_judgments(pair: PreferencePair, votes: Sequence[Vote], config: SelfDistilConfig) -> list[PreferencePair]:
     """Return the pair with each of its kept judgments; [] if the judge was correct too seldom."""
     correct = [vote for vote in votes if vote.winner == pair.preferred]
-    if not correct or len(correct) < least_correct_or_beyond(len(votes), rules.alpha):
+    if not correct or len(correct) < least_correct_or_beyond(len(votes), config.alpha):
         return []
-    random.Random(f"{rules.seed} {pair.pair_id}").shuffle(correct)
+    random.Random(f"{config.seed} {pair.pair_id}").shuffle(correct)
     # Different openings first: similar judgments teach nothing new.
     counts: Counter[tuple[str, ...]] = Counter()
     ranked = []
@@ -73,7 +61,7 @@ def select_judgments(pair: PreferencePair, votes: Sequence[Vote], rules: Rejecti
         opening = opening_of(vote.completion.text)
         counts[opening] += 1
         ranked.append((counts[opening], vote))
-    kept = [vote for _, vote in sorted(ranked, key=lambda item: item[0])][: rules.keep]
+    kept = [vote for _, vote in sorted(ranked, key=lambda item: item[0])][: config.keep]
     names = [pair.pair_id] if len(kept) == 1 else [f"{pair.pair_id}#{n}" for n in range(len(kept))]
     return [
         replace(pair, pair_id=name, order=vote.order, judgment=vote.completion.text, attempts="1")
@@ -94,7 +82,7 @@ def set_hot_token(judge: GenerativeJudge, temperature: float) -> None:
 def self_distill(
     pairs: Sequence[PreferencePair],
     judge: GenerativeJudge,
-    rules: RejectionRules,
+    config: SelfDistilConfig,
     out: Path,
     *,
     batch: int = 64,
@@ -106,25 +94,25 @@ def self_distill(
     nothing is kept, ConfigError if ``out`` holds another run, and what the judge raises.
     """
     _, data = survey(pairs, allow_without_images=allow_without_images)
-    least_correct = least_correct_or_beyond(2 * rules.samples, rules.alpha)
-    if least_correct > 2 * rules.samples:
+    least_correct = least_correct_or_beyond(2 * config.samples, config.alpha)
+    if least_correct > 2 * config.samples:
         raise ConfigError(
-            f"nothing could be kept: with {rules.samples} samples in each order even {2 * rules.samples} right ones happen by "
-            f"guessing with a probability above {rules.alpha:g}; give more --samples, or a larger --alpha"
+            f"nothing could be kept: with {config.samples} samples in each order even {2 * config.samples} right ones happen "
+            f"by guessing with a probability above {config.alpha:g}; raise samples or alpha"
         )
-    identity = {"data": data, **judge.identity, "batch": batch, **asdict(rules)}
+    identity = {"data": data, **judge.identity, "batch": batch, **config.model_dump(mode="json")}
     with AppendLog(out / JOURNAL, identity) as log, bar("self-distil", len(pairs)) as advance:
         rows = list(log.rows)
         advance(min(len(pairs), batch * len(rows)))
         for number in range(len(rows), -(-len(pairs) // batch)):
             batch_pairs = pairs[number * batch : (number + 1) * batch]
-            orders, seed = [BOTH_ORDERS] * len(batch_pairs), rules.seed + number
-            judgments = judge.compare_many(batch_pairs, orders=orders, num_votes=rules.samples, seed=seed)
+            orders, seed = [BOTH_ORDERS] * len(batch_pairs), config.seed + number
+            judgments = judge.compare_many(batch_pairs, orders=orders, num_votes=config.samples, seed=seed)
             if failures := sum(num_failed(judgment.votes) for judgment in judgments):
                 raise EndpointError(
                     f"{judge.name}: {failures:,} samples of a batch failed; nothing is lost: fix the cause and run again"
                 )
-            batch_records = [_record(pair, judgment, rules) for pair, judgment in zip(batch_pairs, judgments, strict=True)]
+            batch_records = [_record(pair, judgment, config) for pair, judgment in zip(batch_pairs, judgments, strict=True)]
             rows.append({"batch": number, "pairs": batch_records})
             log.append(rows[-1])
             advance(len(batch_pairs))
@@ -149,20 +137,20 @@ def self_distill(
         "least_right": least_correct,
         "distinct_openings": len({opening_of(pair.judgment) for pair in distilled}),
         "judge": judge.name,
-        **asdict(rules),
+        **config.model_dump(mode="json"),
     }
     if not distilled:
-        raise DataError(f"{judge.name}: no pair was right in {least_correct} of {2 * rules.samples} samples; see {out}")
+        raise DataError(f"{judge.name}: no pair was right in {least_correct} of {2 * config.samples} samples; see {out}")
     write_parquet(distilled, out / DISTILLED)
     write_atomic(out / STATISTICS, json.dumps(statistics, indent=1) + "\n")
     return statistics
 
 
-def _record(pair: PreferencePair, judgment: Judgment, rules: RejectionRules) -> PairRecord:
+def _record(pair: PreferencePair, judgment: Judgment, config: SelfDistilConfig) -> PairRecord:
     return {
         "pair_id": pair.pair_id,
         "votes": len(judgment.votes),
         "right": sum(vote.winner == pair.preferred for vote in judgment.votes),
         "unreadable": sum(vote.winner is None for vote in judgment.votes),
-        "kept": [[kept.pair_id, kept.order.value, kept.judgment] for kept in select_judgments(pair, judgment.votes, rules)],
+        "kept": [[kept.pair_id, kept.order.value, kept.judgment] for kept in select_judgments(pair, judgment.votes, config)],
     }

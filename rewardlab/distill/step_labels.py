@@ -30,7 +30,6 @@ from rewardlab.metrics.intervals import mean_interval
 from rewardlab.prompts import build_messages
 from rewardlab.reporting.progress import bar
 from rewardlab.rewards.steps import has_footing, judgment_steps, least_correct_or_raise, search, step_labels, token_ends
-from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler, token_texts
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import verdict_of
@@ -126,7 +125,7 @@ class _Labeller:
     """One run: has the judge complete prefixes, and counts completions without a verdict."""
 
     def __init__(self, config: StepsConfig, sampler: HFSampler, judge: GenerativeJudge) -> None:
-        self.config, self.sampler, self.template = config, sampler, judge.template
+        self.config, self.sampler, self.judge, self.template = config, sampler, judge, judge.template
         self.tokenizer = sampler.processor.tokenizer
         self.least = least_correct_or_raise(config.completions, config.alpha)
         self.drawn = self.invalid = 0
@@ -135,9 +134,8 @@ class _Labeller:
         self, requests: Sequence[tuple[PreferencePair, Order, tuple[int, ...]]], seed: str
     ) -> tuple[list[int], list[list[Completion]]]:
         """Return how many completions of each (pair, order, prefix) name the preferred response, and the completions."""
-        c = self.config
-        number = int(hashlib.sha256(f"{c.seed} {seed}".encode()).hexdigest()[:7], 16)
-        params = SamplingParams(c.completions, **c.sampling, seed=number)
+        number = int(hashlib.sha256(f"{self.config.seed} {seed}".encode()).hexdigest()[:7], 16)
+        params = self.judge.params(self.config.completions, number)
         prompts = [build_messages(pair, order=order, template=self.template) for pair, order, _ in requests]
         rows = self.sampler.sample(prompts, params, [prefix for _, _, prefix in requests])
         return [self._right(pair, order, p, row) for (pair, order, p), row in zip(requests, rows, strict=True)], rows
@@ -256,11 +254,12 @@ def label_steps(
         raise DataError("no pair carries a judgment; use source: judge, or the output of `rewardlab distill`")
     if not isinstance(judge.sampler, HFSampler):
         raise ConfigError(f"{judge.name}: a judge behind an API cannot continue its own answer from a prefix; use hf:PATH")
+    if judge.config.temperature == 0:
+        raise ConfigError("temperature=0: all completions of a prefix would be equal; expected a temperature above 0")
     judgments = [(pair.order.value, pair.judgment) for pair in pairs] if config.source == "pairs" else []
     identity = {
         "data": data + hashlib.sha256(repr(judgments).encode()).hexdigest()[:8],
-        "judge": judge.name,
-        "template_hash": judge.template.hash,
+        **judge.identity,
         **config.model_dump(mode="json"),
     }
     labeller = _Labeller(config, judge.sampler, judge)

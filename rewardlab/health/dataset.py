@@ -6,13 +6,10 @@ Lengths are counted in a sample of the data, or assumed if there is none.
 from __future__ import annotations
 
 import heapq
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
-
-from PIL import Image
 
 from rewardlab.config import MethodConfig, PRMConfig, RLConfig, RMConfig, SFTConfig, TrainConfig
 from rewardlab.data.pair_table import light_pairs, pair_facts, select_pairs
@@ -23,8 +20,8 @@ from rewardlab.models.architectures import config_of
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.prompts import Template, build_messages, load_template
 from rewardlab.training.rl import hard_pairs
-from rewardlab.training.run.evaluation import HeldOut, hold_out_file, hold_out_fraction, pairs_beside
-from rewardlab.training.run.preflight import TokenCounter, processor_of
+from rewardlab.training.run.held_out import HeldOut, hold_out_file, hold_out_fraction, pairs_beside
+from rewardlab.training.run.preflight import TokenCounter, image_size, processor_of
 from rewardlab.training.run.runner import count_steps
 from rewardlab.types import BOTH_ORDERS, Message, PreferencePair, choice_of
 from rewardlab.verdicts.parse import verdict_label
@@ -275,7 +272,7 @@ class PairCounter:
         return max(orders, key=lambda tokens: tokens.prompt)
 
     def _tokens(self, prompt: Sequence[Message], answer: str) -> PairTokens:
-        sizes = [_size(image) for message in prompt for image in message.images]
+        sizes = [image_size(image) for message in prompt for image in message.images]
         if self._tokenizer is None:
             text = "".join(part.text for message in prompt for part in message.parts if part.image is None)
             num_text, num_answer = _text_tokens(text), _text_tokens(answer)
@@ -293,9 +290,3 @@ class PairCounter:
 
 def _text_tokens(text: str) -> int:
     return round(len(text.encode(errors="surrogatepass")) / BYTES_PER_TOKEN)
-
-
-def _size(image: bytes) -> tuple[int, int]:
-    """Return (height, width) in px of an encoded picture."""
-    with Image.open(io.BytesIO(image)) as opened:
-        return opened.height, opened.width

@@ -89,7 +89,7 @@ def examine_plan(
     if isinstance(config, DistillConfig):
         yield from _distillation(config, read)
     if isinstance(config, TrainConfig):
-        yield from _training(config.model_copy(update={"model": plan.model} if plan.model else {}), plan, read, dry=dry)
+        yield from _training(config, plan, read, dry=dry)
 
 
 def is_suite(path: Path) -> bool:
@@ -277,7 +277,7 @@ def _try_run(config: TrainConfig, plan: Plan, pairs: Sequence[PreferencePair]) -
     try:
         check_folder(config.model)
     except CheckpointError as error:
-        yield Finding("weights", "look", f"{error}. Judgment and step are skipped; --model NAME tries them with another model")
+        yield Finding("weights", "look", f"{error}. Judgment and step are skipped; model=NAME tries them with another model")
         return
     if not isinstance(config, RMConfig):
         yield _try("judgment", lambda: _judgment(config, pairs))

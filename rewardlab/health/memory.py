@@ -18,7 +18,8 @@ from rewardlab.models.architectures import build_on_meta, config_of
 from rewardlab.models.families import part_pattern
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import HF, VLLM
-from rewardlab.training.run.evaluation import answer_tokens, sequences_at_once
+from rewardlab.training.run.evaluation import sequences_at_once
+from rewardlab.training.run.held_out import answer_tokens
 from rewardlab.training.run.parallel import Launch
 
 GIB = 2**30

@@ -64,14 +64,11 @@ class Finding:
 @dataclass(frozen=True)
 class Plan:
     """The machines of a planned run: GiB of each card (default: this machine's), and of each machine's own memory (default:
-    this machine's if it has cards).
-
-    ``model`` replaces the config's model while that does not exist yet; ``out``: the run's folder, whose disk is checked.
+    this machine's if it has cards). ``out``: the run's folder, whose disk is checked.
     """
 
     launch: Launch = field(default_factory=Launch)
     memory_gib: float | None = None
-    model: str | None = None
     out: Path | None = None
     host_gib: float | None = None
 
@@ -92,7 +89,7 @@ class Plan:
 
 def plan_setup(config: TrainConfig, plan: Plan, facts: DataFacts | None = None) -> Setup | None:
     """Return the setup of a plan; None for a model that is neither here nor known by name."""
-    if (model := build_on_meta(plan.model or config.model)) is None:
+    if (model := build_on_meta(config.model)) is None:
         return None
     facts, card = facts or DataFacts(), (plan.card_gib or 0) * GIB
     return setup_of(model, config, plan.launch, card=card, lengths=facts.lengths, held_out=facts.held_out)
@@ -102,8 +99,8 @@ def needs(config: TrainConfig, plan: Plan, facts: DataFacts | None = None) -> It
     """Yield the findings on memory, disk and host of a plan; a single one for an unknown model."""
     if (setup := plan_setup(config, plan, facts)) is None:
         message = (
-            f"{plan.model or config.model} is neither a checkpoint here nor known by name: --model says what it will be, a "
-            f"folder or one of {', '.join(ARCHITECTURES)}"
+            f"{config.model} is neither a checkpoint here nor known by name: set model to what it will be, a folder or one of "
+            f"{', '.join(ARCHITECTURES)}"
         )
         yield Finding("memory", "look", message)
         return

@@ -28,8 +28,9 @@ from rewardlab.data.parquet import TableFile
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.prompts import Template, build_messages
 from rewardlab.prompts.sanitize import MARK
+from rewardlab.rewards.consistency import EndpointConsistencyJudge
 from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardTerm, compose, swap_agreement, winner_of
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer
+from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.types import BOTH_ORDERS, Order, PreferencePair, VerdictStatus, choice_of
 
 IMAGE = "<image>"

@@ -34,8 +34,9 @@ from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 from rewardlab.config import ConsistencyConfig, RLConfig, load_config
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.integrations.judge_rewards import JudgeRewards
+from rewardlab.rewards.consistency import EndpointConsistencyJudge
 from rewardlab.rewards.judgment import SHIPPED, JudgedCompletion, terms_of
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, as_completion
+from rewardlab.rewards.scorer import as_completion
 from rewardlab.types import Order
 
 KEYS = {key.replace(".", "_"): key for key in SHIPPED}  # reward_kwargs -> keys of the config of `rewardlab rl`

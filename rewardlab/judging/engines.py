@@ -27,8 +27,7 @@ from rewardlab.judging.spec import (
 )
 from rewardlab.models.checkpoints import card_temperature, load_card, template_of_card
 from rewardlab.prompts import DEFAULT_TEMPLATE, load_template
-from rewardlab.samplers.base import HF, OPENAI, EngineOptions, Replicas, Sampler
-from rewardlab.samplers.self_verifying import SelfVerifying
+from rewardlab.samplers.base import HF, OPENAI, EngineOptions, Replicas, Sampler, SelfVerifying
 
 OPENAI_URL = "https://api.openai.com/v1"
 REMOTE_CALLS = 64  # at a time, of a replica whose engine batches by itself

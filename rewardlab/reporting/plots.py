@@ -58,7 +58,7 @@ STYLE: Any = {
 matplotlib.rcParams.update(STYLE)
 WIDE, LOW = 5.0, 3.0  # inches: 480 px, the width of a column of a page with two
 SMALL = (3.1, 1.75)  # inches: a metric among others
-LETTER = 0.085  # inches, of a label in a wide font
+LETTER = 0.085  # inches, of a letter in a wide font
 MOST_LETTERS = 24  # of a name beside an axis
 MOST_DOTS = 40  # evaluations that have a dot each
 
@@ -74,24 +74,21 @@ class Measured(Protocol):
 
 
 @dataclass(frozen=True)
-class Line:
-    """Accuracies against numbers of samples per pair."""
-
-    label: str
-    samples: Sequence[float]
-    points: Sequence[Measured]
-    color: str
-
-
-@dataclass(frozen=True)
 class Series:
-    """Numbers over the steps of a run, and their label; ``intervals`` to shade, of each number, if any."""
+    """A labelled line: values at numbers on the x-axis, such as steps or samples; ``intervals`` to shade, of each value, if
+    any."""
 
     label: str
-    steps: Sequence[float]
+    x: Sequence[float]
     values: Sequence[float]
     color: str
     intervals: Sequence[Interval] = ()
+    is_dashed: bool = False
+
+    @staticmethod
+    def of(label: str, x: Sequence[float], points: Sequence[Measured], color: str) -> Series:
+        """Return the accuracies of ``points`` with their intervals."""
+        return Series(label, x, [point.accuracy for point in points], color, [point.interval for point in points])
 
 
 @dataclass(frozen=True)
@@ -101,15 +98,6 @@ class Limit:
     first: int
     last: int
     value: float
-
-
-@dataclass(frozen=True)
-class EndLabel:
-    """A name at the end of a line, in place of a legend; ``y`` in the axis's unit."""
-
-    text: str
-    y: float
-    color: str
 
 
 def figure_uri(figure: Figure) -> str:
@@ -143,7 +131,7 @@ def save_figure(figure: Figure, path: Path, *, dpi: int = 200) -> None:
 
 def _axes(width: float = WIDE, height: float = LOW) -> tuple[Figure, Any]:
     """Return a figure of this many inches, outside of pyplot's registry, and its axes."""
-    figure = Figure(figsize=(width, height))
+    figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots()
 
 
@@ -152,44 +140,9 @@ def _short(name: str, most: int = MOST_LETTERS) -> str:
     return name if len(name) <= most else f"{name[:8]}…{name[-(most - 9) :]}"
 
 
-def _inches(texts: Sequence[str]) -> float:
-    return LETTER * max((len(line) for text in texts for line in text.split("\n")), default=0)
-
-
-def _fit(axes: Any, *, left: float = 0.7, right: float = 0.2, top: float = 0.15, bottom: float = 0.55) -> None:
-    """Place the axes within a figure of fixed size, so that letters are as large in every figure; margins in inches."""
-    width, height = axes.figure.get_size_inches()
-    axes.set_position((left / width, bottom / height, 1 - (left + right) / width, 1 - (bottom + top) / height))
-
-
-def _label_ends(axes: Any, labels: Sequence[EndLabel]) -> None:
-    """Write names right of the axes at the height of their lines, moved apart where they would overlap."""
-    _fit(axes, right=_inches([label.text for label in labels]) + 0.2)
-    bottom, top = axes.get_ylim()
-    inches = axes.figure.get_size_inches()[1] * axes.get_position().height
-    heights = [0.19 * (label.text.count("\n") + 1) / inches * (top - bottom) for label in labels]
-    order = sorted(range(len(labels)), key=lambda n: labels[n].y)
-    places: dict[int, float] = {}
-    edge = bottom
-    for n in order:  # upwards, each above the one below
-        places[n] = max(labels[n].y, edge + heights[n] / 2)
-        edge = places[n] + heights[n] / 2
-    edge = max(top, max((labels[n].y for n in order), default=top))
-    for n in reversed(order):  # and down from the top
-        places[n] = min(places[n], edge - heights[n] / 2)
-        edge = places[n] - heights[n] / 2
-    for n, label in enumerate(labels):
-        axes.annotate(
-            label.text,
-            (1, places[n]),
-            xycoords=("axes fraction", "data"),
-            xytext=(8, 0),
-            textcoords="offset points",
-            color=label.color,
-            va="center",
-            fontsize=10.5,
-            annotation_clip=False,
-        )
+def _legend(figure: Figure) -> None:
+    """Name the lines right of the axes, in their colours."""
+    figure.legend(loc="outside right center", labelcolor="linecolor", frameon=False, handlelength=1, fontsize=10.5)
 
 
 def _chance(axes: Any, *, horizontal: bool) -> None:
@@ -210,7 +163,6 @@ def _rows(names: Sequence[str], numbers: Sequence[str], width: float = WIDE, lea
     figure, axes = _axes(width, max(least, 0.34 * len(names) + 1.15))
     short = [_short(name, MOST_LETTERS + int(max(0.0, width - WIDE) / 2 / LETTER)) for name in names]
     axes.set(yticks=range(len(names)), yticklabels=short, ylim=(len(names) - 0.1, -0.6))
-    _fit(axes, left=_inches(short) + 0.25, right=_inches(numbers) + 0.25, top=0.3)
     axes.grid(visible=False, axis="y")
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
@@ -251,38 +203,39 @@ def plot_accuracies(
     return figure
 
 
-def plot_curve(lines: Sequence[Line], stopping: Line | None, *, xlabel: str = "samples per pair") -> Figure:
-    """Draw accuracy against samples per pair, a line per aggregation; ``stopping`` is dashed, without intervals."""
+def plot_series(series: Sequence[Series], *, xlabel: str) -> Figure:
+    """Draw numbers over the steps of a run, each line with its name."""
     figure, axes = _axes()
-    labels = []
-    for line in lines:
-        percents = [100 * point.accuracy for point in line.points]
-        axes.plot(line.samples, percents, "o-", color=line.color, ms=5)
-        low, high = ([100 * p.interval[side] for p in line.points] for side in (0, 1))
-        axes.fill_between(line.samples, low, high, alpha=0.15, color=line.color, lw=0)
-        labels.append(EndLabel(line.label, percents[-1], line.color))
-    if stopping is not None and stopping.points:
-        percents = [100 * point.accuracy for point in stopping.points]
-        axes.plot(stopping.samples, percents, "D--", color=stopping.color, ms=5)
-        labels.append(EndLabel(stopping.label, percents[-1], stopping.color))
-    axes.set(xlabel=xlabel, ylabel="accuracy, %")
+    for one in series:
+        axes.plot(one.x, one.values, "o" if len(one.x) == 1 else "-", color=one.color, label=one.label)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if axes.get_ylim()[0] < 52:
-        _chance(axes, horizontal=True)
-    _label_ends(axes, labels)
+    axes.set(xlabel=xlabel)
+    _legend(figure)
     return figure
 
 
-def plot_series(series: Sequence[Series], *, xlabel: str, ylabel: str = "") -> Figure:
-    """Draw numbers over the steps of a run, each line with its name."""
+def plot_fractions(
+    series: Sequence[Series], *, xlabel: str, ylabel: str = "accuracy, %", best: tuple[float, float] | None = None
+) -> Figure:
+    """Draw fractions (0..1) as percentages with their intervals, and chance if that is near; ``best`` (x, value) has a
+    ring."""
     figure, axes = _axes()
-    labels = []
-    for one in series:
-        axes.plot(one.steps, one.values, "o" if len(one.steps) == 1 else "-", color=one.color)
-        labels.append(EndLabel(one.label, one.values[-1], one.color))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for line in series:
+        percents, marker = [100 * value for value in line.values], "o" if len(line.x) <= MOST_DOTS else ""
+        axes.plot(line.x, percents, f"{marker}{'--' if line.is_dashed else '-'}", color=line.color, ms=4, label=line.label)
+        if line.intervals:
+            low, high = ([100 * interval[side] for interval in line.intervals] for side in (0, 1))
+            axes.fill_between(line.x, low, high, alpha=0.15, color=line.color, lw=0)
+            if len(line.x) == 1:
+                axes.vlines(line.x, low, high, color=line.color, alpha=0.4)
+    if best is not None:
+        axes.plot(best[0], 100 * best[1], "o", ms=10, mfc="none", mec=INK, mew=1.5)
+        axes.set_ylim(min(axes.get_ylim()[0], 46), max(axes.get_ylim()[1], 54))
     axes.set(xlabel=xlabel, ylabel=ylabel)
-    _label_ends(axes, labels)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    if axes.get_ylim()[0] < 52:
+        _chance(axes, horizontal=True)
+    _legend(figure)
     return figure
 
 
@@ -305,20 +258,16 @@ def plot_metric(
     is_fraction: bool = False,
     is_log: bool = False,
     limits: Sequence[Limit] = (),
-    borders: Sequence[int] = (),
 ) -> Figure:
     """Draw a metric over the steps between ``ends``, shaded from its lowest to its highest values; ``limits`` are dashed,
-    ``borders`` vertical lines, breaks marks on the axis."""
+    breaks are marks on the axis."""
     figure, axes = _axes(*SMALL)
-    _fit(axes, left=0.72, right=0.12, top=0.12, bottom=0.42)
     single = len(points.steps) == 1
     axes.plot(points.steps, points.mean, "o" if single else "-", color=INK, lw=1.6, clip_on=False)
     if list(points.low) != list(points.high):
         axes.fill_between(points.steps, points.low, points.high, color=INK, alpha=0.25, lw=0)
     for limit in limits:
         axes.plot([limit.first, limit.last], [limit.value] * 2, color=WARM, lw=1.2, ls=(0, (4, 3)))
-    for border in borders:
-        axes.axvline(border, color=SOFT, lw=1.2)
     marks = [place for step in points.breaks for place in (step, step, math.nan)]
     axes.plot(marks, [0, 0.08, math.nan] * len(points.breaks), color=WARM, lw=1.2, transform=axes.get_xaxis_transform())
     if is_log:
@@ -334,28 +283,6 @@ def plot_metric(
     axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.tick_params(labelsize=8.5)
     axes.set_xlabel("step", fontsize=8.5, labelpad=1)
-    return figure
-
-
-def plot_evaluations(lines: Sequence[Series], best: tuple[int, float]) -> Figure:
-    """Draw fractions (0..1) of held-out pairs over the steps of a run, beside chance; ``best``, the step and value of the best
-    evaluation, has a ring."""
-    figure, axes = _axes()
-    labels = []
-    for line in lines:
-        percents = [100 * value for value in line.values]
-        axes.plot(line.steps, percents, "o-" if len(line.steps) <= MOST_DOTS else "-", color=line.color, ms=4)
-        if line.intervals:
-            low, high = ([100 * interval[side] for interval in line.intervals] for side in (0, 1))
-            axes.fill_between(line.steps, low, high, alpha=0.15, color=line.color, lw=0)
-            if len(line.steps) == 1:
-                axes.vlines(line.steps, low, high, color=line.color, alpha=0.4)
-        labels.append(EndLabel(line.label, percents[-1], line.color))
-    axes.plot(best[0], 100 * best[1], "o", ms=10, mfc="none", mec=INK, mew=1.5)
-    axes.set(xlabel="step", ylabel="held-out pairs, %", ylim=(min(axes.get_ylim()[0], 46), max(axes.get_ylim()[1], 54)))
-    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
-    _chance(axes, horizontal=True)
-    _label_ends(axes, labels)
     return figure
 
 
@@ -398,7 +325,6 @@ def plot_length(cells: Sequence[tuple[int, Measured]]) -> Figure:
     axes.set(xticks=places, xticklabels=labels, ylim=(0, 100))
     axes.set(xlabel="better response is longer by, characters", ylabel="accuracy, %")
     axes.grid(visible=False, axis="x")
-    _fit(axes, bottom=0.75 if labels != medians else 0.55)
     _chance(axes, horizontal=True)
     return figure
 
@@ -408,31 +334,27 @@ def plot_reliability(confidences: Mapping[str, Sequence[Bin]]) -> Figure:
     figure, axes = _axes()
     axes.plot([50, 100], [50, 100], color=SOFT, ls=(0, (4, 3)), lw=1)
     axes.annotate("exact", (60, 60), color=SOFT, fontsize=9.5, xytext=(6, -10), textcoords="offset points")
-    labels = []
     for (label, bins), color in zip(confidences.items(), (INK, WARM), strict=False):
         if not bins:
             continue
         total = sum(cell.count for cell in bins)
         points = [100 * cell.predicted for cell in bins], [100 * cell.happened for cell in bins]
-        axes.plot(*points, "-", color=color, lw=1)
+        axes.plot(*points, "-", color=color, lw=1, label=label)
         axes.scatter(*points, s=[20 + 400 * cell.count / total for cell in bins], color=color, alpha=0.6, lw=0, clip_on=False)
-        labels.append(EndLabel(label, points[1][-1], color))
     axes.set(xlim=(48, 102), xlabel="confidence in the response named, %", ylabel="right, %")
-    _label_ends(axes, labels)
+    _legend(figure)
     return figure
 
 
 def plot_risk(curves: Mapping[str, Sequence[RiskPoint]]) -> Figure:
     """Draw the error rate among the decided pairs against their fraction, by the confidence's label."""
     figure, axes = _axes()
-    labels = []
     for (label, curve), color in zip(curves.items(), (INK, WARM), strict=False):
         if not curve:
             continue
         points = [100 * point.coverage for point in curve], [100 * point.risk for point in curve]
-        axes.plot(*points, "o-", color=color, ms=4, clip_on=False)
-        labels.append(EndLabel(label, points[1][-1], color))
+        axes.plot(*points, "o-", color=color, ms=4, clip_on=False, label=label)
     axes.set(xlim=(0, 102), xlabel="pairs decided, %", ylabel="of those wrong, %")
     axes.set_ylim(bottom=0)
-    _label_ends(axes, labels)
+    _legend(figure)
     return figure

@@ -5,17 +5,24 @@ Unlike in the released R1-Reward code, that model sees the question and the whol
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import httpx
 
+from rewardlab.config import ConsistencyConfig
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.prompts import load_text
-from rewardlab.types import Choice, Completion, FinishReason
+from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.chat_endpoint import ChatEndpoint
+from rewardlab.types import Choice, Completion, FinishReason, Message, Part
 from rewardlab.verdicts.parse import verdict_label
 
 PROMPT = load_text("consistency.txt")
+CACHE_SIZE = 100_000
+GIVE_UP_AFTER = 20  # answers in a row that cannot be read
 
 _THINKING = re.compile(r"^\s*<think>.*?</think>", re.DOTALL)
 _SLOT = re.compile(r"\{(question|reasoning|number)\}")
@@ -69,3 +76,103 @@ async def probe_checker(ask: Ask, name: str) -> None:
             cut = ", cut off at max_tokens" if answer.finish is FinishReason.LENGTH else ""
             problems.append(f"answered {answer.text!r:.80}{cut}")
     raise EndpointError(f"{name} {' and '.join(dict.fromkeys(problems))} instead of 0 or 1.")
+
+
+class EndpointConsistencyJudge:
+    """Queries an OpenAI-compatible endpoint at temperature 0, concurrently, each question once. Failures and answers other than
+    0 and 1 score 0; ``counts`` has asked, cached, failed and unclear."""
+
+    def __init__(self, config: ConsistencyConfig, *, api_key: str = "none") -> None:
+        self._config, self._api_key = config, api_key
+        self._endpoint: ChatEndpoint | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._cache: dict[tuple[str, str, Choice], asyncio.Task[int]] = {}
+        self._num_unread, self._last_unread = 0, ""  # answers in a row that say nothing, and the last of them
+        self._num_open = 0  # questions without an answer yet, sent or waiting to be
+        self.counts: Counter[str] = Counter()
+
+    def _open(self) -> ChatEndpoint:
+        if self._endpoint is None:  # inside the event loop that will use it
+            c, self._loop = self._config, asyncio.get_running_loop()
+            self._endpoint = ChatEndpoint(
+                c.base_url,
+                c.model,
+                api_key=self._api_key,
+                concurrency=c.concurrency,
+                deadline_s=c.deadline_s,
+                retries=1,
+            )
+        return self._endpoint
+
+    @property
+    def rounds(self) -> int:
+        at_once = self._endpoint.slots.limit if self._endpoint else self._config.concurrency
+        return 1 + self._num_open // int(at_once)
+
+    async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
+        key = (question, reasoning, verdict)
+        if key in self._cache:
+            self.counts["cached"] += 1
+        else:
+            if len(self._cache) >= CACHE_SIZE:
+                self._cache.clear()
+            self._cache[key] = asyncio.ensure_future(self._ask(*key))
+            self._num_open += 1
+            self._cache[key].add_done_callback(self._close_question)
+        return await asyncio.shield(self._cache[key])  # one who stops waiting must not cancel it for the others
+
+    def _close_question(self, _: asyncio.Task[int]) -> None:
+        self._num_open -= 1
+
+    async def _ask(self, question: str, reasoning: str, verdict: Choice) -> int:
+        self.counts["asked"] += 1
+        answer = await self._complete(consistency_prompt(question, reasoning, verdict))
+        if answer.finish in (FinishReason.ERROR, FinishReason.TIMEOUT):
+            self.counts["failed"] += 1
+            self._cache.pop((question, reasoning, verdict), None)
+            self._note_unread(f"failed ({answer.error or answer.finish})")
+            return 0
+        score = read_consistency(answer.text)
+        self.counts["unclear"] += score == 0
+        if score:
+            self._num_unread = 0
+        else:
+            self._note_unread(f"answered {answer.text!r:.80} instead of 0 or 1")
+        return score
+
+    async def _complete(self, prompt: str) -> Completion:
+        messages = (Message("user", (Part(text=prompt),)),)
+        return await self._open().complete(messages, SamplingParams(temperature=0.0, max_tokens=self._config.max_tokens))
+
+    def _note_unread(self, why: str) -> None:
+        self._num_unread, self._last_unread = self._num_unread + 1, why
+
+    def refuse_silence(self) -> None:
+        """Raise EndpointError if :data:`GIVE_UP_AFTER` answers in a row could not be read."""
+        if self._num_unread >= GIVE_UP_AFTER:
+            raise EndpointError(
+                f"{self._config.base_url}: none of the last {self._num_unread:,} consistency requests was answered: "
+                f"{self._config.model} {self._last_unread}. Fix the cause and run the same command again, or switch it "
+                "off with consistency.weight=0"
+            )
+
+    async def check(self) -> None:
+        """Raise EndpointError unless the endpoint gives a readable answer, ConfigError for a `rewardlab serve`; leaves no
+        connection open."""
+        try:
+            await self._open().check()
+            await refuse_pair_judge(self._config.base_url, self._api_key)
+            await probe_checker(self._complete, f"{self._config.base_url}: {self._config.model}")
+        finally:
+            await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the connections, inside the loop that opened them."""
+        if self._endpoint is not None:
+            await self._endpoint.aclose()
+            self._endpoint = None
+
+    def close(self) -> None:
+        """Do what :meth:`aclose` does, from another thread than that of the loop, while it runs."""
+        if self._endpoint is not None and self._loop is not None and self._loop.is_running():
+            asyncio.run_coroutine_threadsafe(self.aclose(), self._loop).result(10)

@@ -1,7 +1,7 @@
 """Rollouts as a reward function reads them, and what it returns.
 
 Adding a reward: a callable that takes rollouts and the training step and returns :class:`Scored`, given to the trainer as its
-``reward``. ``rewards/judgment_function.py`` is that of judges, ``rewards/policy_function.py`` that of policies under a judge.
+``reward``. ``rewards/scorer.py`` is that of judges, ``rewards/policy_function.py`` that of policies under a judge.
 It is given the rollouts of its own process; one that compares rollouts gathers what it compares (:data:`GatherObjects`).
 """
 

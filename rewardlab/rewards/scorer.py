@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
-from rewardlab.config import ConsistencyConfig
-from rewardlab.errors import EndpointError
 from rewardlab.metrics.running import Metric
-from rewardlab.rewards.consistency import consistency_prompt, probe_checker, read_consistency, refuse_pair_judge
-from rewardlab.rewards.judgment import JudgedCompletion, RewardParts
-from rewardlab.samplers.base import SamplingParams
-from rewardlab.samplers.chat_endpoint import ChatEndpoint
-from rewardlab.types import Choice, Completion, FinishReason, Message, Part, VerdictStatus, choice_of
+from rewardlab.processes import is_main
+from rewardlab.rewards.consistency import EndpointConsistencyJudge
+from rewardlab.rewards.judgment import JudgedCompletion, RewardParts, RewardTerm, compose, swap_agreement, winner_of
+from rewardlab.rewards.rollout import GatherObjects, Rollout, Scored
+from rewardlab.samplers.event_loop import EventLoopThread
+from rewardlab.types import Choice, Completion, FinishReason, Order, VerdictStatus, choice_of
 from rewardlab.verdicts.parse import follows_format, reasoning_of, verdict_of
-
-CACHE_SIZE = 100_000
-GIVE_UP_AFTER = 20  # answers in a row that cannot be read
 
 
 class ConsistencyJudge(Protocol):
@@ -29,106 +29,6 @@ class ConsistencyJudge(Protocol):
     def rounds(self) -> int: ...
 
     async def score(self, question: str, reasoning: str, verdict: Choice) -> int: ...
-
-
-class EndpointConsistencyJudge:
-    """Queries an OpenAI-compatible endpoint at temperature 0, concurrently, each question once. Failures and answers other than
-    0 and 1 score 0; ``counts`` has asked, cached, failed and unclear."""
-
-    def __init__(self, config: ConsistencyConfig, *, api_key: str = "none") -> None:
-        self._config, self._api_key = config, api_key
-        self._endpoint: ChatEndpoint | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._cache: dict[tuple[str, str, Choice], asyncio.Task[int]] = {}
-        self._num_unread, self._last_unread = 0, ""  # answers in a row that say nothing, and the last of them
-        self._num_open = 0  # questions without an answer yet, sent or waiting to be
-        self.counts: Counter[str] = Counter()
-
-    def _open(self) -> ChatEndpoint:
-        if self._endpoint is None:  # inside the event loop that will use it
-            c, self._loop = self._config, asyncio.get_running_loop()
-            self._endpoint = ChatEndpoint(
-                c.base_url,
-                c.model,
-                api_key=self._api_key,
-                concurrency=c.concurrency,
-                deadline_s=c.deadline_s,
-                retries=1,
-            )
-        return self._endpoint
-
-    @property
-    def rounds(self) -> int:
-        at_once = self._endpoint.slots.limit if self._endpoint else self._config.concurrency
-        return 1 + self._num_open // int(at_once)
-
-    async def score(self, question: str, reasoning: str, verdict: Choice) -> int:
-        key = (question, reasoning, verdict)
-        if key in self._cache:
-            self.counts["cached"] += 1
-        else:
-            if len(self._cache) >= CACHE_SIZE:
-                self._cache.clear()
-            self._cache[key] = asyncio.ensure_future(self._ask(*key))
-            self._num_open += 1
-            self._cache[key].add_done_callback(self._close_question)
-        return await asyncio.shield(self._cache[key])  # one who stops waiting must not cancel it for the others
-
-    def _close_question(self, _: asyncio.Task[int]) -> None:
-        self._num_open -= 1
-
-    async def _ask(self, question: str, reasoning: str, verdict: Choice) -> int:
-        self.counts["asked"] += 1
-        answer = await self._complete(consistency_prompt(question, reasoning, verdict))
-        if answer.finish in (FinishReason.ERROR, FinishReason.TIMEOUT):
-            self.counts["failed"] += 1
-            self._cache.pop((question, reasoning, verdict), None)
-            self._note_unread(f"failed ({answer.error or answer.finish})")
-            return 0
-        score = read_consistency(answer.text)
-        self.counts["unclear"] += score == 0
-        if score:
-            self._num_unread = 0
-        else:
-            self._note_unread(f"answered {answer.text!r:.80} instead of 0 or 1")
-        return score
-
-    async def _complete(self, prompt: str) -> Completion:
-        messages = (Message("user", (Part(text=prompt),)),)
-        return await self._open().complete(messages, SamplingParams(temperature=0.0, max_tokens=self._config.max_tokens))
-
-    def _note_unread(self, why: str) -> None:
-        self._num_unread, self._last_unread = self._num_unread + 1, why
-
-    def refuse_silence(self) -> None:
-        """Raise EndpointError if :data:`GIVE_UP_AFTER` answers in a row could not be read."""
-        if self._num_unread >= GIVE_UP_AFTER:
-            raise EndpointError(
-                f"{self._config.base_url}: none of the last {self._num_unread:,} consistency requests was answered: "
-                f"{self._config.model} {self._last_unread}. Fix the cause and run the same command again, or switch it "
-                "off with consistency.weight=0"
-            )
-
-    async def check(self) -> None:
-        """Raise EndpointError unless the endpoint gives a readable answer, ConfigError for a `rewardlab serve`; leaves no
-        connection open."""
-        try:
-            await self._open().check()
-            await refuse_pair_judge(self._config.base_url, self._api_key)
-            await probe_checker(self._complete, f"{self._config.base_url}: {self._config.model}")
-        finally:
-            await self.aclose()
-
-    async def aclose(self) -> None:
-        """Close the connections, inside the loop that opened them."""
-        if self._endpoint is not None:
-            await self._endpoint.aclose()
-            self._endpoint = None
-
-    def close(self) -> None:
-        """Do what :meth:`aclose` does, from another thread than that of the loop, while it runs."""
-        if self._endpoint is not None and self._loop is not None and self._loop.is_running():
-            asyncio.run_coroutine_threadsafe(self.aclose(), self._loop).result(10)
 
 
 class JudgmentScorer:
@@ -207,3 +107,126 @@ def as_completion(text: str, token_ids: Sequence[int], ends: frozenset[int]) -> 
     """Return a trainer's raw completion as a record; one whose last token is no end token was cut off."""
     finished = bool(token_ids) and token_ids[-1] in ends
     return Completion(text, FinishReason.STOP if finished else FinishReason.LENGTH, len(token_ids), token_ids=tuple(token_ids))
+
+
+SAMPLES_PER_STEP = 4
+
+
+class JudgmentReward:
+    """Rewards rollouts whose rows have ``question``, ``order``, ``preferred`` and ``pair_id`` by ``terms``. ``ends`` are the
+    tokens that end a completion. The first rollouts of every step are appended to ``samples``. ``gather`` joins the verdicts of
+    all processes, as the two orders of a pair may be on two.
+    """
+
+    __name__ = "judge_reward"
+
+    def __init__(
+        self,
+        scorer: JudgmentScorer,
+        judge: EndpointConsistencyJudge | None,
+        terms: Sequence[RewardTerm],
+        *,
+        ends: frozenset[int],
+        samples: Path,
+        gather: GatherObjects = list,
+    ) -> None:
+        self._gather = gather
+        self._scorer, self._judge, self._terms, self._ends, self._path = scorer, judge, terms, ends, samples
+        self._loop: EventLoopThread[None] = EventLoopThread(nullcontext)  # the judge's connections outlive a call
+
+    def __call__(self, rollouts: Sequence[Rollout], step: int) -> Scored:
+        """Return one reward per rollout; a rollout that cannot be scored earns nothing. Raise EndpointError if the consistency
+        judge has given no readable answer to many questions in a row."""
+        completions = [
+            JudgedCompletion(
+                as_completion(rollout.text, rollout.token_ids, self._ends),
+                rollout.row["question"],
+                Order(rollout.row["order"]),
+                int(rollout.row["preferred"]),
+            )
+            for rollout in rollouts
+        ]
+        before = self._request_counts()
+        parts = self._loop.run(lambda _: self._scorer.score(completions))
+        if self._judge:
+            self._judge.refuse_silence()
+        if any(term.compares_orders for term in self._terms):
+            agreements = self._agreements(rollouts, completions, parts)
+            parts = [replace(part, agreement=value) for part, value in zip(parts, agreements, strict=True)]
+        parts = compose(parts, completions, self._terms)
+        metrics = self._metrics(completions, parts)
+        if self._judge:
+            after = self._request_counts()
+            metrics |= {f"consistency/{name}": Metric(float(after[name] - before[name]), reduce="sum") for name in after}
+        self._keep_samples(step, rollouts, completions, parts)
+        return Scored(
+            rewards=[part.total for part in parts],
+            correct=[float(part.correct) for part in parts],
+            parsed=[part.status == VerdictStatus.OK for part in parts],
+            metrics=metrics,
+        )
+
+    def _agreements(
+        self, rollouts: Sequence[Rollout], completions: Sequence[JudgedCompletion], parts: Sequence[RewardParts]
+    ) -> list[float]:
+        winners = [winner_of(part, judged.preferred) for part, judged in zip(parts, completions, strict=True)]
+        pair_ids, orders = ([rollout.row[name] for rollout in rollouts] for name in ("pair_id", "order"))
+        everyone = self._gather(list(zip(pair_ids, orders, winners, strict=True)))
+        return swap_agreement(pair_ids, orders, winners, among=everyone)
+
+    def _metrics(self, completions: Sequence[JudgedCompletion], parts: Sequence[RewardParts]) -> dict[str, Metric]:
+        if not parts:
+            return {}
+        metrics: dict[str, Metric] = {}
+        for term in self._terms:
+            values = [value for part in parts if (value := part.scores[term.name]) is not None]
+            metrics[f"reward/{term.name}"] = Metric(sum(values) / max(1, len(values)), len(values))
+            if term.key is None:
+                metrics[f"reward/{term.name}_failed_frac"] = Metric(1 - len(values) / len(parts), len(parts))
+        metrics |= reward_metrics(parts)  # format and accuracy of every rollout, whatever they are worth
+        names_first = [
+            (choice_of(judged.preferred, judged.order) is Choice.FIRST) == part.correct
+            for part, judged in zip(parts, completions, strict=True)
+            if part.status == VerdictStatus.OK
+        ]
+        if names_first:
+            metrics["verdict/first_frac"] = Metric(sum(names_first) / len(names_first), len(names_first))
+        return metrics
+
+    def _request_counts(self) -> dict[str, int]:
+        """Return how the questions about consistency have gone so far."""
+        requests = self._judge.counts if self._judge else {}
+        return {
+            **{name: requests.get(name, 0) for name in ("asked", "cached", "failed", "unclear")},
+            **{name: self._scorer.counts[name] for name in ("late", "broken")},
+        }
+
+    def _keep_samples(
+        self, step: int, rollouts: Sequence[Rollout], completions: Sequence[JudgedCompletion], parts: Sequence[RewardParts]
+    ) -> None:
+        if not is_main():
+            return
+        with self._path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            for rollout, judged, part in list(zip(rollouts, completions, parts, strict=True))[:SAMPLES_PER_STEP]:
+                row = {
+                    "step": step,
+                    "pair_id": rollout.row["pair_id"],
+                    "order": judged.order.value,
+                    "text": judged.completion.text,
+                    **({"turns": list(rollout.turns)} if rollout.turns else {}),  # all that was said, with its verification
+                    "num_tokens": judged.completion.num_tokens,
+                    "status": part.status,
+                    "format": part.format,
+                    "correct": part.correct,
+                    "consistency": part.consistency,
+                    "reward": part.total,
+                }
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+    async def _close(self, _: None) -> None:
+        if self._judge is not None:
+            await self._judge.aclose()
+
+    def close(self) -> None:
+        """Close the judge's connections, within the loop that opened them."""
+        self._loop.run(self._close)

@@ -11,16 +11,10 @@ from rewardlab.data.pair_table import light_pairs
 from rewardlab.errors import DataError
 from rewardlab.metrics.running import Metric, Metrics
 from rewardlab.rewards.pairwise import Anchors, PolicyReward
-from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, extract
+from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract, extract, place
 from rewardlab.rewards.verifiable.hybrid import Prompt, Route, hybrid_reward, route_of
 from rewardlab.rewards.verifiable.rules import Compare, Domain, Problem, verify
 from rewardlab.types import Completion, FinishReason, PreferencePair
-
-MARKED = {
-    Contract.BOXED: "\\boxed{{{}}}",
-    Contract.BOX: "<|begin_of_box|>{}<|end_of_box|>",
-    Contract.ANSWER: "<answer>{}</answer>",
-}
 
 
 def truth_in(response: str, contract: Contract) -> str:
@@ -76,12 +70,12 @@ class VerifiedReward:
     def _check_truth(self, prompt: Prompt) -> None:
         truth = prompt.truth or ""
         problem = Problem(Domain(prompt.domain), prompt.question, truth, self._contract)
-        result = verify(problem, MARKED[self._contract].format(truth), self._verifiers)
+        result = verify(problem, place(truth, self._contract), self._verifiers)
         if result.score != 1:
             raise DataError(
                 f"pair {prompt.prompt_id!r} ({prompt.domain}): its preferred response ends in {truth[:80]!r}, which the "
                 f"rule of its own category does not accept ({result.status.value}); mark the final answer as "
-                f"{MARKED[self._contract].format('...')}, or give the pair another category"
+                f"{place('...', self._contract)}, or give the pair another category"
             )
 
     def __call__(

@@ -63,7 +63,7 @@ def short_judgments(
     dialogues = [
         SFTDialogue(number, Order(row["order"]), row["text"]) for number, row in zip(rows.numbers, rows.steps, strict=True)
     ]
-    return [steps[place] for place in places_that_fit(pairs, dialogues, config, template, out, name=TOO_LONG)]
+    return [steps[place] for place in places_that_fit(pairs, dialogues, config, template, out / TOO_LONG)]
 
 
 def prm_rows(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]]) -> StepRows:

@@ -33,8 +33,9 @@ from rewardlab.prompts import Template, load_template
 from rewardlab.rewards.pairwise import score_responses, single_response_prompt
 from rewardlab.rl.objectives import bradley_terry_loss
 from rewardlab.samplers.hf import encode
-from rewardlab.training.run.evaluation import JudgePairs, hold_out, plan_evaluation
+from rewardlab.training.run.evaluation import JudgePairs, plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
+from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import leave_out_unreadable, pairs_named
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import drop_too_long, processor_of

@@ -23,17 +23,18 @@ from rewardlab.models.loading import load_processor
 from rewardlab.processes import is_main
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import log_line
+from rewardlab.rewards.consistency import EndpointConsistencyJudge
 from rewardlab.rewards.judgment import terms_of
-from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.rollout import RewardFunction
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer
+from rewardlab.rewards.scorer import JudgmentReward, JudgmentScorer
 from rewardlab.rewards.steps import ProcessReward
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.policy_gradient.build import make_trainer, run_method
-from rewardlab.training.policy_gradient.rollouts.dialogue import DialogueRollouts, longest_dialogue
+from rewardlab.training.policy_gradient.rollouts.strategies import DialogueRollouts, longest_dialogue
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
-from rewardlab.training.run.evaluation import hold_out, plan_evaluation
+from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import SAMPLES, data_workers
+from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import config_of, leave_out_unreadable, pairs_of, refuse_repeated_ids
 from rewardlab.training.run.preflight import drop_too_long
 from rewardlab.training.run.rows import PromptReader, PromptRows

@@ -35,8 +35,9 @@ from rewardlab.prompts import Template, load_template
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.hf import special_tokens
-from rewardlab.training.run.evaluation import hold_out, plan_evaluation
+from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
+from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import config_of, leave_out_unreadable, pairs_of
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import numbers_that_fit
@@ -293,7 +294,7 @@ def short_dialogues(
 ) -> list[SFTDialogue]:
     """Return ``dialogues`` without the verifications and revisions that are too long (:func:`places_that_fit`)."""
     verifying = [dialogue for dialogue in dialogues if dialogue.turns]
-    kept = places_that_fit(pairs, verifying, config, template, out, name=TOO_LONG_DIALOGUES)
+    kept = places_that_fit(pairs, verifying, config, template, out / TOO_LONG_DIALOGUES)
     return [dialogue for dialogue in dialogues if not dialogue.turns] + [verifying[place] for place in kept]
 
 

@@ -17,8 +17,8 @@ from rewardlab.data.pairs import write_parquet
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.prompts.verification import CORRECT, WRONG
+from rewardlab.samplers.base import SelfVerifying
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.samplers.self_verifying import SelfVerifying
 from rewardlab.types import Message
 
 PLAIN = load_template("plain")

@@ -156,8 +156,8 @@ CASES: list[tuple[str, list[str], str]] = [
     ),
     (
         "a key twice",
-        ["sft", "--data", "{pairs}", "seed=1", "--seed", "2", "--out", "{out}"],
-        "seed is set twice, by seed=... and by an option",
+        ["sft", "--data", "{pairs}", "model=a", "--model", "b", "--out", "{out}"],
+        "model is set twice, by model=... and by an option",
     ),
     ("no assignment", ["sft", "--data", "{pairs}", "--out", "{out}", "learning_rate"], "expected KEY=VALUE"),
     (
@@ -175,6 +175,13 @@ CASES: list[tuple[str, list[str], str]] = [
         "images elsewhere in rl",
         ["rl", "--data", "{named}", "--images", "{folder}", "--out", "{out}"],
         "folder/a.png: cannot be read",
+    ),
+    ("images not needed", ["data", "balance", "{pairs}", "--allow", "no-images", "--out", "{out}"], "no-images has no effect"),
+    ("votes of a stage", ["steps", "--data", "{pairs}", "--judge", "hf:{bare}", "votes=3", "--out", "{out}"], "leave it out"),
+    (
+        "keys of no judge",
+        ["data", "negatives", "{pairs}", "--answers", "{file}", "--truth", "exact", "judge.max_tokens=8", "--out", "{out}"],
+        "a judge that is not queried",
     ),
     ("teacher not there", ["distill", "--data", "none.jsonl", "--out", "{out}"], "no such file"),
 ]

@@ -35,12 +35,6 @@ def test_help(name: str) -> None:
     assert "<bool>" not in done.stdout
 
 
-@pytest.mark.parametrize("name", ["", "bench", "bench run"])
-def test_short_help(name: str) -> None:
-    """-h prints the same as --help."""
-    assert run_main(main, *name.split(), "-h").stdout == run_main(main, *name.split(), "--help").stdout
-
-
 @pytest.mark.parametrize("name", TREE)
 def test_every_command_and_parameter_has_words(name: str) -> None:
     """A first sentence that ends, and help for each option and argument that is not hidden."""

@@ -41,7 +41,7 @@ def test_a_run_of_overrides(tiny_checkpoint: Path, tmp_path: Path) -> None:
     shutil.rmtree(out / "final")  # as if it had been killed before its end
     other = run_main(main, *command, "learning_rate=4e-4")
     assert (other.returncode, "(learning_rate)" in other.stderr) == (2, True), other.stderr
-    same = run_main(main, *command, "--seed", "0", "learning_rate=0.0003", "health.policy=warn")
+    same = run_main(main, *command, "seed=0", "learning_rate=0.0003", "health.policy=warn")
     assert same.returncode == 0, same.stderr
 
 

@@ -18,7 +18,7 @@ from rewardlab.config import (
     resolved_yaml,
     stage_of,
 )
-from rewardlab.config.bench import BenchEntry
+from rewardlab.config.judge import BenchEntry
 from rewardlab.config.loading import read_yaml
 
 

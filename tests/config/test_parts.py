@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from rewardlab.config import SCHEMAS, DistillConfig, EngineConfig, PolicyConfig, RLConfig, SFTConfig, load_config
-from rewardlab.config.parts import ConfigPart, parts_of
+from rewardlab.config.base import ConfigPart, parts_of
 from rewardlab.errors import ConfigError
 from rewardlab.rl.objectives import ppo_clip
 

@@ -15,11 +15,12 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
+from rewardlab.config import FilterConfig
 from rewardlab.curation.build import Balance
 from rewardlab.curation.duplicates import Duplicates, hold_out_groups, picture_groups
 from rewardlab.curation.image_hashes import picture_of
 from rewardlab.curation.overview import Overview
-from rewardlab.curation.quality import Rules, examine_judgments, leaks_label, length_fences
+from rewardlab.curation.quality import examine_judgments, leaks_label, length_fences
 from rewardlab.data.images import encode_png
 from rewardlab.data.pairs import PairSet, read_pairs, validate_rows, write_jsonl, write_parquet, write_shards
 from rewardlab.data.rows import with_frames
@@ -269,7 +270,7 @@ def build_own(folder: Path, *ids: str) -> Any:
     rows = [{"id": name, "q": f"What is {n}?", "good": f"it is {n}", "bad": f"no, {n}"} for n, name in enumerate(ids)]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "m.yaml").write_text("name: m\nid: id\nquestion: q\nchosen: good\nrejected: bad\n")
-    options = ("--from", folder / "rows.jsonl", "--against", "none", "--similarity", "0", "--out", folder / "set")
+    options = ("--from", folder / "rows.jsonl", "--against", "none", "--out", folder / "set", "similarity=0")
     return CliRunner().invoke(app, list(map(str, ("data", "build", folder / "m.yaml", *options))))
 
 
@@ -377,7 +378,7 @@ def test_unfit_judgments() -> None:
     pairs[5] = judged(5, text(5, "but the other is right"))
     pairs[6] = judged(6, text(6, "unclear"))
     pairs.append(PreferencePair("none", "Which?", ("a", "b"), 0))
-    found = examine_judgments(pairs, Rules(most_alike=0.02), Judge())
+    found = examine_judgments(pairs, FilterConfig(most_alike=0.02), Judge())
     assert {place: reason for place, reason in found.reasons.items() if reason != "collapse"} == {
         3: "leaked label",
         4: "length",
@@ -385,9 +386,9 @@ def test_unfit_judgments() -> None:
     }
     assert [place for place, reason in found.reasons.items() if reason == "collapse"] == list(range(62, 90))
     assert (found.unclear, found.openings[0][1]) == (1, 30)
-    assert not examine_judgments(pairs[-1:], Rules()).reasons
+    assert not examine_judgments(pairs[-1:], FilterConfig()).reasons
     assert opening_of("<think>There are 3 cats</think>") == opening_of("<think>There are 14 cats</think>")
-    low, high = length_fences([100] * 50 + [120] * 50)
+    low, high = length_fences([100] * 50 + [120] * 50, 3.0)
     assert low < 100 < 120 < high < 1000
 
 
@@ -406,10 +407,11 @@ def test_filter_asks_a_real_checker(demo_pairs: Any, demo_server: Any, tmp_path:
         pairs[0], judgment=format_verdict(choice_of(pairs[0].preferred or 0, pairs[0].order), f"Response {wrong} sounds right.")
     )
     write_parquet(pairs, tmp_path / "p.parquet")
-    command = ["data", "filter", str(tmp_path / "p.parquet"), "--out", str(tmp_path / "out"), "--most-alike", "1"]
-    command += ["--length-fence", "99"]
-    assert "expected MODEL@URL" in str(CliRunner().invoke(app, [*command, "--consistency", demo_server()]).exception)
-    done = CliRunner().invoke(app, [*command, "--consistency", f"demo-checker@{demo_server()}"])
+    command = ["data", "filter", str(tmp_path / "p.parquet"), "--out", str(tmp_path / "out"), "most_alike=1"]
+    command += ["length_fence=99"]
+    refused = CliRunner().invoke(app, [*command, f"consistency={demo_server()}"])
+    assert "consistency: String should match" in str(refused.exception)
+    done = CliRunner().invoke(app, [*command, f"consistency=demo-checker@{demo_server()}"])
     assert done.exit_code == 0, done.output
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["reasons"] == {"contradiction": 1}

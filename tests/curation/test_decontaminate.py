@@ -16,31 +16,31 @@ from sklearn.datasets import load_sample_images
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
+from rewardlab.config import MatchConfig
 from rewardlab.curation.decontaminate import (
     BenchmarkFile,
     BenchmarkPair,
-    MatchLimits,
     TextIndex,
     decontaminate,
     find_matches,
     parse_against,
     shingles,
 )
-from rewardlab.curation.image_hashes import PictureIndex, picture_of
+from rewardlab.curation.image_hashes import ImageLimits, PictureIndex, picture_of
 from rewardlab.data.files import read_lines
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.data.texts import words_of
 from rewardlab.errors import ConfigError
 from rewardlab.types import PreferencePair
 
-LIMITS = MatchLimits()
+LIMITS = MatchConfig()
 
 
 class ImageIndex:
     """Encoded images with their rows, to look encoded images up in."""
 
     def __init__(self, images: list[tuple[str, int, bytes]]) -> None:
-        self.index: PictureIndex[tuple[str, int]] = PictureIndex(LIMITS.image, crops=True)
+        self.index: PictureIndex[tuple[str, int]] = PictureIndex(ImageLimits(), crops=True)
         for name, row, image in images:
             self.index.add(image, (name, row))
 
@@ -185,15 +185,15 @@ def test_pages_and_charts_are_not_copies_of_each_other(kind: Callable[[int], lis
     assert [sorted(found) for found in hits] == [[("b", row)] for row in range(20)]
 
 
+TEXT = "the quick brown fox jumps over a lazy dog while seven old men watch it from the far side of the river"
+
+
 def test_plain_cards() -> None:
     """The same hash of nothing: told apart by their colour."""
     grey, red = (encoded(Image.new("RGB", (64, 64), colour)) for colour in ("grey", "red"))
     index = ImageIndex([("b", 0, grey)])
     assert index.find(red) == {}
     assert index.find(encoded(Image.new("RGB", (80, 80), "grey"), "JPEG")) == {("b", 0): 0.999}
-
-
-TEXT = "the quick brown fox jumps over a lazy dog while seven old men watch it from the far side of the river"
 
 
 def jaccard(first: frozenset[str], second: frozenset[str]) -> float:

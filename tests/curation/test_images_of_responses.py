@@ -15,10 +15,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
-from rewardlab.curation.decontaminate import BenchmarkPair, MatchLimits, find_matches, num_steps
-from rewardlab.curation.image_hashes import PictureIndex, picture_of
+from rewardlab.config import MatchConfig, SelfDistilConfig
+from rewardlab.curation.decontaminate import BenchmarkPair, find_matches, num_steps
+from rewardlab.curation.image_hashes import ImageLimits, PictureIndex, picture_of
 from rewardlab.data.pairs import read_pairs
-from rewardlab.distill.self_distill import RejectionRules, select_judgments, self_distill
+from rewardlab.distill.self_distill import select_judgments, self_distill
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
@@ -51,7 +52,7 @@ def noise(seed: int, side: int = 64) -> bytes:
 @pytest.mark.parametrize(("changed", "near"), [(0, True), (8, True), (9, False), (16, False)])
 def test_hashes_may_differ_in_eight_bits(changed: int, near: bool) -> None:
     """Of 64, by default; thumbnails and colours here are alike."""
-    index: PictureIndex[str] = PictureIndex(MatchLimits().image, crops=False)
+    index: PictureIndex[str] = PictureIndex(ImageLimits(), crops=False)
     index.add(noise(0), "benchmark")
     picture = picture_of(noise(0))
     bits = np.unpackbits(picture.bits)
@@ -75,7 +76,7 @@ def test_images_within_responses_are_compared(make: Any) -> None:
     train, known = make
     benchmark, counted = [BenchmarkPair("b", n, known(n, noise(n))) for n in range(3)], list[int]()
     pairs = [train(7, noise(1)), train(8, noise(9))]
-    found = find_matches(pairs, benchmark, MatchLimits(), counted.append)
+    found = find_matches(pairs, benchmark, MatchConfig(), counted.append)
     assert [(match.index, match.what, match.row) for match in found] == [(0, "image", 1)]
     assert sum(counted) == num_steps(pairs, benchmark) == 5
 
@@ -107,7 +108,7 @@ def test_a_kept_judgment_keeps_its_order(demo_pairs: Any) -> None:
         choice = choice_of(pair.preferred, order)
         text = format_verdict(choice, f"{'abcdefgh'[n]} looked at it, {order.value}")
         votes.append(Vote(order, Verdict(choice, VerdictStatus.OK), Completion(text, FinishReason.STOP)))
-    kept = select_judgments(pair, votes, RejectionRules(samples=4, keep=8))
+    kept = select_judgments(pair, votes, SelfDistilConfig(samples=4, keep=8))
     assert {one.order for one in kept} == {Order.GIVEN, Order.SWAPPED}
     assert all(one.order.value in one.judgment for one in kept)
 
@@ -134,7 +135,7 @@ class SeedSampler(ScriptedSampler):
 
 def test_each_batch_of_a_judges_own_is_drawn_by_other_luck(demo_pairs: Any, tmp_path: Path) -> None:
     """And a run that goes on draws what the whole run would have; each kept judgment names the preferred response."""
-    pairs, rules = demo_pairs[0][:20], RejectionRules(samples=4, keep=2)
+    pairs, rules = demo_pairs[0][:20], SelfDistilConfig(samples=4, keep=2)
     whole, cut = SeedSampler(pairs), SeedSampler(pairs)
     template = load_template("plain")
     self_distill(pairs, GenerativeJudge(whole, template), rules, tmp_path / "whole", batch=6)

@@ -13,16 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rewardlab.cli import main
-from rewardlab.curation.answer_files import by_labels, label_row, logged_answers, write_labels
+from rewardlab.config import NegativesConfig
 from rewardlab.curation.policy_negatives import (
-    AnswerSettings,
     NegativeCounts,
     PaidAnswer,
     PolicyResult,
     as_negative,
     ask_teacher,
+    by_labels,
+    label_row,
+    logged_answers,
     policy_result,
     sample_answers,
+    write_labels,
     wrong_and_paid,
 )
 from rewardlab.data.pairs import read_pairs, write_parquet
@@ -140,7 +143,7 @@ def test_a_policy_that_was_trained_on_is_asked_anew(tmp_path: Path) -> None:
 
     def answers_of(answer: str) -> set[str]:
         policy = ScriptedSampler(lambda prompt, draw: answer, f"hf:{weights.parent}")
-        return {paid.answer for paid in sample_answers(PAIRS, policy, PLAIN, judge, tmp_path, AnswerSettings(4))[0]}
+        return {paid.answer for paid in sample_answers(PAIRS, policy, PLAIN, judge, tmp_path, NegativesConfig(number=4))[0]}
 
     weights.write_bytes(b"one")
     assert answers_of("It is 1.") == {"It is 1."}
@@ -168,7 +171,7 @@ def test_the_same_command_after_a_payment_that_failed(tmp_path: Path) -> None:
     judge = GenerativeJudge(ScriptedSampler(verdict), PLAIN)
     policy = ScriptedSampler(lambda prompt, draw: "It is nine.")
     for paid_before in (99, 100):
-        answers, _ = sample_answers(pairs, policy, load_template("answer"), judge, tmp_path, AnswerSettings(100))
+        answers, _ = sample_answers(pairs, policy, load_template("answer"), judge, tmp_path, NegativesConfig(number=100))
         paid = [answer for answer in answers if answer.reward is not None]
         assert len(paid) == paid_before
         knows = ask_teacher(readers, paid, GenerativeJudge(ScriptedSampler(teacher), PLAIN), tmp_path)
@@ -189,10 +192,10 @@ def test_a_judge_that_fails(tmp_path: Path) -> None:
     policy = ScriptedSampler(lambda prompt, draw: "It is nine.")
     arguments = (PAIRS, policy, load_template("answer"), judge, tmp_path)
     with pytest.raises(EndpointError, match="8 of 8 requests failed"):
-        sample_answers(*arguments, AnswerSettings(4))
+        sample_answers(*arguments, NegativesConfig(number=4))
     is_down = False
     for _ in range(2):
-        paid, _ = sample_answers(*arguments, AnswerSettings(4))
+        paid, _ = sample_answers(*arguments, NegativesConfig(number=4))
         assert [answer.reward for answer in paid] == [pytest.approx(0.5)] * 4
     assert next(calls) == 16
 
@@ -331,7 +334,7 @@ def test_sampling_goes_on(tmp_path: Path) -> None:
     said = iter(["It is 9.", "It is 1.", "It is 5.", "It is 3."])
     policy = ScriptedSampler(lambda prompt, draw: next(said), name="policy")
     judge = GenerativeJudge(ScriptedSampler(lambda prompt, draw: "<think>x</think><answer>1</answer>"), PLAIN)
-    settings = AnswerSettings(4, seed=1)
+    settings = NegativesConfig(number=4, seed=1)
     answers, left_out = sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, settings)
     assert (len(answers), left_out.total()) == (4, 0)
     assert all(answer.reward == 0.5 for answer in answers)  # the judge names the first in both orders
@@ -340,7 +343,7 @@ def test_sampling_goes_on(tmp_path: Path) -> None:
     assert result.right == sum(PAIRS[int(paid.pair_id[1:])].responses[0] == paid.answer for paid in answers)
     assert sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, settings) == (answers, left_out)
     with pytest.raises(ConfigError):
-        sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, replace(settings, seed=2))
+        sample_answers(PAIRS, policy, load_template("answer"), judge, tmp_path, settings.model_copy(update={"seed": 2}))
 
 
 @pytest.mark.slow
@@ -409,8 +412,8 @@ def test_a_least_reward_that_is_none(tmp_path: Path, value: str) -> None:
     write_parquet(PAIRS, tmp_path / "pairs.parquet")
     (tmp_path / "log").write_text('{"pair_id": "p0", "answer": "It is 7.", "reward": 0.5}\n')
     words = ["data", "negatives", tmp_path / "pairs.parquet", "--answers", tmp_path / "log", "--out", tmp_path / "out"]
-    done = run_main(main, *words, "--truth", "exact", "--least-reward", value)
-    assert (done.returncode, "expected a number from 0 to 1" in done.stderr) == (2, True)
+    done = run_main(main, *words, "--truth", "exact", f"least_reward={value}")
+    assert (done.returncode, "least_reward: " in done.stderr) == (2, True)
 
 
 def test_a_teacher_is_not_asked_of_what_could_not_be_compared(tmp_path: Path) -> None:
@@ -419,7 +422,7 @@ def test_a_teacher_is_not_asked_of_what_could_not_be_compared(tmp_path: Path) ->
     rows = [{"pair_id": f"p{n}", "answer": "It is 7.", "reward": reward} for n, reward in enumerate((0.5, None, 0))]
     (tmp_path / "log").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ["data", "negatives", tmp_path / "pairs.parquet", "--answers", tmp_path / "log", "--out", tmp_path / "out"]
-    done = run_main(main, *words, "--truth", "judge:demo", "--judge-max-tokens", 32, "--least-reward", 0)
+    done = run_main(main, *words, "--truth", "judge:demo", "teacher.max_tokens=32", "least_reward=0")
     assert (done.returncode in (0, 1), "1 that the judge could not compare" in done.stdout) == (True, True)
     _, *judged = (tmp_path / "out" / "teacher.jsonl").read_text().splitlines()
     assert sum(len(json.loads(line)["right"]) for line in judged) == 2

@@ -314,7 +314,7 @@ def test_what_is_suggested_builds(tmp_path: Path) -> None:
     }
     full = shown.output.replace(f"first: {OPEN}", "first: model_a").replace(f"second: {OPEN}", "second: model_b")
     (tmp_path / "m.yaml").write_text(full.replace(json.dumps(labels), '["tie"]'))
-    command = ["data", "build", str(tmp_path / "m.yaml"), "--from", str(data), "--against", "none", "--similarity", "0"]
+    command = ["data", "build", str(tmp_path / "m.yaml"), "--from", str(data), "--against", "none", "similarity=0"]
     done = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "set")])
     assert done.exit_code == 0, done.output
     pairs = read_pairs(tmp_path / "set")
@@ -331,7 +331,7 @@ def test_what_no_name_tells_is_left_open(tmp_path: Path) -> None:
     filled = text.replace(f"question: {OPEN}", "question: conversations.0.value").replace(f"chosen: {OPEN}", "chosen: good")
     (tmp_path / "m.yaml").write_text(filled.replace(f"rejected: {OPEN}", "rejected: bad"))
     command = ["data", "build", str(tmp_path / "m.yaml"), "--from", str(tmp_path / "p.jsonl"), "--against", "none"]
-    done = CliRunner().invoke(app, [*command, "--similarity", "0", "--out", str(tmp_path / "set")])
+    done = CliRunner().invoke(app, [*command, "similarity=0", "--out", str(tmp_path / "set")])
     assert done.exit_code == 0, done.output
     assert "kept 9" in done.output
 

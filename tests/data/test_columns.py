@@ -24,7 +24,7 @@ from rewardlab.data.set_checks import SetCheck, mentions_media
 from rewardlab.data.urls import AllowedUrls
 from rewardlab.distill.pipeline import survey
 from rewardlab.errors import DataError
-from rewardlab.training.run.evaluation import pairs_beside
+from rewardlab.training.run.held_out import pairs_beside
 from rewardlab.types import PreferencePair
 from tests.support.images import png
 

@@ -22,9 +22,8 @@ from rewardlab.cli import app
 from rewardlab.data.candidates import candidates_hash, read_candidates
 from rewardlab.data.files import data_hash
 from rewardlab.data.images import encode_png
-from rewardlab.data.judgments import JudgedPair, judge_of_votes, read_judged
+from rewardlab.data.judgments import JudgedPair, PreferenceRules, judge_of_votes, read_judged, write_preferences
 from rewardlab.data.pairs import write_parquet
-from rewardlab.data.preferences import PreferenceRules, write_preferences
 from rewardlab.data.votes import vote_row
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.spec import DEMO_JUDGE

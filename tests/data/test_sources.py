@@ -163,7 +163,7 @@ for name, command in json.loads(sys.argv[1]).items():
         status[name] = main()
     except SystemExit as end:
         status[name] = end.code
-    if "--download" not in command:
+    if "download=true" not in command:
         print("nothing stored" if not list(pathlib.Path(os.environ["HF_HOME"]).rglob("*.parquet")) else "stored")
 print(json.dumps(status))
 """
@@ -171,10 +171,10 @@ print(json.dumps(status))
 
 @pytest.mark.slow
 def test_a_hub_dataset_is_streamed(hub: tuple[HubServer, dict[str, str]], mapping: Path, tmp_path: Path) -> None:
-    """Over HTTP: all splits, one split, another config; --download gives the same; an unknown config is one sentence."""
+    """Over HTTP: all splits, one split, another config; download=true gives the same; an unknown config is one sentence."""
 
     sources = {"all": ["hf:me/pairs"], "test": ["hf:me/pairs:default:test"], "small": ["hf:me/pairs:small"]}
-    sources |= {"unknown": ["hf:me/pairs:nothing"], "files": ["hf:me/pairs", "--download"]}
+    sources |= {"unknown": ["hf:me/pairs:nothing"], "files": ["hf:me/pairs", "download=true"]}
     commands = {
         name: ["data", "build", str(mapping), "--against", "none", "--out", str(tmp_path / name), "--from", *source]
         for name, source in sources.items()

@@ -15,12 +15,11 @@ import pytest
 from sklearn.datasets import load_digits
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.neighbors import KNeighborsClassifier
 
 from rewardlab.demo import pictures, tasks
 from rewardlab.demo.judgments import Truth, grounded_judgment, shallow_judgment
 from rewardlab.demo.pairs import make_pairs
-from rewardlab.demo.pictures import COLORS, SHAPES, Scene, Thing
+from rewardlab.demo.pictures import COLORS, SHAPES, Scene
 from rewardlab.demo.server import TeacherConfig, check_consistency, teach
 from rewardlab.rewards.consistency import consistency_prompt
 from rewardlab.types import Choice, Order, PreferencePair
@@ -123,23 +122,6 @@ def test_pictures_show_the_scene() -> None:
                 assert nearest == thing.color
 
 
-def test_scans_are_legible_on_cards() -> None:
-    """A nearest-neighbour reader taught on training cards reads held-out scans: the digits task can be seen."""
-
-    def cells(held_out: bool, num: int) -> tuple[np.ndarray, list[int]]:
-        rng, rows, labels = random.Random(1), [], []
-        for _ in range(num):
-            card = pictures.random_card(rng, held_out=held_out)
-            grey = np.asarray(pictures.render_card(card, rng).convert("L").resize((28, 28)))
-            for column in range(2):
-                rows.append(grey[card.row * 14 : card.row * 14 + 14, column * 14 : column * 14 + 14].ravel())
-                labels.append(card.digits[column])
-        return np.stack(rows), labels
-
-    reader = KNeighborsClassifier(3).fit(*cells(False, 2500))
-    assert reader.score(*cells(True, 200)) > 0.85
-
-
 def test_splits_share_no_scene_and_no_scan(train: Drawn, held_out: Drawn) -> None:
     """Splits are kept apart by the drawn scene's key, by the scans, and by the images' bytes."""
     rng = random.Random(0)
@@ -195,20 +177,6 @@ def test_a_learner_of_text_alone_stays_at_chance(train: Drawn, held_out: Drawn) 
     assert interval(score, len(held_out[0])) > 0
 
 
-def test_the_same_texts_are_right_and_wrong() -> None:
-    """Over many draws of the smallest task, a question with its answers is preferred both ways about equally often."""
-    pairs, _ = make_pairs(6000, seed=1, held_out=False)
-    wins: dict[tuple[str, frozenset[str]], Counter[str]] = {}
-    for pair in pairs:
-        if pair.pair_id.endswith("exists"):
-            wins.setdefault((pair.question, frozenset(r.rstrip(".") for r in pair.responses)), Counter())[
-                pair.responses[pair.preferred or 0].rstrip(".")
-            ] += 1
-    common = [counts for counts in wins.values() if counts.total() >= 8]
-    assert len(common) >= 10
-    assert all(len(counts) == 2 for counts in common)
-
-
 def test_teacher_is_of_mixed_quality(train: Drawn) -> None:
     """Errors rise with the level; some right judgments are shallow; all are well-formed."""
     pairs, truths = train
@@ -248,12 +216,6 @@ def test_grounded_judgments_are_right(demo_pairs: Any) -> None:
                 choice = grounded_judgment(truth, pair.shown(order), misread=misread)[1]
                 response = pair.shown(order)[0 if choice is Choice.FIRST else 1]
                 assert (response == truth.right) is not misread
-
-
-def test_relations_are_by_row_and_column() -> None:
-    """Diagonal neighbours relate on both axes."""
-    a, b = Thing(0, "red", "star"), Thing(3, "blue", "circle")
-    assert tasks.relations(a, b) == [("left of", "right of"), ("above", "below")]
 
 
 def test_the_scans_are_those_of_scikit_learn() -> None:

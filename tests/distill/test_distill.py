@@ -19,7 +19,7 @@ import pytest
 from rewardlab.config.data import Budget
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.demo.server import Faults, TeacherConfig
-from rewardlab.distill import chat_transport
+from rewardlab.distill import transports
 from rewardlab.distill.journal import Journal
 from rewardlab.distill.pipeline import distill
 from rewardlab.distill.statistics import rank_correlation
@@ -173,7 +173,7 @@ def test_failed_pairs_are_counted_and_left_out(
 ) -> None:
     """A garbled answer now and then, not retried: the pair is missing and counted, and asked again by the next run."""
     monkeypatch.setattr(failures, "GIVE_UP_AFTER", 1000)
-    monkeypatch.setattr(chat_transport, "PASSES", 1)
+    monkeypatch.setattr(transports, "PASSES", 1)
     pairs = demo_pairs[0][:60]
     statistics = distill(pairs, config_for(demo_server(Faults(garbage=0.2)), retries=0), tmp_path)
     assert statistics["num_failed_pairs"] > 0

@@ -25,7 +25,7 @@ from pathlib import Path
 from rewardlab.config import DistillConfig
 from rewardlab.distill.ray_transport import distill_on_ray
 config = DistillConfig(**json.loads(sys.argv[1]))
-print(json.dumps(distill_on_ray(Path(sys.argv[2]), config, Path(sys.argv[3]), workers=2, batch=20)))
+print(json.dumps(distill_on_ray(Path(sys.argv[2]), config, Path(sys.argv[3]), batch=20)))
 """
 
 
@@ -42,7 +42,7 @@ def test_two_workers_give_the_set_of_one(demo_pairs: Any, demo_server: Any, tmp_
     run over what Ray left, has nothing to ask."""
     url = demo_server()
     list(write_shards(demo_pairs[0], tmp_path / "data", rows_per_shard=50))
-    config = config_for(url, concurrency=4)
+    config = config_for(url, concurrency=4, ray={"workers": 2})
     journal = tmp_path / "ray" / "journal.sqlite"
     first = run(config, tmp_path / "data", tmp_path / "ray")
     while first.poll() is None:
@@ -73,4 +73,4 @@ def test_only_shards(tmp_path: Path) -> None:
 
     (tmp_path / "p.jsonl").write_text("{}\n")
     with pytest.raises(ConfigError, match="data convert"):
-        distill_on_ray(tmp_path / "p.jsonl", config_for("http://127.0.0.1:9/v1"), tmp_path / "out", workers=1)
+        distill_on_ray(tmp_path / "p.jsonl", config_for("http://127.0.0.1:9/v1", ray={"workers": 1}), tmp_path / "out")

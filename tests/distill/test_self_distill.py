@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from rewardlab.config import SelfDistilConfig
 from rewardlab.data.pairs import read_pairs
 from rewardlab.data.texts import opening_of
 from rewardlab.distill.self_distill import (
-    RejectionRules,
     least_correct_or_beyond,
     select_judgments,
     self_distill,
@@ -37,7 +37,7 @@ def test_a_guesser_teaches_nothing(demo_pairs: Any) -> None:
     pair = demo_pairs[0][0]
     assert least_correct_or_beyond(16, 0.05) == 12
     assert (least_correct_or_beyond(4, 0.05), least_correct_or_beyond(5, 0.05), least_correct_or_beyond(16, 1.0)) == (5, 5, 0)
-    rules = RejectionRules(samples=8, keep=2)
+    rules = SelfDistilConfig(samples=8, keep=2)
     texts = ["the same words every time it is asked so"] * 12 + ["other words"]
     votes = [vote(pair, list(Order)[n % 2], True, text) for n, text in enumerate(texts)]
     lost = [vote(pair, Order.GIVEN, False, "x")] * 3
@@ -61,7 +61,7 @@ def test_self_distillation_goes_on_where_it_was_killed(demo_pairs: Any, tmp_path
         return format_verdict(Choice.FIRST, "a guess")
 
     judge = GenerativeJudge(ScriptedSampler(answer), load_template("plain"))
-    rules = RejectionRules(samples=4, keep=1)
+    rules = SelfDistilConfig(samples=4, keep=1)
     whole = self_distill(pairs, judge, rules, tmp_path / "whole", batch=6)
     kept = read_pairs(tmp_path / "whole" / "distilled.parquet")
     assert {pair.pair_id for pair in pairs[:10]} <= {pair.pair_id for pair in kept}
@@ -88,8 +88,8 @@ def test_self_distillation_goes_on_where_it_was_killed(demo_pairs: Any, tmp_path
 def test_what_could_keep_nothing_is_not_sampled(demo_pairs: Any, tmp_path: Path) -> None:
     """Of two samples not even two right ones are rare enough for a guesser."""
     judge = GenerativeJudge(ScriptedSampler(lambda p, n: pytest.fail("was asked")), load_template("plain"))
-    for rules in (RejectionRules(samples=1), RejectionRules(samples=8, alpha=0.0)):
-        with pytest.raises(ConfigError, match=r"nothing could be kept.*give more --samples, or a larger --alpha"):
+    for rules in (SelfDistilConfig(samples=1), SelfDistilConfig(samples=8, alpha=0.0)):
+        with pytest.raises(ConfigError, match=r"nothing could be kept.*raise samples or alpha"):
             self_distill(demo_pairs[0][:3], judge, rules, tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
@@ -98,7 +98,7 @@ def test_self_distillation_is_of_one_judges_weights(demo_pairs: Any, tmp_path: P
     """Weights that were replaced under the judge's name are another judge's; a damaged journal is a sentence."""
     pairs, out = demo_pairs[0][:4], tmp_path / "out"
     judge = GenerativeJudge(ScriptedSampler(lambda p, n: format_verdict(Choice.FIRST, "x")), load_template("plain"))
-    rules = RejectionRules(samples=2, alpha=1.0)
+    rules = SelfDistilConfig(samples=2, alpha=1.0)
     monkeypatch.setattr("rewardlab.judging.judge.judge_weights_id", lambda spec: "first")
     self_distill(pairs, judge, rules, out)
     journal = out / "journal.jsonl"

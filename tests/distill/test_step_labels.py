@@ -97,7 +97,7 @@ def judge_of(tiny_checkpoint: Path, pairs: list[PreferencePair]) -> Any:
     return make
 
 
-CONFIG = StepsConfig.model_validate({"pairs_per_batch": 2, "max_tokens": 64})
+CONFIG = StepsConfig.model_validate({"pairs_per_batch": 2})
 
 
 def test_the_bad_step_is_found(pairs: list[PreferencePair], judge_of: Any, tmp_path: Path) -> None:

@@ -68,7 +68,6 @@ def test_the_command(tmp_path: Path) -> None:
         (("SUITE", "--memory", "80", "--processes", "2"), "--processes, --memory"),
         (("SUITE", "--data", "."), "--data"),
         (("accelerate/zero3", "model=x"), "KEY=VALUE"),
-        (("tiny/demo", "--model", "x"), "--model"),
         (("distill/gpt_4o", "--images", "x"), "--images"),
         (("tiny/steps", "--host-memory", "2"), "--host-memory"),
     ],

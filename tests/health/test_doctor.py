@@ -201,12 +201,12 @@ def test_what_is_not_there(tmp_path: Path) -> None:
 
 
 def test_of_many_processes_and_long_samples(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """``--model`` is what is tried; what max_tokens leaves out is told; a step of many processes is not taken by one."""
+    """``model`` is what is tried; what max_tokens leaves out is told; a step of many processes is not taken by one."""
     data, config = tmp_path / "pairs.parquet", tmp_path / "rl.yaml"
     write_parquet(scaled_runs.pairs(), data)
     settings = {**scaled_runs.SHARED, "model": "runs/of/nobody", "rollout_batch_size": 8, "batch_size": 8}
     settings |= {"max_completion_length": 8, "consistency": {"weight": 0.0}}
-    words = ("--data", str(data), "--model", str(tiny_checkpoint), "--processes", "2")
+    words = ("--data", str(data), f"model={tiny_checkpoint}", "--processes", "2")
     for limit, outcome in ((50, "look  "), (9, "FAILED")):
         config.write_text(json.dumps(settings | {"max_tokens": limit}))
         done = ask(str(config), *words)

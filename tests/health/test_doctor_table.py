@@ -25,10 +25,10 @@ def test_no_config_is_left_out() -> None:
 @pytest.mark.parametrize(("name", "machines"), MACHINES, ids=[f"{name}, {machines}" for name, machines in MACHINES])
 def test_a_config_fits_its_machines(name: str, machines: Machines) -> None:
     path: Path = CONFIGS / f"{name}.yaml"
-    config = load_config(SCHEMAS[stage_of(path)], path)
+    config = load_config(SCHEMAS[stage_of(path)], path, {"model": machines.model})
     assert isinstance(config, TrainConfig)
     launch = read_launch(CONFIGS / "accelerate" / f"{machines.launcher}.yaml")
-    plan = Plan(Launch(machines.processes, launch.zero, launch.offload), machines.card, machines.model)
+    plan = Plan(Launch(machines.processes, launch.zero, launch.offload), machines.card)
     memory = next(needs(config, plan))
     assert memory.outcome == ("failed" if (name, str(machines)) == DOES_NOT else "ok"), memory.message
 

@@ -79,8 +79,8 @@ def test_the_cure_of_an_evaluation() -> None:
     """QLoRA on 24 GB learns, and cannot judge 64 prompts of long answers side by side: fewer at once can."""
     lora = {"r": 16, "quantize": "nf4"}
     held_out = HELD_OUT | {"max_tokens": 4096}
-    config = SFTConfig(lora=lora, micro_batch_size=1, pixels={"max": 501_760}, max_tokens=4096, evaluation=held_out)
-    plan = Plan(Launch(), 24, BASE)
+    config = SFTConfig(model=BASE, lora=lora, micro_batch_size=1, pixels={"max": 501_760}, max_tokens=4096, evaluation=held_out)
+    plan = Plan(Launch(), 24)
     finding = next(needs(config, plan))
     assert finding.outcome == "failed"
     assert "while held-out pairs are judged" in finding.message

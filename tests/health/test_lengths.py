@@ -113,8 +113,8 @@ def test_estimates_take_what_was_counted(tmp_path: Path) -> None:
     """Short texts and small pictures need less than is assumed; the lines say which it was."""
     small = [replace(pair, images=(picture(280, 280),)) for pair in scaled_runs.pairs()]
     given = read(small, RLConfig(attempts=["2"]), tmp_path)
-    plan = Plan(Launch(8, 3), 80, BASE)
-    counted, assumed = (next(needs(RLConfig(), plan, facts)) for facts in (given, None))
+    plan, config = Plan(Launch(8, 3), 80), RLConfig(model=BASE)
+    counted, assumed = (next(needs(config, plan, facts)) for facts in (given, None))
     assert "(by bytes in 32 pairs of the data)" in counted.message
     assert "(assumed: 768 of text and a picture of 1.00 MP)" in assumed.message
     of_counted, of_assumed = (float(each.message.split("at most ")[1].split()[0]) for each in (counted, assumed))
@@ -134,5 +134,5 @@ def test_the_command_says_what_it_counted(tmp_path: Path, tiny_checkpoint: Path)
     assert "32 pairs, 8 held out; an epoch has 24 sequences: 3 optimizer steps of 8 (epochs 1)" in named
     assert "without a tokenizer: 4 bytes of text are a token" in named
     assert "(by bytes in 24 pairs of the data)" in named
-    own = CliRunner().invoke(app, [*words, "--model", str(tiny_checkpoint)]).output
+    own = CliRunner().invoke(app, [*words, f"model={tiny_checkpoint}"]).output
     assert "(counted in 24 pairs of the data)" in own

@@ -242,8 +242,8 @@ def test_other_judges_lie_beside_the_first() -> None:
 
 def test_where_the_judge_of_consistency_lies() -> None:
     """Beside the paper's run at vLLM's 0.4 it does not fit; at 0.3 it does; at another address it is none of ours."""
-    config = load_config(RLConfig, CONFIGS / "rl" / "stable_reinforce_qwen2_5_vl_7b.yaml")
-    plan = Plan(Launch(4, 3), 80.0, BASE)
+    config = load_config(RLConfig, CONFIGS / "rl" / "stable_reinforce_qwen2_5_vl_7b.yaml", {"model": BASE})
+    plan = Plan(Launch(4, 3), 80.0)
 
     def outcome(**changes: Any) -> str | None:
         changed = config.model_copy(update=changes)
@@ -293,8 +293,8 @@ def test_adapters_are_counted_as_peft_makes_them(tiny_checkpoint: Path) -> None:
 
 def test_weights_in_four_bits() -> None:
     """QLoRA on 7B: the linear layers at half a byte and their scales, the rest in bfloat16; a few gigabytes, as on a card."""
-    config = SFTConfig(lora=LoraConfig(quantize="nf4"), micro_batch_size=1, freeze=["vision", "merger"])
-    setup = plan_setup(config, Plan(model=BASE))
+    config = SFTConfig(model=BASE, lora=LoraConfig(quantize="nf4"), micro_batch_size=1, freeze=["vision", "merger"])
+    setup = plan_setup(config, Plan())
     assert setup is not None
     lines = {line.what: line.size for line in memory_lines(setup) if line.phase is Phase.ALWAYS}
     linear = setup.shapes.linear

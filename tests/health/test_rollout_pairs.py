@@ -20,8 +20,16 @@ from rewardlab.data.images import decode_image, thumbnail
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError
-from rewardlab.health.run_page import MOST_PICTURES, PICTURE_PX, write_run_page
-from rewardlab.reporting.run_page import MOST_CHARACTERS, MOST_PER_STEP, MOST_STEPS, rollouts_by_step, shorten
+from rewardlab.health.run_page import (
+    MOST_CHARACTERS,
+    MOST_PER_STEP,
+    MOST_PICTURES,
+    MOST_STEPS,
+    PICTURE_PX,
+    rollouts_by_step,
+    shorten,
+    write_run_page,
+)
 from rewardlab.types import PreferencePair
 
 

@@ -19,8 +19,9 @@ from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.integrations.judge_rewards import JudgeRewards, verl_row, write_verl_rows
 from rewardlab.prompts import build_messages, load_template
+from rewardlab.rewards.consistency import GIVE_UP_AFTER, EndpointConsistencyJudge
 from rewardlab.rewards.judgment import JudgedCompletion, compose
-from rewardlab.rewards.scorer import GIVE_UP_AFTER, EndpointConsistencyJudge, JudgmentScorer
+from rewardlab.rewards.scorer import JudgmentScorer
 from rewardlab.types import IMAGE_MARK, Choice, Completion, FinishReason, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.rewards import reward_terms

@@ -7,8 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rewardlab.data.judgments import judge_of_votes
-from rewardlab.data.preferences import PreferenceRules
+from rewardlab.data.judgments import PreferenceRules, judge_of_votes
 from rewardlab.judging.api import SyncJudge
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.panel import PanelJudge
@@ -65,7 +64,7 @@ def test_one_rule_everywhere(num_valid: int, swapped: int, outcome: Outcome, sha
     anchored, metrics = PairwiseReward(judge, num_votes=NUM_VOTES)([pair], ["it is red"], [("it is blue",)], 0)
     assert (anchored[0] is None) == (share is None)
     assert metrics["judge/unreadable_frac"].value == float(share is None)  # type: ignore[union-attr]
-    audited = pair_judge(judge, num_votes=NUM_VOTES, seed=0)(Prompt("p", "poem", QUESTION, truth=""), *RESPONSES)
+    audited = pair_judge(judge, num_votes=NUM_VOTES)(Prompt("p", "poem", QUESTION, truth=""), *RESPONSES)
     assert (audited.status is AnswerStatus.UNREADABLE) == (share is None)
     reason = PreferenceRules(keep_inconsistent=True).reason_against(judge_of_votes(pair, result.judgment.votes))
     no_winner = "no majority of the votes asked" if share is not None else "too few valid votes"

@@ -10,7 +10,7 @@ import pytest
 
 from rewardlab.data.votes import VoteLog
 from rewardlab.judging.best_of_n import KEY, MATCHES, PARTIAL_MATCHES, LoggedMatches, play_many
-from rewardlab.samplers.self_verifying import SelfVerifying
+from rewardlab.samplers.base import SelfVerifying
 from rewardlab.types import (
     BOTH_ORDERS,
     Candidates,

@@ -16,7 +16,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from rewardlab.config.base import LoraConfig
 from rewardlab.errors import ConfigError
 from rewardlab.models.loading import load_model, peft_config
-from rewardlab.training.policy_gradient.rollouts.engine_rollouts import send_merged_copies
+from rewardlab.training.policy_gradient.rollouts.engine import send_merged_copies
 
 UPDATES = 40
 

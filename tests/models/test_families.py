@@ -29,8 +29,17 @@ PLAIN = load_template("plain")
 NAMES = ("qwen2_5_vl", "qwen3_vl", "qwen3_5", "gemma3")
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("stage", ["sft", "rl"])
+DAILY = (("qwen2_5_vl", "sft"), ("qwen3_5", "rl"))  # `tests/training/test_padding.py` has the others
+
+
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [
+        (name, stage) if (name, stage) in DAILY else pytest.param(name, stage, marks=pytest.mark.nightly)
+        for name in NAMES
+        for stage in ("sft", "rl")
+    ],
+)
 def test_a_mixed_batch_is_its_samples(name: str, stage: str, checkpoint_of: Callable[[str], Path], tmp_path: Path) -> None:
     """Read four at once or one by one, drawn all together or three by three: the same losses, gradient norms, rollouts
     and weights. A drop into the wrong row, or a pixel to the wrong image, would not be."""
@@ -140,7 +149,9 @@ def test_no_budget_where_all_images_are_one_size(checkpoint_of: Callable[[str], 
         set_pixels(load_processor(str(checkpoint_of("gemma3"))), PixelConfig())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", ["qwen3_5", *(pytest.param(name, marks=pytest.mark.nightly) for name in NAMES if name != "qwen3_5")]
+)
 def test_frozen_parts_stay(name: str, checkpoint_of: Callable[[str], Path], tmp_path: Path) -> None:
     """Bit for bit, while the rest moves; vision, merger and language are all of the model; adapters keep away from them."""
     path = checkpoint_of(name)

@@ -13,9 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rewardlab.rl import kl
-from rewardlab.rl.advantages import returns_to_go, token_rewards, whiten
-from rewardlab.rl.gae import gae, value_targets
+from rewardlab.rl import objectives as kl
+from rewardlab.rl.advantages import gae, returns_to_go, token_rewards, value_targets, whiten
 from rewardlab.rl.groups import centered, leave_one_out, standardized
 from rewardlab.rl.objectives import (
     clipped_value_loss,

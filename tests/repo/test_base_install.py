@@ -86,7 +86,7 @@ def test_a_missing_extra_is_one_sentence(base: dict[str, str], tmp_path: Path, c
 
 def test_the_extra_is_that_of_the_room(tmp_path: Path) -> None:
     """What `doctor` and the health of a run miss is what training needs."""
-    for place in ("cli/doctor.py", "health/run_page.py", "training/rl.py"):
+    for place in ("cli/configs.py", "health/run_page.py", "training/rl.py"):
         code = compile("raise ModuleNotFoundError('x', name='torch')", str(Path(rewardlab.__file__).parent / place), "exec")
         with pytest.raises(ModuleNotFoundError) as caught:
             exec(code)

@@ -59,6 +59,7 @@ OWNERS = {
 
 
 MARKER = "py.typed"  # an empty file: says to type checkers that the package has types
+BLOCKS = ("body", "orelse", "handlers", "finalbody", "cases")  # of statements
 
 
 def is_type_checking(node: ast.AST) -> bool:
@@ -77,7 +78,8 @@ def imports(path: Path, *, typing: bool = False) -> tuple[str, ...]:
     names: list[str] = []
     while nodes:
         node = nodes.pop()
-        nodes += [child for child in ast.iter_child_nodes(node) if typing or not is_type_checking(child)]
+        children = [child for block in BLOCKS for child in getattr(node, block, ())]  # imports are statements
+        nodes += [child for child in children if typing or not is_type_checking(child)]
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

@@ -7,7 +7,6 @@ import base64
 import io
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,21 +25,19 @@ from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import main
 from rewardlab.curation.overview import Overview
 from rewardlab.data.pairs import write_parquet
+from rewardlab.health.run_page import PairsOfRun, RolloutPair, TrainingRun, run_page
 from rewardlab.metrics.calibration import Bin, RiskPoint
 from rewardlab.metrics.intervals import AccuracyEstimate
 from rewardlab.reporting.plots import (
     DARK,
     GRID,
     INK,
-    LEAF,
     WARM,
-    Line,
     MetricPoints,
     Series,
     figure_uri,
     plot_accuracies,
-    plot_curve,
-    plot_evaluations,
+    plot_fractions,
     plot_length,
     plot_metric,
     plot_position,
@@ -48,11 +45,9 @@ from rewardlab.reporting.plots import (
     plot_risk,
     plot_series,
 )
-from rewardlab.reporting.run_page import PairsOfRun, RolloutPair, TrainingRun, run_page
-from tests.support.browser import PALE
+from tests.support.browser import CHROMIUM, PALE, chromium_browser
 from tests.support.shell import run_main
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
 in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 PAGES = ("report", "leaderboard", "run", "stats", "audit")
 LONG = "a-judge-of-a-very-long-name-that-no-margin-holds/checkpoint-12000"
@@ -121,12 +116,8 @@ def pages(demo_pairs: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium_browser() as browser:
         yield browser
-        browser.close()
 
 
 def brightness(page: Any) -> np.ndarray:
@@ -194,12 +185,12 @@ GROUPS = {"general $x$ <b>": estimate(1.0), LONG: estimate(0.3), "c": estimate(0
 FIGURES = {
     "accuracies": plot_accuracies(GROUPS, ("longest", 0.58)),
     "baseline at the edge": plot_accuracies({"a": estimate(0.99)}, ("shortest", 0.97)),
-    "curve": plot_curve(
+    "curve": plot_fractions(
         [
-            Line(label, (1, 2, 3), [estimate(share) for share in (0.5, 0.6, 0.61)], color)
-            for label, color in (("one order,\nmajority of K", INK), ("both orders,\nK each", LEAF))
+            Series.of("one order,\nmajority of K", (1, 2, 3), [estimate(share) for share in (0.5, 0.6, 0.61)], INK),
+            Series("until settled", (1.5, 2.5), (0.6, 0.61), WARM, is_dashed=True),
         ],
-        Line("until settled", (1.5, 2.5), [estimate(0.6), estimate(0.61)], WARM),
+        xlabel="samples per pair",
     ),
     "series": plot_series([Series(name, (1, 2), (0.5, 0.5), WARM) for name in ("reward", "right\nverdicts")], xlabel="step"),
     "position": plot_position({"general": (0.5, (0.4, 0.5)), "none": (None, None), LONG: (-0.5, None)}),
@@ -209,9 +200,10 @@ FIGURES = {
     "metric": plot_metric(MetricPoints([0, 900_000], [-1e-12, 1.23456e9], [-1e-12, 0], [0, 2e9], [5]), (0, 900_000)),
     "fraction": plot_metric(MetricPoints([0, 1], [1e-5, 1e-5], [0, 0], [1, 1]), (0, 1), is_fraction=True),
     "logarithm": plot_metric(MetricPoints([0, 1, 2], *[[1e-9, 1.0, 1e9]] * 3), (0, 2), is_log=True),
-    "evaluations": plot_evaluations(
+    "evaluations": plot_fractions(
         [Series(name, (0, 5), (0.5, 0.9), INK, [(0.4, 0.6), (0.8, 1.0)]) for name in ("accuracy", "right in both\norders")],
-        (5, 0.9),
+        xlabel="step",
+        best=(5, 0.9),
     ),
     "risk": plot_risk({"share\nof votes": [RiskPoint(0.5, 0.6, 0.0), RiskPoint(0.1, 1.0, 0.4)], "none": []}),
 }

@@ -18,9 +18,7 @@ import pytest
 from PIL import Image
 
 from rewardlab.data.images import encode_png, thumbnail, to_data_url
-from rewardlab.health.run_page import write_run_page
-from rewardlab.reporting.plots import Limit, MetricPoints, plot_evaluations, plot_metric
-from rewardlab.reporting.run_page import (
+from rewardlab.health.run_page import (
     MOST_POINTS,
     MetricFigure,
     PairsOfRun,
@@ -34,7 +32,9 @@ from rewardlab.reporting.run_page import (
     needs_log,
     run_page,
     thin,
+    write_run_page,
 )
+from rewardlab.reporting.plots import Limit, MetricPoints, plot_fractions, plot_metric
 from rewardlab.rewards.policy_signs import bounds_of_signs, early_sentence
 
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None)
@@ -74,12 +74,12 @@ def test_a_metric_by_hand() -> None:
 
 
 def test_what_is_drawn() -> None:
-    """Line, band, limit, border between rounds, and marks at steps without a number, at their places."""
+    """Line, band, limit, and marks at steps without a number, at their places."""
     points = MetricPoints([0, 10, 20], [1, 2, 3], [0, 2, 3], [1, 2, 5], [15])
-    [axes] = plot_metric(points, (0, 20), limits=[Limit(5, 20, 4.0)], borders=[12]).axes
+    [axes] = plot_metric(points, (0, 20), limits=[Limit(5, 20, 4.0)]).axes
     lines = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines]
-    assert lines[:3] == [([0, 10, 20], [1, 2, 3]), ([5, 20], [4.0, 4.0]), ([12, 12], [0, 1])]
-    assert lines[3][0][:2] == [15, 15]
+    assert lines[:2] == [([0, 10, 20], [1, 2, 3]), ([5, 20], [4.0, 4.0])]
+    assert lines[2][0][:2] == [15, 15]
     [band] = axes.collections
     assert band.get_paths()[0].get_extents().extents.tolist() == [0, 0, 20, 5]
     assert axes.get_ylim()[1] >= 5
@@ -188,7 +188,7 @@ def test_evaluations_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lines with their intervals, chance, and a ring at the best by the metric that decides."""
     drawn = []
     monkeypatch.setattr(
-        "rewardlab.reporting.run_page.plot_evaluations", lambda *args: drawn.append(plot_evaluations(*args)) or drawn[-1]
+        "rewardlab.health.run_page.plot_fractions", lambda *a, **k: drawn.append(plot_fractions(*a, **k)) or drawn[-1]
     )
     rows = [row(0, 0.9, consistent_accuracy=0.2), {"step": 1, "loss": 1.0}, row(2, 0.6, consistent_accuracy=0.5)]
     evaluated = evaluation_figure(rows, "consistent_accuracy")

@@ -15,6 +15,7 @@ from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.prompts import load_template
 from rewardlab.rewards.audit.audit import (
+    CONTROL,
     AuditReport,
     ProbeResult,
     audit_html,
@@ -27,7 +28,6 @@ from rewardlab.rewards.audit.audit import (
     try_probes,
     write_audit,
 )
-from rewardlab.rewards.audit.probes import CONTROL
 from rewardlab.rewards.audit.rows import VERDICT, AuditRow, Rewarder, open_rewarder, pair_judge, read_audit
 from rewardlab.rewards.verifiable.extraction import AnswerStatus, Contract
 from rewardlab.rewards.verifiable.hybrid import JudgeScore, PairJudge, Prompt
@@ -183,7 +183,7 @@ def test_a_generative_judge_as_a_reward() -> None:
     prompt = Prompt("p", "poem", "Write.", truth="SNOW")
 
     def score(handler: Any, solution: str) -> JudgeScore:
-        return pair_judge(GenerativeJudge(ScriptedSampler(handler), load_template("r1_reward")), num_votes=2, seed=0)(
+        return pair_judge(GenerativeJudge(ScriptedSampler(handler), load_template("r1_reward")), num_votes=2)(
             prompt, solution, "SNOW"
         )
 
@@ -200,8 +200,8 @@ def test_a_judge_that_always_names_the_first_is_no_reward(tmp_path: Path, monkey
         "rewardlab.rewards.audit.rows.open_model_judge", lambda config, **_: judge if config.judge == "hf:x" else None
     )
     poem = row(domain="poem", truth="Rain keeps no count.", response="<think>a</think>It rains.")
-    with open_rewarder(JudgeConfig.of("hf:x"), seed=0) as rewarder:
-        report = run_audit(read(rows_file(tmp_path, poem)), rewarder, num_probed=1, seed=0)
+    with open_rewarder(JudgeConfig.of("hf:x")) as rewarder:
+        report = run_audit(read(rows_file(tmp_path, poem)), rewarder, num_probed=1)
     assert report.domains["poem"].values[0].reward == 0.5
     assert [c.probe for c in report.probes if not c.passed] == ["the reference against a refusal"]
     assert audit_sentences(report) == ["poem: the reference against a refusal earned 0.5 and may earn over 0.5 (1 of 1 tries)."]
@@ -245,7 +245,7 @@ def test_the_samples_of_an_rl_run(tmp_path: Path) -> None:
         )
     )
     assert [r.prompt.truth for r in rows] == ["2", "1", "2", None, None]
-    report = run_audit(rows, Rewarder(RULES, None), num_probed=2, seed=0)
+    report = run_audit(rows, Rewarder(RULES, None), num_probed=2)
     found = report.domains[VERDICT]
     assert [(v.reward, v.num_rows) for v in found.values] == [(0.0, 2), (0.5, 1), (1.0, 1), (2.0, 1)]
     assert (found.num_differ, found.sources) == (1, {VERDICT: 3, "recorded": 2})
@@ -301,7 +301,7 @@ def test_bad_files(tmp_path: Path) -> None:
 
 
 def audited(tmp_path: Path, *rows: dict[str, Any], num_probed: int = 0) -> AuditReport:
-    return run_audit(read(rows_file(tmp_path, *rows)), Rewarder(RULES, None), num_samples=1, num_probed=num_probed, seed=0)
+    return run_audit(read(rows_file(tmp_path, *rows)), Rewarder(RULES, None), num_samples=1, num_probed=num_probed)
 
 
 @pytest.mark.parametrize(("bad", "said"), [(row(domain="poem"), "give --judge"), (row(truth=None), "drop the prompt")])
@@ -374,6 +374,6 @@ def test_a_broken_rule_does_not_end_the_audit(tmp_path: Path) -> None:
         raise ZeroDivisionError
 
     rows = read(rows_file(tmp_path, row()))
-    report = run_audit(rows, Rewarder({"count": broken}, None), num_samples=1, num_probed=1, seed=0)
+    report = run_audit(rows, Rewarder({"count": broken}, None), num_samples=1, num_probed=1)
     assert report.domains["count"].statuses == {"error": 1}
     assert [c.probe for c in report.probes if not c.passed] == [CONTROL]

@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from rewardlab.config import ConsistencyConfig
-from rewardlab.curation.quality import ConsistencyEndpoint
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.metrics.running import Metric, MetricAccumulator
-from rewardlab.rewards.judgment_function import JudgmentReward
+from rewardlab.rewards.consistency import GIVE_UP_AFTER, EndpointConsistencyJudge
 from rewardlab.rewards.rollout import Rollout, Trajectory
-from rewardlab.rewards.scorer import GIVE_UP_AFTER, EndpointConsistencyJudge, JudgmentScorer
+from rewardlab.rewards.scorer import JudgmentReward, JudgmentScorer
 from rewardlab.types import Choice
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.judge_servers import judge_servers
@@ -36,9 +35,8 @@ def answering(text_of: Callable[[int], str | None]) -> AbstractContextManager[st
     return chat_server(ChatServer(refuse, text=lambda number: text_of(number - 1) or ""))
 
 
-def checks(url: str) -> list[Any]:
-    """The two that ask: training, and `data filter`."""
-    return [EndpointConsistencyJudge(ConsistencyConfig(base_url=url, model="m")), ConsistencyEndpoint(url, "m")]
+def judge_at(url: str) -> EndpointConsistencyJudge:
+    return EndpointConsistencyJudge(ConsistencyConfig(base_url=url, model="m"))
 
 
 def check(judge: Any) -> None:
@@ -60,22 +58,17 @@ def check(judge: Any) -> None:
     ],
 )
 def test_an_answer_that_cannot_be_read_is_found_before_the_run(answer: str | None, message: str) -> None:
-    with answering(lambda n: answer) as url:
-        for judge in checks(url):
-            with pytest.raises(EndpointError, match=message):
-                check(judge)
+    with answering(lambda n: answer) as url, pytest.raises(EndpointError, match=message):
+        check(judge_at(url))
     with answering(lambda n: "0" if n % 2 else "hm") as url:  # one of two is enough
-        for judge in checks(url):
-            check(judge)
+        check(judge_at(url))
 
 
 @pytest.mark.slow
 def test_a_judge_of_pairs_is_no_judge_of_consistency() -> None:
     """`rewardlab serve` answers to any name of a model, at the default address of the consistency judge."""
-    with judge_servers("first") as (url,):
-        for judge in checks(f"{url}/v1"):
-            with pytest.raises(ConfigError, match="is a `rewardlab serve`, a judge of pairs"):
-                check(judge)
+    with judge_servers("first") as (url,), pytest.raises(ConfigError, match="is a `rewardlab serve`, a judge of pairs"):
+        check(judge_at(f"{url}/v1"))
 
 
 def test_the_demonstration_passes(demo_server: Callable[..., str]) -> None:

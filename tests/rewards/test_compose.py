@@ -16,10 +16,10 @@ from rewardlab.config import ConsistencyConfig, RLConfig, load_config
 from rewardlab.errors import ConfigError
 from rewardlab.integrations.judge_rewards import JudgeRewards
 from rewardlab.rewards.audit.rows import VERDICT, Rewarder
+from rewardlab.rewards.consistency import EndpointConsistencyJudge
 from rewardlab.rewards.judgment import SHIPPED, JudgedCompletion, RewardParts, RewardTerm, compose, load_terms, terms_of
-from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.rollout import Rollout, Trajectory
-from rewardlab.rewards.scorer import EndpointConsistencyJudge, JudgmentScorer
+from rewardlab.rewards.scorer import JudgmentReward, JudgmentScorer
 from rewardlab.rewards.verifiable.hybrid import Prompt
 from rewardlab.types import Choice, Completion, FinishReason, Order, VerdictStatus
 from rewardlab.verdicts.parse import format_verdict

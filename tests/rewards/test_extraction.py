@@ -8,8 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rewardlab.rewards.audit.probes import place
-from rewardlab.rewards.verifiable.extraction import MAX_ANSWER_CHARS, AnswerStatus, Contract, Extraction, extract, solution_of
+from rewardlab.rewards.verifiable.extraction import (
+    MAX_ANSWER_CHARS,
+    AnswerStatus,
+    Contract,
+    Extraction,
+    extract,
+    place,
+    solution_of,
+)
 
 OPEN, CLOSE = "<|begin_of_box|>", "<|end_of_box|>"
 

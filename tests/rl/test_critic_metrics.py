@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from rewardlab.config import Method
-from rewardlab.rl.gae import explained_variance
+from rewardlab.rl.advantages import explained_variance
 from rewardlab.training.policy_gradient.algorithm import Rewards, _by_position, compute_advantages
 from rewardlab.training.policy_gradient.batch import RolloutBatch
 

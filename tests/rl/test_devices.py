@@ -8,8 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from rewardlab.rl.advantages import Moments, filter_outliers, returns_to_go, token_rewards, weights, whiten
-from rewardlab.rl.gae import explained_variance, gae, length_adaptive_lambda, value_targets
+from rewardlab.rl.advantages import (
+    Moments,
+    explained_variance,
+    filter_outliers,
+    gae,
+    length_adaptive_lambda,
+    returns_to_go,
+    token_rewards,
+    value_targets,
+    weights,
+    whiten,
+)
 from rewardlab.rl.groups import (
     all_pairs_advantages,
     fill_unscored,

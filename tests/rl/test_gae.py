@@ -6,8 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from rewardlab.rl.advantages import returns_to_go
-from rewardlab.rl.gae import explained_variance, explained_variance_of, gae, length_adaptive_lambda, value_sums, value_targets
+from rewardlab.rl.advantages import (
+    explained_variance,
+    explained_variance_of,
+    gae,
+    length_adaptive_lambda,
+    returns_to_go,
+    value_sums,
+    value_targets,
+)
 
 
 def drawn(rows: int = 6, width: int = 9, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,11 +7,13 @@ import math
 import pytest
 import torch
 
-from rewardlab.rl.kl import k1, k2, k3
 from rewardlab.rl.objectives import (
     clipped_value_loss,
     finite_ratio,
     importance_weights,
+    k1,
+    k2,
+    k3,
     mean_of_sequence_means,
     mean_of_tokens,
     positive_nll,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rewardlab.rl.advantages import whiten
-from rewardlab.rl.gae import gae
+from rewardlab.rl.advantages import gae, whiten
 from rewardlab.rl.self_verification import at_turn_ends, segments, turn_rewards
 
 

@@ -92,16 +92,6 @@ def test_a_child_that_takes_nothing(child: ProcessSampler) -> None:
     assert child.num_starts == 2
 
 
-def test_a_child_killed_between_calls(child: ProcessSampler) -> None:
-    """Its death is noticed by whoever asks next."""
-    assert child.pid is not None
-    os.kill(child.pid, signal.SIGKILL)
-    time.sleep(0.2)
-    with pytest.raises(EndpointError, match="ended"):
-        child.check()
-    until(child.check)
-
-
 def test_a_model_in_a_child_says_the_same(demo_pairs: Any) -> None:
     """Texts, tokens and log-probs of a real model, images included, and its verdict margins."""
     prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in demo_pairs[0][:4]]

@@ -213,6 +213,7 @@ def question_at(home: str, urls: list[str]) -> str:
     return next(text for n in range(100) if peers.home_of(Sample(text := f"What is number {n}?", "").key) == home)
 
 
+@pytest.mark.slow
 def test_samples_meet_wherever_they_are_sent(pair: dict[str, Any]) -> None:
     """Every way of splitting a group over the servers ends in the rewards of one; each server is home to some groups."""
     urls = list(pair)
@@ -223,6 +224,7 @@ def test_samples_meet_wherever_they_are_sent(pair: dict[str, Any]) -> None:
         assert [answer.json()["rewards"] for answer in answers] == [[-1], [1], [0]]
 
 
+@pytest.mark.slow
 def test_only_peers_of_the_same_servers_are_joined(pair: dict[str, Any]) -> None:
     """With a key, and not where another list of servers would tear groups apart."""
     url = next(iter(pair))
@@ -260,6 +262,7 @@ def test_what_a_home_refuses(code: int, body: Any, kind: type[Exception], senten
             asyncio.run(peers.join(url, Sample("q", "r")))
 
 
+@pytest.mark.slow
 def test_a_home_that_is_down_is_no_reward(pair: dict[str, Any]) -> None:
     """503 with when to come back, at once; groups that live elsewhere are rewarded. What the home refuses is passed on."""
     urls = list(pair)

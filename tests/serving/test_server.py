@@ -228,6 +228,7 @@ def in_flight(url: str, num: int, pool: ThreadPoolExecutor) -> list[Future[httpx
     return futures
 
 
+@pytest.mark.slow
 def test_it_says_so_then_finishes(tmp_path: Path) -> None:
     """Unready at once and listening still; then no new connection, and what was begun is answered; the exit status is 0."""
     hold = tmp_path / "answers"
@@ -275,6 +276,7 @@ def test_what_is_left_is_told() -> None:
         gate.set()
 
 
+@pytest.mark.slow
 def test_a_client_outlives_a_restart(tmp_path: Path) -> None:
     """Its uploads too: the server is killed while it asks, another one takes the port, and the answer comes."""
     (tmp_path / "answers").touch()

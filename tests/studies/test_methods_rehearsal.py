@@ -14,7 +14,7 @@ from eval.studies.method_trials import MethodContext, run_methods
 from eval.studies.methods import Settings
 from eval.studies.study import Trial, read_records
 from rewardlab.data.pairs import read_pairs, write_parquet
-from rewardlab.errors import ConfigError, RewardlabError
+from rewardlab.errors import RewardlabError
 from rewardlab.types import PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
 
@@ -89,12 +89,3 @@ def test_a_study_in_small(world: Path, tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(RewardlabError, match=r"no_filter-0.001-0 \(ValueError: no rollouts\)"):
         run_methods(opener, tmp_path, ("consistency", "no_filter"), num_seeds=1, workers=1)
     assert runs == ["no_filter-0.001-0"]
-
-
-def test_what_cannot_be_studied(world: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="finished quickstart"):
-        MethodContext(tmp_path / "none", SMALL, tmp_path / "out")
-    with pytest.raises(ConfigError, match="20 pairs are fewer than 15 to test and 10 to choose a rate by"):
-        MethodContext(world, replace(SMALL, num_test=15, num_validation=10), tmp_path / "out")
-    with pytest.raises(ConfigError, match="unknown arm 'nothing'"):
-        run_methods(partial(MethodContext, world, SMALL, tmp_path), tmp_path, ("nothing",), num_seeds=1, workers=1)

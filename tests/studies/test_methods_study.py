@@ -11,21 +11,18 @@ from typing import Any
 import pytest
 
 from eval.studies.method_evaluation import LocalChecker, revision_of, scores_of
-from eval.studies.method_report import curve, markdown, summarize, write_tables
-from eval.studies.method_trials import AtBudgets, SeriesLog, fit_facts
+from eval.studies.method_report import markdown, summarize, write_tables
+from eval.studies.method_trials import AtBudgets
 from eval.studies.methods import (
     ARMS,
     FITTED,
     Settings,
     choose_rates,
     config_of,
-    critic_config,
-    scaled,
     study_plan,
     validation_plan,
 )
 from eval.studies.study import Trial
-from rewardlab.config import load_yaml
 from rewardlab.prompts.verification import CORRECT, WRONG
 from rewardlab.types import (
     Choice,
@@ -57,18 +54,6 @@ def test_every_recipe_is_in_the_table() -> None:
     assert (configs["no_preclip"].outliers, configs["no_preclip"].preclip) == ("delete", None)
     assert (configs["t_ppo"].window, configs["pag"].self_verify) == (16, True)
     assert configs["dapo"].dynamic_sampling == "refill"
-
-
-def test_scaling_changes_sizes_only() -> None:
-    recipe = load_yaml(RECIPES / "t_ppo.yaml")
-    changed = {name for name, value in scaled(recipe, Settings()).items() if recipe[name] != value}
-    assert changed == {"window", "window_tail"}
-
-
-def test_critics_are_fitted_to_whole_returns() -> None:
-    config = critic_config("pag", 3, Settings(), num_steps=100, model="x", template="plain")
-    assert (config.gae_lambda_critic, config.self_verify, config.value_pretrain_steps) == (1.0, True, 100)
-    assert (config.value_learning_rate, config.seed) == (1e-3, 3)
 
 
 def test_plans_and_the_choice_of_rates() -> None:
@@ -127,24 +112,6 @@ def test_budgets_are_points_of_one_run() -> None:
     broken.fail_rest(verifies=True)
     assert broken.results[0]["revision"]["last"] == 0.0
     assert [(row["budget"], row["accuracy"], row["invalid"]) for row in broken.results] == [(100, 0.0, 1.0), (200, 0.0, 1.0)]
-
-
-def test_the_series_holds_a_row_a_rollout_batch() -> None:
-    log = SeriesLog()
-    log.num_tokens = lambda: 70
-    control = SimpleNamespace(should_training_stop=False)
-    log.on_log(None, None, control, logs={"reward/accuracy": 0.123456, "entropy": float("nan")})
-    log.on_log(None, None, control, logs={"entropy": 0.5})  # the second step on the same rollouts
-    assert log.columns() == {"tokens": [70], "right": [0.1235]}
-
-
-def test_what_a_fit_took() -> None:
-    rows: list[dict[str, Any]] = [
-        {"step": 1, "value/explained_variance": -0.1, "tokens/generated": 160.0},
-        {"step": 2, "value/loss": 0.1},
-        {"step": 3, "value/explained_variance": 0.2, "tokens/generated": 192.0},
-    ]
-    assert fit_facts(rows) == {"steps": 3, "num_tokens": 352, "explained": [-0.1, 0.2]}
 
 
 def vote(order: Order, choice: Choice | None, text: str = "") -> Vote:
@@ -255,11 +222,3 @@ def test_the_report_pairs_by_seed(tmp_path: Path) -> None:
     assert "| PAG, last judgment | 300,000 | 70.0 [70.0, 70.0] | 75.0" in text
     assert all((tmp_path / name).stat().st_size > 5000 for name in ("methods.png", "methods_curves.png"))
     assert markdown(json.loads(path.with_suffix(".json").read_text())) == text
-
-
-def test_a_learning_curve_is_of_all_seeds() -> None:
-    """Rollouts within 15,000 tokens are averaged; where one seed has none, there is no point."""
-    rows = [record("grpo", 0, 0.9), record("grpo", 1, 0.8)]
-    rows[1]["series"] = {"tokens": [500, 40_000], "right": [0.4, 0.8]}
-    points = curve(rows)
-    assert (points["tokens"], points["mean"], points["low"], points["high"]) == ([7500.0], [pytest.approx(0.5)], [0.4], [0.6])

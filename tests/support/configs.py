@@ -48,5 +48,6 @@ def short_config(stage: type[Stage], checkpoint: Path | str, **changes: Any) -> 
         "micro_batch_size": 8,
         "save_steps": 2,
         "gradient_checkpointing": False,
+        "data_workers": 0,
     }
     return stage(**(values | changes))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
+import pytest
 from transformers import TrainerCallback
 
 
@@ -20,3 +23,18 @@ class Kill(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self._step in (None, state.global_step):
             raise KilledError
+
+
+@contextmanager
+def killed_after_a_save(trainer: Any) -> Iterator[None]:
+    """The run within ends right after its first checkpoint is written, before anything is told of it."""
+    whole = trainer._save_checkpoint
+
+    def save(self: Any, *args: Any, **kwargs: Any) -> None:
+        whole(self, *args, **kwargs)
+        raise KilledError
+
+    with pytest.MonkeyPatch.context() as patch, suppress(KilledError):
+        patch.setattr(trainer, "_save_checkpoint", save)
+        yield
+        pytest.fail("nothing was saved")

@@ -42,6 +42,7 @@ SHARED: dict[str, Any] = {
     "save_steps": 2,
     "max_steps": 4,
     "gradient_checkpointing": False,
+    "data_workers": 0,  # processes that take longer to start than such a run takes
 }
 
 

@@ -13,8 +13,8 @@ import pytest
 from rewardlab.config import EngineConfig, RLConfig
 from rewardlab.errors import EndpointError
 from rewardlab.samplers.base import SamplingParams
-from rewardlab.training.policy_gradient.rollouts import engine_rollouts as ahead_module
-from rewardlab.training.policy_gradient.rollouts.engine_rollouts import AheadSampler, PlannedBatch, batches_from
+from rewardlab.training.policy_gradient.rollouts import engine as ahead_module
+from rewardlab.training.policy_gradient.rollouts.engine import AheadSampler, PlannedBatch, batches_from
 from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler
 from rewardlab.types import Completion, FinishReason, Message
 from tests.support import scaled_runs, vllm_stand_in
@@ -65,6 +65,7 @@ def test_two_processes_share_what_is_drawn_ahead(tiny_checkpoint: Path, tmp_path
     assert lines(tmp_path / "run")[0]["importance/gap"] < 0.01
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("server")
 def test_a_killed_run_goes_on_and_draws_anew(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn_again: list[str] = []
@@ -136,16 +137,6 @@ def ask(sampler: AheadSampler, step: int, words: str | None = None, ahead: int =
     ]
     prompts = [[{"role": "user", "content": words}]] if words else chat(step)
     return sampler.sample(step, step, [words or step], prompts, [7], plan)
-
-
-def test_batches_in_turn(sampler: AheadSampler) -> None:
-    assert ask(sampler, 0) == (["batch 0"], [0])
-    for step in range(1, 5):
-        texts, weights = ask(sampler, step)
-        assert texts == [f"batch {step}"]
-        assert weights[0] in (step - 1, step)
-        assert sampler.metrics["rollouts/staleness"] == step - weights[0]
-    sampler.close()
 
 
 def test_prompts_that_were_not_foreseen_are_drawn_by_the_weights_of_now(

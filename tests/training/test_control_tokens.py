@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,8 +19,8 @@ from rewardlab.rewards.steps import judgment_steps
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.prm import NO_LABEL, StepCollator, prm_rows, train_prm
 from rewardlab.training.run.preflight import TokenCounter
-from rewardlab.training.run.rows import PromptReader, SFTDialogue, dialogue_dataset, turn
-from rewardlab.training.sft import judgment_dialogues, train_sft
+from rewardlab.training.run.rows import PromptReader, SFTDialogue, dialogue_dataset, log_special_tokens, turn
+from rewardlab.training.sft import judgment_dialogues
 from rewardlab.types import Choice, Order, PreferencePair
 from rewardlab.verdicts.formats import WRITERS
 from rewardlab.verdicts.parse import parse_verdict
@@ -91,27 +90,14 @@ def test_tags_stay_that_a_tokenizer_has_as_special_tokens(judgment: str, verdict
     assert "<|im_end|>" not in texts[-1]
 
 
-def test_a_run_learns_from_them_and_says_how_many(
-    tiny_checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Three of eight; of the whole run no completion has more tokens that end a turn than the template writes."""
-    pairs = [replace(pair, judgment=quoting("nothing")) for pair in scaled_runs.pairs()[:8]]
-    for n, token in enumerate(TOKENS["qwen2_5_vl"][:3]):
-        pairs[n] = replace(pairs[n], judgment=quoting(token))
-    changes = {"max_steps": 1, "batch_size": 8, "micro_batch_size": 4}
-    train_sft(pairs, scaled_runs_config(tiny_checkpoint, **changes), tmp_path / "run")
+def test_how_many_hold_special_tokens_is_said(tiny_checkpoint: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    specials = special_tokens(load_processor(str(tiny_checkpoint)).tokenizer)
+    answers = [*map(quoting, TOKENS["qwen2_5_vl"][:3]), *[quoting("nothing")] * 5]
+    log_special_tokens(answers, specials)
     said = capfd.readouterr().err
     assert "3 of 8 answers to learn from hold special tokens of the model, such as <|image_pad|>" in said
-    train_sft(pairs[3:], scaled_runs_config(tiny_checkpoint, **changes | {"batch_size": 4}), tmp_path / "clean")
-    assert "special tokens" not in capfd.readouterr().err
-    counted = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert counted[0]["loss"] > 0
-
-
-def scaled_runs_config(checkpoint: Path, **changes: Any) -> Any:
-    from rewardlab.config import SFTConfig
-
-    return SFTConfig(**(scaled_runs.SHARED | {"model": str(checkpoint)} | changes))
+    log_special_tokens(answers[3:], specials)
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("name", list(TOKENS))

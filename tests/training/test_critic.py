@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from rewardlab.config import RLConfig
-from rewardlab.errors import CheckpointError, ConfigError
+from rewardlab.errors import CheckpointError
 from rewardlab.models.loading import load_model
 from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import build_messages, load_template
@@ -80,7 +80,7 @@ def test_the_policy_does_not_move_while_the_critic_learns(hard: list[Any], tiny_
     assert not torch.equal(trainer.critic.head.weight, start)
 
 
-@pytest.mark.parametrize("changes", [{}, {"window": 4}], ids=["whole", "windowed"])
+@pytest.mark.parametrize("changes", [pytest.param({}, marks=pytest.mark.nightly), {"window": 4}], ids=["whole", "windowed"])
 def test_resume(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, changes: dict[str, Any]) -> None:
     """Stopped at its first checkpoint and started again: policy and critic of the uninterrupted run; no critic in the judge."""
     config = config_for(tiny_checkpoint, **changes)
@@ -185,8 +185,3 @@ def test_two_processes_agree(tiny_checkpoint: Path, tmp_path: Path, zero: int) -
         total, weight = told[0]["factor"]
         assert told[1]["factor"] == [total, weight]  # both drew as many prompts, though one had more decided groups
         assert total > weight > 0
-
-
-def test_lora_is_refused_where_a_critic_is_trained() -> None:
-    with pytest.raises((ConfigError, ValueError), match="lora"):
-        RLConfig(advantage="gae", lora={"r": 4})  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from rewardlab.config import RLConfig
 from rewardlab.errors import ConfigError, HealthError
 from rewardlab.prompts import load_template
 from rewardlab.training.policy_gradient.build import run_method
-from rewardlab.training.policy_gradient.critic import CriticFit, StopAtPlateau, StopRule, critic_config
+from rewardlab.training.policy_gradient.critic import CriticFit, StopAtPlateau, StopRule, critic_config, record_fit
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
 from rewardlab.training.run.inputs import ReadablePairs
@@ -60,15 +60,6 @@ def test_noise_neither_ends_it_early_nor_keeps_it_going(seed: int) -> None:
     end = end_of([value + draw.gauss(0, 0.04) for value in true], rule)
     assert end is not None
     assert 50 <= end <= 90
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_slow_rise_is_not_taken_for_a_plateau(seed: int) -> None:
-    """From 0 to 0.12 over fifty batches, read with an error of 0.03."""
-    draw = random.Random(seed)
-    end = end_of([0.12 * min(n, 50) / 50 + draw.gauss(0, 0.03) for n in range(150)], StopRule(0.03, 10))
-    assert end is not None
-    assert end >= 50
 
 
 def test_logs_without_the_number_do_not_count() -> None:
@@ -189,12 +180,11 @@ def test_a_critic_below_the_minimum_ends_the_run(hard: list[Any], tiny_checkpoin
     assert fit["tokens"] == sum(row.get("tokens/generated", 0) for row in metrics) > 0
 
 
-def test_a_baseline_below_the_minimum_is_only_named(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_a_baseline_below_the_minimum_is_only_named(tmp_path: Path) -> None:
     """With lambda 1 a critic's errors do not reach the policy."""
-    changes = {"value_pretrain_steps": 4, "value_learning_rate": 1e-9, "gae_lambda": 1.0, "health": {"policy": "stop"}}
-    out = tmp_path / "run"
-    assert train_rl(hard, fit_config(tiny_checkpoint, **changes), out, reward=TokenReward(parity)).exists()
-    (event,) = map(json.loads, (out / "value" / "health.jsonl").read_text().splitlines())
+    config = fit_config(value_pretrain_steps=4, gae_lambda=1.0, health={"policy": "stop"})
+    record_fit(CriticFit(4, 2, 100, False, 0.0), config, tmp_path)
+    (event,) = map(json.loads, (tmp_path / "health.jsonl").read_text().splitlines())
     assert (event["signs"], event["done"]) == (["unfitted_critic"], "warn")
 
 
@@ -203,7 +193,7 @@ def parity(ids: list[int], n: int) -> float:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"self_verify": True}, {"window": 4}, {"gae_lambda_critic": 0.95, "kl_coef": 0.1}], ids=["pag", "t_ppo", "ppo"]
+    "changes", [{"self_verify": True, "gae_lambda_critic": 0.95, "kl_coef": 0.1}, {"window": 4}], ids=["pag", "t_ppo"]
 )
 def test_every_way_of_making_rollouts(
     hard: list[Any], tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]

@@ -19,11 +19,10 @@ from rewardlab.models.loading import load_processor
 from rewardlab.prompts import load_template
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG, read_verification
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
-from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.base import SamplingParams, SelfVerifying
 from rewardlab.samplers.scripted import ScriptedSampler
-from rewardlab.samplers.self_verifying import SelfVerifying
-from rewardlab.training.policy_gradient.rollouts.dialogue import DialogueRollouts, longest_dialogue, verification_metrics
 from rewardlab.training.policy_gradient.rollouts.sampling import Samples, Sampling
+from rewardlab.training.policy_gradient.rollouts.strategies import DialogueRollouts, longest_dialogue, verification_metrics
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
 from rewardlab.training.run.rows import PromptReader, dialogue_dataset
@@ -321,7 +320,7 @@ def test_a_teachers_mere_preference_verifies_nothing(demo_pairs: Any, tmp_path: 
     assert {dialogue.number for dialogue in verification_dialogues(judged, file)} == {0}
 
 
-def test_training_on_dialogues(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_on_dialogues(demo_pairs: Any, finished_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SFT on verifications, then RL on verified judgments, through the real trainers. What is trained on is what was sampled:
     in every turn the decoder's log-probs are those of the whole dialogue read at once, image and positions included."""
     texts = [f"<think>{pair.responses[0]}</think><answer>1</answer>" for pair in demo_pairs[0][:8]]
@@ -330,13 +329,9 @@ def test_training_on_dialogues(demo_pairs: Any, tiny_checkpoint: Path, tmp_path:
     cast = [{"order": pair.order.value, "choice": "first", "text": "<answer>1</answer>"} for pair in pairs]
     lines = [{"pass": "votes", "row": row, "votes": [vote]} for row, vote in enumerate(cast)]
     votes.write_text("\n".join(json.dumps(line) for line in [{"identity": {}}, *lines]))
-    common: dict[str, Any] = {
-        "template": "plain",
-        "lr_scheduler": "constant",
-        "gradient_checkpointing": False,
-        "save_steps": 60,
-    }
-    sft = SFTConfig(model=str(tiny_checkpoint), max_steps=60, learning_rate=1e-2, batch_size=8, micro_batch_size=8, **common)
+    common: dict[str, Any] = {"template": "plain", "lr_scheduler": "constant", "gradient_checkpointing": False}
+    judge = str(finished_run / "rl" / "final")
+    sft = SFTConfig(model=judge, max_steps=1, learning_rate=1e-5, batch_size=8, micro_batch_size=8, data_workers=0, **common)
     started = train_sft(pairs, sft, tmp_path / "sft", votes=votes)
     method: dict[str, Any] = {"advantage": "gae", "self_verify": True, "outliers": "keep", "preclip": None}
     config = short_rl_config(started, max_completion_length=48, health={"policy": "warn"}, **method, **common)
@@ -368,5 +363,5 @@ def test_training_on_dialogues(demo_pairs: Any, tiny_checkpoint: Path, tmp_path:
     assert all(row["text"] in row["turns"] for row in samples)
     assert max(len(row["turns"]) for row in samples) >= 2
     first = json.loads((tmp_path / "rl" / "metrics.jsonl").read_text().splitlines()[0])
-    assert first["reward/format"] > 0.5  # it has learnt to judge in form
+    assert first["reward/format"] > 0.5
     assert {"verify/accuracy", "judging/advantage/max_abs", "verifying/advantage/max_abs"} <= set(first)

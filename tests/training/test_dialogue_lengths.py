@@ -66,11 +66,11 @@ def test_long_verifications_are_left_out(
     [row] = read_lines(tmp_path / "too_long_dialogues.jsonl")
     assert (row["pair_id"], row["total"]) == (pairs[0].pair_id, long)
     said = capsys.readouterr().err
-    assert f"1 of 3 dialogues are longer than {long - 1} tokens; the longest, of {pairs[0].pair_id}, has" in said
+    assert f"1 of 3 dialogues are longer than {long - 1} tokens; the longest, {pairs[0].pair_id}, has" in said
     assert short_dialogues(pairs, dialogues, config(tiny_checkpoint, long), PLAIN, tmp_path) == dialogues
     assert not (tmp_path / "too_long_dialogues.jsonl").exists()
     with pytest.raises(DataError, match=r"3 of 3 dialogues are longer than 10 tokens; .* raise max_tokens"):
-        places_that_fit(pairs, dialogues[1:], config(tiny_checkpoint, 10), PLAIN, tmp_path, name="x")
+        places_that_fit(pairs, dialogues[1:], config(tiny_checkpoint, 10), PLAIN, tmp_path / "x")
 
 
 def test_votes_of_a_cold_start_are_counted(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> None:

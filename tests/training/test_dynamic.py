@@ -95,20 +95,6 @@ def test_what_has_no_reward_decides_nothing() -> None:
     assert plan._pass_rates.rates.tolist() == pytest.approx([3.5 / 4, 1.5 / 3, 0.5])  # of those that have a reward
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_refill_never_returns_a_decided_group(seed: int) -> None:
-    """Nine rollouts in ten right: two groups in three are decided, and none of them is trained on."""
-    plan = plan_of(rows(*[0.9] * 40), seed=seed, refill=True, max_rounds=20)
-    policy = Policy(seed)
-    chosen, metrics = plan.choose(policy.candidates, 8 * GROUP)
-    assert len(chosen) == 8 * GROUP
-    assert all(0 < sum(group) < GROUP for group in groups_of(chosen))
-    assert all(len({rollout.row["name"] for rollout in chosen[n : n + GROUP]}) == 1 for n in range(0, len(chosen), GROUP))
-    assert len(policy.rounds) > 1
-    assert metrics["sampling/short_frac"].value == 0
-    assert metrics["sampling/used_frac"].value == pytest.approx(8 / sum(policy.rounds))
-
-
 def test_refill_that_finds_too_few() -> None:
     """What was found is repeated, and counted; with nothing found there is nothing to train on, and it says so."""
     plan = plan_of(rows(0.5, *[1.0] * 15), refill=True, max_rounds=2)
@@ -263,7 +249,7 @@ def test_weighted_draws_take_no_prompt_twice_before_all() -> None:
     assert sorted(places[:4]) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", ["refill", "oversample"])
+@pytest.mark.parametrize("kind", ["oversample", pytest.param("refill", marks=pytest.mark.nightly)])
 def test_a_run_on_undecided_groups(
     demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

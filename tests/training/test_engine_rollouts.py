@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,11 +31,9 @@ from rewardlab.models.loading import load_model, load_policy, load_processor
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.vllm_server import START_S
 from rewardlab.training.policy_gradient.build import trl_arguments
-from rewardlab.training.policy_gradient.rollouts import engine as engine_module
 from rewardlab.training.policy_gradient.rollouts.engine import (
     CALL_S,
     TRIES,
-    EngineSampler,
     RolloutEngine,
     check_engine,
     messages_of,
@@ -262,28 +260,6 @@ def test_prompts_that_differ_by_their_image_are_two_requests() -> None:
     tokens, _ = engine.draw([a, b, a], [7] * 3, SamplingParams())
     assert tokens == [[ord("a")], [ord("b")], [ord("a")]]
     assert sizes == {b"a": 2, b"b": 1}
-
-
-def test_an_engine_has_the_weights_of_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are handed over once a step, before it draws; those of the first step it was started with."""
-    calls: list[str] = []
-
-    class Noting:
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            calls.append("start")
-
-        def sync(self, model: Any) -> None:
-            calls.append("sync")
-
-        def sample_current_weights(self, request: Callable[[], Any], model: Any) -> Any:
-            calls.append("draw")
-            return [], []
-
-    monkeypatch.setattr(engine_module, "RolloutEngine", Noting)
-    sampler = EngineSampler(EngineConfig(), None, Path("runs"), None, excluded=())
-    for step in (0, 0, 1, 1, 2):
-        sampler.sample(None, step, [], [], SamplingParams())
-    assert calls == ["start", "draw", "draw", "sync", "draw", "draw", "sync", "draw"]
 
 
 class StandIn:

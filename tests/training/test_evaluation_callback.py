@@ -7,12 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from rewardlab.training.run.evaluation_callback import (
-    MOST_TIME,
+from rewardlab.training.run.evaluation import (
     EvaluationRecord,
     EvaluationSummary,
     is_exhausted,
-    steps_between,
     summary_text,
 )
 
@@ -82,12 +80,3 @@ def test_much_time_is_said(tmp_path: Path) -> None:
     assert said(tmp_path, time_frac=0.041).endswith(
         "4.1 % of the time went into evaluating, more than 3 %: raise evaluation.every_steps, or lower num_pairs"
     )
-
-
-def test_steps_that_keep_it_below() -> None:
-    """Every 100 steps 6 % is 6 of 100 parts: 94 parts train; 6 / (6 + 194) is 3 %, which takes 194 / 94 of the steps, 207."""
-    assert steps_between(0.06, 100) == 210
-    for share, every in ((0.04, 1), (0.5, 7), (0.9, 1000)):
-        needed = steps_between(share, every)
-        evaluating, training = share, (1 - share) * needed / every
-        assert evaluating / (evaluating + training) <= MOST_TIME

@@ -17,7 +17,7 @@ from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError, MediaError
 from rewardlab.prompts import load_template
-from rewardlab.training.run.evaluation import HeldOut, answer_tokens, hold_out, hold_out_file, hold_out_fraction, pairs_beside
+from rewardlab.training.run.held_out import HeldOut, answer_tokens, hold_out, hold_out_file, hold_out_fraction, pairs_beside
 from rewardlab.types import PreferencePair
 
 

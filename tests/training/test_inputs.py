@@ -49,7 +49,7 @@ def test_a_judge_in_one_line(tiny_checkpoint: Path, demo_pairs: Any, tmp_path: P
     """From a file to a checkpoint that opens and compares; a key that is none is refused before anything is read."""
     write_parquet(demo_pairs[0][:16], tmp_path / "pairs.parquet")
     how: dict[str, Any] = {"model": str(tiny_checkpoint), "template": "verdict", "max_steps": 2, "batch_size": 4}
-    how |= {"micro_batch_size": 4, "gradient_checkpointing": False, "warmup_steps": 0}
+    how |= {"micro_batch_size": 4, "gradient_checkpointing": False, "data_workers": 0}
     how = {name: value for name, value in how.items() if name in SFTConfig.model_fields}
     final = rewardlab.train_sft(str(tmp_path / "pairs.parquet"), out=str(tmp_path / "run"), **how)
     verdict = rewardlab.open_judge(f"hf:{final}").compare_many(demo_pairs[0][:1])[0]

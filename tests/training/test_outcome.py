@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rewardlab.config import HealthConfig
-from rewardlab.reporting.run_page import TrainingRun, run_page
+from rewardlab.health.run_page import TrainingRun, run_page
 from rewardlab.training.run.watchdog import read_outcome, record_outcome, why_nothing_was_learnt
 
 FINE = {"loss": 0.1, "grad_norm": 1.0, "reward": 1.0, "reward_std": 0.5, "advantage/max_abs": 1.0, "reward/invalid_frac": 0.1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import shutil
 from collections.abc import Callable
@@ -11,27 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from pydantic import ValidationError
 
-from rewardlab.config import PolicyConfig, RMConfig, load_yaml
+from rewardlab.config import PolicyConfig, load_yaml
 from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.margins import ProbabilityJudge
 from rewardlab.models.checkpoints import VERDICT_TEMPERATURE, add_to_card, write_card
 from rewardlab.prompts import load_template
-from rewardlab.rewards.pairwise import LeastReward, PairwiseReward, ScalarReward
+from rewardlab.rewards.pairwise import LeastReward, PairwiseReward
 from rewardlab.rewards.policy_function import AnchoredReward, anchors_of, best_of
 from rewardlab.rewards.policy_signs import share_in_both_orders
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
 from rewardlab.rewards.verifiable.extraction import Contract
 from rewardlab.rewards.verifiable.rules import RULES
 from rewardlab.rewards.verified import VerifiedReward
-from rewardlab.rl.groups import centered, fill_unscored
 from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.training import policy as policy_module
 from rewardlab.training.policy import train_policy
-from rewardlab.training.reward_model import train_reward_model
 from rewardlab.types import (
     BOTH_ORDERS,
     Choice,
@@ -110,13 +105,6 @@ def test_what_cannot_be_read_is_not_paid() -> None:
     assert nothing[0] == [None, None]  # no anchor, no win
 
 
-def test_unscored_rollouts_do_not_move_their_group() -> None:
-    """1, nan and 0: the one without a reward gets the mean of the others, whose advantages are what they were without it."""
-    rewards, groups = torch.tensor([1.0, torch.nan, 0.0, torch.nan]), torch.tensor([0, 0, 0, 1])
-    assert fill_unscored(rewards, groups).tolist() == [1.0, 0.5, 0.0, 0.0]
-    assert centered(fill_unscored(rewards, groups), groups).tolist() == [0.5, 0.0, -0.5, 0.0]
-
-
 def called(function: AnchoredReward, texts: list[str], ids: list[list[int]], names: list[str]) -> Scored:
     columns = zip(texts, ids, names, strict=True)
     return function([Rollout({"pair_id": name}, [], Trajectory(tokens), text) for text, tokens, name in columns], 0)
@@ -158,12 +146,6 @@ def test_reward_beyond_rightness(tmp_path: Path, phi: str, overpaid: float | Non
     assert metrics["answers/right"] == 0.5
 
 
-def test_a_second_judge_needs_comparisons() -> None:
-    """A scalar head makes none: the second judge would never be asked."""
-    with pytest.raises(ValidationError, match="has no effect without a judge that compares"):
-        PolicyConfig(judge="rm:runs/rm/final", signs={"second_judge": "prob:runs/seed_1/rl/final"})
-
-
 def config_for(checkpoint: Path, **changes: Any) -> PolicyConfig:
     values: dict[str, Any] = {
         "model": str(checkpoint),
@@ -203,6 +185,7 @@ def test_anchors(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None
         anchors_of([replace(pairs[0], preferred=None)], config_for(tiny_checkpoint), template, tmp_path)
 
 
+@pytest.mark.nightly
 def test_pairwise_ppo(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The shipped recipe, scaled: its critic is pre-trained, trained with the policy, and kept."""
     shipped = load_yaml(Path(__file__).parents[2] / "configs" / "policy" / "pairwise_rl.yaml")
@@ -285,28 +268,6 @@ def uncut(call: Callable[..., Any]) -> Callable[..., Any]:
         return call(self, [replace(r, trajectory=Trajectory([*r.token_ids, end])) for r in rollouts], step)
 
     return ended
-
-
-def test_a_scalar_head_pays_pointwise(demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """One number per response, seen with its question and image, whatever the anchor; the same text earns the same."""
-    config = RMConfig(
-        model=str(tiny_checkpoint),
-        learning_rate=1e-3,
-        max_steps=2,
-        batch_size=8,
-        micro_batch_size=8,
-        gradient_checkpointing=False,
-    )
-    reward = ScalarReward(train_reward_model(demo_pairs[0][:16], config, tmp_path / "rm"))
-    asked = [demo_pairs[0][0], demo_pairs[0][0], demo_pairs[0][1]]
-    paid, _ = reward(asked, ["red", "<think>x</think>red", "red"], [("a",), ("b",), ()], 0)
-    assert paid[0] == pytest.approx(paid[1])
-    assert paid[0] != pytest.approx(paid[2], abs=1e-7)
-
-
-def test_trl_takes_the_reward_function() -> None:
-    """The function is no coroutine, and says so."""
-    assert not inspect.iscoroutinefunction(AnchoredReward.__call__)
 
 
 def test_a_rule_pays_where_it_can_and_the_judge_where_not() -> None:

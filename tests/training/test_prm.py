@@ -17,7 +17,7 @@ import torch
 from transformers import Trainer
 
 from rewardlab.config import Method, PRMConfig, RLConfig
-from rewardlab.errors import CheckpointError, ConfigError, DataError
+from rewardlab.errors import CheckpointError
 from rewardlab.models.checkpoints import CARD
 from rewardlab.models.loading import load_model, load_processor
 from rewardlab.models.padding import PassLimits
@@ -26,11 +26,9 @@ from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.steps import ProcessReward, step_tokens
 from rewardlab.rl import reference
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.training import prm as prm_module
 from rewardlab.training.policy_gradient import trainer as trainer_module
 from rewardlab.training.policy_gradient.algorithm import _token_rewards
 from rewardlab.training.prm import NO_LABEL, PRMTrainer, StepCollator, prm_rows, train_prm
-from rewardlab.training.reward_model import BradleyTerryTrainer
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.types import Order
 from tests.support.configs import short_config, short_rl_config
@@ -48,15 +46,12 @@ def prm(tiny_checkpoint: Path, demo_pairs: Any, labelled: list[dict[str, Any]], 
     return train_prm(demo_pairs[0], labelled, config_for(tiny_checkpoint, max_steps=20), out / "run")
 
 
-@pytest.mark.parametrize("trainer_class", [PRMTrainer, BradleyTerryTrainer])
 @pytest.mark.parametrize("sharded", ["is_deepspeed_enabled", "is_fsdp_enabled"])
-def test_shards_are_left_to_their_own_loader(
-    trainer_class: type[Any], sharded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shards_are_left_to_their_own_loader(sharded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What DeepSpeed or FSDP left is no folder of a value model."""
     given: list[Any] = []
     monkeypatch.setattr(Trainer, "_load_from_checkpoint", lambda self, folder, model=None: given.append((folder, model)))
-    trainer = trainer_class.__new__(trainer_class)
+    trainer = PRMTrainer.__new__(PRMTrainer)
     trainer.is_deepspeed_enabled = trainer.is_fsdp_enabled = False
     setattr(trainer, sharded, True)
     model = torch.nn.Linear(1, 1)
@@ -123,41 +118,6 @@ def test_it_learns_and_sees(prm: Path, demo_pairs: Any, labelled: list[dict[str,
     assert step_scores(model, collator, others) != scores
     with pytest.raises(CheckpointError, match="cannot be loaded"):
         HFSampler.load(prm)
-
-
-def test_resume(
-    tiny_checkpoint: Path, demo_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed at its first checkpoint and started again: the weights of the uninterrupted run."""
-    config = config_for(tiny_checkpoint)
-    whole = train_prm(demo_pairs[0], labelled, config, tmp_path / "whole")
-
-    class KilledError(Exception):
-        pass
-
-    class Killed(PRMTrainer):
-        def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-            super()._save_checkpoint(*args, **kwargs)
-            raise KilledError
-
-    monkeypatch.setattr(prm_module, "PRMTrainer", Killed)
-    with pytest.raises(KilledError):
-        train_prm(demo_pairs[0], labelled, config, tmp_path / "parts")
-    monkeypatch.setattr(prm_module, "PRMTrainer", PRMTrainer)
-    with pytest.raises(ConfigError, match="other settings or data"):
-        train_prm(demo_pairs[0], labelled[:8], config, tmp_path / "parts")
-    parts = train_prm(demo_pairs[0], labelled, config, tmp_path / "parts")
-    a, b = (ValueModel.from_pretrained(str(folder)).state_dict() for folder in (whole, parts))
-    assert a["head.weight"].abs().max() > 1e-3
-    for name, value in a.items():
-        torch.testing.assert_close(value, b[name], atol=1e-6, rtol=1e-5)
-    with pytest.raises(ConfigError, match="finished"):
-        train_prm(demo_pairs[0], labelled, config, tmp_path / "whole")
-
-
-def test_labels_of_other_pairs(tiny_checkpoint: Path, demo_pairs: Any, labelled: list[dict[str, Any]], tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="belong to other pairs"):
-        train_prm(demo_pairs[0][8:], labelled, config_for(tiny_checkpoint), tmp_path)
 
 
 def rl_config(checkpoint: Path, **changes: Any) -> RLConfig:

@@ -34,6 +34,7 @@ os._exit(0)
 NCCL = "NCCL error: remote process exited or there was a network error, NCCL version 2.27.5\nncclRemoteError"
 
 
+@pytest.mark.nightly
 def test_a_process_that_ends(tmp_path: Path) -> None:
     """Two real ones; what gloo says is known for what it is."""
     with socket.socket() as free:

@@ -11,7 +11,6 @@ import torch
 
 from rewardlab.config import SFTConfig
 from rewardlab.errors import ConfigError
-from rewardlab.metrics.running import Metric, MetricAccumulator
 from rewardlab.models.loading import load_model
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.run.folder import common_arguments, micro_batches
@@ -157,22 +156,6 @@ def test_a_batch_is_dealt_out_evenly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "6")
     with pytest.raises(ConfigError, match="= 24"):
         micro_batches(config, 256)
-
-
-def test_metrics_of_unequal_shards() -> None:
-    """One process saw 30 tokens of which 3 were clipped, the other 10 of which 9 were: 12 of 40, not the mean of the means."""
-    mine, others = MetricAccumulator(), MetricAccumulator()
-    mine.add("clip", Metric(0.1, 30))
-    others.add("clip", Metric(0.9, 10))
-    others.add("seen_by_one", Metric(0.5, 8))
-    mine.add("advantage/max_abs", Metric(2.0, reduce="max"))
-    others.add("advantage/max_abs", Metric(5.0, reduce="max"))
-    mine.add("of_nothing", Metric(float("nan"), 0))
-    kept: list[object] = []
-    others.flush(lambda shard: kept.extend(shard) or shard)
-    joined = mine.flush(lambda shard: [*shard, *kept])
-    assert joined == {"clip": pytest.approx(12 / 40), "seen_by_one": 0.5, "advantage/max_abs": 5.0}
-    assert mine.flush(list) == {}
 
 
 @pytest.mark.parametrize(("before", "after"), [(2, 3), (3, 1), (2, 2)])

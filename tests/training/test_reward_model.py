@@ -23,10 +23,10 @@ from rewardlab.models.value_model import ValueModel
 from rewardlab.prompts import load_template
 from rewardlab.rewards.pairwise import score_responses, single_response_prompt
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.training import reward_model as reward_model_module
 from rewardlab.training.reward_model import BradleyTerryTrainer, build_reward_trainer, train_reward_model, write_scores
 from rewardlab.types import PreferencePair
 from tests.support.configs import short_config
+from tests.support.killing import killed_after_a_save
 
 config_for = partial(short_config, RMConfig)
 
@@ -121,25 +121,13 @@ def test_it_learns_to_see_and_is_benchmarked(tiny_checkpoint: Path, demo_pairs: 
         train_reward_model(kept[:16], config_for(tiny_checkpoint, max_steps=40, save_steps=40), tmp_path / "run")
 
 
-def test_resume_gives_the_uninterrupted_weights(
-    tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resume_gives_the_uninterrupted_weights(tiny_checkpoint: Path, pairs: list[PreferencePair], tmp_path: Path) -> None:
     """Killed right after the first save, and run again: the same order of pairs, optimizer state and weights."""
     config = config_for(tiny_checkpoint)
     whole = train_reward_model(pairs, config, tmp_path / "whole")
 
-    class KilledError(Exception):
-        pass
-
-    class KilledTrainer(BradleyTerryTrainer):
-        def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-            super()._save_checkpoint(*args, **kwargs)
-            raise KilledError
-
-    monkeypatch.setattr(reward_model_module, "BradleyTerryTrainer", KilledTrainer)
-    with pytest.raises(KilledError):
+    with killed_after_a_save(BradleyTerryTrainer):
         train_reward_model(pairs, config, tmp_path / "parts")
-    monkeypatch.setattr(reward_model_module, "BradleyTerryTrainer", BradleyTerryTrainer)
     with pytest.raises(ConfigError, match="other settings"):
         train_reward_model(pairs, config_for(tiny_checkpoint, learning_rate=1e-3), tmp_path / "parts")
     parts = train_reward_model(pairs, config, tmp_path / "parts")

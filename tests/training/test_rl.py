@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
 
 import pytest
 
 from rewardlab.config import ConsistencyConfig, LoraConfig
-from rewardlab.data.files import lock_folder
 from rewardlab.data.images import decode_image
-from rewardlab.errors import CheckpointError, ConfigError, DataError, EndpointError, OutputError
+from rewardlab.errors import CheckpointError, ConfigError, DataError, EndpointError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.judgment import RewardTerm
-from rewardlab.rewards.judgment_function import JudgmentReward
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
-from rewardlab.rewards.scorer import JudgmentScorer
+from rewardlab.rewards.scorer import JudgmentReward, JudgmentScorer
 from rewardlab.samplers.hf import chat_of
-from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource, RolloutSampler
-from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
+from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler
 from rewardlab.training.rl import hard_pairs, rl_rows, train_rl
 from rewardlab.types import Choice, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
@@ -161,53 +154,11 @@ def test_lora_and_a_reference_model(tagged: list[PreferencePair], tiny_checkpoin
     assert abs(drift[-1]) > 1e-3
 
 
-def test_an_interrupted_run_may_move_its_endpoint(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """Another port is the same run; another learning rate is not."""
-    from rewardlab.training.run.folder import open_run
-
-    config = short_rl_config(tiny_checkpoint)
-    assert open_run(tmp_path / "run", config, data="d") is None
-    moved = config.model_copy(update={"consistency": ConsistencyConfig(weight=0.0, base_url="http://127.0.0.1:9/v1")})
-    assert open_run(tmp_path / "run", moved, data="d") is None
-    slower = short_rl_config(tiny_checkpoint, learning_rate=2e-3)
-    for other in (slower, config):  # of a run that has done nothing yet, nothing would be lost
-        assert open_run(tmp_path / "run", other, data="d") is None
-    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 1, "loss": 0.1}\n')
-    for other, data, named in ((config, "e", "data"), (slower, "d", "learning_rate")):
-        with pytest.raises(ConfigError, match=rf"other settings or data \({named}\)"):
-            open_run(tmp_path / "run", other, data=data)
-
-
 def test_too_few_pairs_for_a_batch(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Not an untrained checkpoint under a trained one's name."""
     with pytest.raises(DataError, match=r"60 rollouts, fewer than the 64 of one batch"):
         train_rl(tagged, short_rl_config(tiny_checkpoint, rollout_batch_size=64, save_steps=16), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_run_killed_after_its_last_checkpoint(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """Is finished from it: no further step, the weights of the checkpoint, no sample logged twice."""
-    config = short_rl_config(tiny_checkpoint, lr_scheduler="constant", consistency=ConsistencyConfig(weight=0.0))
-    final = train_rl(tagged, config, tmp_path / "run")
-    weights, samples = (final / "model.safetensors").read_bytes(), (tmp_path / "run" / "samples.jsonl").read_text()
-    shutil.rmtree(final)
-    train_rl(tagged, config, tmp_path / "run")
-    assert (final / "model.safetensors").read_bytes() == weights
-    assert (tmp_path / "run" / "samples.jsonl").read_text() == samples
-    assert {path.name for path in (tmp_path / "run").glob("checkpoint-*")} == {"checkpoint-2"}
-
-
-def test_one_process_trains_in_a_folder(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """A second one is told so; the lock goes with the process that held it."""
-    code = f"from pathlib import Path; from rewardlab.data.files import lock_folder; lock_folder(Path({str(tmp_path)!r}))"
-    holder = subprocess.Popen([sys.executable, "-c", f"{code}; print(flush=True); input()"], stdin=PIPE, stdout=PIPE)
-    with holder:
-        assert holder.stdout is not None
-        holder.stdout.readline()
-        with pytest.raises(OutputError, match="another process is writing in it"):
-            train_rl(tagged, short_rl_config(tiny_checkpoint), tmp_path)
-        holder.kill()
-    lock_folder(tmp_path)
 
 
 def test_both_orders_of_a_pair_are_in_one_batch() -> None:
@@ -227,27 +178,6 @@ def test_both_orders_of_a_pair_are_in_one_batch() -> None:
             RolloutSampler(num_rows, batch=batch_size, group_size=1, repeats=1, seed=0, orders_per_pair=2)
 
 
-def test_the_same_winner_in_both_orders_is_paid(tagged: list[PreferencePair], tmp_path: Path) -> None:
-    """On top of the rest, right or not; a position-biased judge earns nothing more by it."""
-
-    def scored(choices: list[Choice | None]) -> Scored:
-        said = [choice and format_verdict(choice, "Response 1: a, correct.") for choice in choices]
-        texts = [text or "I cannot say" for text in said]
-        rows = [{"pair_id": "p", "question": "q", "preferred": 0, "order": order} for order in ("given", "swapped")]
-        rollouts = zip([rows[0], rows[0], rows[1], rows[1]], texts, strict=True)
-        reward = judgment_reward_of(reward_terms(swap_weight=1.0), tmp_path)
-        return reward([Rollout(row, [], Trajectory([1, 7]), text) for row, text in rollouts], 1)
-
-    first, second = Choice.FIRST, Choice.SECOND
-    assert scored([first, first, second, second]).rewards == [2.5] * 4  # always response 0, which is right
-    assert scored([second, second, first, first]).rewards == [1.5] * 4  # always response 1
-    always_first = scored([first] * 4)
-    assert always_first.rewards == [1.5, 1.5, 0.5, 0.5]
-    assert values_of(always_first.metrics)["reward/swap_agreement"] == 0.0
-    assert scored([first, second, second, second]).rewards == [2.5, 0.5, 2.0, 2.0]
-    assert scored([second, second, None, None]).rewards == [0.5, 0.5, 0.0, 0.0]  # no verdict is no agreement
-
-
 def test_a_run_with_the_swap_reward(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Trains and logs it; without both orders it is refused."""
     train_rl(tagged, short_rl_config(tiny_checkpoint, swap_weight=0.5, advantage="grpo", group_size=2), tmp_path / "run")
@@ -258,23 +188,3 @@ def test_a_run_with_the_swap_reward(tagged: list[PreferencePair], tiny_checkpoin
     assert len({row["pair_id"] for row in samples[:4]}) == 1
     with pytest.raises(ValueError, match="both_orders"):
         short_rl_config(tiny_checkpoint, swap_weight=0.5, both_orders=False)
-
-
-def test_length_is_punished_softly(tagged: list[PreferencePair], tmp_path: Path) -> None:
-    """Between two right answers the longer earns less, and by how much is logged; what is not finished is not scored."""
-    rows = rl_rows(tagged[:3], PLAIN, both_orders=False)
-    gold = [format_verdict(choice_of(row["preferred"], Order(row["order"])), "Seen.") for row in rows]
-    reward = judgment_reward_of(reward_terms(max_completion_length=20, overlong_margin=10), tmp_path)
-    source = PromptSource(rows.dataset, seed=0)
-    strategy = TruncatedRollouts(source, 5)
-    strategy.choose_rows(list(rows))
-    trajectories = [Trajectory([1] * 9 + [7]), Trajectory([1] * 14 + [7]), Trajectory([1] * 5, finished=False)]
-    rollouts = [Rollout(row, [], made, text) for row, made, text in zip(rows, trajectories, gold, strict=True)]
-    collected = strategy.collect(rollouts, lambda finished: reward(finished, 0))
-    earned = [rollout.reward for rollout in collected.rollouts]
-    assert earned[0] is not None
-    assert earned[1] is not None
-    assert earned[0] == pytest.approx(earned[1] + 0.5)  # 15 tokens are half way from 10 to 20
-    assert earned[2] is None
-    assert values_of(collected.metrics)["reward/overlong"] == pytest.approx(-0.25)
-    assert [rollout.correct for rollout in collected.rollouts] == [1.0, 1.0, 0.0]

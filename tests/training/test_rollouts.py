@@ -20,7 +20,7 @@ from rewardlab.prompts import load_template
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
 from rewardlab.training.policy_gradient.batch import RolloutBatch
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource, RolloutSampler, SetSamplerEpoch
-from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
+from rewardlab.training.policy_gradient.rollouts.strategies import TruncatedRollouts
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import build_trainer, rl_rows, train_rl
 from rewardlab.types import PreferencePair
@@ -82,6 +82,7 @@ def test_rollouts_in_windows_go_on_where_they_stopped() -> None:
     assert [next_rows(second) for _ in range(10)] == expected
 
 
+@pytest.mark.nightly
 def test_a_run_killed_in_its_second_epoch(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Four steps an epoch, killed at the sixth: the resumed run sees the prompts that the uninterrupted one sees."""
     config = short_rl_config(

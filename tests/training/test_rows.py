@@ -28,7 +28,7 @@ from rewardlab.errors import MediaError
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.hf import HFSampler, special_tokens
-from rewardlab.training.rl import build_trainer, rl_rows, train_rl
+from rewardlab.training.rl import build_trainer, rl_rows
 from rewardlab.training.run import folder, preflight
 from rewardlab.training.run import rows as row_module
 from rewardlab.training.run.folder import common_arguments
@@ -131,35 +131,19 @@ def test_each_picture_is_decoded_once_for_a_batch(monkeypatch: pytest.MonkeyPatc
     assert len(decoded) == 6  # of "responses", its own and the one of the question
 
 
-def test_a_run_decodes_each_picture_once_per_rollout_batch(
-    tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not once per micro-batch, as TRL's data loader would: 8 rollouts of two pairs in four micro-batches, one step."""
-    decoded: list[bytes] = []
-    monkeypatch.setattr(row_module, "decode_image", lambda data, where: decoded.append(data) or decode_image(data, where=where))
-    config = short_rl_config(
-        tiny_checkpoint, rollout_batch_size=8, batch_size=8, micro_batch_size=2, group_size=2, max_steps=1, save_steps=1
-    )
-    train_rl(tagged, config, tmp_path / "run")
-    assert 1 <= len(decoded) <= 4  # prompts of a batch; pairs where both orders fall into it
-
-
 def test_sets_on_disk_train_as_those_in_memory(tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """The same metrics, and the pairs too long for it left out alike."""
     pairs = [replace(pair, judgment=f"<think>{pair.pair_id}</think><answer>1</answer>") for pair in tagged[:12]]
     pairs[3] = replace(pairs[3], question="long " * 400)
     write_parquet(pairs, tmp_path / "pairs.parquet")
+    config = SFTConfig(
+        model=str(tiny_checkpoint), template="plain", batch_size=4, micro_batch_size=2, max_tokens=300, max_steps=2
+    )
     logged = []
     for name, data in (("memory", pairs), ("disk", PairTable(tmp_path / "pairs.parquet"))):
-        sft = SFTConfig(
-            model=str(tiny_checkpoint), template="plain", batch_size=4, micro_batch_size=2, max_tokens=300, max_steps=2
-        )
-        train_sft(data, sft, tmp_path / name / "sft")
-        rl = short_rl_config(tiny_checkpoint, attempts=["", "1", "2", "3", "unsolved"], max_tokens=300, max_steps=2)
-        train_rl(data, rl, tmp_path / name / "rl")
-        assert "long " not in (tmp_path / name / "sft" / "too_long.jsonl").read_text()
-        texts = [(tmp_path / name / stage / "metrics.jsonl").read_text() for stage in ("sft", "rl")]
-        logged.append([[_numbers(line) for line in text.splitlines()] for text in texts])
+        train_sft(data, config, tmp_path / name)
+        assert "long " not in (tmp_path / name / "too_long.jsonl").read_text()
+        logged.append([_numbers(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()])
     assert logged[0] == logged[1]
 
 
@@ -168,19 +152,14 @@ def _numbers(line: str) -> dict[str, Any]:
     return {name: value for name, value in json.loads(line).items() if not any(clock in name for clock in clocks)}
 
 
-@pytest.mark.parametrize("stage", ["sft", "rl"])
 def test_a_picture_that_breaks_while_training_is_one_sentence(
-    stage: str, tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path
+    tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path
 ) -> None:
     """Also where a worker process met it."""
     pairs = [replace(pair, judgment="<answer>1</answer>", images=(torn(picture(1)),)) for pair in tagged[:8]]
-    config = SFTConfig(model=str(tiny_checkpoint), template="plain", batch_size=4)
-    if stage == "rl":
-        config = short_rl_config(tiny_checkpoint, attempts=["", "1", "2", "3", "unsolved"])
-    with pytest.raises(MediaError) as caught:
-        {"sft": train_sft, "rl": train_rl}[stage](pairs, config, tmp_path / "run")
+    with pytest.raises(MediaError, match="not a readable image") as caught:
+        train_sft(pairs, SFTConfig(model=str(tiny_checkpoint), template="plain", batch_size=4), tmp_path / "run")
     assert "Traceback" not in str(caught.value)
-    assert "not a readable image" in str(caught.value)
 
 
 def test_counts_come_from_bounds_where_they_can(

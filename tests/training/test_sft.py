@@ -20,7 +20,6 @@ from rewardlab.models.checkpoints import read_card, template_for
 from rewardlab.models.loading import load_model, load_policy, load_processor
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.hf import HFSampler
-from rewardlab.training import sft as sft_module
 from rewardlab.training.run.folder import common_arguments
 from rewardlab.training.run.rows import PromptReader, dialogue_dataset
 from rewardlab.training.sft import (
@@ -31,6 +30,7 @@ from rewardlab.training.sft import (
 )
 from rewardlab.types import Order, PreferencePair
 from tests.support.configs import short_config
+from tests.support.killing import killed_after_a_save
 
 config_for = partial(short_config, SFTConfig, template="plain")
 
@@ -145,25 +145,13 @@ def test_training_moves_the_model_and_leaves_a_card(
         train_sft(taught, config_for(tiny_checkpoint), tmp_path / "run")
 
 
-def test_resume_gives_the_uninterrupted_weights(
-    tiny_checkpoint: Path, taught: list[PreferencePair], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed at the first save, then, it seems, in the middle of another; and run again."""
-    config = config_for(tiny_checkpoint)
+def test_resume_gives_the_uninterrupted_weights(tiny_checkpoint: Path, taught: list[PreferencePair], tmp_path: Path) -> None:
+    """Killed at the first save, then, it seems, in the middle of another; and run again. Worker processes read the samples."""
+    config = config_for(tiny_checkpoint, data_workers=2)
     whole = train_sft(taught, config, tmp_path / "whole")
 
-    class KilledError(Exception):
-        pass
-
-    class KilledTrainer(ResumableSFTTrainer):
-        def _save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-            super()._save_checkpoint(*args, **kwargs)
-            raise KilledError
-
-    monkeypatch.setattr(sft_module, "ResumableSFTTrainer", KilledTrainer)
-    with pytest.raises(KilledError):
+    with killed_after_a_save(ResumableSFTTrainer):
         train_sft(taught, config, tmp_path / "parts")
-    monkeypatch.setattr(sft_module, "ResumableSFTTrainer", ResumableSFTTrainer)
     half_saved = tmp_path / "parts" / "checkpoint-3"
     half_saved.mkdir()
     (half_saved / "config.json").write_text("{}")
@@ -182,9 +170,19 @@ def test_resume_gives_the_uninterrupted_weights(
         torch.testing.assert_close(weight, b.state_dict()[name], atol=1e-6, rtol=1e-5, msg=name)
 
 
-def test_lora_trains_adapters_only(tiny_checkpoint: Path, taught: list[PreferencePair], tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def adapters(tiny_checkpoint: Path, taught: list[PreferencePair], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two adapters of the tiny checkpoint, of other seeds."""
+    out = tmp_path_factory.mktemp("adapters")
+    seeds = (1, 2)
+    return [train_sft(taught, config_for(tiny_checkpoint, lora=LoraConfig(r=4), seed=n), out / str(n)) for n in seeds]
+
+
+def test_lora_trains_adapters_only(
+    tiny_checkpoint: Path, taught: list[PreferencePair], adapters: list[Path], tmp_path: Path
+) -> None:
     """An adapter folder with a card; the base weights are not in it."""
-    final = train_sft(taught, config_for(tiny_checkpoint, lora=LoraConfig(r=4)), tmp_path / "lora")
+    final = adapters[0]
     assert (final / "adapter_config.json").exists()
     assert not (final / "model.safetensors").exists()
     assert template_for(final, None) == PLAIN
@@ -196,9 +194,11 @@ def test_lora_trains_adapters_only(tiny_checkpoint: Path, taught: list[Preferenc
     assert (plain(**HFSampler(plain, load_model(str(final))[1]).encode(prompt)).logits - logits[1]).abs().max() > 1e-3
 
 
-def test_an_adapter_on_an_adapter(taught: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path) -> None:
+def test_an_adapter_on_an_adapter(
+    taught: list[PreferencePair], adapters: list[Path], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
     """What is served is base + both, not base + the last."""
-    first = train_sft(taught, config_for(tiny_checkpoint, lora=LoraConfig(r=4)), tmp_path / "one")
+    first = adapters[0]
     second = train_sft(taught, config_for(first, lora=LoraConfig(r=4)), tmp_path / "two")
     prompt = [build_messages(taught[0], order=Order.GIVEN, template=PLAIN)]
 
@@ -221,13 +221,9 @@ def test_an_adapter_on_an_adapter(taught: list[PreferencePair], tiny_checkpoint:
     torch.testing.assert_close(logits(second), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_the_base_of_a_failed_start_is_not_anothers(
-    taught: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path
-) -> None:
+def test_the_base_of_a_failed_start_is_not_anothers(adapters: list[Path], tmp_path: Path) -> None:
     """Another adapter in the same folder is merged anew; the same one is not."""
-    first, second = (
-        train_sft(taught, config_for(tiny_checkpoint, lora=LoraConfig(r=4), seed=seed), tmp_path / str(seed)) for seed in (1, 2)
-    )
+    first, second = adapters
 
     def merged(adapter: Path) -> tuple[torch.Tensor, int]:
         model, _ = load_policy(config_for(adapter, lora=LoraConfig(r=4)), tmp_path / "run")

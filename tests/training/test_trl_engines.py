@@ -68,7 +68,7 @@ def train(checkpoint: Path, out: Path, env: dict[str, str], **changes: Any) -> N
     ("kind", "family", "lora"),
     [
         ("colocate", "qwen3_vl", {"r": 4}),
-        ("server", "qwen3_vl", None),
+        pytest.param("server", "qwen3_vl", None, marks=pytest.mark.nightly),
         pytest.param("colocate", "qwen2_5_vl", None, marks=pytest.mark.nightly),
         pytest.param("server", "qwen2_5_vl", {"r": 4}, marks=pytest.mark.nightly),
     ],

@@ -169,7 +169,7 @@ class Rewarder:
         return RewardResult(row.recorded, "recorded", "recorded")
 
 
-def pair_judge(judge: ModelJudge, *, num_votes: int, seed: int) -> PairJudge:
+def pair_judge(judge: ModelJudge, *, num_votes: int) -> PairJudge:
     """Return a generative judge as a reward: the fraction of its valid votes for the response, over both orders. A response
     equal to the reference is at parity without a query. UNREADABLE if no vote of an order names a response, or if fewer than
     half of the votes are valid.
@@ -179,20 +179,20 @@ def pair_judge(judge: ModelJudge, *, num_votes: int, seed: int) -> PairJudge:
         if solution.strip() == reference.strip():
             return JudgeScore(0.5)
         pair = PreferencePair(prompt.prompt_id, prompt.question, (solution, reference), None, prompt.images)
-        share = both_orders_or_none(judge.compare(pair, num_votes=num_votes, seed=seed)).share_0
+        share = both_orders_or_none(judge.compare(pair, num_votes=num_votes, seed=0)).share_0
         return JudgeScore(0.0, AnswerStatus.UNREADABLE) if share is None else JudgeScore(share)
 
     return score
 
 
 @contextmanager
-def open_rewarder(judge: JudgeConfig | None, *, seed: int) -> Iterator[Rewarder]:
+def open_rewarder(judge: JudgeConfig | None) -> Iterator[Rewarder]:
     """Yield a rewarder with every rule, and the judge if there is one; the processes that compare mathematics end with it."""
     score: PairJudge | None = None
     if judge is not None:
         opened = open_model_judge(judge)
         opened.check()
-        score = pair_judge(opened, num_votes=judge.votes or 1, seed=seed)
+        score = pair_judge(opened, num_votes=judge.votes or 1)
     math = MathVerifier()
     try:
         yield Rewarder(all_verifiers(math), score)

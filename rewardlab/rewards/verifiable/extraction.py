@@ -33,6 +33,11 @@ BOXED = "\\boxed"
 FOREIGN = {Contract.BOX: (BOXED,), Contract.BOXED: TAGS[Contract.BOX], Contract.ANSWER: (BOXED, *TAGS[Contract.BOX])}
 
 
+def place(content: str, contract: Contract) -> str:
+    """Return ``content`` where the contract expects the final answer."""
+    return f"{BOXED}{{{content}}}" if contract is Contract.BOXED else content.join(TAGS[contract])
+
+
 class AnswerStatus(StrEnum):
     """The outcome of verifying an answer; only ``OK`` can carry a reward."""
 

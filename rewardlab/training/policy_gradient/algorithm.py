@@ -17,15 +17,26 @@ from torch import Tensor
 from rewardlab.config import Method
 from rewardlab.metrics.running import Metric
 from rewardlab.rl import advantages as rl_advantages
-from rewardlab.rl.advantages import Moments, returns_to_go, token_rewards, weights, whiten
-from rewardlab.rl.gae import explained_variance_of, gae, length_adaptive_lambda, value_sums, value_targets
+from rewardlab.rl.advantages import (
+    Moments,
+    explained_variance_of,
+    gae,
+    length_adaptive_lambda,
+    returns_to_go,
+    token_rewards,
+    value_sums,
+    value_targets,
+    weights,
+    whiten,
+)
 from rewardlab.rl.groups import fill_unscored, varying_frac
-from rewardlab.rl.kl import ESTIMATORS, k1
 from rewardlab.rl.objectives import (
+    ESTIMATORS,
     RATIOS,
     clipped_value_loss,
     finite_ratio,
     importance_weights,
+    k1,
     mean_of_tokens,
     positive_nll,
     ppo_clip,

@@ -27,7 +27,7 @@ from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling,
 from rewardlab.training.policy_gradient.rollouts.engine import LONGEST_SYNC_S, TRIES, check_engine, with_context_length
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.policy_gradient.rollouts.sampling import SamplingOptions
-from rewardlab.training.policy_gradient.rollouts.truncated import TruncatedRollouts
+from rewardlab.training.policy_gradient.rollouts.strategies import TruncatedRollouts
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer, TrainerParts
 from rewardlab.training.run.evaluation import Evaluation
 from rewardlab.training.run.folder import CRITIC, VALUE, common_arguments, micro_batches

@@ -2,7 +2,7 @@
 
 A method (``config/rl.py``), a way of making rollouts (``rollouts/``), a reward function (``rewards/``), and, where the
 method has one, a critic. TRL brings images, M-RoPE positions, log-probs, the schedule and the distribution; the arithmetic is
-in ``algorithm.py``. This file, ``rollouts/engine_rollouts.py`` and ``run/parallel.py`` alone name private
+in ``algorithm.py``. This file, ``rollouts/engine.py`` and ``run/parallel.py`` alone name private
 methods of foreign classes; ``tests/training/test_trl_seam.py`` holds the signatures of TRL's.
 
 One step: TRL asks for a batch -> :meth:`PolicyTrainer.sample_and_score` makes scored rollouts -> TRL pads them and computes
@@ -48,7 +48,16 @@ from rewardlab.training.policy_gradient.algorithm import (
     sampled_kl,
     value_loss,
 )
-from rewardlab.training.policy_gradient.batch import RolloutBatch, TRLBatch, drawn_logprobs, sort_steps, split_rollouts
+from rewardlab.training.policy_gradient.batch import (
+    RolloutBatch,
+    TRLBatch,
+    completion_logprobs,
+    drawn_logprobs,
+    forward_fields,
+    sort_steps,
+    split_rollouts,
+    whole_pass,
+)
 from rewardlab.training.policy_gradient.critic import (
     PREFIX,
     CriticHook,
@@ -57,9 +66,8 @@ from rewardlab.training.policy_gradient.critic import (
     whole_critic,
     without_critic,
 )
-from rewardlab.training.policy_gradient.logprobs import completion_logprobs, forward_fields, whole_pass
 from rewardlab.training.policy_gradient.rollouts.dynamic import Candidates, DynamicSampling
-from rewardlab.training.policy_gradient.rollouts.engine_rollouts import EngineRollouts, chats_of, keys_of, send_merged_copies
+from rewardlab.training.policy_gradient.rollouts.engine import EngineRollouts, chats_of, keys_of, send_merged_copies
 from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler, SetSamplerEpoch
 from rewardlab.training.policy_gradient.rollouts.sampling import (
     Prompts,

@@ -73,34 +73,73 @@ def numbers_that_fit(
     answer: Callable[[PreferencePair], str] = lambda pair: "",
     room: int = 0,
 ) -> Sequence[int]:
-    """Return which pairs fit, each in its longer order. Those longer than ``config.max_tokens`` are listed in
-    ``out/too_long.jsonl`` and logged. Raise DataError if none fits, and without ``max_tokens`` for a pair longer than the
-    model's context: cutting could cut an image. Raise ConfigError for a finished run and an unavailable attention.
-    """
+    """Return which pairs fit, each in its longer order, as :func:`short_samples` says. Raise ConfigError for a finished run and
+    an unavailable attention."""
     refuse_finished(out)
     check_attention(config.attn_implementation)
-    limit = config.max_tokens or context_of(config.model)
-    if limit is None:
-        return range(len(pairs))
-    described = (fingerprint_of(pairs), config.model, config.pixels, config.frames, limit, template.hash, room)
+
+    def candidates(counter: TokenCounter, limit: int, advance: Advance) -> Iterator[Candidate]:
+        for number, pair in light_pairs(pairs):
+            if number % num_processes() == process_index():
+                text = counter.render(build_messages(pair, order=Order.GIVEN, template=template)) + counter.learnt(answer(pair))
+                yield from counter.candidate(number, pair, text, limit - room)
+                advance(num_processes())
+
+    def count(counter: TokenCounter, number: int) -> SampleTokens:
+        pair = pairs[number]
+        counts = [counter.sample(pair, order, template, answer=answer(pair), room=room) for order in BOTH_ORDERS]
+        return max(counts, key=lambda count: count.total)
+
     names = [facts.pair_id for facts in pair_facts(pairs)]  # which of a set
-    folder = out / COUNTS / hashlib.sha256(repr((described, names)).encode(errors="surrogatepass")).hexdigest()[:16]
+    key = (fingerprint_of(pairs), names, template.hash, room)
+    return short_samples(len(pairs), config, out / TOO_LONG, key, candidates, count)
 
-    def count() -> dict[int, SampleTokens]:
-        with bar("tokens", len(pairs)) as advance:
+
+@dataclass(frozen=True)
+class Candidate:
+    """A sample whose bytes alone do not show that it is short enough. ``allowed``: the tokens its text may have."""
+
+    number: int
+    text: str
+    allowed: float
+
+
+def short_samples(
+    number: int,
+    config: TrainConfig,
+    file: Path,
+    key: object,
+    candidates: Callable[[TokenCounter, int, Advance], Iterator[Candidate]],
+    count: Callable[[TokenCounter, int], SampleTokens],
+    what: str = "samples",
+) -> Sequence[int]:
+    """Return which of ``number`` samples fit. Those longer than ``config.max_tokens`` are listed in ``file`` and logged. Raise
+    DataError if none fits, and without ``max_tokens`` for a sample longer than the model's context: cutting could cut an image.
+
+    ``candidates`` yields this process's samples that may be longer than a limit; only these are counted, by ``count``. ``key``
+    identifies the samples, so that a resumed run of several processes does not count them again.
+    """
+    limit, out = config.max_tokens or context_of(config.model), file.parent
+    if limit is None or not number:
+        return range(number)
+    described = repr((key, config.model, config.pixels, config.frames, limit))
+    folder = out / COUNTS / hashlib.sha256(described.encode(errors="surrogatepass")).hexdigest()[:16]
+
+    def count_long() -> dict[int, SampleTokens]:
+        with bar("tokens", number) as advance:
             counter = TokenCounter(processor_of(config))
-            return dict(_longer(pairs, limit, counter, template, answer, room, advance))
+            return dict(_longer(candidates(counter, limit, advance), limit, counter, count))
 
-    dropped = gather_counts(count, folder)
-    kept = [n for n in range(len(pairs)) if n not in dropped]
+    dropped = gather_counts(count_long, folder)
+    kept = [n for n in range(number) if n not in dropped]
     is_listed = is_main() and not has_begun(out)  # a run that is gone on with, or refused, has its list
     if not dropped:
-        if is_listed and (out / TOO_LONG).exists():
-            (out / TOO_LONG).unlink()  # of a start that failed, with other settings
+        if is_listed and file.exists():
+            file.unlink()  # of a start that failed, with other settings
         return kept
     worst = max(dropped.values(), key=lambda count: count.total)
     message = (
-        f"{len(dropped):,} of {len(pairs):,} samples are longer than {limit:,} tokens; the longest, {worst.pair_id}, has "
+        f"{len(dropped):,} of {number:,} {what} are longer than {limit:,} tokens; the longest, {worst.pair_id}, has "
         f"{worst.text:,} of text, {worst.images:,} of {worst.num_images} images and {worst.answer:,} for the answer"
     )
     if config.max_tokens is None or not kept:
@@ -108,48 +147,26 @@ def numbers_that_fit(
         raise DataError(f"{message}. Lower pixels.max or frames, or {cure}")
     if is_listed:
         rows = (json.dumps({**asdict(dropped[n]), "total": dropped[n].total}) + "\n" for n in sorted(dropped))
-        write_atomic(out / TOO_LONG, "".join(rows))
-        log_line(f"{message}: left out, see {out / TOO_LONG}")
+        write_atomic(file, "".join(rows))
+        log_line(f"{message}: left out, see {file}")
     return kept
 
 
-@dataclass(frozen=True)
-class _Candidate:
-    """A pair whose bytes alone do not show that it is short enough. ``allowed``: the tokens its text may have."""
-
-    number: int
-    pair: PreferencePair
-    text: str
-    allowed: float
-
-
 def _longer(
-    pairs: Sequence[PreferencePair],
-    limit: int,
-    counter: TokenCounter,
-    template: Template,
-    answer: Callable[[PreferencePair], str],
-    room: int,
-    advance: Advance,
+    candidates: Iterator[Candidate], limit: int, counter: TokenCounter, count: Callable[[TokenCounter, int], SampleTokens]
 ) -> Iterator[tuple[int, SampleTokens]]:
-    """Yield (number, tokens) of this process's pairs longer than ``limit``. Cheap bounds exclude most: a token is at least a
-    byte, an image has a maximum, a text has at most its words' tokens. Texts of the others are counted as far as needed, and
-    only pairs that may still be too long are read from disk.
+    """Yield (number, tokens) of the candidates longer than ``limit``. Cheap bounds exclude most: a token is at least a byte, an
+    image has a maximum, a text has at most its words' tokens. Texts of the others are counted as far as needed, and only
+    samples that may still be too long are read from disk.
     """
 
-    def tokens_of(candidate: _Candidate) -> SampleTokens:
-        whole, reply = pairs[candidate.number], answer(candidate.pair)
-        counts = [counter.sample(whole, order, template, answer=reply, room=room) for order in BOTH_ORDERS]
-        return max(counts, key=lambda count: count.total)
-
-    def those_longer(candidates: Sequence[_Candidate], fits: Sequence[bool]) -> Iterator[tuple[int, SampleTokens]]:
-        unclear = (candidate for candidate, fit in zip(candidates, fits, strict=True) if not fit)
-        counts = ((candidate.number, tokens_of(candidate)) for candidate in unclear)
+    def those_longer(candidates: Sequence[Candidate], fits: Sequence[bool]) -> Iterator[tuple[int, SampleTokens]]:
+        unclear = (candidate.number for candidate, fit in zip(candidates, fits, strict=True) if not fit)
+        counts = ((number, count(counter, number)) for number in unclear)
         yield from ((number, tokens) for number, tokens in counts if tokens.total > limit)
 
-    candidates = _candidates(pairs, limit, counter, template, answer, room, advance)
     with ThreadPoolExecutor(1) as pool:  # the tokenizer lets go of Python's lock
-        before: tuple[list[_Candidate], Future[list[bool]]] | None = None
+        before: tuple[list[Candidate], Future[list[bool]]] | None = None
         while batch := list(islice(candidates, AT_ONCE)):
             fits = pool.submit(_fit, [each.text for each in batch], [each.allowed for each in batch], counter)
             if before:
@@ -157,27 +174,6 @@ def _longer(
             before = batch, fits
         if before:
             yield from those_longer(before[0], before[1].result())
-
-
-def _candidates(
-    pairs: Sequence[PreferencePair],
-    limit: int,
-    counter: TokenCounter,
-    template: Template,
-    answer: Callable[[PreferencePair], str],
-    room: int,
-    advance: Advance,
-) -> Iterator[_Candidate]:
-    most = counter.most_image_tokens
-    for number, pair in light_pairs(pairs):
-        if number % num_processes() != process_index():
-            continue
-        num_images = len(media_of(pair))
-        of_images = math.inf if pair.videos or (most is None and num_images) else (most or 0) * num_images
-        text = counter.render(build_messages(pair, order=Order.GIVEN, template=template)) + counter.learnt(answer(pair))
-        if len(text.encode()) + room + of_images > limit:
-            yield _Candidate(number, pair, text, limit - NEAR - room - of_images)
-        advance(num_processes())
 
 
 def _fit(texts: Sequence[str], allowed: Sequence[float], counter: TokenCounter) -> list[bool]:
@@ -313,10 +309,12 @@ class TokenCounter:
         split = (text.split(" ") for text in texts)
         return [known.bytes_of(first) + sum(map(known.__getitem__, rest)) for first, *rest in split]
 
-    @property
-    def most_image_tokens(self) -> int | None:
-        """Return how many tokens an image can be; None where its family sets no bound."""
-        return most_image_tokens(self._processor)
+    def candidate(self, number: int, pair: PreferencePair, text: str, limit: int) -> Iterator[Candidate]:
+        """Yield sample ``number`` if ``text`` and the media of ``pair`` may have more tokens than ``limit``."""
+        most, num_images = most_image_tokens(self._processor), len(media_of(pair))
+        of_images = math.inf if pair.videos or (most is None and num_images) else (most or 0) * num_images
+        if len(text.encode()) + of_images > limit:
+            yield Candidate(number, text, limit - NEAR - of_images)
 
     def sample(
         self, pair: PreferencePair, order: Order, template: Template, *, answer: str = "", room: int = 0
@@ -325,9 +323,10 @@ class TokenCounter:
         prompt = build_messages(pair, order=order, template=template)
         images = [image for message in prompt for image in message.images]
         [text] = self.texts([self.render(prompt)], [answer], [len(images)])
-        return SampleTokens(pair.pair_id, text, self.images(map(_size, images)), len(images), room)
+        return SampleTokens(pair.pair_id, text, self.images(map(image_size, images)), len(images), room)
 
 
-def _size(image: bytes) -> tuple[int, int]:
+def image_size(image: bytes) -> tuple[int, int]:
+    """Return (height, width) in px of an encoded picture."""
     with Image.open(io.BytesIO(image)) as opened:
         return opened.height, opened.width

@@ -21,8 +21,7 @@ from rewardlab.models.loading import output_dtype
 from rewardlab.processes import is_main
 from rewardlab.prompts import Template
 from rewardlab.reporting.progress import bar, log_line
-from rewardlab.training.run.evaluation import Evaluation
-from rewardlab.training.run.evaluation_callback import Evaluate
+from rewardlab.training.run.evaluation import Evaluate, Evaluation
 from rewardlab.training.run.folder import CONFIG, CRITIC, RunLog, close_run, open_run, record_data_files
 from rewardlab.training.run.inputs import ReadablePairs
 from rewardlab.training.run.resume import run_steps

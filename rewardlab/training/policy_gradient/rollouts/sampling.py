@@ -1,4 +1,4 @@
-"""Rollouts that are sampled whole in one step by the trainer's own decoder, and the interface of every kind of rollouts.
+"""The interface of every kind of rollouts; whole ones, which are sampled in one step by the trainer's own decoder.
 
 The decoder is the one that benchmarks and serves the judge; it reads a prompt once for all its rollouts on a process. The state
 of rollouts in a checkpoint is one file per process, which any number of processes can read.
