@@ -2,9 +2,8 @@
 
 A row scores one video; every two videos of one text are a pair, by the mean of the five scores. From public code
 (TIGER-AI-Lab/VideoScore, and users of the set): ``id``, ``text prompt``, ``video link``, and a column for each dimension.
-Guessed: that the archives of videos unpack to ``ID.mp4``, or to a folder of the id's first letter as the links have it, and
-that the JSON or Parquet with the ids is a file beside others. 37.6 thousand videos by the paper; rows of a text with one video
-make no pair.
+Guessed: that the archives of videos unpack to ``ID.mp4``, or to a folder of the id's first letter as the links have it. 37.6
+thousand videos by the paper; rows of a text with one video make no pair.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def checked(row: MediaRow, where: str) -> MediaRow:
 
 
 def load_media(
-    rows: Sequence[MediaRow], folder: Path, benchmark: str, *, with_images: bool, policy: VideoPolicy | None
+    rows: Sequence[MediaRow], folder: Path, benchmark: str, *, with_images: bool, policy: VideoPolicy | None = None
 ) -> list[Row]:
     """Return the rows with their media, or without for a judge that does not look. Raise MediaError with those missing."""
     if not with_images:

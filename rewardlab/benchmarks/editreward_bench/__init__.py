@@ -28,7 +28,6 @@ from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, Officia
 from rewardlab.benchmarks.data_files import reason
 from rewardlab.benchmarks.media_answers import MediaRow, checked, data_rows, load_media, medium_of, pair_of, text_of
 from rewardlab.benchmarks.videogen_rewardbench import accuracy_without_ties  # calc_accuracy.py is VideoAlign's
-from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.errors import DataError
 from rewardlab.types import IMAGE_MARK, Choice, Judgment, Order, Tie, VerdictStatus
 from rewardlab.verdicts.votes import in_order
@@ -36,14 +35,12 @@ from rewardlab.verdicts.votes import in_order
 COMPARISONS = {"2pair": 1, "3pair": 3, "4pair": 6}  # of the edits of one image
 
 
-def load_editreward_bench(
-    data: Path, *, images: Path | None, with_images: bool, policy: VideoPolicy | None = None
-) -> list[Row]:
+def load_editreward_bench(data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
     """Return the rows of the Hub's Parquet, or of a folder of it: ``id, instruction, source_image, candidate_1, candidate_2,
     ranking, comparison_type, dataset``. Raise DataError for a malformed row, MediaError with the images that are missing."""
     rows = [checked(_row(number, fields, where), where) for number, fields, where in data_rows([data])]
     folder = images or (data if data.is_dir() else data.parent)
-    return load_media(rows, folder, "EditReward-Bench", with_images=with_images, policy=policy)
+    return load_media(rows, folder, "EditReward-Bench", with_images=with_images)
 
 
 def group_of(row_id: str) -> str:
@@ -225,7 +222,6 @@ def _is_strictly_right(ranking: str, scores: Sequence[float], threshold: float) 
 BENCHMARK = Benchmark(
     name="editreward_bench",
     load=load_editreward_bench,
-    load_videos=load_editreward_bench,
     sizes={"2pair": 186, "3pair": 450, "4pair": 888},
     whole_prompts=True,
     num_prompts=484,

@@ -25,7 +25,6 @@ import numpy as np
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer, Row
 from rewardlab.benchmarks.data_files import reason
 from rewardlab.benchmarks.media_answers import MediaRow, checked, data_rows, load_media, medium_of, text_of
-from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.errors import DataError
 from rewardlab.types import IMAGE_MARK, Judgment, PreferencePair
 from rewardlab.verdicts.votes import share_of_valid
@@ -48,12 +47,12 @@ TASK_GROUPS = {
 }
 
 
-def load_editscore_bench(data: Path, *, images: Path | None, with_images: bool, policy: VideoPolicy | None = None) -> list[Row]:
+def load_editscore_bench(data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
     """Return the rows of the Hub's dataset: a file, or a folder that ``datasets`` saved. Raise DataError for a malformed row,
     MediaError with the images that are missing."""
     rows = [checked(_row(number, fields, where), where) for number, fields, where in data_rows([data])]
     folder = images or (data if data.is_dir() else data.parent)
-    return load_media(rows, folder, "EditScore's EditReward-Bench", with_images=with_images, policy=policy)
+    return load_media(rows, folder, "EditScore's EditReward-Bench", with_images=with_images)
 
 
 def _row(number: int, fields: Mapping[str, Any], where: str) -> MediaRow:
@@ -122,7 +121,6 @@ def scores_of_votes(rows: Sequence[Row], judgments: Sequence[Judgment], verdict_
 BENCHMARK = Benchmark(
     name="editscore_bench",
     load=load_editscore_bench,
-    load_videos=load_editscore_bench,
     files=BenchmarkFiles(repo="EditScore/EditReward-Bench", media="images are inside"),
     scorers={
         "editscore_bench": OfficialScorer(
