@@ -122,7 +122,7 @@ class SetCheck:
         if self.num_mentions and (self.num_with_media or self.num_mentions >= LEAST_SHARE * self.num_pairs):
             raise DataError(
                 f"{data}, row {self.first_mention}: the question mentions an image but the pair has none, as in "
-                f"{self.num_mentions:,} of {self.num_pairs:,} pairs; give them in 'images', or --allow-without-images"
+                f"{self.num_mentions:,} of {self.num_pairs:,} pairs; give them in 'images', or --allow no-images"
             )
 
     def refuse_blind_set(self, data: str) -> None:
@@ -132,5 +132,5 @@ class SetCheck:
                 f"{data}: {self.num_mentions:,} of {self.num_pairs:,} questions mention an image (row {self.first_mention} "
                 "first), but no pair has one, so a judge would learn to answer without "
                 "looking; give the images in the column 'images', or "
-                "--allow-without-images if the set is text only"
+                "--allow no-images if the set is text only"
             )
