@@ -67,13 +67,15 @@ class VideoLoader(Protocol):
 class BenchmarkFiles:
     """The place of a benchmark's files: a dataset of the Hub, or single ``urls`` by file name.
 
-    ``sha256`` are the hashes of the copies in circulation, by file name; ``media`` says how to get what is not fetched.
+    ``sha256`` are the hashes of the copies in circulation, by file name; ``media`` says how to get what is not fetched;
+    ``suffixes`` are those of the data files among the dataset's.
     """
 
     repo: str = ""
     urls: Mapping[str, str] = field(default_factory=dict)
     sha256: Mapping[str, str] = field(default_factory=dict)
     media: str = ""
+    suffixes: tuple[str, ...] = (".parquet", ".json", ".jsonl")
 
 
 @dataclass(frozen=True)

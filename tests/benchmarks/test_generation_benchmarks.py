@@ -23,7 +23,8 @@ from rewardlab.benchmarks.official import official_lines
 from rewardlab.benchmarks.registry import find_benchmark
 from rewardlab.data.images import encode_png
 from rewardlab.errors import DataError, MediaError
-from rewardlab.types import IMAGE_MARK, Tie
+from rewardlab.prompts import build_messages, load_template
+from rewardlab.types import IMAGE_MARK, Order, Tie
 
 REAL = Path(__file__).parents[2].parent / "shared" / "data" / "real"
 SEEDS = range(100)
@@ -76,6 +77,9 @@ def test_genai_bench_of_the_hub(tmp_path: Path) -> None:
     assert generated[0].pair.response_images == ((png(1),), (png(2),))
     assert (edit.pair.images, edit.pair.response_images) == ((png(3),), ((png(4),), (png(5),)))
     assert "add sheep" in edit.pair.question
+    for order, shades in ((Order.GIVEN, (3, 4, 5)), (Order.SWAPPED, (3, 5, 4))):
+        (message,) = build_messages(edit.pair, order=order, template=load_template("r1_reward"))
+        assert message.images == tuple(map(png, shades))
     bad = parquet(tmp_path / "bad.parquet", [GENERATED | {"vote_type": "both"}])
     with pytest.raises(DataError, match=r"bad\.parquet, row 0: .*'vote_type' is 'both'; expected one of leftvote"):
         load("genai_bench", bad)

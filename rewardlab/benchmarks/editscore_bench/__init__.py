@@ -25,6 +25,7 @@ import numpy as np
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer, Row
 from rewardlab.benchmarks.data_files import reason
 from rewardlab.benchmarks.media_answers import MediaRow, checked, data_rows, load_media, medium_of, text_of
+from rewardlab.data.row_files import saved_dataset_files
 from rewardlab.errors import DataError
 from rewardlab.types import IMAGE_MARK, Judgment, PreferencePair
 from rewardlab.verdicts.votes import share_of_valid
@@ -48,11 +49,17 @@ TASK_GROUPS = {
 
 
 def load_editscore_bench(data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
-    """Return the rows of the Hub's dataset: a file, or a folder that ``datasets`` saved. Raise DataError for a malformed row,
+    """Return the rows of the Hub's dataset: a file, or a folder of Arrow or Parquet files. Raise DataError for a malformed row,
     MediaError with the images that are missing."""
-    rows = [checked(_row(number, fields, where), where) for number, fields, where in data_rows([data])]
+    rows = [checked(_row(number, fields, where), where) for number, fields, where in data_rows(_files(data))]
     folder = images or (data if data.is_dir() else data.parent)
     return load_media(rows, folder, "EditScore's EditReward-Bench", with_images=with_images)
+
+
+def _files(data: Path) -> list[Path]:
+    """Return the data files; of a folder without the listing that ``datasets`` writes, its Arrow files by name."""
+    shards = sorted(data.rglob("*.arrow")) if data.is_dir() and not saved_dataset_files(data) else []
+    return shards or [data]
 
 
 def _row(number: int, fields: Mapping[str, Any], where: str) -> MediaRow:
@@ -121,7 +128,7 @@ def scores_of_votes(rows: Sequence[Row], judgments: Sequence[Judgment], verdict_
 BENCHMARK = Benchmark(
     name="editscore_bench",
     load=load_editscore_bench,
-    files=BenchmarkFiles(repo="EditScore/EditReward-Bench", media="images are inside"),
+    files=BenchmarkFiles(repo="EditScore/EditReward-Bench", media="images are inside", suffixes=(".arrow", ".parquet")),
     scorers={
         "editscore_bench": OfficialScorer(
             lambda rows, data: score_lines(rows),

@@ -112,7 +112,9 @@ BENCHMARK = Benchmark(
     frames=FRAMES,
     origins=("VideoGen-Eval",),
     files=BenchmarkFiles(
-        repo="KwaiVGI/VideoGen-RewardBench", media="videos.zip of the same dataset; unpack it in the folder of the CSV"
+        suffixes=(".csv",),
+        repo="KwaiVGI/VideoGen-RewardBench",
+        media="videos.zip of the same dataset; unpack it in the folder of the CSV",
     ),
     scorers={
         "videogen_rewardbench": OfficialScorer(
