@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -33,7 +33,7 @@ class MediaRow:
     @property
     def names(self) -> tuple[str, ...]:
         """Return the paths among the media."""
-        return tuple(one for one in (*self.question, *self.answers[0], *self.answers[1]) if isinstance(one, str))
+        return tuple(medium for medium in (*self.question, *self.answers[0], *self.answers[1]) if isinstance(medium, str))
 
 
 def medium_of(value: Any, column: str) -> Medium:
@@ -64,7 +64,7 @@ def data_rows(files: Sequence[Path]) -> Iterator[tuple[int, Mapping[str, Any], s
         raise DataError(f"{', '.join(map(str, files))}: no rows")
 
 
-def pair_of(pair_id: str, question: str, responses: tuple[str, str], label: int | Tie, **fields: Any) -> PreferencePair:
+def labelled_pair(pair_id: str, question: str, responses: tuple[str, str], label: int | Tie, **fields: Any) -> PreferencePair:
     """Return a pair with the label of a benchmark: the better response, or why there is none."""
     preferred, tie = (None, label) if isinstance(label, Tie) else (label, None)
     return PreferencePair(pair_id, question, responses, preferred, tie=tie, **fields)
@@ -77,29 +77,33 @@ def checked(row: MediaRow, where: str) -> MediaRow:
 
 
 def load_media(
-    rows: Sequence[MediaRow], folder: Path, benchmark: str, *, with_images: bool, policy: VideoPolicy | None = None
+    rows: Iterable[MediaRow], folder: Path, benchmark: str, *, with_images: bool, policy: VideoPolicy | None = None
 ) -> list[Row]:
     """Return the rows with their media, or without for a judge that does not look. Raise MediaError with those missing."""
     if not with_images:
-        return [replace(one.row, media=_page_media(one, folder)) for one in rows]
-    check_media((name for one in rows for name in one.names), folder, benchmark)
+        return [replace(source.row, media=_page_media(source, folder)) for source in rows]
+    sources = list(rows)
+    check_media((name for source in sources for name in source.names), folder, benchmark)
 
     @cache  # many pairs share a video
-    def of_file(name: str, frames: int) -> tuple[bytes, ...]:
+    def read_file(name: str, frames: int) -> tuple[bytes, ...]:
         return read_media(folder / name, frames, policy=policy)
 
-    def shown(text: str, media: Sequence[Medium], one: MediaRow) -> tuple[str, tuple[bytes, ...]]:
-        where = f"row {one.row.row}"
-        read = [of_file(m, one.frames) if isinstance(m, str) else (plain_image(m, where=where),) for m in media]
+    def placed(text: str, media: Sequence[Medium], source: MediaRow) -> tuple[str, tuple[bytes, ...]]:
+        where = f"row {source.row.row}"
+        read = [
+            read_file(medium, source.frames) if isinstance(medium, str) else (plain_image(medium, where=where),)
+            for medium in media
+        ]
         first, *others = text.split(IMAGE_MARK)
         marked = first + "".join(IMAGE_MARK * len(images) + rest for images, rest in zip(read, others, strict=True))
         return marked, tuple(image for images in read for image in images)
 
-    def with_media(one: MediaRow) -> Row:
-        pair = one.row.pair
-        question, images = shown(pair.question, one.question, one)
+    def with_media(source: MediaRow) -> Row:
+        pair = source.row.pair
+        question, images = placed(pair.question, source.question, source)
         (first, first_images), (second, second_images) = (
-            shown(text, media, one) for text, media in zip(pair.responses, one.answers, strict=True)
+            placed(text, media, source) for text, media in zip(pair.responses, source.answers, strict=True)
         )
         complete = replace(
             pair,
@@ -108,12 +112,12 @@ def load_media(
             responses=(first, second),
             response_images=(first_images, second_images),
         )
-        return replace(one.row, pair=complete, num_videos=sum(is_video(folder / name) for name in one.names))
+        return replace(source.row, pair=complete, num_videos=sum(is_video(folder / name) for name in source.names))
 
-    return [with_media(one) for one in rows]
+    return [with_media(source) for source in sources]
 
 
-def _page_media(one: MediaRow, folder: Path) -> Any:
-    """Return what reads the image of a question for the page, where it is a file."""
-    names = [name for name in one.question if isinstance(name, str)]
+def _page_media(source: MediaRow, folder: Path) -> Callable[[], tuple[bytes, ...]] | None:
+    """Return what reads the image of a question for the page, if it is a file."""
+    names = [name for name in source.question if isinstance(name, str)]
     return partial(read_within, folder, names[0]) if names else None

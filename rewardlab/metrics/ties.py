@@ -61,10 +61,10 @@ def tie_scores(
     num_both_bad: int,
 ) -> TieScores:
     """Return the scores of pairs with a better response and of at least one tie, each with its cluster."""
-    said = [three_way_outcome(item.judgment.votes) for item in labelled]
-    said_of_ties = [three_way_outcome(judgment.votes) for judgment in tied]
-    right = [outcome.winner == item.preferred for outcome, item in zip(said, labelled, strict=True)]
-    right += [outcome is Outcome.TIE for outcome in said_of_ties]
+    outcomes = [three_way_outcome(item.judgment.votes) for item in labelled]
+    tied_outcomes = [three_way_outcome(judgment.votes) for judgment in tied]
+    right = [outcome.winner == item.preferred for outcome, item in zip(outcomes, labelled, strict=True)]
+    right += [outcome is Outcome.TIE for outcome in tied_outcomes]
     winners = [[outcome.winner for outcome in _outcomes(judgment.votes)] for judgment in tied]
     named = [n for n, of_pair in enumerate(winners) if len(of_pair) == len(BOTH_ORDERS) and None not in of_pair]
     differ = [float(winners[n][0] != winners[n][1]) for n in named]
@@ -73,7 +73,7 @@ def tie_scores(
         num_pairs=len(right),
         num_ties=len(tied),
         num_both_bad=num_both_bad,
-        num_unanswered=[*said, *said_of_ties].count(Outcome.NO_VALID_VOTE),
+        num_unanswered=[*outcomes, *tied_outcomes].count(Outcome.NO_VALID_VOTE),
         three_way=mean_estimate([float(flag) for flag in right], [*clusters, *tied_clusters]),
         disagreement=ShareEstimate(len(named), sum(differ) / len(differ), interval) if named else None,
     )

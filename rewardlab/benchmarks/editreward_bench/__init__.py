@@ -26,7 +26,7 @@ from typing import Any
 
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer, Row
 from rewardlab.benchmarks.data_files import reason
-from rewardlab.benchmarks.media_answers import MediaRow, checked, data_rows, load_media, medium_of, pair_of, text_of
+from rewardlab.benchmarks.media_answers import MediaRow, checked, data_rows, labelled_pair, load_media, medium_of, text_of
 from rewardlab.benchmarks.videogen_rewardbench import accuracy_without_ties  # calc_accuracy.py is VideoAlign's
 from rewardlab.errors import DataError
 from rewardlab.types import IMAGE_MARK, Choice, Judgment, Order, Tie, VerdictStatus
@@ -38,7 +38,7 @@ COMPARISONS = {"2pair": 1, "3pair": 3, "4pair": 6}  # of the edits of one image
 def load_editreward_bench(data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
     """Return the rows of the Hub's Parquet, or of a folder of it: ``id, instruction, source_image, candidate_1, candidate_2,
     ranking, comparison_type, dataset``. Raise DataError for a malformed row, MediaError with the images that are missing."""
-    rows = [checked(_row(number, fields, where), where) for number, fields, where in data_rows([data])]
+    rows = (checked(_row(number, fields, where), where) for number, fields, where in data_rows([data]))
     folder = images or (data if data.is_dir() else data.parent)
     return load_media(rows, folder, "EditReward-Bench", with_images=with_images)
 
@@ -71,12 +71,12 @@ def _row(number: int, fields: Mapping[str, Any], where: str) -> MediaRow:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where}: not a row of TIGER-Lab's EditReward-Bench ({reason(error, fields)})") from error
     question = f"{IMAGE_MARK}\nEdit this image: {instruction}"
-    pair = pair_of(row_id, question, (IMAGE_MARK, IMAGE_MARK), label, category=dataset, source="editreward_bench")
+    pair = labelled_pair(row_id, question, (IMAGE_MARK, IMAGE_MARK), label, category=dataset, source="editreward_bench")
     slices = {"comparison": str(comparison)}
     return MediaRow(Row(number, pair, dataset, f"{dataset}/{group_of(row_id)}", slices), (source,), ((first,), (second,)))
 
 
-def result_lines(results: Sequence[Mapping[str, Any] | None], dataset: str = "") -> list[str]:
+def comparison_lines(results: Sequence[Mapping[str, Any] | None], dataset: str = "") -> list[str]:
     """Return what the inference prints of its results: ``id``, ``human_vote`` and ``model_vote``, null where it failed.
 
     Results of two edits have no group accuracy. Results are of ``dataset``, of the one that each names, or of the one that has
@@ -114,7 +114,7 @@ def _dataset_lines(name: str, results: Sequence[Mapping[str, Any]], *, named: bo
     yield from (f"   {vote}: {count} ({count / total * 100:.1f}%)" for vote, count in sorted(votes.items()))
 
 
-def results_of_votes(
+def comparisons_of_votes(
     rows: Sequence[Row], judgments: Sequence[Judgment], verdict_format: str, seed: int
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the first vote of each comparison in the order of the file; one without a verdict is ``Unknown``."""
@@ -175,7 +175,7 @@ def whole_ranking(ranking: str, number: int) -> tuple[int, ...] | None:
     return None if "=" in ranking or len(letters) != number else tuple(ord(letter) - ord("A") for letter in letters)
 
 
-def reward_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def ranking_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what ``eval_bench.py`` logs of rows with ``file_name`` (2-Pair, 3-Pair, 4-Pair), ``ranking`` and ``scores``, a
     reward of each edit."""
     lines: list[str] = []
@@ -228,13 +228,13 @@ BENCHMARK = Benchmark(
     files=BenchmarkFiles(repo="TIGER-Lab/EditReward-Bench", media="images are inside"),
     scorers={
         "editreward_bench": OfficialScorer(
-            lambda file, data: result_lines(file["results"], str(file.get("data_type", "")).removeprefix("huggingface_")),
+            lambda file, data: comparison_lines(file["results"], str(file.get("data_type", "")).removeprefix("huggingface_")),
             "the JSON of inference_2pair_hf.py, or of its kin for three and four edits",
             is_object=True,
         ),
         "editreward_bench_rewards": OfficialScorer(
-            lambda rows, data: reward_lines(rows), "JSON lines with file_name (2-Pair, 3-Pair, 4-Pair), ranking, scores"
+            lambda rows, data: ranking_lines(rows), "JSON lines with file_name (2-Pair, 3-Pair, 4-Pair), ranking, scores"
         ),
     },
-    export=Export(results_of_votes, lambda rows, records: result_lines(records["results"])),
+    export=Export(comparisons_of_votes, lambda rows, records: comparison_lines(records["results"])),
 )

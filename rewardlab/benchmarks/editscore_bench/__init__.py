@@ -51,7 +51,7 @@ TASK_GROUPS = {
 def load_editscore_bench(data: Path, *, images: Path | None, with_images: bool) -> list[Row]:
     """Return the rows of the Hub's dataset: a file, or a folder of Arrow or Parquet files. Raise DataError for a malformed row,
     MediaError with the images that are missing."""
-    rows = [checked(_row(number, fields, where), where) for number, fields, where in data_rows(_files(data))]
+    rows = (checked(_row(number, fields, where), where) for number, fields, where in data_rows(_files(data)))
     folder = images or (data if data.is_dir() else data.parent)
     return load_media(rows, folder, "EditScore's EditReward-Bench", with_images=with_images)
 
@@ -84,17 +84,17 @@ def score_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what the scorer prints of rows with ``task_type``, ``dimension``, and ``score`` of the better and worse edit."""
     tasks = sorted({row["task_type"] for row in rows})
     accuracies = {name: _by_task([row for row in rows if row["dimension"] == name], tasks) for name in DIMENSIONS}
-    shown = [task for task in (*TASKS, "average") if any(task in accuracies[name] for name in DIMENSIONS)]
-    lines = [str(tasks), f"dict_keys({[*tasks, 'average']})", " & ".join(shown)]
+    columns = [task for task in (*TASKS, "average") if any(task in accuracies[name] for name in DIMENSIONS)]
+    lines = [str(tasks), f"dict_keys({[*tasks, 'average']})", " & ".join(columns)]
     for name, title in DIMENSIONS.items():
-        lines.append(f"{title}: " + " & ".join(f"{accuracies[name].get(task, np.nan):.3f}" for task in shown))
+        lines.append(f"{title}: " + " & ".join(f"{accuracies[name].get(task, np.nan):.3f}" for task in columns))
     lines += ["-" * 32, "-" * 32]
     heading = " & ".join(DIMENSIONS.values())
     for group, of_group in TASK_GROUPS.items():
-        if set(of_group) <= set(shown):
+        if set(of_group) <= set(columns):
             means = [np.mean([accuracies[name].get(task, np.nan) for task in of_group]) for name in DIMENSIONS]
             lines += [f"{group}:", heading, " & ".join(f"{mean:.3f}" for mean in means)]
-    if "average" in shown:
+    if "average" in columns:
         lines += ["Average:", heading, " & ".join(f"{accuracies[name].get('average', np.nan):.3f}" for name in DIMENSIONS)]
     for name, title in DIMENSIONS.items():
         scores = [score for task in tasks for row in rows for score in row["score"][:2] if _is_of(row, task, name)]

@@ -25,7 +25,7 @@ import numpy as np
 
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer, Row
 from rewardlab.benchmarks.data_files import reason
-from rewardlab.benchmarks.media_answers import MediaRow, checked, data_rows, load_media, medium_of, pair_of, text_of
+from rewardlab.benchmarks.media_answers import MediaRow, checked, data_rows, labelled_pair, load_media, medium_of, text_of
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.row_files import data_files_of
 from rewardlab.data.rows import FRAMES
@@ -51,7 +51,7 @@ def load_genai_bench(data: Path, *, images: Path | None, with_images: bool, poli
 
     Raise DataError for a malformed row, MediaError with the media that are missing.
     """
-    rows = [checked(_row(number, fields, where), where) for number, fields, where in data_rows(_files(data))]
+    rows = (checked(_row(number, fields, where), where) for number, fields, where in data_rows(_files(data)))
     folder = images or (data if data.is_dir() else data.parent)
     return load_media(rows, folder, "GenAI-Bench", with_images=with_images, policy=policy)
 
@@ -62,9 +62,9 @@ def _files(data: Path) -> list[Path]:
 
 
 def _row(number: int, fields: Mapping[str, Any], where: str) -> MediaRow:
-    fields = {_REPACKED.get(name, name): value for name, value in fields.items()}
-    task = next((task for task, columns in ANSWERS.items() if columns[0] in fields), "")
     try:
+        fields = {_REPACKED.get(name, name): value for name, value in fields.items()}
+        task = next((task for task, columns in ANSWERS.items() if columns[0] in fields), "")
         if not task:
             columns = ", ".join(left for left, _ in ANSWERS.values())
             raise ValueError(f"has none of {columns}; its columns are {', '.join(map(str, fields))}")
@@ -77,7 +77,7 @@ def _row(number: int, fields: Mapping[str, Any], where: str) -> MediaRow:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where}: not a row of GenAI-Bench ({reason(error, fields)})") from error
     pair_id = f"{task}-{fields.get('id', number)}"
-    pair = pair_of(pair_id, question, (IMAGE_MARK, IMAGE_MARK), label, category=task, source="genai_bench")
+    pair = labelled_pair(pair_id, question, (IMAGE_MARK, IMAGE_MARK), label, category=task, source="genai_bench")
     return MediaRow(Row(number, pair, task, question.casefold(), {}), source, (answers[0], answers[1]))
 
 
@@ -111,28 +111,28 @@ def vote_in(response: str) -> str | None:
     return None
 
 
-def is_right(response: str, human_vote: str) -> bool:
+def is_right_vote(response: str, human_vote: str) -> bool:
     """Return whether a text is right about a vote."""
     return vote_in(response) in RIGHT.get(human_vote, ())
 
 
-def accuracy(records: Sequence[Mapping[str, Any]]) -> float:
+def vote_fraction(records: Sequence[Mapping[str, Any]]) -> float:
     """Return the fraction of ``response`` that are right about ``human_vote``; nan of none."""
-    right = [is_right(record["response"], record["human_vote"]) for record in records]
+    right = [is_right_vote(record["response"], record["human_vote"]) for record in records]
     return sum(right) / len(right) if right else float("nan")
 
 
-def task_lines(records: Sequence[Mapping[str, Any]]) -> list[str]:
+def genai_lines(records: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what ``inference.py`` prints last of one task; of records that name several (``task``), that of each, and the row
     of ``show_results.py`` where all three are there."""
     by_task: dict[str, list[Mapping[str, Any]]] = {}
     for record in records:
         by_task.setdefault(record.get("task", ""), []).append(record)
     if len(by_task) < 2:
-        return [f"Accuracy: {accuracy(records)}"]
-    lines = [f"{task}: Accuracy: {accuracy(by_task[task])}" for task in by_task]
+        return [f"Accuracy: {vote_fraction(records)}"]
+    lines = [f"{task}: Accuracy: {vote_fraction(by_task[task])}" for task in by_task]
     if set(by_task) == set(TASKS):
-        lines.append(" | ".join(map(str, merged_row({task: accuracy(by_task[task]) for task in TASKS}))))
+        lines.append(" | ".join(map(str, merged_row({task: vote_fraction(by_task[task]) for task in TASKS}))))
     return lines
 
 
@@ -161,11 +161,11 @@ def _record(row: Row, judgment: Judgment) -> dict[str, Any]:
     label = row.pair.preferred if row.pair.tie is None else row.pair.tie
     human_vote = next(name for name, value in LABELS.items() if value == label)
     record = {"idx": row.row, "response": text, "model_vote": vote_in(text), "human_vote": human_vote}
-    return {**record, "correct": is_right(text, human_vote), "task": row.group}
+    return {**record, "correct": is_right_vote(text, human_vote), "task": row.group}
 
 
 def _lines_of_export(rows: Sequence[Row], records: Sequence[Mapping[str, Any]]) -> list[str]:
-    return task_lines(records)
+    return genai_lines(records)
 
 
 BENCHMARK = Benchmark(
@@ -181,7 +181,7 @@ BENCHMARK = Benchmark(
     ),
     scorers={
         "genai_bench": OfficialScorer(
-            lambda rows, data: task_lines(rows), "JSON lines with response and human_vote, as inference.py writes them"
+            lambda rows, data: genai_lines(rows), "JSON lines with response and human_vote, as inference.py writes them"
         )
     },
     export=Export(records_of_votes, _lines_of_export),

@@ -17,12 +17,22 @@ Quirks, kept because published numbers have them:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer, Row
 from rewardlab.benchmarks.data_files import reason
-from rewardlab.benchmarks.media_answers import MediaRow, Medium, checked, data_rows, load_media, medium_of, pair_of, text_of
+from rewardlab.benchmarks.media_answers import (
+    MediaRow,
+    Medium,
+    checked,
+    data_rows,
+    labelled_pair,
+    load_media,
+    medium_of,
+    text_of,
+)
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.row_files import OTHER_TABLES
 from rewardlab.errors import ConfigError, DataError
@@ -52,15 +62,18 @@ def load_omni_rewardbench(
 
     Raise DataError for a malformed row or a file of no task, MediaError with the media that are missing.
     """
-    tasks = task_files(data)
-    rows: list[MediaRow] = []
-    for file, task in tasks:
-        rows += [checked(_row(len(rows) + n, fields, where, task), where) for n, fields, where in data_rows([file])]
+    tasks = files_by_task(data)
+    numbers = count()
+    rows = (
+        checked(_row(next(numbers), fields, where, task), where)
+        for file, task in tasks
+        for _, fields, where in data_rows([file])
+    )
     folder = images or (data if data.is_dir() else data.parent)
     return load_media(rows, folder, "Omni-RewardBench", with_images=with_images, policy=policy)
 
 
-def task_files(data: Path) -> list[tuple[Path, str]]:
+def files_by_task(data: Path) -> list[tuple[Path, str]]:
     """Return (file, task) of a file or a folder, in the order of :data:`TASKS`. Raise DataError if there is none."""
     kinds = (".parquet", ".jsonl", *OTHER_TABLES)
     files = sorted(file for file in data.rglob("*") if file.suffix in kinds) if data.is_dir() else [data]
@@ -70,10 +83,10 @@ def task_files(data: Path) -> list[tuple[Path, str]]:
         if len(silent) == len(files):
             raise DataError(f"{sentence}; use the files of {', '.join(TASKS)}")
         log_line(f"{sentence}; {len(silent)} of {len(files)} files are left out")
-    found = [(file, task) for task in TASKS for file in files if task in names[file] and file not in silent]
-    if not found:
+    files_of_tasks = [(file, task) for task in TASKS for file in files if task in names[file] and file not in silent]
+    if not files_of_tasks:
         raise DataError(f"{data}: expected files of Omni-RewardBench with the task in their name: {', '.join(TASKS)}")
-    return found
+    return files_of_tasks
 
 
 def _row(number: int, fields: Mapping[str, Any], where: str, task: str) -> MediaRow:
@@ -82,17 +95,17 @@ def _row(number: int, fields: Mapping[str, Any], where: str, task: str) -> Media
         prompt, criterion, label = (text_of(fields, name) for name in ("prompt", "criteria", "criteria_preference"))
         if label not in LABELS:
             raise ValueError(f"'criteria_preference' is {label!r}; expected one of {', '.join(LABELS)}")
-        asked = (_medium(fields, column),) if column else ()
+        question_media = (_medium(fields, column),) if column else ()
         answers = tuple((_medium(fields, name),) if is_media else () for name in ("response1", "response2"))
         texts = (IMAGE_MARK,) * 2 if is_media else tuple(text_of(fields, name) for name in ("response1", "response2"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where}: not a row of {task} of Omni-RewardBench ({reason(error, fields)})") from error
     prompt = prompt.replace("<image>", "").strip()
-    question = f"{IMAGE_MARK}\n" * len(asked) + f"{prompt}\nJudge by this criterion alone: {criterion}"
+    question = f"{IMAGE_MARK}\n" * len(question_media) + f"{prompt}\nJudge by this criterion alone: {criterion}"
     pair_id, source = f"{task}-{fields.get('id', number)}", "omni_rewardbench"
-    pair = pair_of(pair_id, question, (texts[0], texts[1]), LABELS[label], category=task, source=source)
+    pair = labelled_pair(pair_id, question, (texts[0], texts[1]), LABELS[label], category=task, source=source)
     frames = ASKED_FRAMES if column == "video" else ANSWERED_FRAMES
-    return MediaRow(Row(number, pair, task, prompt.casefold(), {}), asked, (answers[0], answers[1]), frames)
+    return MediaRow(Row(number, pair, task, prompt.casefold(), {}), question_media, (answers[0], answers[1]), frames)
 
 
 def _medium(fields: Mapping[str, Any], column: str) -> Medium:
@@ -118,7 +131,7 @@ def verdict_in(text: str) -> str | None:
     return next((label for mark, label in _VERDICTS.items() if mark in text), None)
 
 
-def result_lines(results: Sequence[Mapping[str, Any]], *, with_tie: bool) -> list[str]:
+def criterion_lines(results: Sequence[Mapping[str, Any]], *, with_tie: bool) -> list[str]:
     """Return what ``run_exp.py`` logs of results with ``criteria_preference`` and ``predicted``, of each task if they name one.
 
     Without ties, results whose preference is a tie are left out.
@@ -137,13 +150,13 @@ def result_lines(results: Sequence[Mapping[str, Any]], *, with_tie: bool) -> lis
 def _lines_of(results: Any, *, with_tie: bool) -> list[str]:
     if not isinstance(results, list):
         raise ConfigError("expected the JSON list of results that run_exp.py writes")
-    return result_lines(results, with_tie=with_tie)
+    return criterion_lines(results, with_tie=with_tie)
 
 
 _WORDS = {Choice.FIRST: "[[A]]", Choice.SECOND: "[[B]]"}
 
 
-def results_of_votes(
+def criterion_results(
     rows: Sequence[Row], judgments: Sequence[Judgment], verdict_format: str, seed: int
 ) -> list[dict[str, Any]]:
     """Return the first vote of each pair with response 1 first."""
@@ -161,10 +174,10 @@ def results_of_votes(
 
 
 def _lines_of_export(rows: Sequence[Row], records: Sequence[Mapping[str, Any]]) -> list[str]:
-    without = result_lines(records, with_tie=False)
+    without = criterion_lines(records, with_tie=False)
     if not any(row.pair.tie for row in rows):
         return without
-    return ["without ties:", *without, "with ties:", *result_lines(records, with_tie=True)]
+    return ["without ties:", *without, "with ties:", *criterion_lines(records, with_tie=True)]
 
 
 BENCHMARK = Benchmark(
@@ -181,5 +194,5 @@ BENCHMARK = Benchmark(
             lambda results, data: _lines_of(results, with_tie=True), "the JSON list of run_exp.py --with_tie", is_object=True
         ),
     },
-    export=Export(results_of_votes, _lines_of_export),
+    export=Export(criterion_results, _lines_of_export),
 )

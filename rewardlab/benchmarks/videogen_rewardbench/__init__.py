@@ -23,7 +23,7 @@ from typing import Any
 
 from rewardlab.benchmarks.base import Benchmark, BenchmarkFiles, Export, OfficialScorer, Row
 from rewardlab.benchmarks.data_files import reason
-from rewardlab.benchmarks.media_answers import MediaRow, checked, data_rows, load_media, medium_of, pair_of, text_of
+from rewardlab.benchmarks.media_answers import MediaRow, checked, data_rows, labelled_pair, load_media, medium_of, text_of
 from rewardlab.data.qwen_video import VideoPolicy
 from rewardlab.data.rows import FRAMES
 from rewardlab.errors import DataError
@@ -44,7 +44,7 @@ def load_videogen_rewardbench(
     Raise DataError for a malformed row, MediaError with the videos that are missing.
     """
     file = data / FILE if data.is_dir() else data
-    rows = [checked(_row(number, fields, where), where) for number, fields, where in data_rows([file])]
+    rows = (checked(_row(number, fields, where), where) for number, fields, where in data_rows([file]))
     return load_media(rows, images or file.parent, "VideoGen-RewardBench", with_images=with_images, policy=policy)
 
 
@@ -57,7 +57,7 @@ def _row(number: int, fields: Mapping[str, Any], where: str) -> MediaRow:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DataError(f"{where}: expected path_A, path_B, prompt, Overall ({reason(error, fields)})") from error
     source = "videogen_rewardbench"
-    pair = pair_of(str(number), prompt, (IMAGE_MARK, IMAGE_MARK), LABELS[label], category=GROUP, source=source)
+    pair = labelled_pair(str(number), prompt, (IMAGE_MARK, IMAGE_MARK), LABELS[label], category=GROUP, source=source)
     return MediaRow(Row(number, pair, GROUP, prompt.casefold(), {}), answers=((first,), (second,)))
 
 
@@ -82,7 +82,7 @@ def accuracy_without_ties(labels: Sequence[float], differences: Sequence[float])
 _SIGNS = {"A": 1, "B": -1, "same": 0}
 
 
-def reward_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def videogen_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what the scorer prints of each dimension that the rows have rewards of."""
     lines = []
     for name in DIMENSIONS:
@@ -94,7 +94,7 @@ def reward_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def rewards_of_votes(rows: Sequence[Row], judgments: Sequence[Judgment], verdict_format: str, seed: int) -> list[Any]:
+def video_rewards(rows: Sequence[Row], judgments: Sequence[Judgment], verdict_format: str, seed: int) -> list[Any]:
     """Return the share of votes for each video, both orders weighing the same, in place of a model's rewards."""
     records = []
     for row, judgment in zip(rows, judgments, strict=True):
@@ -118,9 +118,9 @@ BENCHMARK = Benchmark(
     ),
     scorers={
         "videogen_rewardbench": OfficialScorer(
-            lambda rows, data: reward_lines(rows),
+            lambda rows, data: videogen_lines(rows),
             "JSON lines with the columns of out_pair.csv: a label and reward_DIMENSION_A, _B of VQ, MQ, TA or Overall",
         )
     },
-    export=Export(rewards_of_votes, lambda rows, records: reward_lines(records)),
+    export=Export(video_rewards, lambda rows, records: videogen_lines(records)),
 )
