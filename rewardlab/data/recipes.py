@@ -175,6 +175,7 @@ def _complete_pair(pair: PreferencePair, recipe: Recipe, origin: str, where: str
     digest = hashlib.sha256(repr((pair.question, sorted(pair.responses))).encode(errors="backslashreplace"))
     for image in (*pair.images, *pair.videos):
         digest.update(hashlib.sha256(image).digest())
+    digest.update("".join(sorted(_media_keys(pair))).encode())
     complete = replace(
         pair,
         pair_id=pair.pair_id or f"{recipe.name}-{digest.hexdigest()[:16]}",
@@ -191,9 +192,16 @@ def make_pair(question: str, better: str, worse: str, images: tuple[bytes, ...] 
     return _by_coin(PreferencePair(fields.pop("pair_id", ""), question, (better, worse), 0, images, **fields))
 
 
+def _media_keys(pair: PreferencePair) -> list[str]:
+    """Return a text for the media of each response; "" without any."""
+    media = [[*images, *videos] for images, videos in zip(pair.response_images, pair.response_videos, strict=True)]
+    return ["".join(hashlib.sha256(medium).hexdigest() for medium in of_response) for of_response in media]
+
+
 def _by_coin(pair: PreferencePair) -> PreferencePair:
-    """Return a pair whose preferred response comes second if :func:`is_put_second` says so, else first."""
-    better, worse = (pair.responses[n] for n in ((0, 1) if pair.preferred == 0 else (1, 0)))
+    """Return a pair whose preferred response comes second if :func:`is_put_second` says so of texts and media, else first."""
+    answers = [text + key for text, key in zip(pair.responses, _media_keys(pair), strict=True)]
+    better, worse = (answers[n] for n in ((0, 1) if pair.preferred == 0 else (1, 0)))
     is_second = is_put_second(Content(pair.question), Content(better), Content(worse))
     return pair if pair.preferred == int(is_second) else replace(pair.swap(), order=pair.order)
 
@@ -286,7 +294,7 @@ def recipe_of(config: MappingConfig) -> Recipe:
             if first == second:
                 return Dropped("the answers are equal")
             return PreferencePair(
-                pair_id + name,
+                pair_id + name if pair_id else "",
                 question.text.strip(),
                 (first.text.strip(), second.text.strip()),
                 preferred,

@@ -73,6 +73,20 @@ def test_hpdv2s_test_rows(media: Path) -> None:
     expected = [(1, 3), (1, 4), (2, 3), (2, 4), (4, 3)]
     assert wins == {((png(first),), (png(second),)) for first, second in expected}
     assert (len(pairs), dropped, bad) == (5, {"tie": 1}, [])
+    assert len({pair.pair_id for pair in pairs}) == 5
+
+
+def test_pairs_of_images_have_ids_and_places_by_their_images(media: Path) -> None:
+    """Of one text with other images: other ids, the better one in either place; an id does not know which is better."""
+    for number in range(5, 25):
+        (media / f"{number}.png").write_bytes(png(number))
+    rows = [{"prompt": "a fox", "image_path": [f"{n}.png", f"{n + 1}.png"], "human_preference": [1, 0]} for n in range(1, 24)]
+    (media / "train.json").write_text(json.dumps(rows))
+    pairs, _, _ = converted("hpdv2", media)
+    assert len({pair.pair_id for pair in pairs}) == 23
+    assert {pair.preferred for pair in pairs} == {0, 1}
+    (media / "train.json").write_text(json.dumps([row | {"human_preference": [0, 1]} for row in rows]))
+    assert [pair.pair_id for pair in converted("hpdv2", media)[0]] == [pair.pair_id for pair in pairs]
 
 
 def test_hpdv3(media: Path) -> None:
