@@ -27,8 +27,9 @@ from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.reporting.progress import bar
 from rewardlab.samplers.decode import HotToken
-from rewardlab.samplers.hf import HFSampler
+from rewardlab.samplers.hf import HFSampler, thinking_opening
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, PreferencePair, Vote
+from rewardlab.verdicts.parse import continuation
 
 JOURNAL, DISTILLED, STATISTICS = "journal.jsonl", "distilled.parquet", "statistics.json"
 
@@ -75,7 +76,8 @@ def set_hot_token(judge: GenerativeJudge, temperature: float) -> None:
     sampler = judge.sampler
     if not isinstance(sampler, HFSampler):
         raise ConfigError(f"{judge.name}: a hot token needs a local judge; use hf:PATH")
-    position = len(sampler.processor.tokenizer.encode("<think>", add_special_tokens=False))
+    opened = continuation("<think>", thinking_opening(sampler.processor))
+    position = len(sampler.processor.tokenizer.encode(opened, add_special_tokens=False)) if opened else 0
     sampler.hot = HotToken(temperature, position=position)
 
 

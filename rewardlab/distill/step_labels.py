@@ -30,9 +30,9 @@ from rewardlab.metrics.intervals import mean_interval
 from rewardlab.prompts import build_messages
 from rewardlab.reporting.progress import bar
 from rewardlab.rewards.steps import has_footing, judgment_steps, least_correct_or_raise, search, step_labels, token_ends
-from rewardlab.samplers.hf import HFSampler, token_texts
+from rewardlab.samplers.hf import HFSampler, thinking_opening, token_texts
 from rewardlab.types import BOTH_ORDERS, Completion, FinishReason, Order, PreferencePair, choice_of
-from rewardlab.verdicts.parse import verdict_of
+from rewardlab.verdicts.parse import continuation, verdict_of
 
 STEPS, STATISTICS, JOURNAL = "steps.jsonl", "statistics.json", "journal.jsonl"
 
@@ -177,7 +177,8 @@ class _Labeller:
     ) -> list[tuple[Order, Completion, tuple[int, ...]]]:
         """Return (order, judgment, its tokens) of those to label: the first samples, or the pair's own."""
         if self.config.source == "pairs":
-            ids = tuple(self.tokenizer.encode(pair.judgment, add_special_tokens=False))
+            judgment = continuation(pair.judgment, thinking_opening(self.sampler.processor))
+            ids = tuple(self.tokenizer.encode(judgment, add_special_tokens=False))
             text = self.tokenizer.decode(ids, skip_special_tokens=True)
             return [(pair.order, Completion(text, FinishReason.STOP), ids)] if pair.judgment else []
         return [

@@ -23,9 +23,9 @@ from rewardlab.prompts.sanitize import without_tokens
 from rewardlab.samplers.base import HF, UNREADABLE, EngineArgsParser, EngineOptions, Sampler, SamplingParams
 from rewardlab.samplers.decode import HotToken, draw, read_logits
 from rewardlab.samplers.shared_prefix import group_numbers
-from rewardlab.types import Choice, Completion, FinishReason, Message
+from rewardlab.types import Choice, Completion, FinishReason, Message, Part
 from rewardlab.verdicts.margins import verdict_margins
-from rewardlab.verdicts.parse import verdict_label
+from rewardlab.verdicts.parse import continuation, opened_thinking, verdict_label
 
 # How a checkpoint is read, as engine_args say it of an hf: judge; what they are left to is the first of each.
 READING = {"dtype": ("auto", "bfloat16", "float32"), "attn-implementation": ATTENTIONS}
@@ -62,6 +62,12 @@ def chat_of(prompt: Sequence[Message], specials: Sequence[str] = ()) -> list[dic
     ]
 
 
+def thinking_opening(processor: Any) -> str:
+    """Return the ``<think>``, with the blanks behind it, in which a processor's chat template ends each prompt; "" for most."""
+    chat = chat_of([Message("user", (Part("."),))])
+    return opened_thinking(str(processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)))
+
+
 def encode(
     processor: Any, prompts: Sequence[Sequence[Message]], beginnings: Sequence[str] | None = None
 ) -> dict[str, torch.Tensor]:
@@ -69,9 +75,11 @@ def encode(
     cannot be decoded."""
     specials = special_tokens(processor.tokenizer)
     texts = [
-        processor.apply_chat_template(chat_of(prompt, specials), tokenize=False, add_generation_prompt=True) + beginning
-        for prompt, beginning in zip(prompts, beginnings or [""] * len(prompts), strict=True)
+        processor.apply_chat_template(chat_of(prompt, specials), tokenize=False, add_generation_prompt=True)
+        for prompt in prompts
     ]
+    if beginnings is not None:
+        texts = [text + continuation(begin, opened_thinking(text)) for text, begin in zip(texts, beginnings, strict=True)]
     images = [[decode_image(image) for message in prompt for image in message.images] for prompt in prompts]
     return dict(processor(text=texts, images=images if any(images) else None, padding=True, return_tensors="pt"))
 
@@ -141,6 +149,7 @@ class HFSampler:
         self._name, self._isolates = name, isolates
         self._max_tokens = max_positions(model.config.get_text_config().to_dict()) or math.inf
         self._suppressed, self._ends = vision_token_ids(model.config), end_token_ids(model)
+        self._opening = thinking_opening(processor)
 
     @staticmethod
     def load(
@@ -218,8 +227,9 @@ class HFSampler:
     ) -> list[list[Completion]]:
         """Return ``params.num_samples`` completions per prompt, each with its token ids; ``seed`` fixes them for equal batches.
 
-        ``prefixes`` are the tokens that the answer to each prompt begins with; a completion is what comes after them, and they
-        count as tokens of its prompt. Raise ValueError for a prefix that has ended.
+        A text begins with the thinking that its prompt opened. ``prefixes`` are the tokens that the answer to each prompt
+        begins with; a completion is what comes after them, and they count as tokens of its prompt. Raise ValueError for a
+        prefix that has ended.
         """
         if prefixes is not None and (finished := [n for n, prefix in enumerate(prefixes) if self._ends & set(prefix)]):
             raise ValueError(f"prefix {finished[0]} holds an end token; an answer cannot continue after it")
@@ -236,8 +246,9 @@ class HFSampler:
             for first in range(0, params.num_samples if readable else 0, self.batch_size):
                 num = min(self.batch_size, params.num_samples - first)
                 draws = self._draw(inputs, replace(params, num_samples=num), generator, groups)
+                opening = self._opening if prefixes is None else ""
                 for row, more in zip(by_prompt, draws, strict=True):
-                    row += more
+                    row += [replace(one, text=opening + one.text) for one in more] if opening else more
             drawn = iter(by_prompt)
             completions += [
                 [Completion("", FinishReason.ERROR, error=refused[n])] * params.num_samples if n in refused else next(drawn)

@@ -14,9 +14,10 @@ from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models.checkpoints import check_folder
 from rewardlab.models.families import vision_token_ids
 from rewardlab.samplers.base import VLLM, EngineArgsParser, EngineOptions, Sampler, SamplingParams, prompt_seed
-from rewardlab.samplers.hf import chat_of, special_tokens
+from rewardlab.samplers.hf import chat_of, special_tokens, thinking_opening
 from rewardlab.samplers.vllm_server import FORBIDDEN, TOP_LOGPROBS, VLLMServerSampler, margin_of
 from rewardlab.types import Completion, FinishReason, Message
+from rewardlab.verdicts.parse import continuation
 
 
 def engine_args(text: str) -> dict[str, Any]:
@@ -38,6 +39,7 @@ class VLLMSampler:
         self._llm, self._name = llm, name
         self._tokenizer = llm.get_tokenizer()
         self._specials = special_tokens(self._tokenizer)
+        self._opening = thinking_opening(self._tokenizer)
         self._bias = dict.fromkeys(vision_token_ids(llm.llm_engine.model_config.hf_config), FORBIDDEN)
 
     @staticmethod
@@ -72,7 +74,8 @@ class VLLMSampler:
                 chat_of(prompt, self._specials), tokenize=False, add_generation_prompt=True
             )
             images = [decode_image(image) for message in prompt for image in message.images]
-            requests.append({"prompt": text + beginning, **({"multi_modal_data": {"image": images}} if images else {})})
+            text += continuation(beginning, self._opening)
+            requests.append({"prompt": text, **({"multi_modal_data": {"image": images}} if images else {})})
         return requests
 
     def sample(self, prompts: Sequence[tuple[Message, ...]], params: SamplingParams) -> list[list[Completion]]:
@@ -92,7 +95,10 @@ class VLLMSampler:
             for prompt in prompts
         ]
         answers = self._llm.generate(self._requests(prompts, [""] * len(prompts)), drawn, use_tqdm=False)
-        rows = [[_completion(output, len(answer.prompt_token_ids)) for output in answer.outputs] for answer in answers]
+        rows = [
+            [_completion(output, len(answer.prompt_token_ids), self._opening) for output in answer.outputs]
+            for answer in answers
+        ]
         # Of greedy draws vLLM makes one; they are all the same.
         return rows if params.temperature > 0 else [row * params.num_samples for row in rows]
 
@@ -111,12 +117,12 @@ class VLLMSampler:
         return values[:, 0], values[:, 1]
 
 
-def _completion(answer: Any, num_prompt_tokens: int) -> Completion:
+def _completion(answer: Any, num_prompt_tokens: int, opening: str) -> Completion:
     finish = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}.get(answer.finish_reason, FinishReason.ERROR)
     logprobs = tuple(row[token].logprob for row, token in zip(answer.logprobs, answer.token_ids, strict=True))
     error = f"vLLM ended it: {answer.finish_reason}" if finish is FinishReason.ERROR else ""
     ids = tuple(answer.token_ids)
-    return Completion(answer.text, finish, len(ids), num_prompt_tokens, ids, logprobs, error=error)
+    return Completion(opening + answer.text, finish, len(ids), num_prompt_tokens, ids, logprobs, error=error)
 
 
 def open_sampler(target: str, options: EngineOptions) -> Sampler:

@@ -26,7 +26,7 @@ from rewardlab.processes import is_main, num_processes
 from rewardlab.prompts import Template, build_messages
 from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.rewards.steps import token_ends
-from rewardlab.samplers.hf import append_answers, encode, special_tokens, token_texts
+from rewardlab.samplers.hf import append_answers, encode, special_tokens, thinking_opening, token_texts
 from rewardlab.training.run.folder import refuse_finished, supervised_arguments
 from rewardlab.training.run.inputs import leave_out_unreadable, pairs_named, refuse_repeated_ids
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
@@ -35,6 +35,7 @@ from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
 from rewardlab.training.run.rows import SFTDialogue, log_special_tokens, places_that_fit
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import Order, PreferencePair
+from rewardlab.verdicts.parse import continuation
 
 NO_LABEL = -100.0  # what transformers leaves out when it counts labels
 
@@ -82,6 +83,7 @@ class StepCollator:
 
     def __init__(self, processor: Any, template: Template) -> None:
         self.processor, self.template, self._specials = processor, template, special_tokens(processor.tokenizer)
+        self._opening = thinking_opening(processor)
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         inputs, ends = self.read(rows)
@@ -95,16 +97,24 @@ class StepCollator:
         """Return model inputs, and where in each row its steps end."""
         tokenizer = self.processor.tokenizer
         prompts = [build_messages(row["pair"], order=Order(row["step"]["order"]), template=self.template) for row in rows]
-        texts = [completion_to_learn(row["step"]["text"], self._specials) for row in rows]
+        steps = [_after_opening(row["step"], self._opening) for row in rows]
+        texts = [completion_to_learn(step["text"], self._specials) for step in steps]
         answers = [tokenizer.encode(text, add_special_tokens=False) for text in texts]
         with pairs_named([row["pair"] for row in rows]):
             inputs = append_answers(dict(encode(self.processor, prompts)), answers, tokenizer.pad_token_id)
         width = inputs["input_ids"].shape[1]
         ends = [
-            [width - len(ids) + token for token in token_ends(_moved(row["step"], text), token_texts(tokenizer, ids))]
-            for row, text, ids in zip(rows, texts, answers, strict=True)
+            [width - len(ids) + token for token in token_ends(_moved(step, text), token_texts(tokenizer, ids))]
+            for step, text, ids in zip(steps, texts, answers, strict=True)
         ]
         return inputs, ends
+
+
+def _after_opening(step: dict[str, Any], opening: str) -> dict[str, Any]:
+    """Return a judgment's text without the ``<think>`` that the prompt ends in, and where its steps end in that."""
+    text = continuation(step["text"], opening)
+    cut = len(step["text"]) - len(text)
+    return {"text": text, "ends": [end - cut for end in step["ends"]]}
 
 
 def _moved(step: dict[str, Any], text: str) -> list[int]:

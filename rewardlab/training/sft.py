@@ -34,7 +34,7 @@ from rewardlab.processes import is_main
 from rewardlab.prompts import Template, load_template
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG
 from rewardlab.reporting.progress import log_line
-from rewardlab.samplers.hf import special_tokens
+from rewardlab.samplers.hf import special_tokens, thinking_opening
 from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.held_out import hold_out
@@ -181,10 +181,16 @@ def train_sft(
         log_line(
             f"{config.model} was trained on template {trained}, and is taught {template.name} now; template={trained} keeps it"
         )
-    specials = special_tokens(load_processor(config.model).tokenizer)
+    processor = load_processor(config.model)
+    specials, opening = special_tokens(processor.tokenizer), thinking_opening(processor)
+    if verdict_only and opening:
+        raise ConfigError(
+            f"{config.model}: its chat template opens <think>, but template {template.name} asks for the verdict alone; use a "
+            "template that asks for reasoning, or a checkpoint without thinking"
+        )
     if is_main():
         log_special_tokens(learnt_answers(pairs, dialogues), specials)
-    reader = PromptReader(pairs, template, specials)
+    reader = PromptReader(pairs, template, specials, opening)
     rows = dialogue_dataset(reader, dialogues)
     data = readable.fingerprint + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")
     data = readable.known_as(data + held_out.fingerprint)

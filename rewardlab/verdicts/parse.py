@@ -69,6 +69,14 @@ def opened_thinking(prompt: str) -> str:
     return opening[0] if opening else ""
 
 
+def continuation(answer: str, opening: str) -> str:
+    """Return what an answer adds to a prompt that ends in ``opening``: the answer without a ``<think>`` of its own."""
+    begin = answer.lstrip()
+    if not opening or not begin.startswith("<think>"):
+        return answer
+    return begin.removeprefix(opening) if begin.startswith(opening) else begin.removeprefix("<think>").lstrip("\n")
+
+
 def with_thinking(text: str, opened: bool | None) -> str:
     """Return a completion with the ``<think>`` that its prompt ``opened``. None: not known, as of a recorded text; then one
     that closes a thinking without opening it had it opened."""

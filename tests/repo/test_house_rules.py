@@ -26,12 +26,12 @@ PURE = [
 ]
 # What there is to read, and how tangled it is: a count may fall, never rise above its ceiling.
 CEILINGS = {
-    "files with one importer": 138,
-    "files of at most 50 lines": 49,
-    "functions with 8 or more parameters": 38,
+    "files with one importer": 45,
+    "files of at most 50 lines": 14,
+    "functions with 8 or more parameters": 14,
     "imports against the order of benchmarks": 3,
 }
-KNOWN_CIRCLES: list[set[str]] = [{"data.guessed_mapping", "data.pairs", "data.sources"}]
+KNOWN_CIRCLES: list[set[str]] = []
 OWNERS = {
     "openai": {"samplers/chat_endpoint.py", "samplers/openai_batch.py"},
     "vllm": {"samplers/vllm.py"},

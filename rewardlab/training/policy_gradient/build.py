@@ -21,6 +21,7 @@ from rewardlab.processes import num_processes
 from rewardlab.prompts import Template
 from rewardlab.rewards.rollout import RewardFunction
 from rewardlab.samplers.decode import HotToken
+from rewardlab.samplers.hf import thinking_opening
 from rewardlab.samplers.vllm_server import FORBIDDEN
 from rewardlab.training.policy_gradient.critic import CriticFit, StopAtPlateau, critic_config, record_fit, rule_of
 from rewardlab.training.policy_gradient.rollouts.dynamic import DynamicSampling, PassRates
@@ -36,6 +37,7 @@ from rewardlab.training.run.resume import release
 from rewardlab.training.run.rows import PromptRows
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.training.run.watchdog import rollbacks
+from rewardlab.verdicts.parse import continuation
 
 
 class Build(Protocol):
@@ -113,7 +115,8 @@ def _dynamic_sampling(rows: Dataset, config: MethodConfig, attempts: Sequence[st
 def _sampling_options(config: MethodConfig, processor: Any, *, num_rollbacks: int, orders_per_pair: int) -> SamplingOptions:
     hot_token = None
     if hot := config.hot_token:
-        opening = len(processor.tokenizer.encode("<think>", add_special_tokens=False))
+        opened = continuation("<think>", thinking_opening(processor))
+        opening = len(processor.tokenizer.encode(opened, add_special_tokens=False)) if opened else 0
         hot_token = HotToken(hot.temperature, hot.top_k, opening if hot.position is None else hot.position)
     engine = None
     if config.engine and config.engine.kind == "serve":

@@ -35,6 +35,7 @@ from rewardlab.rewards.steps import ProcessReward
 from rewardlab.rl.groups import group_ids
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import draw_uniforms
+from rewardlab.samplers.hf import thinking_opening
 from rewardlab.training.policy_gradient.algorithm import (
     LossInputs,
     LossScale,
@@ -141,6 +142,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             raise ValueError("value_only computes no log-probs of the policy: set kl_coef to 0, as critic_config does")
         super().__init__(reward_funcs=[parts.reward], **trl)
         self._processes = Processes(self.accelerator)
+        self._opening = thinking_opening(self.processing_class)
         adapters_to_float32(self.model)
         if self.use_vllm:
             send_merged_copies(self.vllm_generation)
@@ -191,7 +193,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         by_prompt: list[Any] | None = images_by_prompt(images)
         images_by_row = by_prompt or [None] * len(rows)
         columns = zip(rows, prompt_ids, self._trajectories, completions, images_by_row, strict=True)
-        rollouts = [Rollout(row, ids, made, turns[0]["content"], pictures) for row, ids, made, turns, pictures in columns]
+        rollouts = [
+            Rollout(row, ids, made, self._opening + turns[0]["content"], pictures)
+            for row, ids, made, turns, pictures in columns
+        ]
         collected = self._rollouts.collect(rollouts, lambda scored: self._parts.reward(scored, self.state.global_step))
         self._add_metrics(collected.metrics)
         return collected.rollouts

@@ -32,9 +32,10 @@ from rewardlab.processes import is_main, num_processes, process_index
 from rewardlab.prompts import Template, build_messages
 from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.reporting.progress import Advance, bar, log_line
-from rewardlab.samplers.hf import chat_of, special_tokens
+from rewardlab.samplers.hf import chat_of, special_tokens, thinking_opening
 from rewardlab.training.run.folder import has_begun, refuse_finished
 from rewardlab.types import BOTH_ORDERS, Message, Order, PreferencePair
+from rewardlab.verdicts.parse import continuation
 
 TOO_LONG, COUNTS = "too_long.jsonl", "token_counts"
 WAIT_S = 3600  # for the slowest process
@@ -270,6 +271,7 @@ class TokenCounter:
 
     def __init__(self, processor: Any) -> None:
         self._processor, self._specials = processor, special_tokens(processor.tokenizer)
+        self._opening = thinking_opening(processor)
         self._by_size: dict[tuple[int, int], int] = {}
         self._by_word = _WordTokens(processor.tokenizer)
 
@@ -291,8 +293,8 @@ class TokenCounter:
         return count_text_tokens(self._processor, rendered, [self.learnt(answer) for answer in answers], num_images)
 
     def learnt(self, answer: str) -> str:
-        """Return an answer as the model is trained on it."""
-        return completion_to_learn(answer, self._specials)
+        """Return an answer as the model is trained on it, after the prompt."""
+        return continuation(completion_to_learn(answer, self._specials), self._opening)
 
     def texts_at_most(self, texts: Sequence[str]) -> list[int]:
         """Bound the tokens of texts from above, much faster than counting: by the sum over their words, each counted once with

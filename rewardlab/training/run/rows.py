@@ -29,17 +29,20 @@ from rewardlab.rewards.rollout import Row
 from rewardlab.samplers.hf import chat_of
 from rewardlab.training.run.preflight import Candidate, SampleTokens, TokenCounter, short_samples
 from rewardlab.types import Message, Order, Part, PreferencePair
+from rewardlab.verdicts.parse import continuation
 
 Chat = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class PromptReader:
-    """Makes the prompts of ``pairs`` as a judge gets them; no text keeps one of a tokenizer's ``specials``."""
+    """Makes the prompts of ``pairs`` as a judge gets them; no text keeps one of a tokenizer's ``specials``. ``opening`` is the
+    thinking that the chat template opens (:func:`rewardlab.samplers.hf.thinking_opening`)."""
 
     pairs: Sequence[PreferencePair]
     template: Template
     specials: tuple[str, ...] = ()
+    opening: str = ""
 
     def read(self, number: int, orders: Sequence[Order]) -> tuple[PreferencePair, dict[Order, tuple[Chat, list[Image]]]]:
         """Return rows with ``prompt``, ``images`` (decoded), ``pair_id``, ``question``, ``order`` and ``preferred``; each pair
@@ -167,6 +170,7 @@ def _read_dialogues(reader: PromptReader, batch: dict[str, list[Any]]) -> dict[s
         pair, prompts = reader.read(number, [Order(order)])
         chat, images = prompts[Order(order)]
         learnt = completion_to_learn(pair.judgment if answer is None else answer, reader.specials)
+        learnt = reader.opening + continuation(learnt, reader.opening)
         rows["prompt"].append([*chat, *(_in_parts(message, reader.specials) for message in turns)])
         rows["completion"].append([turn("assistant", learnt)])
         rows["images"].append(images)

@@ -13,6 +13,7 @@ from rewardlab.models.families import Fields, select_fields
 from rewardlab.prompts.verification import REVISE, VERIFY, read_verification
 from rewardlab.rewards.rollout import Rollout, Row, Trajectory
 from rewardlab.rl.self_verification import VERIFICATION, turn_rewards
+from rewardlab.samplers.hf import thinking_opening
 from rewardlab.training.policy_gradient.rollouts.prompts import PromptSource
 from rewardlab.training.policy_gradient.rollouts.sampling import Collected, Sampling, Score, State, as_metrics
 
@@ -136,6 +137,7 @@ class DialogueRollouts:
 
     def __init__(self, processor: Any, *, bonus: float = 1.0) -> None:
         self._processor, self._bonus = processor, bonus
+        self._opening = thinking_opening(processor)
         self._ends: frozenset[int] = frozenset()
 
     def choose_rows(self, rows: list[Row]) -> list[Row]:
@@ -182,7 +184,7 @@ class DialogueRollouts:
         return dialogue.policy_turns[-1][-1] in self._ends
 
     def _text(self, tokens: Sequence[int]) -> str:
-        return str(self._processor.tokenizer.decode(list(tokens), skip_special_tokens=True))
+        return self._opening + str(self._processor.tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def _verified_as_wrong(self, dialogue: Dialogue) -> bool:
         return self._ended(dialogue) and read_verification(self._text(dialogue.policy_turns[1])) is False
