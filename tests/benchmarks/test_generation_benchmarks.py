@@ -327,15 +327,18 @@ def test_videogen_rewardbenchs_scorer(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_editreward_benchs_scorer(seed: int, tmp_path: Path) -> None:
-    """Comparisons, and groups of three or six whose every comparison is there and right."""
+    """Comparisons, and groups of three or six whose every comparison is there and right: by what stands before the first
+    underscore of an id, or by ten characters."""
     dice = random.Random(seed)
+    name_of = dice.choice(["g{}_{}", "sample{:04}{}"])
     letters = dice.choice(["AB", "ABC", "ABCD"])
     results: list[dict[str, Any] | None] = []
     for group in range(dice.randrange(1, 12)):
         for first, second in combinations(letters, 2):
             votes = [f"{first}>{second}", f"{second}>{first}"]
             result = {
-                "id": f"g{group}_{first}vs{second}",
+                "id": name_of.format(group, f"{first}vs{second}"),
+                "group": group,
                 "comparison_type": f"{first}vs{second}",
                 "human_vote": dice.choice(votes),
             }
@@ -348,9 +351,9 @@ def test_editreward_benchs_scorer(seed: int, tmp_path: Path) -> None:
     head = f"{np.mean(right):.4f} ({sum(right)}/{len(there)})"
     expected = [f"Accuracy: {head}"]
     if len(letters) > 2:
-        groups: dict[str, list[bool]] = defaultdict(list)
+        groups: dict[int, list[bool]] = defaultdict(list)
         for result, flag in zip(there, right, strict=True):
-            groups[result["id"].split("_")[0]].append(flag)
+            groups[result["group"]].append(flag)
         whole = [len(flags) == len(list(combinations(letters, 2))) and min(flags) for flags in groups.values()]
         expected = [
             f"Individual Accuracy: {head}",

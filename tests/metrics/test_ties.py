@@ -7,6 +7,7 @@ import random
 import pytest
 
 from rewardlab.metrics.accuracy import Labeled
+from rewardlab.metrics.intervals import mean_interval
 from rewardlab.metrics.ties import three_way_outcome, tie_scores
 from rewardlab.types import Choice, Completion, FinishReason, Judgment, Order, Outcome, Verdict, VerdictStatus, Vote, choice_of
 from rewardlab.verdicts.votes import judgment
@@ -66,6 +67,18 @@ def test_scores_by_hand() -> None:
     assert scores.three_way.accuracy == 3 / 8
     assert scores.disagreement is not None
     assert (scores.disagreement.n, scores.disagreement.share) == (3, 1 / 3)
+
+
+def test_intervals_are_over_prompts() -> None:
+    """A prompt has as much weight as its pairs, labelled ones and ties alike: twelve ties of three prompts say nothing."""
+    labelled = [Labeled(judged("0", "0"), 0, "g")] * 8
+    ties = [judged("0", "1"), judged("0", "0"), judged("1", "1")] * 4
+    clusters, tied_clusters = list("abcdefgh"), ["i", "j", "k"] * 4
+    scores = tie_scores(labelled, clusters, ties, tied_clusters, 0)
+    right = [1.0] * 8 + [1.0, 0.0, 0.0] * 4
+    assert scores.three_way.interval == mean_interval(right, [*clusters, *tied_clusters])
+    assert scores.disagreement is not None
+    assert (scores.disagreement.share, scores.disagreement.interval) == (1 / 3, (0.0, 1.0))
 
 
 def test_without_two_orders_nothing_disagrees() -> None:
