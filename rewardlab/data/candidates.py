@@ -70,7 +70,7 @@ def candidates_hash(prompts: Sequence[Candidates]) -> str:
     """Return 16 hex digits of the questions, responses and images of all prompts, in their order."""
     digest = hashlib.sha256()
     for prompt in prompts:
-        shown = (*prompt.images, *(image for images in prompt.response_images for image in images))
-        images = [hashlib.sha256(image).hexdigest() for image in shown]
+        all_images = (*prompt.images, *(image for images in prompt.response_images for image in images))
+        images = [hashlib.sha256(image).hexdigest() for image in all_images]
         digest.update(json.dumps([prompt.question, *prompt.responses, images]).encode())
     return digest.hexdigest()[:16]

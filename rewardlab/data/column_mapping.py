@@ -64,8 +64,8 @@ class ColumnMapping:
 
     def __str__(self) -> str:
         sides = ("chosen", "rejected") if self.label is None else ("first response", "second response")
-        asked = self.question or "what the responses begin with"
-        parts: dict[str, str | None] = {"question": asked, sides[0]: self.responses[0], sides[1]: self.responses[1]}
+        question_words = self.question or "what the responses begin with"
+        parts: dict[str, str | None] = {"question": question_words, sides[0]: self.responses[0], sides[1]: self.responses[1]}
         parts |= {"images": self.images, "videos": self.videos, "preferred": self.label}
         return ", ".join(f"{what} = {column}" for what, column in parts.items() if column)
 

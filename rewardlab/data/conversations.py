@@ -157,9 +157,9 @@ def split_answers(prompt: Any, answers: Sequence[Any], where: str, *, system: An
     """
     if isinstance(prompt, str) and not system and all(isinstance(answer, str) for answer in answers):
         return Content(prompt), [Content(answer) for answer in answers]
-    asked = read_turns(prompt, f"{where}, question")
-    told = [read_turns(answer, f"{where}, response {n}", role="assistant") for n, answer in enumerate(answers)]
-    whole = [turns for turns in told if turns and turns[0].role != "assistant"]
+    prompt_turns = read_turns(prompt, f"{where}, question")
+    answer_turns = [read_turns(answer, f"{where}, response {n}", role="assistant") for n, answer in enumerate(answers)]
+    whole = [turns for turns in answer_turns if turns and turns[0].role != "assistant"]
     if whole:
         num_shared = min(map(len, whole))
         alike = [all(turns[n] == whole[0][n] for turns in whole) for n in range(num_shared)]
@@ -167,23 +167,23 @@ def split_answers(prompt: Any, answers: Sequence[Any], where: str, *, system: An
         if not (users := [n for n in range(num_alike) if whole[0][n].role in ("user", "tool")]):
             raise DataError(f"{where}: the conversations of the answers do not begin with the same question")
         begin = whole[0][: users[-1] + 1]
-        told = [turns[len(begin) :] if turns in whole else turns for turns in told]
-        if all(turn in begin for turn in asked if turn.role != "system"):  # the prompt once more
-            asked = [*(turn for turn in asked if turn.role == "system" and turn not in begin), *begin]
-        elif asked[-1].role == "assistant":
-            asked = [*asked, *begin]
+        answer_turns = [turns[len(begin) :] if turns in whole else turns for turns in answer_turns]
+        if all(turn in begin for turn in prompt_turns if turn.role != "system"):  # the prompt once more
+            prompt_turns = [*(turn for turn in prompt_turns if turn.role == "system" and turn not in begin), *begin]
+        elif prompt_turns[-1].role == "assistant":
+            prompt_turns = [*prompt_turns, *begin]
         else:
             raise DataError(
                 f"{where}: the prompt is not in the conversations of the answers; expected the question they answer"
             )
-    if system and not any(turn.role == "system" for turn in asked):
-        asked = [Turn("system", read_content(system, where)), *asked]
-    if asked and asked[-1].role == "assistant":
+    if system and not any(turn.role == "system" for turn in prompt_turns):
+        prompt_turns = [Turn("system", read_content(system, where)), *prompt_turns]
+    if prompt_turns and prompt_turns[-1].role == "assistant":
         raise DataError(f"{where}: the prompt ends with the assistant; expected a turn of the user, which the answers follow")
-    for n, turns in enumerate(told):
+    for n, turns in enumerate(answer_turns):
         if turns and turns[0].role != "assistant":
             raise DataError(f"{where}: answer {n} begins with the {turns[0].role}; expected a turn of the assistant")
-    return joined_turns(asked), [joined_turns(turns) for turns in told]
+    return joined_turns(prompt_turns), [joined_turns(turns) for turns in answer_turns]
 
 
 def place_media(
@@ -216,7 +216,7 @@ def place_own(answer: Content, images: Sequence[Any], videos: Sequence[Any], whe
     return replace(placed, text=text)
 
 
-def parts_of(content: Content) -> str | list[dict[str, Any]]:
+def content_parts(content: Content) -> str | list[dict[str, Any]]:
     """Return a content as a text if it has no media, else as the parts that :func:`read_content` reads."""
     if content.is_text:
         return content.text

@@ -294,15 +294,15 @@ def _other_spelling(file: Path) -> Path | None:
         return unicodedata.normalize("NFC", name).casefold()
 
     try:
-        found = Path(file.anchor)
+        spelt = Path(file.anchor)
         for name in Path(str(file).replace("\\", "/").replace("%20", " ")).parts[bool(file.anchor) :]:
-            if (found / name).exists() or name == "..":
-                found /= name
+            if (spelt / name).exists() or name == "..":
+                spelt /= name
             else:
-                found = next(one for one in found.iterdir() if plain(one.name) == plain(name))
+                spelt = next(one for one in spelt.iterdir() if plain(one.name) == plain(name))
     except (OSError, ValueError, StopIteration):
         return None
-    return found if found != file else None
+    return spelt if spelt != file else None
 
 
 def read_image(path: Path, *, where: str = "") -> bytes:

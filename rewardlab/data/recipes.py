@@ -285,8 +285,8 @@ def recipe_of(config: MappingConfig) -> Recipe:
         category, origin = text(row, config.category), text(row, config.source)
         pair_id = "" if config.id is None else _id_of(value_at(row, config.id), config.id)
         values = _answers(row, config)
-        asked = None if config.question is None else value_at(row, config.question)
-        question, contents = split_answers(asked, [_as_part(value) for value in values], "row", system=row.get("system"))
+        prompt = None if config.question is None else value_at(row, config.question)
+        question, contents = split_answers(prompt, [_as_part(value) for value in values], "row", system=row.get("system"))
         media = [[one for path in paths for one in _listed(value_at(row, path))] for paths in (config.images, config.videos)]
         question, *contents = place_media([question, *contents], *media, where="row")
 

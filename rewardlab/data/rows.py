@@ -191,14 +191,14 @@ def candidates_from_row(
     as :data:`FRAMES` frames. Raise DataError or MediaError."""
     question, answers = _contents(row, responses, where)
 
-    def shown(content: Content) -> tuple[str, tuple[bytes, ...]]:
+    def with_media(content: Content) -> tuple[str, tuple[bytes, ...]]:
         images, videos = _images(content.images, files, where), _videos(content.videos, files, where)
         return text_with_frames(content.text, images, [frames_of_video(video, FRAMES, where=where) for video in videos])
 
-    text, images = shown(question)
+    text, images = with_media(question)
     if not text.strip():
         raise DataError(f"{where}: the question is empty")
-    read = [shown(answer) for answer in answers]
+    read = [with_media(answer) for answer in answers]
     of_responses = tuple(images for _, images in read) if any(images for _, images in read) else ()
     return Candidates(prompt_id, text, tuple(text for text, _ in read), images, response_images=of_responses)
 
@@ -210,13 +210,15 @@ def _contents(row: Mapping[str, Any], responses: Sequence[Any], where: str) -> t
     if not (row.get("response_images") or row.get("response_videos")):
         question, *answers = place_media([question, *answers], images, videos, where=where)
         return question, answers
-    own = [_list(row, name, where) or [[]] * len(answers) for name in ("response_images", "response_videos")]
-    for name, lists in zip(("response_images", "response_videos"), own, strict=True):
+    lists_of = [_list(row, name, where) or [[]] * len(answers) for name in ("response_images", "response_videos")]
+    for name, lists in zip(("response_images", "response_videos"), lists_of, strict=True):
         if len(lists) != len(answers) or not all(isinstance(media, list | tuple) for media in lists):
             raise DataError(f"{where}: {name!r} must be a list for each response (two lists for a pair), got {lists!r:.80}")
-    if any(own[0]) or any(own[1]):
+    if any(lists_of[0]) or any(lists_of[1]):
         [question] = place_media([question], images, videos, where=where)
-        answers = [place_own(answer, own[0][n], own[1][n], f"{where}, response {n}") for n, answer in enumerate(answers)]
+        answers = [
+            place_own(answer, lists_of[0][n], lists_of[1][n], f"{where}, response {n}") for n, answer in enumerate(answers)
+        ]
     else:
         question, *answers = place_media([question, *answers], images, videos, where=where)
     return question, answers
@@ -282,12 +284,12 @@ def with_frames(
         return pair
     sampling = policy() if policy else None
 
-    def shown(text: str, images: tuple[bytes, ...], videos: tuple[bytes, ...]) -> tuple[str, tuple[bytes, ...]]:
+    def sampled(text: str, images: tuple[bytes, ...], videos: tuple[bytes, ...]) -> tuple[str, tuple[bytes, ...]]:
         frames = [frames_of_video(video, number, where=where or pair.pair_id, policy=sampling) for video in videos]
         return text_with_frames(text, images, frames)
 
-    question, images = shown(pair.question, pair.images, pair.videos)
-    first, second = (shown(text, images, videos) for _, text, images, videos in _responses(pair))
+    question, images = sampled(pair.question, pair.images, pair.videos)
+    first, second = (sampled(text, images, videos) for _, text, images, videos in _responses(pair))
     return replace(
         pair,
         question=question,
@@ -306,20 +308,20 @@ def text_with_frames(text: str, images: Sequence[bytes], videos: Sequence[Sequen
     all_frames = [frame for frames in videos for frame in frames]
     if VIDEO_MARK not in text and IMAGE_MARK not in text:
         return text, (*images, *all_frames)
-    shown, shown_images = "", list[bytes]()
+    text_so_far, shown_images = "", list[bytes]()
     next_images, next_videos = iter(images), iter(videos)
     if VIDEO_MARK not in text:
-        shown, shown_images = IMAGE_MARK * len(all_frames), all_frames
+        text_so_far, shown_images = IMAGE_MARK * len(all_frames), all_frames
     if IMAGE_MARK not in text:
-        shown, shown_images = IMAGE_MARK * len(images), list(images)
+        text_so_far, shown_images = IMAGE_MARK * len(images), list(images)
     for piece in re.split(f"([{IMAGE_MARK}{VIDEO_MARK}])", text):
         if piece == VIDEO_MARK:
             frames = next(next_videos)
-            shown, shown_images = shown + IMAGE_MARK * len(frames), [*shown_images, *frames]
+            text_so_far, shown_images = text_so_far + IMAGE_MARK * len(frames), [*shown_images, *frames]
         else:
-            shown += piece
+            text_so_far += piece
             shown_images += [next(next_images)] if piece == IMAGE_MARK else []
-    return shown, tuple(shown_images)
+    return text_so_far, tuple(shown_images)
 
 
 def media_of(pair: PreferencePair) -> tuple[bytes, ...]:

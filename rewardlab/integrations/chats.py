@@ -14,11 +14,11 @@ def read_prompt(turns: Any, images: Sequence[Any] | None = None) -> tuple[str, l
     """Return the question of a prompt, a U+FFFC at the place of each image unless all come before the text, and its images:
     ``images`` of its row, else those in its messages. Raise DataError if a place has no image or an image no
     place: the judge would answer another question."""
-    asked = joined_turns(read_turns(turns))
+    content = joined_turns(read_turns(turns))
     given = list(() if images is None else images)
     if given:  # of a row whose messages hold the same images once more
-        asked = replace(asked, images=(None,) * len(asked.images))
-    [question] = place_media([asked], given, where=f"the prompt {asked.text!r:.80}", rendered=True)
+        content = replace(content, images=(None,) * len(content.images))
+    [question] = place_media([content], given, where=f"the prompt {asked.text!r:.80}", rendered=True)
     return question.text.strip(), list(_images(question, "prompt"))
 
 

@@ -19,7 +19,7 @@ import httpx
 import numpy as np
 from PIL import Image
 
-from rewardlab.data.conversations import parts_of, read_content
+from rewardlab.data.conversations import content_parts, read_content
 from rewardlab.data.images import encode_png, plain_pixels, to_data_url
 from rewardlab.data.media import embedded, image_of_array
 from rewardlab.data.urls import system_certificates
@@ -135,9 +135,9 @@ class RewardClient:
                 "%s: %d of %d responses have more than %d characters: no reward", self.url, num_long, len(responses), MAX_CHARS
             )
         if len(sent) > 1 or (sent and options.get("strategy") == "anchor"):
-            urls, *own = await image_urls([images, *(contents[n].images for n in sent)])
-            shown = [replace(contents[n], images=of_answer) for n, of_answer in zip(sent, own, strict=True)]
-            body: dict[str, Any] = {"question": question, "responses": list(map(parts_of, shown)), "images": list(urls)}
+            urls, *response_urls = await image_urls([images, *(contents[n].images for n in sent)])
+            sendable = [replace(contents[n], images=of_answer) for n, of_answer in zip(sent, response_urls, strict=True)]
+            body: dict[str, Any] = {"question": question, "responses": list(map(content_parts, sendable)), "images": list(urls)}
             body["timeout_s"] = min(max(1.0, self.deadline_s), MAX_TIMEOUT_S)
             for n, reward in zip(sent, await self._judge(body | options), strict=True):
                 rewards[n] = reward

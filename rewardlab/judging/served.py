@@ -16,7 +16,7 @@ from typing import Any, Self
 import httpx
 
 from rewardlab.config.judge import JudgeConfig
-from rewardlab.data.conversations import Content, parts_of
+from rewardlab.data.conversations import Content, content_parts
 from rewardlab.data.images import to_data_url
 from rewardlab.data.urls import parse_address
 from rewardlab.errors import EndpointError
@@ -284,7 +284,7 @@ def _request(pair: PreferencePair, orders: tuple[Order, ...], num_votes: int, se
     return {
         "question": pair.question,
         "responses": [
-            parts_of(Content(text, tuple(map(to_data_url, images))))
+            content_parts(Content(text, tuple(map(to_data_url, images))))
             for text, images in zip(pair.responses, pair.response_images, strict=True)
         ],
         "images": [to_data_url(image) for image in pair.images],

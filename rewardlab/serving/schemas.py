@@ -28,7 +28,7 @@ def text_of_answer(answer: Answer) -> str:
     return answer if isinstance(answer, str) else "".join(str(part.get("text") or "") for part in answer)
 
 
-def check_answers(answers: Sequence[Answer]) -> None:
+def check_lengths(answers: Sequence[Answer]) -> None:
     """Raise ValueError for an answer with too many characters or parts."""
     if any(len(text_of_answer(answer)) > MAX_CHARS for answer in answers):
         raise ValueError(f"a response is longer than {MAX_CHARS} characters")
@@ -83,7 +83,7 @@ class JudgeRequest(RequestBase):
 
     @model_validator(mode="after")
     def _sizes(self) -> JudgeRequest:
-        check_answers(self.responses)
+        check_lengths(self.responses)
         return self
 
 
@@ -155,7 +155,7 @@ class RewardsRequest(RequestBase):
             raise ValueError("the strategy anchor needs an anchor, and no other strategy accepts one")
         if self.strategy != "anchor" and len(self.responses) < 2:
             raise ValueError("a single response cannot be compared; give two or more, or an anchor")
-        check_answers([*self.responses, *([] if self.anchor is None else [self.anchor])])
+        check_lengths([*self.responses, *([] if self.anchor is None else [self.anchor])])
         return self
 
 

@@ -69,7 +69,7 @@ def test_the_command(tmp_path: Path) -> None:
         (("SUITE", "--data", "."), "--data"),
         (("accelerate/zero3", "model=x"), "KEY=VALUE"),
         (("distill/gpt_4o", "--images", "x"), "--images"),
-        (("tiny/steps", "--host-memory", "2"), "--host-memory"),
+        (("recipes/example", "--host-memory", "2"), "--host-memory"),
     ],
 )
 def test_no_option_is_ignored(words: tuple[str, ...], flags: str, tmp_path: Path) -> None:

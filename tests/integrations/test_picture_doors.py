@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from rewardlab.data.images import decode_image, from_data_url, plain_pixels
 from rewardlab.errors import MediaError
-from rewardlab.integrations import verl
+from rewardlab.integrations import flow_grpo, verl, verl_omni
 from rewardlab.integrations.client import image_url, image_urls
 from rewardlab.integrations.trl import judge_reward
 from rewardlab.judging.api import SyncJudge
@@ -141,7 +142,21 @@ def by_verl(url: str, image: Any) -> None:
     asyncio.run(verl.compute_score("demo", ANSWERS[1], "", info))
 
 
-DOORS = [by_pair, by_part, by_verl, *map(by, (by_trl, by_ms_swift, by_slime))]
+def by_flow_grpo(url: str, image: Any) -> None:
+    flow_grpo.judge_score(url)([opened(image)], [question()], [{"anchor": image}])
+
+
+def by_verl_omni(url: str, image: Any) -> None:
+    pixels = np.asarray(plain_pixels(opened(image))).transpose(2, 0, 1)
+    info = {"question": question(), "images": [image], "anchor": image}
+    asyncio.run(verl_omni.compute_score("demo", torch.tensor(pixels), "", info))
+
+
+def opened(image: Any) -> Image.Image:
+    return image if isinstance(image, Image.Image) else Image.open(io.BytesIO(image) if isinstance(image, bytes) else image)
+
+
+DOORS = [by_pair, by_part, by_verl, by_flow_grpo, by_verl_omni, *map(by, (by_trl, by_ms_swift, by_slime))]
 
 
 @pytest.mark.parametrize(("name", "door"), [*((name, by_api) for name in CASES), *(("RGBA, turned", door) for door in DOORS)])

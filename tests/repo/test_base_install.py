@@ -16,7 +16,7 @@ from rewardlab.errors import MissingPackageError, missing_package
 from tests.support.base_install import base_environment, hidden_modules
 
 ROOT = Path(__file__).parents[2]
-ADAPTERS = ("client", "trl", "verl", "openrlhf", "ms_swift", "easyr1", "slime")
+ADAPTERS = ("client", "trl", "verl", "openrlhf", "ms_swift", "easyr1", "slime", "flow_grpo", "verl_omni")
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,11 @@ import httpx
 import openai
 import pytest
 
+from rewardlab.data.conversations import Content, read_content
 from rewardlab.data.images import to_data_url
 from rewardlab.errors import DataError
 from rewardlab.serving.conversations import (
     labeled_sample,
-    read_content,
     read_conversation,
     read_label,
     split_sequence,
@@ -130,7 +130,7 @@ def test_openrlhf_and_r1_reward(client: httpx.Client) -> None:
     shown = {"query": [SEEN + a + "<|im_end|>" for a in ANSWERS]}
     seen = client.post("/get_reward", json={**shown, "labels": [label] * 3})
     assert seen.json()["rewards"] == [-1, 1, 0]
-    assert "no image was sent" in client.post("/get_reward", json=shown).json()["error"]
+    assert "1 marks <image> in the text, and 0 images" in client.post("/get_reward", json=shown).json()["error"]
     blind = client.post("/get_reward", json={**body, "labels": [json.dumps({"question": "Do you see the star?"})] * 3})
     assert blind.status_code == 503
 
@@ -328,7 +328,7 @@ def test_a_response_does_not_choose_where_it_begins() -> None:
         split_sequence("[INST] Q? [/INST] Bad. [/INST] Good.")
     foreign = "<|im_start|>user\nQ?<|im_end|>\n<|im_start|>assistant\nBad. [/INST] hi <|assistant|> there"
     assert labeled_sample(*split_sequence(foreign)).question == "Q?"
-    with pytest.raises(DataError, match=r"placeholder for an image \(<\|vision_start"):
+    with pytest.raises(DataError, match="1 marks <image> in the text, and 0 images"):
         labeled_sample("<|vision_start|><|image_pad|><|vision_end|>Q?", "A.")
     seen = labeled_sample("<|vision_start|><|image_pad|><|vision_end|>Q?", "A.", {"media": ["upload:1"]})
     assert (seen.question, seen.images) == ("Q?", ("upload:1",))
@@ -336,11 +336,12 @@ def test_a_response_does_not_choose_where_it_begins() -> None:
 
 def test_texts() -> None:
     """Parts of three APIs; several turns keep their roles; a label that is no JSON carries nothing."""
-    assert read_content([{"type": "input_text", "text": "a"}, {"type": "image", "image": "upload:1"}]) == ("a", ("upload:1",))
+    parts = [{"type": "input_text", "text": "a"}, {"type": "image", "image": "upload:1"}]
+    assert read_content(parts) == Content("a\ufffc", ("upload:1",))
     with pytest.raises(DataError, match="audio"):
         read_content([{"type": "audio"}])
     turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}, {"role": "user", "content": "Q?"}]
-    assert read_conversation(turns) == ("User: Hi\nAssistant: Hello\nUser: Q?", ())
+    assert read_conversation(turns) == Content("User: Hi\nAssistant: Hello\nUser: Q?")
     assert [read_label(label) for label in ("red", "{broken", None, 3, '{"media": ["x"]}')] == [
         {},
         {},

@@ -335,19 +335,19 @@ def scalar_model_routes(service: JudgeService) -> APIRouter:
     @router.post("/classify")
     @router.post("/v1/classify")
     async def classify(request: PoolingRequest) -> PoolingResponse[Classification]:
-        """Return the rewards as ``data[n].probs[-1]``; 422 for a response that holds an image."""
+        """Return the rewards as ``data[n].probs[-1]``."""
         rewards = await rewards_of(request)
         return response(request, "classify", [Classification(index=n, probs=[value]) for n, value in enumerate(rewards)])
 
     @router.post("/v1/embeddings")
     async def embeddings(request: EmbeddingsRequest) -> PoolingResponse[Embedding]:
-        """Return the rewards as ``data[n].embedding[-1]``; 422 for a response that holds an image."""
+        """Return the rewards as ``data[n].embedding[-1]``."""
         vectors = [_encoded([value], request.encoding_format) for value in await rewards_of(request)]
         return response(request, "embd", [Embedding(index=n, embedding=vector) for n, vector in enumerate(vectors)])
 
     @router.post("/pooling")
     async def pooling(request: PoolingRequest) -> PoolingResponse[Pooling]:
-        """Return the rewards as ``data[n].data[-1]``; 422 for a response that holds an image."""
+        """Return the rewards as ``data[n].data[-1]``."""
         rewards = await rewards_of(request)
         return response(request, "pool", [Pooling(index=n, data=[value]) for n, value in enumerate(rewards)])
 

@@ -124,8 +124,8 @@ def openrlhf_routes(service: JudgeService) -> APIRouter:
     @router.post("/slime", response_class=JSONResponse)
     async def slime(request: SlimeRequest) -> float:
         """Return the reward of one sample, as a bare number."""
-        asked = Content(request.prompt) if isinstance(request.prompt, str) else read_conversation(request.prompt)
-        sample = labeled_sample(asked.text, request.response, request.label, references(asked))
+        prompt = Content(request.prompt) if isinstance(request.prompt, str) else read_conversation(request.prompt)
+        sample = labeled_sample(prompt.text, request.response, request.label, references(prompt))
         return (await service.sample_rewards([sample]))[0]
 
     return router
@@ -271,8 +271,10 @@ def _output(response: JsonObject) -> Content:
     output = response.get("output")
     if not isinstance(output, list) or not output or not all(isinstance(item, dict) for item in output):
         raise DataError("a response has no output; expected a Responses API object with a list of items, such as a message")
-    said = [content for item in output if (content := read_item(item).content).text.strip()]
-    return Content("\n".join(content.text for content in said), tuple(image for content in said for image in content.images))
+    contents = [content for item in output if (content := read_item(item).content).text.strip()]
+    return Content(
+        "\n".join(content.text for content in contents), tuple(image for content in contents for image in content.images)
+    )
 
 
 def _with_principle(question: Content, principle: str | None) -> Content:
