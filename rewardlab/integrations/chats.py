@@ -18,7 +18,7 @@ def read_prompt(turns: Any, images: Sequence[Any] | None = None) -> tuple[str, l
     given = list(() if images is None else images)
     if given:  # of a row whose messages hold the same images once more
         content = replace(content, images=(None,) * len(content.images))
-    [question] = place_media([content], given, where=f"the prompt {asked.text!r:.80}", rendered=True)
+    [question] = place_media([content], given, where=f"the prompt {content.text!r:.80}", rendered=True)
     return question.text.strip(), list(_images(question, "prompt"))
 
 

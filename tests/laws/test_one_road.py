@@ -149,7 +149,7 @@ DOORS: dict[str, tuple[str, Callable[[Path], bytes]]] = {
 BEHIND = {
     *("rewardlab/curation/image_hashes.py", "rewardlab/curation/overview.py", "rewardlab/data/attacks/families.py"),
     *("rewardlab/samplers/hf.py", "rewardlab/samplers/vllm.py"),
-    *("rewardlab/training/run/rows.py", "rewardlab/training/run/preflight.py", "rewardlab/health/dataset.py"),
+    *("rewardlab/training/run/rows.py", "rewardlab/training/run/preflight.py"),
 }
 # Columns of embedded images of two benchmarks, read by plain_image as in benchmarks/media.py.
 READERS = {"plain_image", "plain_png", "plain_pixels", "decode_image", "open", "frombytes", "frombuffer"}
