@@ -15,6 +15,7 @@ from rewardlab.verdicts.formats import WRITERS
 
 VOTES, REPORT, SCORES, OFFICIAL = "votes.jsonl", "report.json", "scores.jsonl", "official.jsonl"
 REFUSED_FIELDS = "refused_fields.json"  # of a request, by the judge's endpoint
+TIES_PASS = "ties"  # the pass in the votes that is of pairs without a better response
 PARTIAL_VOTES = "votes.partial.jsonl"  # of rows that lack some, while a run is not finished
 
 
@@ -66,13 +67,15 @@ class VideoLoader(Protocol):
 class BenchmarkFiles:
     """The place of a benchmark's files: a dataset of the Hub, or single ``urls`` by file name.
 
-    ``sha256`` are the hashes of the copies in circulation, by file name; ``media`` says how to get what is not fetched.
+    ``sha256`` are the hashes of the copies in circulation, by file name; ``media`` says how to get what is not fetched;
+    ``suffixes`` are those of the data files among the dataset's.
     """
 
     repo: str = ""
     urls: Mapping[str, str] = field(default_factory=dict)
     sha256: Mapping[str, str] = field(default_factory=dict)
     media: str = ""
+    suffixes: tuple[str, ...] = (".parquet", ".json", ".jsonl")
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import httpx
 
 RECORD = "prepared.json"
-PATTERNS = (".parquet", ".json", ".jsonl")
 
 
 @dataclass(frozen=True)
@@ -50,9 +49,7 @@ def fetch_files(name: str, out: Path, *, hub: str = "https://huggingface.co") ->
         raise OutputError(f"{out}: is a file; name a folder with --out")
     try:
         with httpx.Client(follow_redirects=True, timeout=60) as client:
-            revision, urls, hashes = (
-                _hub_files(client, hub, source.repo) if source.repo else ("main", source.urls, source.sha256)
-            )
+            revision, urls, hashes = _hub_files(client, hub, source) if source.repo else ("main", source.urls, source.sha256)
             recorded = before.files if before and before.revision == revision and source.repo else {}
             for file, url in urls.items():
                 _download(client, url, _inside(out, file), hashes.get(file), recorded.get(file))
@@ -88,7 +85,7 @@ def prepared_data(name: str) -> Path:
             f"{name}: expected --data FILE; without it {folder} is searched, where `rewardlab bench prepare {name}` puts "
             "the files (REWARDLAB_DATA sets another folder)"
         )
-    return _loadable(folder)
+    return _loadable(folder, benchmark.files)
 
 
 def known_files(benchmark: Benchmark) -> BenchmarkFiles:
@@ -107,12 +104,14 @@ def _inside(out: Path, file: str) -> Path:
     return path
 
 
-def _hub_files(client: httpx.Client, hub: str, repo: str) -> tuple[str, Mapping[str, str], Mapping[str, str]]:
+def _hub_files(client: httpx.Client, hub: str, source: BenchmarkFiles) -> tuple[str, Mapping[str, str], Mapping[str, str]]:
     """The revision that ``main`` is, the URL of every data file there, and the SHA-256 of those that the Hub keeps as large."""
+    repo = source.repo
     answer = client.get(f"{hub}/api/datasets/{repo}/revision/main", params={"blobs": True})
     answer.raise_for_status()
     info = answer.json()
-    files = {file["rfilename"]: file.get("lfs") or {} for file in info["siblings"] if file["rfilename"].endswith(PATTERNS)}
+    listed = {file["rfilename"]: file.get("lfs") or {} for file in info["siblings"]}
+    files = {name: large for name, large in listed.items() if name.endswith(source.suffixes)}
     urls = {name: f"{hub}/datasets/{repo}/resolve/{info['sha']}/{name}" for name in files}
     return info["sha"], urls, {name: large["sha256"] for name, large in files.items() if large.get("sha256")}
 
@@ -148,7 +147,7 @@ def check_files(name: str, data: Path) -> tuple[list[str], bool]:
     source, sentences, is_good = known_files(benchmark), list[str](), True
     record = _record(data if data.is_dir() else data.parent)
     recorded = record.files if record else {}
-    for file in _files(data):
+    for file in _files(data, source):
         digest = sha256_of(file)
         before = recorded.get(str(file.relative_to(data)) if data.is_dir() else file.name)
         if digest in source.sha256.values():
@@ -161,23 +160,23 @@ def check_files(name: str, data: Path) -> tuple[list[str], bool]:
             is_good = False
         else:
             sentences.append(f"{file.name}: SHA-256 {digest}, nothing to compare it with")
-    rows = benchmark.load(_loadable(data), images=None, with_images=False)
+    rows = benchmark.load(_loadable(data, source), images=None, with_images=False)
     counts = Counter(row.group for row in rows)
     sentences.append(f"{len(rows):,} pairs: " + ", ".join(f"{group} {count:,}" for group, count in counts.items()))
     notes = size_notes(benchmark, rows)
     return [*sentences, *notes, f"media: {source.media}"], is_good and not notes
 
 
-def _files(data: Path) -> Sequence[Path]:
+def _files(data: Path, source: BenchmarkFiles) -> Sequence[Path]:
     if not data.exists():
         raise DataError(f"{data}: no such file or folder")
     files = (
-        sorted(path for path in data.rglob("*") if path.name.endswith(PATTERNS) and path.name != RECORD)
+        sorted(path for path in data.rglob("*") if path.name.endswith(source.suffixes) and path.name != RECORD)
         if data.is_dir()
         else [data]
     )
     if not files:
-        raise DataError(f"{data}: has no file of {', '.join(PATTERNS)}")
+        raise DataError(f"{data}: has no file of {', '.join(source.suffixes)}")
     return files
 
 
@@ -189,7 +188,7 @@ def _record(folder: Path) -> FetchRecord | None:
         return None
 
 
-def _loadable(data: Path) -> Path:
+def _loadable(data: Path, source: BenchmarkFiles) -> Path:
     """What a loader takes: the file, the only file of a folder, or the folder."""
-    files = _files(data)
+    files = _files(data, source)
     return files[0] if len(files) == 1 else data

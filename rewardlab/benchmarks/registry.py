@@ -22,6 +22,11 @@ PACKAGED = (
     "mmrb2",
     "videorewardbench",
     "rewardbench2",
+    "genai_bench",
+    "editreward_bench",
+    "editscore_bench",
+    "videogen_rewardbench",
+    "omni_rewardbench",
     "pairs",
 )
 

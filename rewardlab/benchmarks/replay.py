@@ -21,7 +21,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from rewardlab.benchmarks.base import Row
+from rewardlab.benchmarks.base import TIES_PASS, Row
 from rewardlab.data.files import data_hash, json_fault
 from rewardlab.data.votes import refuse_attacked, vote_of
 from rewardlab.errors import DataError
@@ -115,7 +115,7 @@ class Replay(JudgeKind):
 
     def _take_votes(self, values: Mapping[str, Any], row: int) -> None:
         """A later entry of a row stands for an earlier one, as when the run is continued."""
-        if values["pass"] != "votes":
+        if values["pass"] not in ("votes", TIES_PASS):  # a row is in one of them
             return
         for order in Order:
             self._votes.pop((row, order), None)

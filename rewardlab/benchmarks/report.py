@@ -37,6 +37,7 @@ from rewardlab.benchmarks.scores import KINDS, REVISION, revision_rows, revision
 from rewardlab.data.files import write_atomic
 from rewardlab.data.votes import vote_of
 from rewardlab.metrics.intervals import Interval
+from rewardlab.metrics.ties import TieScores
 from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.plots import figure_uri
 from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
@@ -388,7 +389,8 @@ class ReportPart:
 
 
 def report_parts(report: Report) -> list[ReportPart]:
-    """Return the parts that the report has beside its scores: of attacks, of lists, of a panel, of verified judgments."""
+    """Return the parts that the report has beside its scores: of attacks, of lists, of a panel, of ties, of verified
+    judgments."""
     parts = []
     if (attacks := report.robustness) is not None:
         tables = [(FIGURES, figure_rows(attacks)), (FAMILIES, family_rows(attacks))]
@@ -397,6 +399,8 @@ def report_parts(report: Report) -> list[ReportPart]:
         parts.append(ReportPart("Lists of answers", listwise_sentence(listwise)))
     if (panel := report.panel) is not None:
         parts.append(ReportPart("Panel", panel_sentence(panel), [(PANEL, panel_rows(panel, report.scores))]))
+    if (ties := report.ties) is not None:
+        parts.append(ReportPart("Ties", ties_sentence(ties), [(TIES, ties_rows(ties))]))
     if (revision := report.revision) is not None:
         parts.append(ReportPart("Self-verification", revision_sentence(revision), [(REVISION, revision_rows(revision))]))
     return parts
@@ -413,6 +417,31 @@ def listwise_sentence(scores: ListwiseScores) -> str:
             f"{scores.left_out:,} prompts left out: not one right and three wrong answers (rewardbench2:ratings rates them)."
         )
     return " ".join(sentences)
+
+
+TIES = ("ties", "%, 95 % interval", "pairs")
+
+
+def ties_sentence(ties: TieScores) -> str:
+    """Return how many ties there are, and when a judge says tie."""
+    bad = f" ({ties.num_both_bad:,} both bad)" if ties.num_both_bad else ""
+    return (
+        f"{ties.num_ties:,} of {ties.num_pairs:,} pairs are ties{bad}; all other metrics are of the other pairs. The judge "
+        "says tie if the majorities of its two orders name different responses, or an order has none."
+    )
+
+
+def ties_rows(ties: TieScores) -> list[tuple[str, str, str]]:
+    """Return (metric, percent with interval, pairs): accuracy in three classes, and orders that disagree on ties."""
+    rows = [
+        ("accuracy in three classes", with_interval(ties.three_way.accuracy, ties.three_way.interval), f"{ties.num_pairs:,}")
+    ]
+    if (share := ties.disagreement) is not None:
+        rows.append(("ties on which the orders disagree", with_interval(share.share, share.interval), f"{share.n:,}"))
+    rows.append(
+        ("pairs without an answer, counted as wrong", percent(ties.num_unanswered / ties.num_pairs), f"{ties.num_unanswered:,}")
+    )
+    return rows
 
 
 PANEL = ("judge", "accuracy", "accuracy over both orders", "agrees with the panel", "pairs abstained", "votes failed")

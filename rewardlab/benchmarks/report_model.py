@@ -15,6 +15,7 @@ from rewardlab.benchmarks.robustness.model import Robustness
 from rewardlab.metrics.calibration import Bin, RiskPoint
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate, Interval
 from rewardlab.metrics.revision import RevisionScores
+from rewardlab.metrics.ties import TieScores
 from rewardlab.reporting.tables import percent, with_interval
 from rewardlab.samplers.base import SAMPLING_KEYS
 
@@ -261,7 +262,8 @@ class Report:
     ``failure`` says why the run is no evidence of the judge, "" of one that is: then no figure of it stands as its own.
     ``cached_votes`` are answers of earlier runs; they are not in ``cost`` and ``seconds_per_vote``. ``revision`` is of a judge
     that verifies itself, ``robustness`` of a run under attack (`NAME:attacked`), ``listwise`` of four answers at once or of
-    ratings, None of others. ``requirements`` are those of `--require`.
+    ratings, None of others. ``ties`` are of a set with pairs that people call a tie; all other scores are of the other pairs.
+    ``requirements`` are those of `--require`.
     """
 
     benchmark: str
@@ -296,6 +298,7 @@ class Report:
     revision: RevisionScores | None = None
     robustness: Robustness | None = None
     listwise: ListwiseScores | None = None
+    ties: TieScores | None = None
     requirements: tuple[RequirementResult, ...] = ()
 
     def __repr__(self) -> str:

@@ -107,6 +107,11 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
     return rows, notes
 
 
+def split_ties(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """Return the rows with a better response, and the ties."""
+    return [row for row in rows if row.pair.tie is None], [row for row in rows if row.pair.tie is not None]
+
+
 def _page_notes(rows: Sequence[Row]) -> list[str]:
     """Return why the page of a judge that does not look has no images, where the first row's are not at hand."""
     first = next((row for row in rows if row.media), None)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.benchmarks.arithmetic import problems
-from rewardlab.benchmarks.base import OFFICIAL, REFUSED_FIELDS, REPORT, SCORES, VOTES, Benchmark, Row
+from rewardlab.benchmarks.base import OFFICIAL, REFUSED_FIELDS, REPORT, SCORES, TIES_PASS, VOTES, Benchmark, Row
 from rewardlab.benchmarks.baselines import BaselineJudge
 from rewardlab.benchmarks.findings import INVALID, find_faults, gather_evidence
 from rewardlab.benchmarks.official import write_official
@@ -30,7 +30,7 @@ from rewardlab.benchmarks.report_model import (
     RowScore,
 )
 from rewardlab.benchmarks.requirements import check_possible, check_report
-from rewardlab.benchmarks.rows import images_hash, load_rows
+from rewardlab.benchmarks.rows import images_hash, load_rows, split_ties
 from rewardlab.benchmarks.scores import (
     LEAST_VOTES,
     baseline_scores,
@@ -47,18 +47,19 @@ from rewardlab.data.files import data_hash, write_atomic
 from rewardlab.data.votes import num_failed
 from rewardlab.distill.budget import BudgetGuard, BudgetSpentError
 from rewardlab.distill.journal import Usage
-from rewardlab.errors import ConfigError
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.engines import open_model_judge
 from rewardlab.judging.judge import JudgeKind, ModelJudge, VoteSampling
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, judge_config
 from rewardlab.metrics.accuracy import Labeled, invalid_rate, pair_score, pair_swaps
 from rewardlab.metrics.intervals import FEWEST_CLUSTERS, mean_estimate
+from rewardlab.metrics.ties import tie_scores
 from rewardlab.models.checkpoints import commit, versions
 from rewardlab.prompts import reading_format
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.base import HF, RequestGate
 from rewardlab.samplers.failures import errors_in_words, failure_sentence
-from rewardlab.types import BOTH_ORDERS, Completion, Judgment, Order, Vote
+from rewardlab.types import BOTH_ORDERS, Completion, Judgment, Order, Tie, Vote
 from rewardlab.verdicts.other_formats import other_format, unread_texts
 from rewardlab.verdicts.panel import member_judgments
 from rewardlab.verdicts.votes import in_order
@@ -134,7 +135,11 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
     _check_stopping(settings, judge)
     check_budget(settings, judge)
     rows, notes = load_rows(settings, judge)
-    return judge_rows(settings, benchmark, judge, rows, notes, out, spent=spent)
+    rows, tied = split_ties(rows)
+    if not rows:
+        raise DataError(f"{settings.data}: all {len(tied):,} pairs are ties; an accuracy needs pairs with a better response")
+    extra = tied_rows(rows, tied) if tied else NO_EXTRA
+    return judge_rows(settings, benchmark, judge, rows, notes, out, spent=spent, extra=extra)
 
 
 @dataclass(frozen=True)
@@ -156,6 +161,18 @@ class Extra:
 
 
 NO_EXTRA = Extra({}, {}, lambda judgments, others, report: report)
+
+
+def tied_rows(rows: Sequence[Row], tied: Sequence[Row]) -> Extra:
+    """Return the part of a run that judges ``tied`` pairs; ``rows`` are the pairs with a better response."""
+    num_both_bad = sum(row.pair.tie is Tie.BOTH_BAD for row in tied)
+    clusters, tied_clusters = [row.cluster for row in rows], [row.cluster for row in tied]
+
+    def finish(judgments: Sequence[Judgment], others: Mapping[str, Sequence[Judgment]], report: Report) -> Report:
+        labelled = label_rows(rows, judgments)
+        return replace(report, ties=tie_scores(labelled, clusters, others[TIES_PASS], tied_clusters, num_both_bad))
+
+    return Extra({TIES_PASS: tied}, {}, finish)
 
 
 def judge_rows(
@@ -212,7 +229,20 @@ def judge_rows(
     seconds = votes_pass.seconds_per_vote
     cost = log.spending.cost(settings.prices) if judge.is_metered else None
     result = RunResult(
-        settings, benchmark, judge, identity, rows, orders, judgments, controls, seconds, left_out, cost, sampled, extra.chance
+        settings,
+        benchmark,
+        judge,
+        identity,
+        rows,
+        orders,
+        judgments,
+        controls,
+        seconds,
+        left_out,
+        cost,
+        sampled,
+        extra.chance,
+        further.get(TIES_PASS, ()),
     )
     report = make_report(result, notes, out)
     row_scores = [row_score(row, item) for row, item in zip(rows, label_rows(rows, judgments), strict=True)]
@@ -366,7 +396,7 @@ VOTES_PASS = "votes"  # the pass that is no control
 class RunResult:
     """What a run has when all is answered: its judgments in the order of ``rows``, and those of its controls by name.
     ``left_out``: fields that the model was asked without; ``sampled``: judgments of the passes that queried the judge, by
-    their names; ``chance`` as in :class:`Extra`."""
+    their names; ``chance`` as in :class:`Extra`; ``tied``: the rows of :data:`TIES_PASS`."""
 
     settings: BenchSettings
     benchmark: Benchmark
@@ -381,6 +411,16 @@ class RunResult:
     cost: Cost | None = None
     sampled: Mapping[str, Sequence[Judgment]] = field(default_factory=dict)
     chance: float | None = None
+    tied: Sequence[Row] = ()
+
+    @property
+    def by_row(self) -> tuple[list[Row], list[Judgment]]:
+        """Return all rows of the data file, ties among them, and their judgments."""
+        if not self.tied:
+            return list(self.rows), list(self.judgments)
+        tied = zip(self.tied, self.sampled[TIES_PASS], strict=True)
+        judged = sorted([*zip(self.rows, self.judgments, strict=True), *tied], key=lambda one: one[0].row)
+        return [row for row, _ in judged], [judgment for _, judgment in judged]
 
 
 def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
@@ -401,7 +441,7 @@ def make_report(result: RunResult, notes: Sequence[str], out: Path) -> Report:
     verdict_format = judge.verdict_format
     official: list[str] = []  # of votes in one order, or stopped when clear, the benchmark's own draws cannot be made up
     if settings.judge.orders == "both" and not stopped:
-        official = write_official(benchmark, rows, judgments, verdict_format, settings.seed, out / OFFICIAL)
+        official = write_official(benchmark, *result.by_row, verdict_format, settings.seed, out / OFFICIAL)
     clusters = [row.cluster for row in rows]
     one_vote = one_vote_scores(labeled, stopped=stopped)
     scores = score_rows(rows, labeled, num_votes, whole_prompts=benchmark.whole_prompts, stopped=stopped)

@@ -110,8 +110,8 @@ def embedded(value: Any) -> Any:
     """Return the bytes of a medium that holds them in one of the usual spellings, else its path, URL or object."""
     if isinstance(value, Mapping):
         data = value.get("bytes")
-        if isinstance(data, str) and (decoded := _of_base64(data)):
-            return decoded
+        if isinstance(data, str) and data:
+            return _of_base64(data) or value
         value = data if data not in (None, b"", "", []) else value.get("path")
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
@@ -150,6 +150,8 @@ def path_of_medium(value: Any, kind: str, where: str) -> str:
     """Return the path or URL of an image or a video (``kind``) without bytes. Raises MediaError if there is none."""
     path = value.get("path") if isinstance(value, Mapping) else value
     if path is None:
+        if isinstance(value, Mapping) and value.get("bytes"):
+            raise MediaError(f"{where}: its 'bytes' are a text, but no base64 of a medium; give the bytes, or a path")
         raise MediaError(f"{where}: holds neither bytes nor a path; give one of them, or remove the {kind} from the list")
     if not isinstance(path, str):
         raise MediaError(

@@ -230,17 +230,20 @@ class HeldRows:
 
 @dataclass(frozen=True, slots=True)
 class PairFacts:
-    """What is kept in memory of a pair. ``judged``: it has a teacher's judgment."""
+    """What is kept in memory of a pair. ``tied``: people call it a tie; ``judged``: a teacher judged it, and it is none."""
 
     pair_id: str
     attempts: str
     preferred: int | None
     order: Order
     judged: bool
+    tied: bool
 
     @staticmethod
     def of(pair: PreferencePair) -> PairFacts:
-        return PairFacts(pair.pair_id, pair.attempts, pair.preferred, pair.order, bool(pair.judgment))
+        tied = pair.tie is not None
+        judged = bool(pair.judgment) and not tied
+        return PairFacts(pair.pair_id, pair.attempts, pair.preferred, pair.order, judged, tied)
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,8 @@ Convert = Callable[[Mapping[str, Any], SourceFolder], Iterable[PreferencePair | 
 @dataclass(frozen=True)
 class Recipe:
     """``licence`` as the source states it, or ""; ``published``: its stated number of rows, None if unknown; ``files``:
-    patterns of the data files within the folder, tried in turn until one matches."""
+    patterns of the data files within the folder, tried in turn until one matches. If a source has one answer per row,
+    ``group_by`` is the column that the answers to one question share: ``convert`` takes ``{"rows": [...]}`` of a file."""
 
     name: str
     url: str
@@ -101,6 +102,7 @@ class Recipe:
     published: int | None
     convert: Convert
     files: tuple[str, ...] = TABLES
+    group_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ def convert_source(
     check_images_folder(images)
     folder = SourceFolder(images or media_folder(source), frames)
     for name, rows in source_parts(source, recipe.files, recipe.url):
-        for number, row in enumerate(rows):
+        for number, row in _joined(rows, recipe.group_by):
             try:
                 if isinstance(row, DataError):
                     raise row
@@ -153,11 +155,27 @@ def convert_source(
                 yield Rejected(name, number, "bad", f"{name}, row {number}: not of {recipe.name}'s shape ({error!r:.200})")
 
 
+def _joined(rows: Iterable[Any], column: str) -> Iterator[tuple[int, Any]]:
+    """Yield (number, row) of rows or, if there is a ``column``, of ``{"rows": [...]}`` that share a value of it, by the number
+    of their first; rows without the column come as they are."""
+    if not column:
+        yield from enumerate(rows)
+        return
+    groups: dict[str, tuple[int, list[Any]]] = {}
+    for number, row in enumerate(rows):
+        if isinstance(row, Mapping) and row.get(column) not in (None, ""):
+            groups.setdefault(str(row[column]), (number, []))[1].append(row)
+        else:
+            yield number, row
+    yield from ((number, {"rows": some}) for number, some in groups.values())
+
+
 def _complete_pair(pair: PreferencePair, recipe: Recipe, origin: str, where: str) -> PreferencePair:
     """Return the pair with its id, source and licence. Raises DataError if it is not a valid pair."""
     digest = hashlib.sha256(repr((pair.question, sorted(pair.responses))).encode(errors="backslashreplace"))
     for image in (*pair.images, *pair.videos):
         digest.update(hashlib.sha256(image).digest())
+    digest.update("".join(sorted(_media_keys(pair))).encode())
     complete = replace(
         pair,
         pair_id=pair.pair_id or f"{recipe.name}-{digest.hexdigest()[:16]}",
@@ -174,9 +192,16 @@ def make_pair(question: str, better: str, worse: str, images: tuple[bytes, ...] 
     return _by_coin(PreferencePair(fields.pop("pair_id", ""), question, (better, worse), 0, images, **fields))
 
 
+def _media_keys(pair: PreferencePair) -> list[str]:
+    """Return a text for the media of each response; "" without any."""
+    media = [[*images, *videos] for images, videos in zip(pair.response_images, pair.response_videos, strict=True)]
+    return ["".join(hashlib.sha256(medium).hexdigest() for medium in of_response) for of_response in media]
+
+
 def _by_coin(pair: PreferencePair) -> PreferencePair:
-    """Return a pair whose preferred response comes second if :func:`is_put_second` says so, else first."""
-    better, worse = (pair.responses[n] for n in ((0, 1) if pair.preferred == 0 else (1, 0)))
+    """Return a pair whose preferred response comes second if :func:`is_put_second` says so of texts and media, else first."""
+    answers = [text + key for text, key in zip(pair.responses, _media_keys(pair), strict=True)]
+    better, worse = (answers[n] for n in ((0, 1) if pair.preferred == 0 else (1, 0)))
     is_second = is_put_second(Content(pair.question), Content(better), Content(worse))
     return pair if pair.preferred == int(is_second) else replace(pair.swap(), order=pair.order)
 
@@ -269,7 +294,7 @@ def recipe_of(config: MappingConfig) -> Recipe:
             if first == second:
                 return Dropped("the answers are equal")
             return PreferencePair(
-                pair_id + name,
+                pair_id + name if pair_id else "",
                 question.text.strip(),
                 (first.text.strip(), second.text.strip()),
                 preferred,

@@ -35,9 +35,16 @@ PRINTED = {
     "multimodal_rewardbench": ("acc all: 6 / 6 = 1.0", "acc all: 0 / 6 = 0.0"),
     "mm_rlhf": ("Overall Accuracy: 1.00", "Overall Accuracy: 0.00"),
     "mmrb2": ("Accuracy: 1.0000 (100.00%)", "Accuracy: 0.0000 (0.00%)"),
+    "genai_bench": ("Accuracy: 1.0", "Accuracy: 0.0"),
+    "editreward_bench": ("Accuracy: 1.0000 (6/6)", "Accuracy: 0.0000 (0/6)"),
+    "editscore_bench": ("Overall: 1.000 & 1.000", "Overall: 0.000 & 0.000"),
+    "videogen_rewardbench": ("Without ties: 1.0", "Without ties: 0.0"),
+    "omni_rewardbench": ("Acc: 1.0000 (6/6)", "Acc: 0.0000 (0/6)"),
 }
+FIRST_IS_BETTER = ("mm_rlhf", "editscore_bench")  # in every row
 IDS = ("RLAIF-V-1", "mathverse-2", "wildvision-3", "RLHF-V-4", "mmmu-5", "svit-6")
-GROUPS = {"mmrb2": "t2i", "multimodal_rewardbench": "knowledge"}
+GROUPS = {"mmrb2": "t2i", "multimodal_rewardbench": "knowledge", "editreward_bench": "2pair", "editscore_bench": "overall"}
+SLICES = {"medium": "image", "comparison": "AvsB", "task": "compose"}
 
 
 def rows_of(name: str, preferred: Sequence[int]) -> list[Row]:
@@ -47,7 +54,7 @@ def rows_of(name: str, preferred: Sequence[int]) -> list[Row]:
             PreferencePair(IDS[n], f"q{n}", ("x", "y"), better),
             GROUPS.get(name, "all"),
             str(n),
-            {"medium": "image"},
+            SLICES,
             "mcq/1.png",
         )
         for n, better in enumerate(preferred)
@@ -71,8 +78,10 @@ def judgments_of(rows: Sequence[Row], *, right: bool) -> list[Judgment]:
 
 @pytest.mark.parametrize(
     ("name", "preferred"),
-    [("mm_rlhf", (0,) * 6)]  # its file has the chosen answer first in every row
-    + [(name, labels) for name in PRINTED if name != "mm_rlhf" for labels in ((0, 1, 1, 1, 0, 0), (0,) * 6, (1,) * 6)],
+    [(name, (0,) * 6) for name in FIRST_IS_BETTER]
+    + [
+        (name, labels) for name in PRINTED if name not in FIRST_IS_BETTER for labels in ((0, 1, 1, 1, 0, 0), (0,) * 6, (1,) * 6)
+    ],
 )
 def test_a_judge_that_is_right_gets_all_of_it(name: str, preferred: tuple[int, ...]) -> None:
     """And one that is wrong nothing."""

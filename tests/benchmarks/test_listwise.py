@@ -308,7 +308,7 @@ def test_a_killed_or_broken_ranking_continues(data: Path, tmp_path: Path) -> Non
         ({"question": "q", "responses": "yes"}, "expected a list"),
         ({"question": "q", "responses": ["a"]}, "two or more"),
         ({"question": "q", "responses": ["a", "b"], "best": 2}, "indices from 0 to 1"),
-        ({"question": "q", "responses": ["a", 3]}, "not a string"),
+        ({"question": "q", "responses": ["a", 3]}, "expected a string"),
         ({"responses": ["a", "b"]}, "expected question"),
         ({"question": "q", "responses": ["a", "b"], "best": True}, "expected an index"),
     ],

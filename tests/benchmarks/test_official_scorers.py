@@ -13,6 +13,7 @@ import pytest
 from rewardlab.benchmarks import mm_rlhf, mmrb2, multimodal_rewardbench, vl_rewardbench
 from rewardlab.benchmarks.base import Row
 from rewardlab.benchmarks.mmrb2 import lines_of_predictions
+from rewardlab.benchmarks.official import official_lines
 from rewardlab.benchmarks.rewardbench2 import official as rewardbench2
 from rewardlab.benchmarks.vl_rewardbench import draws_of_votes
 from rewardlab.types import Completion, FinishReason, Order, PreferencePair, Verdict, VerdictStatus, Vote
@@ -229,6 +230,30 @@ def test_its_grouping() -> None:
         "povid": 0,
     }
     assert {name: vl_rewardbench.GROUPS.index(vl_rewardbench.scorer_group(name)) for name in names} == names
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_multimodal_rewardbench_by_lmms_evals_rule(seed: int, tmp_path: Path) -> None:
+    """Its coin falls alike for every answer: all without a verdict are A, so that a mute judge scores what A scores."""
+    dice = random.Random(seed)
+    rows = [
+        row | {"output": dice.choice(["[[A]]", "[[B]]", "[[B]] [[A]]", " A ", ""]), "Label": dice.choice("AB")}
+        for row in mmrb_rows()[: dice.randrange(1, 60)]
+    ]
+    table: dict[str, list[bool]] = {"all": []}
+    for row in rows:
+        kind, name = row["Meta"]["Category"], row["ID"].lower()
+        if kind == "safety":
+            kind += "/bias" if name.startswith("pairs") else "/toxicity"
+        if kind == "reasoning":
+            kind += "/math" if name.startswith("math") else "/coding"
+        says = "B" if "[[B]]" in row["output"] and "[[A]]" not in row["output"] else "A"
+        for group in ("all", kind):
+            table.setdefault(group, []).append(says == row["Label"])
+    expected = [f"{name}: {sum(flags)} / {len(flags)} = {sum(flags) / len(flags):.2f}" for name, flags in table.items()]
+    expected.append(f"multimodal_rewardbench_accuracy: {sum(table['all']) / len(rows):.4f}")
+    (tmp_path / "o.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert official_lines("multimodal_rewardbench_lmms_eval", tmp_path / "o.jsonl") == expected
 
 
 def test_multimodal_rewardbench_prints_what_its_scorer_prints() -> None:

@@ -26,6 +26,7 @@ from rewardlab.benchmarks.registry import PACKAGED
 from rewardlab.cli import app
 from rewardlab.errors import ConfigError, DataError, OutputError
 from tests.conftest import SHARED_DATA
+from tests.support.images import png
 from tests.support.servers import running
 
 SHA = "0123abc"
@@ -86,6 +87,27 @@ def test_a_dataset_in_two_files(hub: tuple[Hub, str], tmp_path: Path) -> None:
     told, good = check_files("rewardbench2", tmp_path / "out")
     assert not good
     assert any("test-00001.parquet" in line and "not the same file" in line for line in told)
+
+
+def test_data_files_of_another_kind(tmp_path: Path) -> None:
+    """A CSV, and Arrow files without a listing, are fetched and counted; other files of the dataset are not."""
+    label = "path_A,path_B,prompt,Overall\n1.mp4,2.mp4,a ball,A\n1.mp4,2.mp4,a ball,same\n"
+    image = {"bytes": png(), "path": None}
+    edit = {"key": ["a", "b"], "instruction": "i", "input_image": image, "output_images": [image, image]}
+    table = pa.Table.from_pylist([edit | {"task_type": "compose", "dimension": "overall"}])
+    with pa.OSFile(str(tmp_path / "part.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    arrow = (tmp_path / "part.arrow").read_bytes()
+    files = {"videogen-rewardbench.csv": label.encode(), "videos.zip": b"", "data-00000-of-00001.arrow": arrow}
+    made = Hub(files)
+    with running(made.app) as url:
+        for name, kind, line in (
+            ("videogen_rewardbench", "csv", "2 pairs"),
+            ("editscore_bench", "arrow", "1 pairs: overall 1"),
+        ):
+            record = fetch_files(name, tmp_path / name, hub=url)
+            assert [file.rpartition(".")[2] for file in record.files] == [kind]
+            assert any(line in sentence for sentence in check_files(name, tmp_path / name)[0])
 
 
 def test_another_revision_is_fetched_anew(hub: tuple[Hub, str], tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import DataError
 from rewardlab.metrics.intervals import AccuracyEstimate, DifferenceEstimate
 from rewardlab.metrics.revision import ShareEstimate, VerifiedVote, revision_scores
+from rewardlab.metrics.ties import TieScores
 from rewardlab.types import Order
 from rewardlab.verdicts.votes import in_order
 from tests.support.browser import BROKEN_WORDS, CHROMIUM, DESK, PHONE, chromium_browser
@@ -198,6 +199,7 @@ def with_every_row(report: Report) -> Report:
         revision=revision_scores([VerifiedVote(True, True, False, True), VerifiedVote(False, False, True, True)], ["a", "b"]),
         robustness=Robustness(1_250, "0123abcd", share, figures, figures, {"authority": family, "blank_answer": family}),
         listwise=ListwiseScores("choice", 7_460, 102, dict.fromkeys("ABCD", 0.25)),
+        ties=TieScores(1_889, 619, 404, 12, alone, share),
         requirements=(
             RequirementResult("accuracy.micro>=0.6", False, "accuracy.micro is 59.4 %: it is below the 60 % required"),
         ),

@@ -110,7 +110,7 @@ def test_bad_rows_are_listed_and_the_good_kept(demo_pairs: Any, tmp_path: Path) 
         "are equal",
         "none.png",
         "'judgment' must be a string",
-        "neither bytes nor a path",
+        "no base64",
         "cannot be read",
     ]
     said += ["expected 0 or 1", "appears twice", "not JSON", "not UTF-8"]

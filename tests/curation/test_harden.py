@@ -149,7 +149,7 @@ def test_videos_stay_videos(tmp_path: Path) -> None:
     done = run_main(main, "data", "harden", tmp_path / "pairs.parquet", "--ratio", "20", "--out", tmp_path / "o")
     assert done.returncode == 0, done.stderr
     after = read_pairs(tmp_path / "o", frames=None)
-    assert {pair.question for pair in after} == {f"{VIDEO_MARK}What happens?"}
+    assert {pair.question for pair in after} == {"What happens?"}  # media come before the text
     assert all(pair.videos == (video,) and not pair.images for pair in after)
     assert any(pair.source == "harden:scrambled" for pair in after)
     assert not any(VIDEO_MARK in response for pair in after for response in pair.responses)

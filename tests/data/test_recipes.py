@@ -371,7 +371,7 @@ def test_a_better_answer_is_anywhere() -> None:
 
 def test_every_recipe_says_what_it_is() -> None:
     """Name as its file, a place, a number or none; and one is listed for each."""
-    assert len(recipe_names()) == 8
+    assert len(recipe_names()) == 13
     for name in recipe_names():
         recipe = find_recipe(name)
         assert recipe.name == name

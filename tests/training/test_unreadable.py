@@ -27,7 +27,7 @@ from rewardlab.training.rl import train_rl
 from rewardlab.training.run.held_out import draw_places
 from rewardlab.training.run.inputs import leave_out_unreadable
 from rewardlab.training.sft import train_sft, verification_dialogues
-from rewardlab.types import Choice, Order, PreferencePair
+from rewardlab.types import Choice, Order, PreferencePair, Tie
 from rewardlab.verdicts.parse import format_verdict
 from tests.support import scaled_runs
 from tests.support.configs import short_rl_config
@@ -110,6 +110,22 @@ def test_a_run_leaves_them_out(
     assert not (tmp_path / "good" / "unreadable.jsonl").exists()
     said = capfd.readouterr().err
     assert "1 of 24 pairs have pictures that cannot be read" in said
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_run_leaves_ties_out(stage: str, tiny_checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Judged ties too: it trains on what it would train on without them, number for number, and counts them."""
+    some = pairs()
+    tied = [replace(pair, preferred=None, tie=Tie.TIE) if n in (3, 11, 12) else pair for n, pair in enumerate(some)]
+    sets = {"tied": tied, "alone": [pair for pair in tied if pair.tie is None]}
+    curves = []
+    for name, of_set in sets.items():
+        write_parquet(of_set, tmp_path / f"{name}.parquet")
+        STAGES[stage](tmp_path / f"{name}.parquet", tmp_path / name, tiny_checkpoint)
+        lines = map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
+        curves.append([(line["step"], line["loss"]) for line in lines if "loss" in line])
+    assert curves[0] == curves[1]
+    assert capfd.readouterr().err.count("3 of 24 pairs are ties, which are not trained on") == 1
 
 
 @pytest.mark.parametrize(

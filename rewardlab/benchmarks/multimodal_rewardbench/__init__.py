@@ -108,10 +108,15 @@ def sub_category(row: Mapping[str, Any]) -> str:
     return str(category)
 
 
-def score_outputs(rows: Sequence[Mapping[str, Any]], seed: int = SEED) -> dict[str, tuple[int, int]]:
-    """(right, rows) for ``all`` and each sub-category, in the order met. A row: ``ID, Label (A|B), output, Meta.Category``."""
+def score_outputs(rows: Sequence[Mapping[str, Any]], seed: int = SEED, *, reseeds: bool = False) -> dict[str, tuple[int, int]]:
+    """(right, rows) for ``all`` and each sub-category, in the order met. A row: ``ID, Label (A|B), output, Meta.Category``.
+
+    ``reseeds``: the coin is seeded anew for each row, as lmms-eval does; with its seed every text without a verdict is A.
+    """
     dice, table = random.Random(seed), dict[str, tuple[int, int]]()
     for row in rows:
+        if reseeds:
+            dice = random.Random(seed)
         text = row["output"]
         letter = "A" if "[[A]]" in text else "B" if "[[B]]" in text else "A" if dice.random() < 0.5 else "B"
         for name in ("all", sub_category(row)):
@@ -123,6 +128,15 @@ def score_outputs(rows: Sequence[Mapping[str, Any]], seed: int = SEED) -> dict[s
 def output_lines(table: Mapping[str, tuple[int, int]]) -> list[str]:
     """Return the lines that the scorer prints."""
     return [f"acc {name}: {right} / {total} = {right / total}" for name, (right, total) in table.items()]
+
+
+def lmms_eval_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what lmms-eval logs of the same rows (EvolvingLMMs-Lab/lmms-eval, ``tasks/multimodal_rewardbench/utils.py``), and
+    the accuracy that it reports. It shows the file's order and keeps the benchmark's parser, with A for every failure."""
+    table = score_outputs(rows, reseeds=True)
+    lines = [f"{name}: {right} / {total} = {right / total:.2f}" for name, (right, total) in table.items()]
+    right, total = table.get("all", (0, 1))
+    return [*lines, f"multimodal_rewardbench_accuracy: {right / total:.4f}"]
 
 
 def outputs_of_votes(rows: Sequence[Row], judgments: Sequence[Judgment], verdict_format: str, seed: int) -> list[Any]:
@@ -159,7 +173,10 @@ BENCHMARK = Benchmark(
     scorers={
         "multimodal_rewardbench": OfficialScorer(
             lambda rows, data: output_lines(score_outputs(rows)), "JSON lines with ID, Label, Meta, output"
-        )
+        ),
+        "multimodal_rewardbench_lmms_eval": OfficialScorer(
+            lambda rows, data: lmms_eval_lines(rows), "JSON lines with ID, Label, Meta, output, by lmms-eval's rule"
+        ),
     },
     export=Export(outputs_of_votes, lambda rows, records: output_lines(score_outputs(records))),
 )

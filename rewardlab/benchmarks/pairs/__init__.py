@@ -86,7 +86,7 @@ def load_labelled_pairs(
     cluster: str = PROMPT,
     allow_columns: Collection[str] = (),
 ) -> list[Row]:
-    """Return the rows of pairs with a label; images embedded, or paths from ``--images``; ``policy``: of their videos.
+    """Return the rows of pairs with a label or a tie; images embedded, or paths from ``--images``; ``policy``: of their videos.
 
     ``cluster``: one of :data:`rewardlab.benchmarks.pairs.CLUSTERS`, or a column; ``allow_columns`` as
     :func:`rewardlab.data.pairs.validate_rows` takes them. Raise DataError for an unlabelled or malformed row, MediaError for an
@@ -97,8 +97,10 @@ def load_labelled_pairs(
     pairs = read_pairs(data, images=images, frames=None, allow_columns=allowed, undecodable=undecodable)
     for number, (stored, key) in enumerate(zip(pairs, clusters_of(pairs, data, cluster), strict=True)):
         pair, fault = _with_frames(stored, f"{data}, row {number}", policy, undecodable)
-        if pair.preferred is None:
-            raise DataError(f"{data}, row {number}: has no label; 'preferred' must be 0 or 1 to benchmark on it")
+        if pair.preferred is None and pair.tie is None:
+            raise DataError(
+                f"{data}, row {number}: has no label; to benchmark on it, 'preferred' must be 0, 1, tie or both_bad"
+            )
         visible = pair if with_images else replace(pair, images=())
         slices = {"source": pair.source or "unknown", "level": str(pair.level)}
         kept -= sum(map(len, pair.images))

@@ -164,6 +164,8 @@ def leave_out_unreadable(pairs: Sequence[PreferencePair], out: Path) -> Readable
     num_labelled = sum(facts[n].preferred is not None for n in left_out) + sum(row["labelled"] for row in gone.values())
     if is_main():
         _write_list(out, rows)
+        if num_tied := sum(pair.tied for pair in facts):
+            log_line(f"{num_tied:,} of {len(pairs):,} pairs are ties, which are not trained on")
         if left_out:
             log_line(
                 f"{len(left_out):,} of {len(pairs):,} pairs have pictures that cannot be read, such as: "
