@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,14 @@ from rewardlab.demo.quickstart import free_port
 from rewardlab.demo.tasks import choose_other
 from rewardlab.judging.api import open_judge
 from rewardlab.metrics.intervals import wilson_interval
+from rewardlab.models.model_config import video_policy_of
 from rewardlab.training.sft import train_sft
 from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, VIDEO_MARK, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
 
 FLAWS = ("color", "shape", "missing", "swapped")
 NUM_FRAMES = 4
+MAX_TOKENS = 192
 SHARE_CLIPS = 0.25
 
 
@@ -59,10 +62,10 @@ SHARE_CLIPS = 0.25
 class Settings:
     """Sizes of one seed."""
 
-    num_train: int = 8000
-    num_test: int = 600
-    num_groups: int = 150
-    steps: int = 900
+    num_train: int = 6000
+    num_test: int = 400
+    num_groups: int = 100
+    steps: int = 1000
 
 
 def request_of(scene: Scene) -> str:
@@ -83,10 +86,13 @@ def flawed(rng: random.Random, scene: Scene, flaw: str) -> Scene:
 
 
 def reading(asked: Scene, drawn: Scene) -> str:
-    """What a careful judge writes of a drawing: what is at each place that the request names."""
+    """What a careful judge writes of a drawing: what is at each place that the request names, and whether it fits."""
     at = {thing.cell: thing.name for thing in drawn.things}
-    seen = " ".join(f"{thing.place}: {at.get(thing.cell, 'none')}." for thing in asked.things)
-    return f"{seen} {'correct' if asked == drawn else 'wrong'}."
+    checks = [(thing, at.get(thing.cell, "none")) for thing in asked.things]
+    return " ".join(
+        f"{thing.place}: {name}. claim {thing.name}: {thing.name}, {'correct' if name == thing.name else 'wrong'}."
+        for thing, name in checks
+    )
 
 
 def scene_of_split(rng: random.Random, held_out: bool) -> Scene:
@@ -121,7 +127,12 @@ def make_pair(rng: random.Random, number: int, held_out: bool) -> PreferencePair
         name, side = f"{color} {shape}", ("right", "left")
         question = f"Show a {name} that moves {side[left]}."
         clips = [clip(rng, (color, shape), to_left, row) for to_left in (left, not left)]
-        readings = [f"{side[not way]} to {side[way]}, {'correct' if way == left else 'wrong'}." for way in (left, not left)]
+        height = ("top", "bottom")[row]
+        readings = [
+            f"first: {height} {side[not way]}. last: {height} {side[way]}. claim {side[left]}: {side[left]}, "
+            + ("correct." if way == left else "wrong.")
+            for way in (left, not left)
+        ]
         category, mark, media = "clip", VIDEO_MARK, clips
     else:
         scene, flaw = scene_of_split(rng, held_out), rng.choice(FLAWS)
@@ -156,7 +167,7 @@ def shuffled(rng: random.Random, pair: PreferencePair) -> PreferencePair:
 
 def right_votes(judge: Any, pairs: Sequence[PreferencePair]) -> list[tuple[str, bool]]:
     """Return (category, right) of each greedy vote, one per pair and order."""
-    results = judge.compare_many([replace(pair, preferred=None) for pair in pairs])
+    results = judge.compare_many([replace(pair, preferred=None) for pair in pairs], frames=NUM_FRAMES)
     return [
         (pair.category, vote.winner == pair.preferred)
         for pair, result in zip(pairs, results, strict=True)
@@ -193,10 +204,9 @@ def run_seed(out: Path, seed: int, settings: Settings) -> dict[str, Any]:
     write_parquet(train, out / "train.parquet")
     options = {"model": str(base), "max_steps": settings.steps, "frames": NUM_FRAMES, "seed": seed}
     final = train_sft(out / "train.parquet", "tiny/sft", out / "sft", **options)
-    test = [with_frames(pair, NUM_FRAMES) for pair in test]
     figures: dict[str, Any] = {"seed": seed}
     for name, checkpoint in (("base", base), ("judge", final)):
-        with_template = open_judge(f"hf:{checkpoint}", template="plain", temperature=0.0)
+        with_template = open_judge(f"hf:{checkpoint}", template="plain", temperature=0.0, max_tokens=MAX_TOKENS)
         votes = right_votes(with_template, test)
         kinds = sorted({kind for kind, _ in votes})
         figures[name] = {kind: fraction([hit for one, hit in votes if one == kind]) for kind in kinds}
@@ -204,9 +214,9 @@ def run_seed(out: Path, seed: int, settings: Settings) -> dict[str, Any]:
     drawings = [pair for pair in test if pair.category != "clip"]
     clips = [pair for pair in test if pair.category == "clip"]
     figures["blank answers"] = fraction([hit for _, hit in right_votes(with_template, with_blank_images(drawings))])
-    figures["shuffled frames"] = fraction(
-        [hit for _, hit in right_votes(with_template, [shuffled(rng, pair) for pair in clips])]
-    )
+    policy = partial(video_policy_of, str(final))
+    mixed = [shuffled(rng, with_frames(pair, NUM_FRAMES, policy=policy)) for pair in clips]
+    figures["shuffled frames"] = fraction([hit for _, hit in right_votes(with_template, mixed)])
     with served(final, out / "serve.log") as url:
         figures["best of 8"] = best_of_8(open_judge(url), rng, settings.num_groups)
     return figures
@@ -216,7 +226,7 @@ def run_seed(out: Path, seed: int, settings: Settings) -> dict[str, Any]:
 def served(checkpoint: Path, log: Path) -> Iterator[str]:
     """Serve a checkpoint by `rewardlab serve`, greedy, until the block ends. Raise TimeoutError if it is not ready in time."""
     port = free_port()
-    options = ["template=plain", "temperature=0", "max_tokens=64"]
+    options = ["template=plain", "temperature=0", f"max_tokens={MAX_TOKENS}"]
     command = [sys.executable, "-m", "rewardlab.cli", "serve", "--judge", f"hf:{checkpoint}", "--port", str(port), *options]
     url, end = f"http://127.0.0.1:{port}", time.monotonic() + 120
     with log.open("w") as file, subprocess.Popen(command, stdout=file, stderr=file) as server:
