@@ -126,7 +126,7 @@ class _Labeller:
 
     def __init__(self, config: StepsConfig, sampler: HFSampler, judge: GenerativeJudge) -> None:
         self.config, self.sampler, self.judge, self.template = config, sampler, judge, judge.template
-        self.tokenizer = sampler.processor.tokenizer
+        self.tokenizer, self._opening = sampler.processor.tokenizer, thinking_opening(sampler.processor)
         self.least = least_correct_or_raise(config.completions, config.alpha)
         self.drawn = self.invalid = 0
 
@@ -177,7 +177,7 @@ class _Labeller:
     ) -> list[tuple[Order, Completion, tuple[int, ...]]]:
         """Return (order, judgment, its tokens) of those to label: the first samples, or the pair's own."""
         if self.config.source == "pairs":
-            judgment = continuation(pair.judgment, thinking_opening(self.sampler.processor))
+            judgment = continuation(pair.judgment, self._opening)
             ids = tuple(self.tokenizer.encode(judgment, add_special_tokens=False))
             text = self.tokenizer.decode(ids, skip_special_tokens=True)
             return [(pair.order, Completion(text, FinishReason.STOP), ids)] if pair.judgment else []
@@ -190,7 +190,7 @@ class _Labeller:
     def _search(
         self, pair: PreferencePair, order: Order, completion: Completion, ids: tuple[int, ...], footing: bool
     ) -> Bisection:
-        ends = judgment_steps(completion.text)
+        ends = judgment_steps(completion.text, opened=bool(self._opening))
         cuts = [(), *(ids[: last + 1] for last in token_ends(ends, token_texts(self.tokenizer, ids)))]
         status = StepStatus.LABELLED if footing else StepStatus.NO_FOOTING
         return Bisection(pair, order, completion, ends, cuts, status if ends else StepStatus.NO_STEPS)

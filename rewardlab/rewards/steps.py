@@ -36,7 +36,7 @@ from rewardlab.models.loading import load_processor
 from rewardlab.models.padding import PassLimits
 from rewardlab.models.value_model import WEIGHTS, ValueModel, completion_values
 from rewardlab.prompts import Template
-from rewardlab.samplers.hf import token_texts
+from rewardlab.samplers.hf import thinking_opening, token_texts
 from rewardlab.verdicts.parse import reasoning_span
 
 _BREAK = re.compile(r"""(?<![.!?…])[.!?…]+["'”’)\]*_]*(?=\s|$)|[。！？]+["”’」）]*|\n+""")
@@ -63,10 +63,10 @@ def step_ends(text: str) -> list[int]:
     return ends
 
 
-def judgment_steps(text: str) -> list[int]:
+def judgment_steps(text: str, *, opened: bool = False) -> list[int]:
     """Return :func:`step_ends` of the reasoning of a whole judgment, as offsets in it; none without a closed reasoning. The
-    verdict is no step."""
-    span = reasoning_span(text)
+    verdict is no step. ``opened``: the prompt ends in ``<think>``, which the text lacks."""
+    span = reasoning_span(text, opened=opened)
     return [span[0] + end for end in step_ends(text[span[0] : span[1]])] if span else []
 
 
@@ -157,14 +157,17 @@ def process_rewards(
     return scores_NT.clamp(-1, 1) * share_NT * weight_N[:, None]
 
 
-def step_tokens(tokenizer: Any, ids: Sequence[int]) -> list[int]:
-    """Where in a completion's tokens the steps of its reasoning end; none where it has no closed reasoning."""
+def step_tokens(tokenizer: Any, ids: Sequence[int], *, opened: bool = False) -> list[int]:
+    """Where in a completion's tokens the steps of its reasoning end; none where it has no closed reasoning. ``opened`` as in
+    :func:`judgment_steps`."""
     texts = token_texts(tokenizer, ids)
-    return token_ends(judgment_steps("".join(texts)), texts)
+    return token_ends(judgment_steps("".join(texts), opened=opened), texts)
 
 
 class ProcessReward:
     """A process reward model that does not learn, and the weights of what it pays by outcome."""
+
+    opened = False  # whether the chat template opens the thinking, which completions then lack
 
     def __init__(self, model: ValueModel, tokenizer: Any, *, wrong_weight: float, right_weight: float) -> None:
         self.model, self.tokenizer = model.eval().requires_grad_(False), tokenizer
@@ -178,16 +181,19 @@ class ProcessReward:
         check_template(folder, template)
         if not (folder / WEIGHTS).exists():
             raise CheckpointError(f"{folder}: not a process reward model (no {WEIGHTS} in it); train one with `rewardlab prm`")
-        if load_processor(str(folder)).tokenizer.get_vocab() != tokenizer.get_vocab():
+        processor = load_processor(str(folder))
+        if processor.tokenizer.get_vocab() != tokenizer.get_vocab():
             raise CheckpointError(
                 f"{folder}: its tokenizer differs from the policy's; train it from a model of the policy's family"
             )
-        return ProcessReward(
+        reward = ProcessReward(
             ValueModel.for_scoring(folder, device, attention=config.attn_implementation),
             tokenizer,
             wrong_weight=config.process_wrong_weight,
             right_weight=config.process_correct_weight,
         )
+        reward.opened = bool(thinking_opening(processor))
+        return reward
 
     def __call__(
         self,
@@ -203,7 +209,7 @@ class ProcessReward:
         mask_NT = batch["completion_mask"]
         lengths = mask_NT.sum(1).tolist()
         ends = [
-            step_tokens(self.tokenizer, ids[:length].tolist())
+            step_tokens(self.tokenizer, ids[:length].tolist(), opened=self.opened)
             for ids, length in zip(batch["completion_ids"], lengths, strict=True)
         ]
         counts_NT = step_counts([places if ok else [] for places, ok in zip(ends, read, strict=True)], mask_NT)

@@ -84,10 +84,12 @@ def with_thinking(text: str, opened: bool | None) -> str:
     return f"<think>{text}" if is_opened else text
 
 
-def reasoning_span(text: str) -> tuple[int, int] | None:
+def reasoning_span(text: str, *, opened: bool | None = None) -> tuple[int, int] | None:
     """Return where the text between the first ``<think>``, or the beginning without one, and the last ``</think>`` starts and
-    ends; None if it is not closed."""
+    ends; None if it is not closed, or not opened (``opened`` as in :func:`with_thinking`)."""
     start, end = text.find("<think>"), text.rfind("</think>")
+    if start < 0 and opened is False:
+        return None
     begin = 0 if start < 0 else start + len("<think>")
     return (begin, end) if begin <= end else None
 

@@ -195,9 +195,9 @@ def test_from_the_command_line(data: Path, tmp_path: Path, monkeypatch: pytest.M
             (["rank", tmp_path / "rb2.jsonl", "--plan", "circular"], "cached: 32 of 32 votes", single),
         ]
         asked = 0
-        for command, said, how in commands:
+        for number, (command, said, how) in enumerate(commands):
             for part in ("first", "second"):
-                out = tmp_path / f"{command[0]}{command[1]}" / part
+                out = tmp_path / f"out{number}" / part
                 monkeypatch.setenv("REWARDLAB_CACHE", str(tmp_path / "of environment") if part == "second" else "")
                 option = [f"cache={tmp_path / 'of environment'}"] if part == "first" else []
                 ended = run_main(main, *command, *how, out, *option)

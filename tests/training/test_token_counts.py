@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -73,11 +74,17 @@ TOKENIZERS = {
 }
 
 
+def processor_of(tokenizer: Any) -> Any:
+    """A processor of a tokenizer alone, whose chat template writes nothing."""
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    return SimpleNamespace(tokenizer=fast, apply_chat_template=lambda *_, **__: "")
+
+
 class _Recorded(TokenCounter):
     """Notes the texts that the tokenizer is given."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        super().__init__(SimpleNamespace(tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer)))
+        super().__init__(processor_of(tokenizer))
         self.given = list[str]()
 
     def texts(self, rendered: Sequence[str], answers: Sequence[str], num_images: Sequence[int]) -> list[int]:
@@ -86,7 +93,7 @@ class _Recorded(TokenCounter):
 
 
 def _counter(tokenizer: Tokenizer) -> TokenCounter:
-    return TokenCounter(SimpleNamespace(tokenizer=PreTrainedTokenizerFast(tokenizer_object=tokenizer)))
+    return TokenCounter(processor_of(tokenizer))
 
 
 def _count(counter: TokenCounter, text: str) -> int:

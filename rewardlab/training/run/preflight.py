@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -271,7 +272,6 @@ class TokenCounter:
 
     def __init__(self, processor: Any) -> None:
         self._processor, self._specials = processor, special_tokens(processor.tokenizer)
-        self._opening = thinking_opening(processor)
         self._by_size: dict[tuple[int, int], int] = {}
         self._by_word = _WordTokens(processor.tokenizer)
 
@@ -295,6 +295,10 @@ class TokenCounter:
     def learnt(self, answer: str) -> str:
         """Return an answer as the model is trained on it, after the prompt."""
         return continuation(completion_to_learn(answer, self._specials), self._opening)
+
+    @cached_property
+    def _opening(self) -> str:
+        return thinking_opening(self._processor)
 
     def texts_at_most(self, texts: Sequence[str]) -> list[int]:
         """Bound the tokens of texts from above, much faster than counting: by the sum over their words, each counted once with
