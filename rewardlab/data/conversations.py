@@ -187,20 +187,28 @@ def split_answers(prompt: Any, answers: Sequence[Any], where: str, *, system: An
 
 
 def place_media(
-    contents: Sequence[Content], images: Sequence[Any] = (), videos: Sequence[Any] = (), *, where: str, rendered: bool = False
+    contents: Sequence[Content],
+    images: Sequence[Any] = (),
+    videos: Sequence[Any] = (),
+    *,
+    where: str,
+    rendered: bool = False,
+    answers_quote: bool = False,
 ) -> list[Content]:
     """Return a question and its answers with media from separate lists at their places, in the order of the texts.
 
     ``<image>`` in the question is a place if there are as many as images; so it is in the answers if each has one and the
     numbers fit with those of the question. One mark at the beginning may be that of several images. Images without a mark, and
     those whose marks are all at the beginning of the question, come before the text. With ``rendered`` the marks of chat
-    templates are places as well. Raise DataError if the numbers of marks and media differ: media elsewhere would mislead.
+    templates are places as well. With ``answers_quote``, for answers of a policy, their marks are text unless the numbers fit:
+    a policy may write ``<image>``. Raise DataError if the numbers of marks and media differ: media elsewhere would mislead.
     """
     placed = list(contents)
     if all(content.is_text and _has_no_mark(content.text) for content in placed):
         return [Content(placed[0].text, tuple(images), tuple(videos)), *placed[1:]] if images or videos else placed
     for mark, media, name in ((IMAGE_MARK, images, "image"), (VIDEO_MARK, videos, "video")):
-        placed = _place(placed, mark, list(media), re.compile((_RENDERED if rendered else _WRITTEN)[mark]), name, where)
+        written = re.compile((_RENDERED if rendered else _WRITTEN)[mark])
+        placed = _place(placed, mark, list(media), written, name, where, answers_quote)
     question = placed[0]
     if len({*question.text} & {IMAGE_MARK, VIDEO_MARK}) == 1 and (text := _ahead(question.text, _ANY)):
         placed[0] = replace(question, text=text)
@@ -238,12 +246,21 @@ def is_put_second(question: Content, better: Content, worse: Content) -> bool:
 
 
 def _place(
-    contents: list[Content], mark: str, media: list[Any], written: re.Pattern[str], name: str, where: str
+    contents: list[Content],
+    mark: str,
+    media: list[Any],
+    written: re.Pattern[str],
+    name: str,
+    where: str,
+    answers_quote: bool,
 ) -> list[Content]:
     """Return the contents with the media of one kind at their places."""
     given = [content.media(mark) for content in contents]
     if any(given[1:]) and not given[0] and not any(None in of_answer for of_answer in given):
-        return [*_place(contents[:1], mark, media, written, name, where), *contents[1:]]  # the answers have their own
+        return [
+            *_place(contents[:1], mark, media, written, name, where, answers_quote),
+            *contents[1:],
+        ]  # the answers have their own
     if any(given):  # parts say where: marks in their texts are text
         return _fill(contents, mark, media, name, where)
     texts = [content.text for content in contents]
@@ -251,12 +268,15 @@ def _place(
     in_answers = counts[1:]
     if any(in_answers) and all(in_answers) and sum(counts) == len(media) and counts[0] != len(media):
         texts, numbers = [_marked(text, mark, written) for text in texts], counts
-    elif any(mark in text for text in texts[1:]):
+    elif not answers_quote and any(mark in text for text in texts[1:]):
         raise _other_number(counts, len(media), name, where)
     elif counts[0] == len(media):
         texts[0], numbers = _marked(texts[0], mark, written), [len(media), *(0 for _ in in_answers)]
-    elif not any(in_answers) and (counts[0] == 0 or (counts[0] == 1 and media and _ahead(texts[0], written) is not None)):
-        texts[0], numbers = texts[0] if counts[0] == 0 else str(_ahead(texts[0], written)), [len(media), *in_answers]
+    elif (answers_quote or not any(in_answers)) and (
+        counts[0] == 0 or (counts[0] == 1 and media and _ahead(texts[0], written) is not None)
+    ):
+        texts[0] = texts[0] if counts[0] == 0 else str(_ahead(texts[0], written))
+        numbers = [len(media), *(0 for _ in in_answers)]
     else:
         raise _other_number(counts, len(media), name, where)
     ends = list(accumulate(numbers, initial=0))
