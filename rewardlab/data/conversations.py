@@ -85,6 +85,9 @@ def read_content(value: Any, where: str = "a message") -> Content:
             mark, medium = read
             media[mark].append(medium)
             text, was_text = text + mark, False
+    for mark, of_kind in media.items():
+        if of_kind and text.count(mark) != len(of_kind):
+            raise DataError(f"{where}: a text beside its media has a U+{ord(mark):04X}, which marks media; remove it")
     return Content(text, tuple(media[IMAGE_MARK]), tuple(media[VIDEO_MARK]))
 
 
@@ -238,9 +241,11 @@ def content_parts(content: Content) -> str | list[dict[str, Any]]:
     return parts
 
 
-def is_put_second(question: Content, better: Content, worse: Content) -> bool:
-    """Return whether the better answer becomes response 1, a coin that the texts decide: sources put it first throughout."""
+def is_put_second(question: Content, better: Content, worse: Content, *, seed: str = "") -> bool:
+    """Return whether the better answer becomes response 1, a coin that the texts decide: sources put it first throughout. If
+    the answers have one text, ``seed`` decides too: pairs of pictures with one question must not all have the better first."""
     texts = sorted((better.text, worse.text))  # which is first of these does not depend on which is better
+    texts += [seed] if seed and better.text == worse.text else []
     is_odd = bool(hashlib.sha256("\0".join((question.text, *texts)).encode(errors="backslashreplace")).digest()[0] % 2)
     return is_odd if better.text == worse.text else (better.text > worse.text) != is_odd
 

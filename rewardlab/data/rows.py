@@ -236,7 +236,7 @@ def _contents(
 
 def _label(row: Mapping[str, Any], where: str) -> tuple[Any, Tie | None]:
     """Return (preferred, tie) of a row; :func:`validate` looks at the first."""
-    preferred, tie = _number(row.get("preferred")), row.get("tie") or None
+    preferred, tie = _number(row.get("preferred")), _number(row.get("tie")) or None
     if isinstance(preferred, str) and preferred in [*Tie]:
         preferred, tie = None, preferred
     if tie is not None and (tie not in [*Tie] or preferred is not None):
