@@ -68,26 +68,26 @@ class Turn:
 
 def read_content(value: Any, where: str = "a message") -> Content:
     """Return the content of a message: a text, or parts of text, images and videos. Neighbouring texts are on lines of their
-    own unless a blank separates them. Raise DataError for a part of another kind."""
+    own unless a blank separates them. Beside media of parts, a mark within a text is no place and is left out. Raise DataError
+    for a part of another kind."""
     if value is None:
         return Content()
     if isinstance(value, str):
         return Content(value)
     if not isinstance(value, list | tuple):
         raise DataError(f"{where}: expected a string, a list of text, image and video parts, or messages, got {value!r:.60}")
+    parts = [_read_part(part, where) for part in value]
+    has_media = not all(isinstance(part, str) for part in parts)
     text, media, was_text = "", {IMAGE_MARK: list[Any](), VIDEO_MARK: list[Any]()}, False
-    for part in value:
-        read = _read_part(part, where)
-        if isinstance(read, str):
-            apart = was_text and text and read and not (text[-1].isspace() or read[0].isspace())
-            text, was_text = text + ("\n" if apart else "") + read, True
+    for part in parts:
+        if isinstance(part, str):
+            words = _ANY.sub("", part) if has_media else part
+            apart = was_text and text and words and not (text[-1].isspace() or words[0].isspace())
+            text, was_text = text + ("\n" if apart else "") + words, True
         else:
-            mark, medium = read
+            mark, medium = part
             media[mark].append(medium)
             text, was_text = text + mark, False
-    for mark, of_kind in media.items():
-        if of_kind and text.count(mark) != len(of_kind):
-            raise DataError(f"{where}: a text beside its media has a U+{ord(mark):04X}, which marks media; remove it")
     return Content(text, tuple(media[IMAGE_MARK]), tuple(media[VIDEO_MARK]))
 
 
@@ -156,8 +156,10 @@ def split_answers(prompt: Any, answers: Sequence[Any], where: str, *, system: An
 
     An answer that is a conversation may begin with the prompt (TRL's implicit prompt): what all answers begin with alike, up
     to the last turn of the user, belongs to the question. An answer that begins with the assistant follows that of the others.
-    Raise DataError if the answers do not follow one question.
+    Raise DataError for an answer that is missing, and if the answers do not follow one question.
     """
+    if missing := [n for n, answer in enumerate(answers) if answer is None]:
+        raise DataError(f"{where}: response {missing[0]} is missing; expected a text, parts or messages")
     if isinstance(prompt, str) and not system and all(isinstance(answer, str) for answer in answers):
         return Content(prompt), [Content(answer) for answer in answers]
     prompt_turns = read_turns(prompt, f"{where}, question")

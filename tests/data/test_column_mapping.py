@@ -19,9 +19,11 @@ from typer.testing import CliRunner
 
 from rewardlab.cli import app
 from rewardlab.config import MappingConfig, load_config
+from rewardlab.data.candidates import read_candidates
 from rewardlab.data.column_mapping import OPEN, guess_mapping, suggested_mapping, tie_of
-from rewardlab.data.conversations import read_content
+from rewardlab.data.conversations import content_parts, read_content
 from rewardlab.data.images import decode_image, encode_png
+from rewardlab.data.inputs import candidates_of_texts
 from rewardlab.data.pair_table import PairTable, ParquetRows
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.data.recipes import Rejected, convert_source, recipe_of
@@ -464,9 +466,18 @@ def test_a_gap_among_ties_is_none() -> None:
     assert (from_row(row, index=0).preferred, from_row(row, index=0).tie) == (1, None)
 
 
-def test_a_mark_of_ours_beside_media_is_named() -> None:
-    with pytest.raises(DataError, match="U\\+FFFC"):
-        read_content([{"type": "text", "text": "a\ufffcb"}, {"type": "image", "image": "c.png"}])
+def test_a_mark_of_ours_beside_media_is_no_place() -> None:
+    content = read_content([{"type": "text", "text": "a\ufffcb"}, {"type": "image", "image": "c.png"}])
+    assert content_parts(content) == [{"type": "text", "text": "ab"}, {"type": "image", "image": "c.png"}]
+
+
+def test_a_response_that_is_missing_is_named(tmp_path: Path) -> None:
+    """It is no empty answer: a ranking would judge that."""
+    with pytest.raises(DataError, match="response 1 is missing"):
+        candidates_of_texts("q", ["a", None, "b"])
+    file = write_lines(tmp_path / "r.jsonl", [{"question": "q", "responses": ["a", None, "b"]}])
+    with pytest.raises(DataError, match=r"row 0.*response 1 is missing"):
+        read_candidates(file)
 
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "real"
