@@ -130,8 +130,18 @@ def read_turns(value: Any, where: str = "the conversation", *, role: str = "user
             raise DataError(f"{where}: a message has {media[0]!r} outside of its content; give media as parts of the content")
         name = str(message.get("role", message.get("from", "user")))
         content = read_content(message["content"] if "content" in message else message.get("value"), where)
-        turns.append(Turn(_ROLES.get(name, name), content))
+        lines = [content.text] * bool(content.text) + _tool_calls(message, where)
+        turns.append(Turn(_ROLES.get(name, name), replace(content, text="\n".join(lines))))
     return turns
+
+
+def _tool_calls(message: Mapping[str, Any], where: str) -> list[str]:
+    """Return a line for each tool that a message calls outside of its content."""
+    calls = message.get("tool_calls") or ()
+    if not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls):
+        raise DataError(f"{where}: 'tool_calls' is {calls!r:.60}; expected a list of objects with name and arguments")
+    functions = [call.get("function") or call for call in calls]
+    return [f"Tool call: {function.get('name')}({function.get('arguments')})" for function in functions]
 
 
 def media_beside(item: Mapping[str, Any]) -> list[str]:

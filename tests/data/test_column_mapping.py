@@ -471,6 +471,15 @@ def test_a_mark_of_ours_beside_media_is_no_place() -> None:
     assert content_parts(content) == [{"type": "text", "text": "ab"}, {"type": "image", "image": "c.png"}]
 
 
+def test_a_tool_call_is_read(tmp_path: Path) -> None:
+    """It is no part of the content, and would be lost."""
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "zoom", "arguments": "{}"}}]}
+    chosen = [call, {"role": "tool", "content": "42"}, {"role": "assistant", "content": "It is 42."}]
+    row = {"prompt": "q", "chosen": chosen, "rejected": [{"role": "assistant", "content": "No."}]}
+    [pair] = read_pairs(write_lines(tmp_path / "p.jsonl", [row]))
+    assert pair.responses[pair.preferred or 0] == "Assistant: Tool call: zoom({})\nTool: 42\nAssistant: It is 42."
+
+
 def test_a_response_that_is_missing_is_named(tmp_path: Path) -> None:
     """It is no empty answer: a ranking would judge that."""
     with pytest.raises(DataError, match="response 1 is missing"):

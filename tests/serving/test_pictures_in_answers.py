@@ -205,6 +205,14 @@ def test_a_mark_that_an_answer_quotes_is_text(name: str) -> None:
     assert any("is red." in prompt for prompt in prompts)
 
 
+def test_a_video_of_an_answer_may_be_as_long_as_one_of_a_question(client: httpx.Client) -> None:
+    """A data URL is no text: neither is refused for its characters."""
+    clip = "data:video/mp4;base64," + "A" * Limits().characters
+    for media in ({"responses": [[{"type": "video", "video": clip}], "b"]}, {"videos": [clip], "responses": ["a", "b"]}):
+        answer = client.post("/v1/judge", json={"question": QUESTION, **media})
+        assert (answer.status_code, "characters" in answer.text) == (422, False), answer.text
+
+
 @pytest.mark.parametrize("part_of", [{"type": "text", "value": ""}, {"type": "text", "text": None, "value": ""}], ids=str)
 def test_a_text_in_any_part_counts(client: httpx.Client, part_of: dict[str, Any]) -> None:
     body = {"question": QUESTION, "responses": [[part_of | {"value": "a" * (MAX_CHARS + 1)}], "b"]}
