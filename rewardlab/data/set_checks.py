@@ -53,7 +53,7 @@ def what_is_broken(pair: PreferencePair) -> str:
 
 
 def _plain(text: str) -> list[str]:
-    return (text if text.isascii() else _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))).split()
+    return (text if text.isascii() else _INVISIBLE.sub("", unicodedata.normalize("NFC", text))).split()
 
 
 @dataclass
