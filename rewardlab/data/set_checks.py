@@ -21,14 +21,17 @@ _MENTION = re.compile(
     r"|\b(?:pictured|depicted) (?:above|below|here|in)\b",
     re.IGNORECASE,
 )
+_WORDS = ("image", "img", "picture", "photo", "screenshot", "video", "figure", "chart", "depict")  # one is in each mention
 
 
 def mentions_media(question: str) -> bool:
     """Return whether the words of a question refer to an image or video that comes with it."""
-    return bool(_MENTION.search(question))
+    words = question.lower()
+    return any(word in words for word in _WORDS) and bool(_MENTION.search(question))
 
 
 MOST_BROKEN = 0.01  # of the pairs of a set
+SHORT = 24  # characters
 _LOST = re.compile(r"nan|null|undefined|<na>|nat", re.IGNORECASE)  # an empty value, written as text
 _WRITTEN = re.compile(r"""[\[{(]\s*'\w+'\s*[:,]|\[\s*\{\s*['"](?:role|from|type)['"]\s*:|b['"]\\x|<[\w.]+ object at 0x""")
 _SENTINEL = re.compile(r"\[(?:deleted|removed|redacted|pad)\]|<\|?(?:endoftext|end_of_text|pad|unk)\|?>", re.IGNORECASE)
@@ -38,18 +41,32 @@ _INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad]")
 def what_is_broken(pair: PreferencePair) -> str:
     """Return what has gone wrong with the texts of a pair on their way here, "" if nothing is seen."""
     for name, text in (("question", pair.question), ("response", pair.responses[0]), ("response", pair.responses[1])):
+        is_short = len(text) < SHORT
+        if not is_short and text.isascii() and text[0] not in "[{(b< \n":
+            continue  # nothing below can be so, and most texts are
         plain = text.strip()
-        if len(plain) < 20 and (_LOST.fullmatch(plain) or (name == "question" and plain == "None")):
+        if is_short and (_LOST.fullmatch(plain) or (name == "question" and plain == "None")):
             return f"a {name} is {plain!r}, an empty value written as text"
-        if len(plain) < 20 and _SENTINEL.fullmatch(plain):
+        if is_short and _SENTINEL.fullmatch(plain):
             return f"a {name} is {plain!r}, a placeholder and no text"
         if plain[:1] in "[{(b<" and _WRITTEN.match(plain):
             return f"a {name} is a value of Python written as text: {plain[:40]!r}"
         if not plain.isascii() and not _INVISIBLE.sub("", plain).strip():
             return f"a {name} has invisible characters alone"
-    if not any((*pair.response_images, *pair.response_videos)) and _plain(pair.responses[0]) == _plain(pair.responses[1]):
+    first, second = pair.responses
+    if (
+        _begin_alike(first, second)
+        and not any((*pair.response_images, *pair.response_videos))
+        and _plain(first) == _plain(second)
+    ):
         return "the responses differ in blanks, invisible characters or the form of Unicode alone"
     return ""
+
+
+def _begin_alike(first: str, second: str) -> bool:
+    """Return whether two texts may be the same but for blanks and characters: most differ in their first words."""
+    heads = [text.lstrip()[:SHORT] for text in (first, second)]
+    return not all(map(str.isascii, heads)) or heads[0].split()[:1] == heads[1].split()[:1]
 
 
 def _plain(text: str) -> list[str]:
