@@ -107,9 +107,12 @@ def load_rows(settings: BenchSettings, judge: AnyJudge) -> tuple[list[Row], list
     return rows, notes
 
 
-def split_ties(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Return the rows with a better response, and the ties."""
-    return [row for row in rows if row.pair.tie is None], [row for row in rows if row.pair.tie is not None]
+def split_ties(rows: Sequence[Row], data: Path) -> tuple[list[Row], list[Row]]:
+    """Return the rows of ``data`` with a better response, and the ties. Raise DataError if all are ties."""
+    tied = [row for row in rows if row.pair.tie is not None]
+    if tied and len(tied) == len(rows):
+        raise DataError(f"{data}: all {len(tied):,} pairs are ties; an accuracy needs pairs with a better response")
+    return [row for row in rows if row.pair.tie is None], tied
 
 
 def _page_notes(rows: Sequence[Row]) -> list[str]:

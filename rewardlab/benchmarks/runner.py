@@ -47,7 +47,7 @@ from rewardlab.data.files import data_hash, write_atomic
 from rewardlab.data.votes import num_failed
 from rewardlab.distill.budget import BudgetGuard, BudgetSpentError
 from rewardlab.distill.journal import Usage
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.errors import ConfigError
 from rewardlab.judging.engines import open_model_judge
 from rewardlab.judging.judge import JudgeKind, ModelJudge, VoteSampling
 from rewardlab.judging.spec import WITHOUT_SAMPLER, JudgeSpec, judge_config
@@ -135,9 +135,7 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
     _check_stopping(settings, judge)
     check_budget(settings, judge)
     rows, notes = load_rows(settings, judge)
-    rows, tied = split_ties(rows)
-    if not rows:
-        raise DataError(f"{settings.data}: all {len(tied):,} pairs are ties; an accuracy needs pairs with a better response")
+    rows, tied = split_ties(rows, settings.data)
     extra = tied_rows(rows, tied) if tied else NO_EXTRA
     return judge_rows(settings, benchmark, judge, rows, notes, out, spent=spent, extra=extra)
 

@@ -1,8 +1,8 @@
 """Pairs of one set that repeat each other, or share a picture.
 
 Repeated pairs: candidates by MinHash (locality-sensitive: eight bands of eight), confirmed by the exact Jaccard similarity of
-the question and of each response, and by the pictures; about 2 kB are kept of a pair. Groups that share a picture, or a copy of
-it, stay together when a set is split.
+the question and of each response, by the pictures, and by the files of videos; about 2 kB are kept of a pair. Groups that share
+a picture, or a copy of it, stay together when a set is split.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from zlib import crc32
 
 import numpy as np
@@ -58,6 +59,7 @@ class EarlierPair:
     texts: tuple[np.ndarray, np.ndarray, np.ndarray]  # of question and responses
     pictures: tuple[PictureSketch, ...]
     preferred: int | None
+    videos: tuple[bytes, ...] = ()  # hashes of the files, sorted
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,9 @@ class Duplicates:
     def find_or_add(self, pair: PreferencePair, pictures: Sequence[Picture]) -> Duplicate | None:
         """Return the earlier pair that this one repeats, or add this one and return None."""
         question, first, second = (np.unique(grams_of(text)) for text in (pair.question, *pair.responses))
-        candidate = EarlierPair(pair.pair_id, (question, first, second), tuple(map(PictureSketch.of, pictures)), pair.preferred)
+        sketches, texts = tuple(map(PictureSketch.of, pictures)), (question, first, second)
+        videos = sorted(hashlib.sha256(video).digest() for video in chain(pair.videos, *pair.response_videos))
+        candidate = EarlierPair(pair.pair_id, texts, sketches, pair.preferred, tuple(videos))
         keys = self._keys(np.unique(np.concatenate(candidate.texts)))
         compared: set[int] = set()
         for band, key in zip(self._bands, keys, strict=True):
@@ -113,6 +117,8 @@ class Duplicates:
     def _repeats(self, earlier: EarlierPair, candidate: EarlierPair) -> Duplicate | None:
         """Compare questions, pictures, and each response with both of the other pair's."""
         limits = ImageLimits()
+        if earlier.videos != candidate.videos:
+            return None
         if len(earlier.pictures) != len(candidate.pictures) or not self._alike(earlier.texts[0], candidate.texts[0]):
             return None
         straight = self._alike(earlier.texts[1], candidate.texts[1]) and self._alike(earlier.texts[2], candidate.texts[2])

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.data.columns import PAIR_COLUMNS, looks_like_media, medium_column, nearest_column
-from rewardlab.data.conversations import is_conversation, is_put_second, place_media, split_answers
+from rewardlab.data.conversations import Content, is_conversation, is_put_second, place_media, split_answers
 from rewardlab.data.files import place_in_file
 from rewardlab.data.row_files import FileRow, data_files_of, stored_rows
 from rewardlab.errors import DataError
@@ -69,8 +69,8 @@ class ColumnMapping:
         parts |= {"images": self.images, "videos": self.videos, "preferred": self.label}
         return ", ".join(f"{what} = {column}" for what, column in parts.items() if column)
 
-    def row_of(self, row: Mapping[str, Any], where: str) -> Mapping[str, Any] | DataError:
-        """Return the row with the columns of a pair and its other columns, or why its label cannot be read."""
+    def row_of(self, row: Mapping[str, Any], where: str, number: int = 0) -> Mapping[str, Any] | DataError:
+        """Return row ``number`` with the columns of a pair and its other columns, or why its label cannot be read."""
         values = [row.get(self.question) if self.question else None, *(row.get(name) for name in self.responses)]
         read = {self.question, *self.responses, self.images, self.videos, self.label}
         read |= {"system"} if any(map(is_conversation, values)) else set()
@@ -89,7 +89,8 @@ class ColumnMapping:
             return DataError(f"{where}: no column is the question, and the responses do not begin with one; {CURE}")
         if self.label is None:
             preferred: int | None = 0
-            if is_put_second(question, *answers):
+            seed = _paths_of(answers) or str(row.get("pair_id") or number)
+            if is_put_second(question, answers[0], answers[1], seed=seed):
                 answers, preferred = answers[::-1], 1
         else:
             label, preferred = _label_of(row.get(self.label)), None
@@ -112,6 +113,13 @@ class ColumnMapping:
             "preferred": preferred,
             **media,
         }
+
+
+def _paths_of(answers: Sequence[Content]) -> str:
+    """Return the paths of the media of answers. Their bytes are left out, because not every reader reads them."""
+    media = [medium for answer in answers for medium in (*answer.images, *answer.videos)]
+    paths = [medium.get("path") if isinstance(medium, Mapping) else medium for medium in media]
+    return "\0".join(path for path in paths if isinstance(path, str))
 
 
 def _label_of(value: Any) -> str | None:
@@ -232,7 +240,7 @@ class PairForm:
         if not isinstance(row, Mapping):
             return stored
         try:
-            row = self.mapping.row_of(row, where) if self.mapping else row
+            row = self.mapping.row_of(row, where, number) if self.mapping else row
             row = pair_cells(row) if self.cells and isinstance(row, Mapping) else row
         except RecursionError:
             row = DataError(f"{where}: a list in a cell is nested too deeply to be read; expected a flat one")

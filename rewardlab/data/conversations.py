@@ -68,21 +68,24 @@ class Turn:
 
 def read_content(value: Any, where: str = "a message") -> Content:
     """Return the content of a message: a text, or parts of text, images and videos. Neighbouring texts are on lines of their
-    own unless a blank separates them. Raise DataError for a part of another kind."""
+    own unless a blank separates them. Beside media of parts, a mark within a text is no place and is left out. Raise DataError
+    for a part of another kind."""
     if value is None:
         return Content()
     if isinstance(value, str):
         return Content(value)
     if not isinstance(value, list | tuple):
         raise DataError(f"{where}: expected a string, a list of text, image and video parts, or messages, got {value!r:.60}")
+    parts = [_read_part(part, where) for part in value]
+    has_media = not all(isinstance(part, str) for part in parts)
     text, media, was_text = "", {IMAGE_MARK: list[Any](), VIDEO_MARK: list[Any]()}, False
-    for part in value:
-        read = _read_part(part, where)
-        if isinstance(read, str):
-            apart = was_text and text and read and not (text[-1].isspace() or read[0].isspace())
-            text, was_text = text + ("\n" if apart else "") + read, True
+    for part in parts:
+        if isinstance(part, str):
+            words = _ANY.sub("", part) if has_media else part
+            apart = was_text and text and words and not (text[-1].isspace() or words[0].isspace())
+            text, was_text = text + ("\n" if apart else "") + words, True
         else:
-            mark, medium = read
+            mark, medium = part
             media[mark].append(medium)
             text, was_text = text + mark, False
     return Content(text, tuple(media[IMAGE_MARK]), tuple(media[VIDEO_MARK]))
@@ -127,8 +130,18 @@ def read_turns(value: Any, where: str = "the conversation", *, role: str = "user
             raise DataError(f"{where}: a message has {media[0]!r} outside of its content; give media as parts of the content")
         name = str(message.get("role", message.get("from", "user")))
         content = read_content(message["content"] if "content" in message else message.get("value"), where)
-        turns.append(Turn(_ROLES.get(name, name), content))
+        lines = [content.text] * bool(content.text) + _tool_calls(message, where)
+        turns.append(Turn(_ROLES.get(name, name), replace(content, text="\n".join(lines))))
     return turns
+
+
+def _tool_calls(message: Mapping[str, Any], where: str) -> list[str]:
+    """Return a line for each tool that a message calls outside of its content."""
+    calls = message.get("tool_calls") or ()
+    if not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls):
+        raise DataError(f"{where}: 'tool_calls' is {calls!r:.60}; expected a list of objects with name and arguments")
+    functions = [call.get("function") or call for call in calls]
+    return [f"Tool call: {function.get('name')}({function.get('arguments')})" for function in functions]
 
 
 def media_beside(item: Mapping[str, Any]) -> list[str]:
@@ -153,8 +166,10 @@ def split_answers(prompt: Any, answers: Sequence[Any], where: str, *, system: An
 
     An answer that is a conversation may begin with the prompt (TRL's implicit prompt): what all answers begin with alike, up
     to the last turn of the user, belongs to the question. An answer that begins with the assistant follows that of the others.
-    Raise DataError if the answers do not follow one question.
+    Raise DataError for an answer that is missing, and if the answers do not follow one question.
     """
+    if missing := [n for n, answer in enumerate(answers) if answer is None]:
+        raise DataError(f"{where}: response {missing[0]} is missing; expected a text, parts or messages")
     if isinstance(prompt, str) and not system and all(isinstance(answer, str) for answer in answers):
         return Content(prompt), [Content(answer) for answer in answers]
     prompt_turns = read_turns(prompt, f"{where}, question")
@@ -187,20 +202,28 @@ def split_answers(prompt: Any, answers: Sequence[Any], where: str, *, system: An
 
 
 def place_media(
-    contents: Sequence[Content], images: Sequence[Any] = (), videos: Sequence[Any] = (), *, where: str, rendered: bool = False
+    contents: Sequence[Content],
+    images: Sequence[Any] = (),
+    videos: Sequence[Any] = (),
+    *,
+    where: str,
+    rendered: bool = False,
+    answers_quote: bool = False,
 ) -> list[Content]:
     """Return a question and its answers with media from separate lists at their places, in the order of the texts.
 
     ``<image>`` in the question is a place if there are as many as images; so it is in the answers if each has one and the
     numbers fit with those of the question. One mark at the beginning may be that of several images. Images without a mark, and
     those whose marks are all at the beginning of the question, come before the text. With ``rendered`` the marks of chat
-    templates are places as well. Raise DataError if the numbers of marks and media differ: media elsewhere would mislead.
+    templates are places as well. With ``answers_quote``, for answers of a policy, their marks are text unless the numbers fit:
+    a policy may write ``<image>``. Raise DataError if the numbers of marks and media differ: media elsewhere would mislead.
     """
     placed = list(contents)
     if all(content.is_text and _has_no_mark(content.text) for content in placed):
         return [Content(placed[0].text, tuple(images), tuple(videos)), *placed[1:]] if images or videos else placed
     for mark, media, name in ((IMAGE_MARK, images, "image"), (VIDEO_MARK, videos, "video")):
-        placed = _place(placed, mark, list(media), re.compile((_RENDERED if rendered else _WRITTEN)[mark]), name, where)
+        written = re.compile((_RENDERED if rendered else _WRITTEN)[mark])
+        placed = _place(placed, mark, list(media), written, name, where, answers_quote)
     question = placed[0]
     if len({*question.text} & {IMAGE_MARK, VIDEO_MARK}) == 1 and (text := _ahead(question.text, _ANY)):
         placed[0] = replace(question, text=text)
@@ -230,20 +253,31 @@ def content_parts(content: Content) -> str | list[dict[str, Any]]:
     return parts
 
 
-def is_put_second(question: Content, better: Content, worse: Content) -> bool:
-    """Return whether the better answer becomes response 1, a coin that the texts decide: sources put it first throughout."""
+def is_put_second(question: Content, better: Content, worse: Content, *, seed: str = "") -> bool:
+    """Return whether the better answer becomes response 1, a coin that the texts decide: sources put it first throughout. If
+    the answers have one text, ``seed`` decides too: pairs of pictures with one question must not all have the better first."""
     texts = sorted((better.text, worse.text))  # which is first of these does not depend on which is better
+    texts += [seed] if seed and better.text == worse.text else []
     is_odd = bool(hashlib.sha256("\0".join((question.text, *texts)).encode(errors="backslashreplace")).digest()[0] % 2)
     return is_odd if better.text == worse.text else (better.text > worse.text) != is_odd
 
 
 def _place(
-    contents: list[Content], mark: str, media: list[Any], written: re.Pattern[str], name: str, where: str
+    contents: list[Content],
+    mark: str,
+    media: list[Any],
+    written: re.Pattern[str],
+    name: str,
+    where: str,
+    answers_quote: bool,
 ) -> list[Content]:
     """Return the contents with the media of one kind at their places."""
     given = [content.media(mark) for content in contents]
     if any(given[1:]) and not given[0] and not any(None in of_answer for of_answer in given):
-        return [*_place(contents[:1], mark, media, written, name, where), *contents[1:]]  # the answers have their own
+        return [
+            *_place(contents[:1], mark, media, written, name, where, answers_quote),
+            *contents[1:],
+        ]  # the answers have their own
     if any(given):  # parts say where: marks in their texts are text
         return _fill(contents, mark, media, name, where)
     texts = [content.text for content in contents]
@@ -251,12 +285,15 @@ def _place(
     in_answers = counts[1:]
     if any(in_answers) and all(in_answers) and sum(counts) == len(media) and counts[0] != len(media):
         texts, numbers = [_marked(text, mark, written) for text in texts], counts
-    elif any(mark in text for text in texts[1:]):
+    elif not answers_quote and any(mark in text for text in texts[1:]):
         raise _other_number(counts, len(media), name, where)
     elif counts[0] == len(media):
         texts[0], numbers = _marked(texts[0], mark, written), [len(media), *(0 for _ in in_answers)]
-    elif not any(in_answers) and (counts[0] == 0 or (counts[0] == 1 and media and _ahead(texts[0], written) is not None)):
-        texts[0], numbers = texts[0] if counts[0] == 0 else str(_ahead(texts[0], written)), [len(media), *in_answers]
+    elif (answers_quote or not any(in_answers)) and (
+        counts[0] == 0 or (counts[0] == 1 and media and _ahead(texts[0], written) is not None)
+    ):
+        texts[0] = texts[0] if counts[0] == 0 else str(_ahead(texts[0], written))
+        numbers = [len(media), *(0 for _ in in_answers)]
     else:
         raise _other_number(counts, len(media), name, where)
     ends = list(accumulate(numbers, initial=0))

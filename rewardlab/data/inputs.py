@@ -24,7 +24,7 @@ def candidates_of_texts(
     if isinstance(responses, str) or not isinstance(responses, Sequence):
         raise DataError(f"expected a list of responses, got {type(responses).__name__}")
     files, row = Files(is_callers=True, urls=urls or AllowedUrls()), {"question": question, "images": _list(images, "images")}
-    return candidates_from_row(row, responses, prompt_id="prompt", files=files, where="the prompt")
+    return candidates_from_row(row, responses, prompt_id="prompt", files=files, where="the prompt", answers_quote=True)
 
 
 def load_image(image: Any, urls: AllowedUrls, *, where: str) -> bytes:

@@ -90,18 +90,26 @@ class _ImagesOf:
 
     def __init__(self) -> None:
         self._all, self._of_responses, self._has_videos = hashlib.sha256(), hashlib.sha256(), False
+        self._of_ties: tuple[list[bytes], list[bytes]] = ([], [])  # a run has them after all other pairs
 
     def add(self, pair: PreferencePair) -> None:
         of_responses = (*pair.response_images[0], *pair.response_images[1])
-        for digest, images in ((self._all, (*pair.images, *of_responses)), (self._of_responses, of_responses)):
-            for image in images:
-                digest.update(hashlib.sha256(image).digest())
-        self._has_videos = self._has_videos or bool(pair.videos)
+        for n, (digest, images) in enumerate(((self._all, (*pair.images, *of_responses)), (self._of_responses, of_responses))):
+            hashes = [hashlib.sha256(image).digest() for image in images]
+            if pair.tie is None:
+                digest.update(b"".join(hashes))
+            else:
+                self._of_ties[n].extend(hashes)
+        self._has_videos = self._has_videos or bool(pair.videos) or any(pair.response_videos)
 
     def may_be(self, recorded: str) -> bool:
         """Return whether a run saw these images, or, as a judge of texts, only those of responses. True if the run recorded
         nothing, and for videos, whose frames differ from judge to judge."""
-        known = (self._all.hexdigest()[:16], self._of_responses.hexdigest()[:16])
+        known = []
+        for digest, of_ties in zip((self._all, self._of_responses), self._of_ties, strict=True):
+            with_ties = digest.copy()
+            with_ties.update(b"".join(of_ties))
+            known.append(with_ties.hexdigest()[:16])
         return not recorded or self._has_videos or recorded in known
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from rewardlab.config.data import MappingConfig
 from rewardlab.data.column_mapping import tie_of
 from rewardlab.data.columns import medium_column
-from rewardlab.data.conversations import Content, is_put_second, place_media, split_answers
+from rewardlab.data.conversations import Content, is_conversation, is_put_second, place_media, split_answers
 from rewardlab.data.files import leads_out
 from rewardlab.data.images import read_image
 from rewardlab.data.media import Files
@@ -286,7 +286,8 @@ def recipe_of(config: MappingConfig) -> Recipe:
         pair_id = "" if config.id is None else _id_of(value_at(row, config.id), config.id)
         values = _answers(row, config)
         prompt = None if config.question is None else value_at(row, config.question)
-        question, contents = split_answers(prompt, [_as_part(value) for value in values], "row", system=row.get("system"))
+        system = row.get("system") if any(map(is_conversation, (prompt, *values))) else None
+        question, contents = split_answers(prompt, [_as_part(value) for value in values], "row", system=system)
         media = [[one for path in paths for one in _listed(value_at(row, path))] for paths in (config.images, config.videos)]
         question, *contents = place_media([question, *contents], *media, where="row")
 

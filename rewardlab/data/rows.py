@@ -186,11 +186,18 @@ def from_row(
 
 
 def candidates_from_row(
-    row: Mapping[str, Any], responses: Sequence[Any], *, prompt_id: str, files: Files, where: str
+    row: Mapping[str, Any],
+    responses: Sequence[Any],
+    *,
+    prompt_id: str,
+    files: Files,
+    where: str,
+    answers_quote: bool = False,
 ) -> Candidates:
     """Return the ``question`` of a row and its ``responses``, each in any form of :mod:`rewardlab.data.conversations`, videos
-    as :data:`FRAMES` frames. Raise DataError or MediaError."""
-    question, answers = _contents(row, responses, where)
+    as :data:`FRAMES` frames; ``answers_quote`` as in :func:`rewardlab.data.conversations.place_media`. Raise DataError or
+    MediaError."""
+    question, answers = _contents(row, responses, where, answers_quote)
 
     def with_media(content: Content) -> tuple[str, tuple[bytes, ...]]:
         images, videos = _images(content.images, files, where), _videos(content.videos, files, where)
@@ -204,12 +211,15 @@ def candidates_from_row(
     return Candidates(prompt_id, text, tuple(text for text, _ in read), images, response_images=of_responses)
 
 
-def _contents(row: Mapping[str, Any], responses: Sequence[Any], where: str) -> tuple[Content, list[Content]]:
+def _contents(
+    row: Mapping[str, Any], responses: Sequence[Any], where: str, answers_quote: bool = False
+) -> tuple[Content, list[Content]]:
     """Return the question and the answers of a row with their media in their places."""
     question, answers = split_answers(row.get("question"), responses, where)
     images, videos = _list(row, "images", where), _list(row, "videos", where)
     if not (row.get("response_images") or row.get("response_videos")):
-        question, *answers = place_media([question, *answers], images, videos, where=where)
+        contents = [question, *answers]
+        question, *answers = place_media(contents, images, videos, where=where, answers_quote=answers_quote)
         return question, answers
     lists_of = [_list(row, name, where) or [[]] * len(answers) for name in ("response_images", "response_videos")]
     for name, lists in zip(("response_images", "response_videos"), lists_of, strict=True):
@@ -227,7 +237,7 @@ def _contents(row: Mapping[str, Any], responses: Sequence[Any], where: str) -> t
 
 def _label(row: Mapping[str, Any], where: str) -> tuple[Any, Tie | None]:
     """Return (preferred, tie) of a row; :func:`validate` looks at the first."""
-    preferred, tie = _number(row.get("preferred")), row.get("tie") or None
+    preferred, tie = _number(row.get("preferred")), _number(row.get("tie")) or None
     if isinstance(preferred, str) and preferred in [*Tie]:
         preferred, tie = None, preferred
     if tie is not None and (tie not in [*Tie] or preferred is not None):

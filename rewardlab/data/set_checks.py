@@ -70,7 +70,7 @@ def _begin_alike(first: str, second: str) -> bool:
 
 
 def _plain(text: str) -> list[str]:
-    return (text if text.isascii() else _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))).split()
+    return (text if text.isascii() else _INVISIBLE.sub("", unicodedata.normalize("NFC", text))).split()
 
 
 @dataclass

@@ -293,7 +293,7 @@ class SyncJudge:
     def compare(
         self,
         question: str,
-        responses: Sequence[str],
+        responses: Sequence[Any],
         *,
         images: Sequence[Any] = (),
         videos: Sequence[Any] = (),
@@ -327,7 +327,7 @@ class SyncJudge:
     def rank(
         self,
         question: str,
-        responses: Sequence[str],
+        responses: Sequence[Any],
         *,
         images: Sequence[Any] = (),
         plan: str = "adaptive",
@@ -345,11 +345,11 @@ class SyncJudge:
     def rewards(
         self,
         question: str,
-        responses: Sequence[str],
+        responses: Sequence[Any],
         *,
         images: Sequence[Any] = (),
         strategy: str = "all_pairs",
-        anchor: str | None = None,
+        anchor: Any = None,
         budget: int | None = None,
         votes: int | None = None,
         seed: int = 0,
@@ -370,7 +370,7 @@ class SyncJudge:
         _check_votes(num := (self.engine.config.votes or 1) if votes is None else votes)
         return num
 
-    def _group(self, question: str, responses: Sequence[str], images: Sequence[Any], anchor: str | None = None) -> Candidates:
+    def _group(self, question: str, responses: Sequence[Any], images: Sequence[Any], anchor: Any = None) -> Candidates:
         given = responses if anchor is None else [*responses, anchor]
         group = candidates_of_texts(question, given, images=images, urls=self._urls)
         if len(group.responses) < 2:
@@ -425,7 +425,7 @@ class AsyncJudge:
     async def compare(
         self,
         question: str,
-        responses: Sequence[str],
+        responses: Sequence[Any],
         *,
         images: Sequence[Any] = (),
         videos: Sequence[Any] = (),
@@ -446,7 +446,7 @@ class AsyncJudge:
     async def rank(
         self,
         question: str,
-        responses: Sequence[str],
+        responses: Sequence[Any],
         *,
         images: Sequence[Any] = (),
         plan: str = "adaptive",
@@ -461,11 +461,11 @@ class AsyncJudge:
     async def rewards(
         self,
         question: str,
-        responses: Sequence[str],
+        responses: Sequence[Any],
         *,
         images: Sequence[Any] = (),
         strategy: str = "all_pairs",
-        anchor: str | None = None,
+        anchor: Any = None,
         budget: int | None = None,
         votes: int | None = None,
         seed: int = 0,

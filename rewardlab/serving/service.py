@@ -249,7 +249,7 @@ class JudgeService:
         """Return the question and the answers of a request, each medium at its mark. Raise DataError for other numbers of marks
         and media, and what :meth:`_group` raises."""
         contents = [Content(request.question), *(read_content(answer, "a response") for answer in answers)]
-        question, *read = place_media(contents, request.images, request.videos, where="the request")
+        question, *read = place_media(contents, request.images, request.videos, where="the request", answers_quote=True)
         for answer in read:
             check_references(answer.images, answer.videos)
             if len(answer.videos) > MAX_VIDEOS:

@@ -17,7 +17,7 @@ from fastapi.routing import APIRoute
 
 from rewardlab.serving.limits import Limits
 
-MEDIA_KEYS = frozenset({"images", "videos", "image", "image_url", "url", "media"})  # below these a text may be a whole image
+MEDIA_KEYS = frozenset({"images", "videos", "image", "image_url", "video", "url", "media"})  # texts below may be whole files
 LABEL_KEYS = frozenset({"label", "labels"})  # texts below these may be JSON themselves
 LONG_KEYS = frozenset({"verify_responses"})  # the rollouts of a whole evaluation, which are not judged
 _NUMBERS = {int, float, bool, type(None)}

@@ -80,6 +80,8 @@ def test_ties_alone_are_no_benchmark(tmp_path: Path) -> None:
     data, samples = write(tmp_path / "all", ["tie", "both_bad"])
     with pytest.raises(DataError, match="all 2 pairs are ties; an accuracy needs pairs with a better response"):
         run(data, f"replay:{samples}", tmp_path / "run")
+    with pytest.raises(DataError, match="all 2 pairs are ties"):
+        run_robustness(bench_settings("pairs", data, "baseline:first", controls=()), tmp_path / "attacked", num_pairs=9)
 
 
 def test_ties_are_not_attacked(tmp_path: Path) -> None:

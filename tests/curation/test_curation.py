@@ -181,6 +181,23 @@ def test_repetitions_are_found_and_nothing_else(demo_pairs: Any) -> None:
     assert found(replace(pair.swap(), pair_id="y", preferred=0)).contradicts
 
 
+@pytest.mark.parametrize("of_answers", [True, False])
+def test_pairs_of_other_videos_are_others(of_answers: bool) -> None:
+    """One question, the same texts: the files tell them apart."""
+    clips = [b"clip %d" % n for n in range(4)]
+    made = [
+        PreferencePair(name, "Which is better?", (VIDEO_MARK, VIDEO_MARK), 0, response_videos=((one,), (other,)))
+        if of_answers
+        else PreferencePair(name, "Is there a dog?", ("Yes.", "No."), 0, videos=(one, other))
+        for name, one, other in (("a", *clips[:2]), ("b", *clips[2:]), ("c", *clips[:2]))
+    ]
+    index = Duplicates(0.9)
+    assert [index.find_or_add(one, ()) for one in made[:2]] == [None, None]
+    repeated = index.find_or_add(made[2], ())
+    assert repeated is not None
+    assert repeated.pair_id == "a"
+
+
 def test_a_split_leaks_no_picture(demo_pairs: Any) -> None:
     """Copies of a picture, re-encoded or at half the size, are on one side; the share is never exceeded."""
     originals = list({pair.images[0]: pair for pair in demo_pairs[0]}.values())[:60]

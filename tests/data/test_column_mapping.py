@@ -14,15 +14,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from PIL import Image
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
 from rewardlab.config import MappingConfig, load_config
+from rewardlab.data.candidates import read_candidates
 from rewardlab.data.column_mapping import OPEN, guess_mapping, suggested_mapping, tie_of
+from rewardlab.data.conversations import content_parts, read_content
+from rewardlab.data.images import decode_image, encode_png
+from rewardlab.data.inputs import candidates_of_texts
 from rewardlab.data.pair_table import PairTable, ParquetRows
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.data.recipes import Rejected, convert_source, recipe_of
 from rewardlab.data.row_files import data_files_of
+from rewardlab.data.rows import from_row
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import PreferencePair, Tie
 from tests.support.images import png
@@ -420,6 +426,67 @@ def test_ranks_of_several_answers_make_pairs(tmp_path: Path) -> None:
         if isinstance(row, Rejected)
     ]
     assert row.reason == "tie"
+
+
+@pytest.mark.parametrize("embedded", [False, True], ids=["paths", "bytes"])
+def test_pictures_of_one_question_are_on_both_sides(embedded: bool, tmp_path: Path) -> None:
+    """Their texts are equal throughout, so the place must not depend on texts alone; every reader finds the same place."""
+    rows = []
+    for number in range(40):
+        pictures = [encode_png(Image.new("RGB", (30, 20), (number, shade, 9))) for shade in (0, 200)]
+        for name, data in zip("bw", pictures, strict=True):
+            (tmp_path / f"{name}{number}.png").write_bytes(data)
+        media = [{"bytes": data, "path": None} for data in pictures] if embedded else [f"{n}{number}.png" for n in "bw"]
+        rows.append({"prompt": "Draw.", "chosen": "<image>", "rejected": "<image>", "images": media})
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "p.parquet")
+    table = PairTable(tmp_path / "p.parquet")
+    pairs = list(table)
+    assert 10 < sum(pair.preferred or 0 for pair in pairs) < 30
+    assert [pair.preferred for _, pair in table.light_pairs()] == [pair.preferred for pair in pairs]
+    for pair in pairs:
+        assert decode_image(pair.response_images[pair.preferred or 0][0]).getpixel((1, 1))[1] == 0  # type: ignore[index]
+
+
+def test_a_system_column_belongs_to_chats_alone(tmp_path: Path) -> None:
+    """Beside texts it is any column: often the name of the model."""
+    config = MappingConfig(name="r", question="prompt", chosen="a", rejected="b")
+    file = write_lines(tmp_path / "r.jsonl", [{"prompt": "Why?", "a": "yes", "b": "no", "system": "gpt-4"}])
+    [pair] = convert_source(recipe_of(config), file)
+    assert isinstance(pair, PreferencePair)
+    assert pair.question == "Why?"
+    chat = {"prompt": [{"role": "user", "content": "Why?"}], "a": "yes", "b": "no", "system": "Be brief."}
+    [pair] = convert_source(recipe_of(config), write_lines(tmp_path / "c.jsonl", [chat]))
+    assert isinstance(pair, PreferencePair)
+    assert pair.question == "System: Be brief.\nUser: Why?"
+
+
+def test_a_gap_among_ties_is_none() -> None:
+    """pandas keeps it as NaN."""
+    row = {"question": "q", "responses": ["x", "y"], "preferred": 1.0, "tie": float("nan")}
+    assert (from_row(row, index=0).preferred, from_row(row, index=0).tie) == (1, None)
+
+
+def test_a_mark_of_ours_beside_media_is_no_place() -> None:
+    content = read_content([{"type": "text", "text": "a\ufffcb"}, {"type": "image", "image": "c.png"}])
+    assert content_parts(content) == [{"type": "text", "text": "ab"}, {"type": "image", "image": "c.png"}]
+
+
+def test_a_tool_call_is_read(tmp_path: Path) -> None:
+    """It is no part of the content, and would be lost."""
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "zoom", "arguments": "{}"}}]}
+    chosen = [call, {"role": "tool", "content": "42"}, {"role": "assistant", "content": "It is 42."}]
+    row = {"prompt": "q", "chosen": chosen, "rejected": [{"role": "assistant", "content": "No."}]}
+    [pair] = read_pairs(write_lines(tmp_path / "p.jsonl", [row]))
+    assert pair.responses[pair.preferred or 0] == "Assistant: Tool call: zoom({})\nTool: 42\nAssistant: It is 42."
+
+
+def test_a_response_that_is_missing_is_named(tmp_path: Path) -> None:
+    """It is no empty answer: a ranking would judge that."""
+    with pytest.raises(DataError, match="response 1 is missing"):
+        candidates_of_texts("q", ["a", None, "b"])
+    file = write_lines(tmp_path / "r.jsonl", [{"question": "q", "responses": ["a", None, "b"]}])
+    with pytest.raises(DataError, match=r"row 0.*response 1 is missing"):
+        read_candidates(file)
 
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "real"

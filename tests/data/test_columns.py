@@ -298,6 +298,12 @@ def test_texts_that_are_meant(text: str, tmp_path: Path) -> None:
     assert len(PairTable(data)) == 5
 
 
+def test_answers_that_unicode_calls_compatible_differ(tmp_path: Path) -> None:
+    """A square is no two: only two ways to write one character are the same text."""
+    data = write(tmp_path / "p.jsonl", [row(pair_id=f"p{n}", responses=["x\u00b2 = 4", "x2 = 4"]) for n in range(5)])
+    assert len(PairTable(data)) == 5
+
+
 def test_judgments_that_quote_control_tokens_are_counted(tmp_path: Path) -> None:
     judged = row(judgment="<think>It quotes <|image_pad|>.</think><answer>1</answer>")
     data = write(tmp_path / "p.jsonl", [{**judged, "pair_id": "a"}, row(pair_id="b")])

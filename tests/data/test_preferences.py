@@ -27,7 +27,18 @@ from rewardlab.data.pairs import write_parquet
 from rewardlab.data.votes import vote_row
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.spec import DEMO_JUDGE
-from rewardlab.types import Choice, Completion, FinishReason, Order, PreferencePair, Verdict, VerdictStatus, Vote, choice_of
+from rewardlab.types import (
+    Choice,
+    Completion,
+    FinishReason,
+    Order,
+    PreferencePair,
+    Tie,
+    Verdict,
+    VerdictStatus,
+    Vote,
+    choice_of,
+)
 
 IMAGE = encode_png(Image.new("RGB", (56, 56), (9, 40, 200)))
 # name -> winners of the votes in the given order, and in the swapped one; None: no verdict
@@ -267,3 +278,17 @@ def test_votes_of_other_images(tmp_path: Path) -> None:
     run_bench(replace(settings, images=tmp_path / "blue"), tmp_path / "other")
     with pytest.raises(ConfigError, match="judged different images"):
         against(read_run(out), read_run(tmp_path / "other"))
+
+
+@pytest.mark.slow
+def test_the_images_of_a_run_with_ties(tmp_path: Path) -> None:
+    """A run records those of ties last; read by anybody, they are in the order of the file."""
+    images = [encode_png(Image.new("RGB", (56, 56), (9, shade, 200))) for shade in range(4)]
+    ties = [None, Tie.TIE, None, Tie.BOTH_BAD]
+    pairs = [
+        replace(pair(str(n)), images=(image,), tie=tie, preferred=None if tie else 0)
+        for n, (image, tie) in enumerate(zip(images, ties, strict=True))
+    ]
+    write_parquet(pairs, tmp_path / "p.parquet")
+    run_bench(bench_settings("pairs", tmp_path / "p.parquet", f"hf:{DEMO_JUDGE}", controls=()), tmp_path / "run")
+    assert [one.has_votes for one in read_judged(tmp_path / "run", tmp_path / "p.parquet")] == [True, False, True, False]

@@ -11,7 +11,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from PIL import Image
 
+from rewardlab.data.images import encode_png, to_data_url
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.scripted import ScriptedSampler
@@ -21,6 +23,7 @@ from tests.support.judge_servers import PLAIN
 from tests.support.scripted_judge import ANSWERS, PROMPT, QUESTION, handler
 from tests.support.servers import running
 
+IMAGE = to_data_url(encode_png(Image.new("RGB", (30, 20))))
 CHAT: Any = [{"role": "user", "content": "Which number?"}]
 
 
@@ -57,6 +60,14 @@ def test_a_repeated_chat_is_drawn_anew(api: openai.OpenAI) -> None:
     assert {completed(api, seed=7) for _ in range(3)} == {"7 user"}
     with pytest.raises(openai.UnprocessableEntityError, match="n must be 1"):
         completed(api, messages=[*CHAT, {"role": "assistant", "content": "I say 1."}], n=2)
+
+
+@pytest.mark.parametrize("pictures", [0, 1])
+def test_a_mark_of_images_in_a_text_is_text(api: openai.OpenAI, pictures: int) -> None:
+    """U+FFFC is in texts that office programs copy."""
+    content: list[Any] = [{"type": "image_url", "image_url": {"url": IMAGE}}] * pictures
+    said: Any = [*content, {"type": "text", "text": "Which \ufffc number?"}] if pictures else "Which \ufffc number?"
+    assert completed(api, messages=[{"role": "user", "content": said}], seed=1) == "1 user"
 
 
 def test_developer_is_system(api: openai.OpenAI) -> None:

@@ -16,6 +16,7 @@ from rewardlab.data.images import decode_image, encode_png, to_data_url
 from rewardlab.integrations.client import RewardClient
 from rewardlab.serving.app import create_app
 from rewardlab.serving.limits import Limits
+from rewardlab.serving.schemas import MAX_CHARS
 from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.types import Choice, Message
 from rewardlab.verdicts.parse import format_verdict
@@ -176,6 +177,48 @@ REFUSED: dict[str, tuple[str, Any]] = {
     "images of a query": ("/score", {"text_1": {"text": QUESTION, "images": [RED]}, "text_2": ["a", "b"]}),
     "a list as a text": ("/slime", {"prompt": QUESTION, "response": [part(RED)]}),
 }
+
+
+QUOTED: dict[str, tuple[str, Any]] = {
+    "rewards": ("/v1/rewards", {"question": QUESTION, "images": [RED], "responses": ["The <image> is red.", "b", "c"]}),
+    "a mark of ours": ("/v1/rewards", {"question": QUESTION, "images": [RED], "responses": ["The \ufffc is red.", "b"]}),
+    "judge": ("/v1/judge", {"question": QUESTION, "images": [RED], "responses": ["The <image> is red.", "b"]}),
+    "rerank": ("/rerank", {"query": QUESTION, "documents": [{"text": "The <image> is red."}, {"text": "b"}]}),
+}
+
+
+@pytest.mark.parametrize("name", QUOTED)
+def test_a_mark_that_an_answer_quotes_is_text(name: str) -> None:
+    """A policy that writes <image> loses nobody's reward, and moves no image."""
+    prompts: list[str] = []
+
+    def judge(prompt: tuple[Message, ...], draw: int) -> str:
+        prompts.append("".join("[red]" if part.image is not None else part.text for part in prompt[0].parts))
+        return format_verdict(Choice.FIRST, "first")
+
+    path, body = QUOTED[name]
+    with in_process(create_app(judge_of(judge), ServerOptions())) as client:
+        answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    assert all(prompt.count("[red]") == len(body.get("images", ())) for prompt in prompts)
+    assert all(prompt.startswith("[red]") for prompt in prompts if "images" in body)
+    assert any("is red." in prompt for prompt in prompts)
+
+
+def test_a_video_of_an_answer_may_be_as_long_as_one_of_a_question(client: httpx.Client) -> None:
+    """A data URL is no text: neither is refused for its characters."""
+    clip = "data:video/mp4;base64," + "A" * Limits().characters
+    for media in ({"responses": [[{"type": "video", "video": clip}], "b"]}, {"videos": [clip], "responses": ["a", "b"]}):
+        answer = client.post("/v1/judge", json={"question": QUESTION, **media})
+        assert (answer.status_code, "characters" in answer.text) == (422, False), answer.text
+
+
+@pytest.mark.parametrize("part_of", [{"type": "text", "value": ""}, {"type": "text", "text": None, "value": ""}], ids=str)
+def test_a_text_in_any_part_counts(client: httpx.Client, part_of: dict[str, Any]) -> None:
+    body = {"question": QUESTION, "responses": [[part_of | {"value": "a" * (MAX_CHARS + 1)}], "b"]}
+    for path in ("/v1/judge", "/v1/rewards"):
+        answer = client.post(path, json=body)
+        assert (answer.status_code, "longer than" in answer.text) == (422, True)
 
 
 @pytest.mark.parametrize("name", REFUSED)

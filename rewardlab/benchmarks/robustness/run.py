@@ -234,7 +234,7 @@ def run_robustness(
     check_budget(settings, judge)
     reduce = judge.reduce
     rows, notes = load_rows(settings, judge)
-    rows, tied = split_ties(rows)
+    rows, tied = split_ties(rows, settings.data)
     if tied:
         notes.append(f"ties left out, because an attack needs a better response: {len(tied):,}")
     if not judge.accepts_empty_responses and any(family.name == EMPTY for family in chosen):

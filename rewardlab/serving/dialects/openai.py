@@ -34,7 +34,7 @@ from rewardlab.serving.jobs import ChatJob
 from rewardlab.serving.schemas import Items, JsonObject
 from rewardlab.serving.service import JudgeService
 from rewardlab.serving.strict_json import StrictJSONRoute
-from rewardlab.types import Completion, Message
+from rewardlab.types import Completion, Message, Part
 
 # Parameters without effect on an answer: user, storage and billing at OpenAI.
 WITHOUT_EFFECT = frozenset(
@@ -177,10 +177,10 @@ def chat_routes(service: JudgeService) -> APIRouter:
                 raise DataError("a message calls a tool; chat completions support text and images only")
         service.limits.check_images(sum(len(references(turn.content)) for turn in turns))
         await service.check_context(*(turn.content.text for turn in turns))
-        chat = [
-            Message(turn.role, tuple(joined(interleaved(turn.content.text, await service.images(references(turn.content))))))
-            for turn in turns
-        ]
+        chat = []
+        for turn in turns:
+            text, images = turn.content.text, await service.images(references(turn.content))
+            chat.append(Message(turn.role, tuple(joined(interleaved(text, images) if images else [Part(text=text)]))))
         judge = service.judge
         options = (request.temperature, request.top_p, request.max_completion_tokens or request.max_tokens)
         defaults = (judge.config.temperature, judge.config.top_p, judge.config.max_tokens)

@@ -46,7 +46,8 @@ def read_document(document: Document, fields: Sequence[str] = ("text",)) -> Cont
     if not all(isinstance(text, str) for text in texts) or not isinstance(image, str | None):
         expected = 'a text, {"text"}, or {"content": [parts]}' if list(fields) == ["text"] else f"texts in {list(fields)}"
         raise DataError(f"a document has {sorted(document)[:5]}; expected {expected}")
-    return place_own(Content("\n".join(map(str, texts))), [image] if image else [], [], "a document")
+    content = Content("\n".join(map(str, texts)))
+    return place_own(content, [image], [], "a document") if image else content
 
 
 def document_samples(
