@@ -25,7 +25,9 @@ Answer = str | list[JsonObject]  # a text, or parts: {"type": "text", "text"}, {
 
 def text_of_answer(answer: Answer) -> str:
     """Return the texts of an answer, whose length is bounded."""
-    return answer if isinstance(answer, str) else "".join(str(part.get("text") or "") for part in answer)
+    if isinstance(answer, str):
+        return answer
+    return "".join(text for part in answer for name in ("text", "value") if isinstance(text := part.get(name), str))
 
 
 def check_lengths(answers: Sequence[Answer]) -> None:

@@ -214,3 +214,43 @@ def test_what_a_tool_returns_belongs_to_the_question(client: httpx.Client) -> No
     tool = {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "a plot"}]}
     body = {"conversation_history": [USER, tool], "response_objs": [output(RED), output(BLUE)]}
     assert of_rewards(client.post("/compare", json=body).json())[0] == 1.0
+
+
+LOOK = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"type": "function", "function": {"name": "look", "arguments": "{}"}}],
+}
+
+
+def test_calls_of_tools_in_earlier_turns_are_shown() -> None:
+    """In messages as in items of the Responses API."""
+    shown: list[str] = []
+
+    def judge(prompt: tuple[Message, ...], draw: int) -> str:
+        shown.append("".join(part.text for part in prompt[0].parts))
+        return reddest(prompt, draw)
+
+    body = {
+        "conversation_history": [USER, LOOK, {"role": "tool", "content": "42"}],
+        "response_objs": [output(RED), output(BLUE)],
+    }
+    with in_process(create_app(judge_of(judge), ServerOptions())) as client:
+        assert client.post("/compare", json=body).status_code == 200
+    assert all("Assistant: Tool call: look({})\nTool: 42" in text for text in shown)
+
+
+ONE_PART = [
+    [{"type": "text", "text": "Here:", "image": RED}],
+    [{"type": "image", "image": RED, "text": "Here:"}],
+    [{"type": "text", "value": "x" * 100_001}],
+    [{"type": "text", "text": "x" * 60_000}, {"type": "text", "value": "x" * 60_000}],
+]
+
+
+@pytest.mark.parametrize("parts", ONE_PART, ids=["text with image", "image with text", "long value", "long together"])
+def test_parts_that_would_be_cut_or_are_too_long(client: httpx.Client, parts: Any) -> None:
+    body = {"question": QUESTION, "responses": [parts, "a"]}
+    answers = [client.post(path, json=body) for path in ("/v1/judge", "/v1/rewards")]
+    assert [answer.status_code for answer in answers] == [422, 422]
+    assert all("besides" in answer.text or "longer than" in answer.text for answer in answers)
