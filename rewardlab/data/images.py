@@ -279,6 +279,8 @@ def read_media(file: Path, where: str) -> bytes:
     try:
         refuse_devices(file, where)
         return file.read_bytes()
+    except MediaError:
+        raise
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         other = _other_spelling(file)
