@@ -226,10 +226,11 @@ class JudgeService:
             self.limits.check_images(len(content.images))
 
         async def load() -> list[tuple[str, tuple[bytes, ...]]]:
+            loaded: dict[str, bytes] = {}
             return [
                 text_with_frames(
                     content.text,
-                    await self.media.images(content.images),
+                    await self.media.images(content.images, loaded),
                     [await self.media.frames(video, frames, n) for n, video in enumerate(content.videos)],
                 )
                 for content in (question, *answers)

@@ -17,6 +17,7 @@ from rewardlab.integrations.client import RewardClient
 from rewardlab.serving.app import create_app
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.service import GroupRules, ServerOptions
+from rewardlab.serving.uploads import UploadStore
 from rewardlab.types import Choice, Message
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.scripted_judge import QUESTION
@@ -254,3 +255,21 @@ def test_parts_that_would_be_cut_or_are_too_long(client: httpx.Client, parts: An
     answers = [client.post(path, json=body) for path in ("/v1/judge", "/v1/rewards")]
     assert [answer.status_code for answer in answers] == [422, 422]
     assert all("besides" in answer.text or "longer than" in answer.text for answer in answers)
+
+
+def test_an_upload_that_many_answers_name_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,048 readings of the same 20 MB would take a minute for a request of 100 kB."""
+    read: list[str] = []
+
+    def get(store: UploadStore, name: str) -> bytes | None:
+        read.append(name)
+        return get_upload(store, name)
+
+    get_upload = UploadStore.get
+    monkeypatch.setattr(UploadStore, "get", get)
+    with in_process(create_app(judge_of(reddest), ServerOptions())) as client:
+        name = client.post("/v1/uploads", content=encode_png(Image.new("RGB", (32, 32), "red"))).json()["id"]
+        answers = [[{"type": "text", "text": str(n)}, *[{"type": "image", "image": f"upload:{name}"}] * 4] for n in range(8)]
+        body = {"question": QUESTION, "responses": answers, "images": [f"upload:{name}"]}
+        assert client.post("/v1/rewards", json=body).status_code == 200
+    assert read == [name]
