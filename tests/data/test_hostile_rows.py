@@ -48,7 +48,7 @@ def test_a_part_holds_one_thing(part: Any, lost: str) -> None:
 
 def test_fields_of_nulls_are_nothing() -> None:
     """As ``datasets`` writes them."""
-    text = {"type": "text", "text": "a", "image": {"bytes": None, "path": None}, "video": None, "images": []}
+    text: dict[str, Any] = {"type": "text", "text": "a", "image": {"bytes": None, "path": None}, "video": None, "images": []}
     image = {"type": "image", "text": "", "image": "a.png", "url": None, "path": "a.png", "video": None}
     assert read_content([text, image]).images == ("a.png",)
 
@@ -69,7 +69,7 @@ def test_answers_that_differ_in_the_call_alone() -> None:
 def test_calls_that_are_none() -> None:
     nulls = {"tool_calls": [], "function_call": {"name": None, "arguments": None}}
     assert [turn.content.text for turn in read_turns([USER | nulls])] == [USER["content"]]
-    with pytest.raises(DataError, match="a tool call is None; expected an object with the name"):
+    with pytest.raises(DataError, match="a tool call is None; expected an object with a function's name"):
         read_turns([USER | {"tool_calls": "look"}])
 
 
@@ -164,3 +164,25 @@ def test_suggestions_know_conversations(tmp_path: Path) -> None:
     assert isinstance(mapped, PreferencePair)
     assert not isinstance(read, BadRow)
     assert (mapped.question, {*mapped.responses}) == (read.question, {*read.responses})
+
+
+@pytest.mark.parametrize("pair_id", [["a"], {"a": 1}], ids=str)
+def test_ids_that_are_no_names(pair_id: Any, tmp_path: Path) -> None:
+    row = {"pair_id": pair_id, "question": "q", "responses": ["a", "b"], "preferred": 0}
+    [bad] = validate_rows(write(tmp_path / "rows.jsonl", row))
+    assert isinstance(bad, BadRow)
+    assert "'pair_id' must be a string or a number" in bad.reason
+
+
+def test_missing_files_of_a_large_folder_are_named_in_linear_time(tmp_path: Path) -> None:
+    """A wrong suffix in all rows: each name is sought in the folder, which is listed once."""
+    (tmp_path / "in").mkdir()
+    for number in range(2000):
+        (tmp_path / f"in/{number}.jpg").touch()
+    row = {"question": "q", "responses": ["a", "b"], "preferred": 0}
+    path, start = write(tmp_path / "rows.jsonl", *({**row, "images": [f"in/{n}.png"]} for n in range(200))), time.monotonic()
+    assert all(isinstance(bad, BadRow) and "cannot be read" in bad.reason for bad in validate_rows(path))
+    assert time.monotonic() - start < 1
+    (tmp_path / "in/NEW.png").write_bytes(png())
+    with pytest.raises(MediaError, match=r"NEW\.png, whose name is spelt otherwise"):
+        Files(tmp_path).image("in/new.png", "image 0")
