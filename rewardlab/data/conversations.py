@@ -289,13 +289,13 @@ def _place(
     if any(in_answers) and all(in_answers) and sum(counts) == len(media) and counts[0] != len(media):
         texts, numbers = [_marked(text, mark, written) for text in texts], counts
     elif any(mark in text for text in texts[1:]):
-        raise _other_number(counts, len(media), name, where)
+        raise _other_number(counts, len(media), name, where, mark if any(mark in text for text in texts) else "")
     elif counts[0] == len(media):
         texts[0], numbers = _marked(texts[0], mark, written), [len(media), *(0 for _ in in_answers)]
     elif not any(in_answers) and (counts[0] == 0 or (counts[0] == 1 and media and _ahead(texts[0], written) is not None)):
         texts[0], numbers = texts[0] if counts[0] == 0 else str(_ahead(texts[0], written)), [len(media), *in_answers]
     else:
-        raise _other_number(counts, len(media), name, where)
+        raise _other_number(counts, len(media), name, where, mark if any(mark in text for text in texts) else "")
     ends = list(accumulate(numbers, initial=0))
     return [
         content.holding(mark, text, media[begin:end])
@@ -303,11 +303,13 @@ def _place(
     ]
 
 
-def _other_number(counts: Sequence[int], num_media: int, name: str, where: str) -> DataError:
+def _other_number(counts: Sequence[int], num_media: int, name: str, where: str, mark: str) -> DataError:
+    """Return the error for other numbers of marks and media; ``mark`` is the character that the texts hold, "" for none."""
+    sign = f"<{name}>" + (f" (the character U+{ord(mark):04X})" if mark else "")
     in_answers = f" and {sum(counts[1:])} in the answers" if sum(counts[1:]) else ""
     cure = ", or list those of the answers in 'response_images'" if in_answers and name == "image" else ""
     return DataError(
-        f"{where}: there are {counts[0]} marks <{name}> in the text{in_answers}, and {num_media} {name}s; give one {name} for "
+        f"{where}: there are {counts[0]} marks {sign} in the text{in_answers}, and {num_media} {name}s; give one {name} for "
         f"each mark, or remove the marks{cure}"
     )
 

@@ -186,3 +186,10 @@ def test_missing_files_of_a_large_folder_are_named_in_linear_time(tmp_path: Path
     (tmp_path / "in/NEW.png").write_bytes(png())
     with pytest.raises(MediaError, match=r"NEW\.png, whose name is spelt otherwise"):
         Files(tmp_path).image("in/new.png", "image 0")
+
+
+def test_characters_that_are_marks_are_named(tmp_path: Path) -> None:
+    """They are not seen in a text that was copied from a document."""
+    rows = [{"question": f"q{mark}", "responses": ["a", "b"], "preferred": 0} for mark in ("\ufffc", "\ufff9", "<image>")]
+    reasons = [bad.reason for bad in validate_rows(write(tmp_path / "rows.jsonl", *rows)) if isinstance(bad, BadRow)]
+    assert ["U+FFFC" in reasons[0], "U+FFF9" in reasons[1], "U+" in reasons[2]] == [True, True, False]
