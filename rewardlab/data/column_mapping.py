@@ -343,7 +343,7 @@ def _ranked_fields(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Sequ
 
 def _conversation_fields(file: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the lines for rows that hold conversations and are read without a mapping; none for other rows."""
-    if not any(is_conversation(value) for value in rows[0].values()):
+    if not any(is_conversation(value) for row in rows for value in row.values()):
         return []
     try:
         mapping = guess_mapping(list(map(str, rows[0])), str(file))
