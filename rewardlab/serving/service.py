@@ -227,11 +227,16 @@ class JudgeService:
 
         async def load() -> list[tuple[str, tuple[bytes, ...]]]:
             loaded: dict[str, bytes] = {}
+            films: dict[str, tuple[bytes, ...]] = {}
+            for content in (question, *answers):
+                for n, video in enumerate(content.videos):
+                    if video not in films:  # many answers may name one
+                        films[video] = await self.media.frames(video, frames, n)
             return [
                 text_with_frames(
                     content.text,
                     await self.media.images(content.images, loaded),
-                    [await self.media.frames(video, frames, n) for n, video in enumerate(content.videos)],
+                    [films[video] for video in content.videos],
                 )
                 for content in (question, *answers)
             ]

@@ -6,6 +6,7 @@ import base64
 import pickle
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from rewardlab.data.images import decode_image, encode_png, to_data_url
 from rewardlab.integrations.client import RewardClient
 from rewardlab.serving.app import create_app
 from rewardlab.serving.limits import Limits
+from rewardlab.serving.media import Media
 from rewardlab.serving.service import GroupRules, ServerOptions
 from rewardlab.serving.uploads import UploadStore
 from rewardlab.types import Choice, Message
@@ -23,6 +25,7 @@ from rewardlab.verdicts.parse import format_verdict
 from tests.support.scripted_judge import QUESTION
 from tests.support.servers import running
 from tests.support.serving import in_process, judge_of
+from tests.support.videos import film
 
 RED, BLUE = (to_data_url(encode_png(Image.new("RGB", (32, 32), color))) for color in ("red", "blue"))
 USER, SAID = {"role": "user", "content": QUESTION}, {"role": "assistant", "content": "a"}
@@ -273,3 +276,20 @@ def test_an_upload_that_many_answers_name_is_read_once(monkeypatch: pytest.Monke
         body = {"question": QUESTION, "responses": answers, "images": [f"upload:{name}"]}
         assert client.post("/v1/rewards", json=body).status_code == 200
     assert read == [name]
+
+
+def test_a_video_that_many_answers_name_is_decoded_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    decoded: list[int] = []
+
+    def frames(media: Media, data: bytes, *options: Any) -> tuple[bytes, ...]:
+        decoded.append(len(data))
+        return frames_of(media, data, *options)
+
+    frames_of = Media.frames
+    monkeypatch.setattr(Media, "frames", frames)
+    data = film(tmp_path / "a.mp4", 4).read_bytes()
+    video = {"type": "video", "video": f"data:video/mp4;base64,{base64.b64encode(data).decode()}"}
+    body = {"question": QUESTION, "responses": [[{"type": "text", "text": str(n)}, video] for n in range(3)], "frames": 2}
+    with in_process(create_app(judge_of(reddest), ServerOptions())) as client:
+        assert client.post("/v1/rewards", json=body).status_code == 200
+    assert decoded == [len(data)]
