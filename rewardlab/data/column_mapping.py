@@ -278,15 +278,18 @@ def suggested_mapping(path: Path) -> str:
     if {"question", "responses"} <= rows[0].keys() and not _ranked_fields(rows, {}):
         raise DataError(f"{file}: has the columns of a pair already; `rewardlab data validate {file}` says what is wrong")
     columns: dict[str, list[Any]] = {}
-    for row in rows:
-        for column, value in _leaves(row, ()):
-            columns.setdefault(column, []).append(value)
+    try:
+        for row in rows:
+            for column, value in _leaves(row, ()):
+                columns.setdefault(column, []).append(value)
+    except RecursionError:
+        raise DataError(f"{file}: a row is nested too deeply to be read; expected columns with values") from None
     name, place = re.sub(r"[^a-z0-9]+", "_", path.stem.lower()).strip("_") or "mine", _remark(str(path))
     lines = [
         f"# A mapping for {place}, of its first {len(rows):,} rows. Check it, save it as {name}.yaml, then",
         f"# rewardlab data build {name}.yaml --from {place} --against none --out sets/{name}",
         f"name: {_quoted(name)}",
-        *(_ranked_fields(rows, columns) or _fields(columns)),
+        *(_ranked_fields(rows, columns) or _conversation_fields(file, rows) or _fields(columns)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -343,6 +346,25 @@ def _ranked_fields(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Sequ
         *of_question,
         f"responses: {_quoted_list([answer])}",
         f"{'ranks' if is_rank else 'scores'}: {_quoted_list([number])}  # check: {check}",
+    ]
+
+
+def _conversation_fields(file: Path, rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines for rows that hold conversations and are read without a mapping; none for other rows."""
+    if not any(is_conversation(value) for row in rows for value in row.values()):
+        return []
+    try:
+        mapping = guess_mapping(list(map(str, rows[0])), str(file))
+    except DataError:
+        return []
+    if mapping is None or mapping.label is not None:
+        return []
+    named = {"question": mapping.question, "chosen": mapping.responses[0], "rejected": mapping.responses[1]}
+    media = {"images": mapping.images, "videos": mapping.videos}
+    return [
+        f"# `rewardlab data validate {_remark(str(file))}` reads these conversations without a mapping as well",
+        *(f"{key}: {_quoted(column)}" for key, column in named.items() if column),
+        *(f"{key}: {_quoted_list([column])}" for key, column in media.items() if column),
     ]
 
 
@@ -417,7 +439,8 @@ def _labelled_fields(
         yield f"scores: {_quoted_list(scores[0][:2])}  # check: the higher the better{also}"
         return
     yield _field("preferred", [name for name in labels if by_name[name]] or labels[:1], labels)
-    values = list(dict.fromkeys(str(value).strip() for value in columns.get(labels[0] if labels else "", ())))
+    cells = columns.get(labels[0] if labels else "", ())  # an empty one is no tie: its pairs are left out as bad
+    values = list(dict.fromkeys(str(value).strip() for value in cells if _label_of(value) not in (None, "none", "nan", "null")))
     for key, expected in zip(("first", "second"), names, strict=True):
         yield _field(key, [value for value in values if _names_side(value, expected)], values, "value")
     if rest := [value for value in values if not any(_names_side(value, expected) for expected in names)]:

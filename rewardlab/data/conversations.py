@@ -8,15 +8,17 @@ Qwen, TRL). A conversation is a list of messages: ``{"role", "content"}``, or Sh
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from rewardlab.errors import DataError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK
 
+T = TypeVar("T")
 _WRITTEN = {IMAGE_MARK: r"<image>|<ImageHere>", VIDEO_MARK: r"<video>"}
 # Of a rendered prompt as well: what the chat templates of Qwen, Llama, Phi, GLM and Gemma write for an image or a video.
 _RENDERED = {
@@ -99,14 +101,32 @@ def _read_part(part: Any, where: str) -> str | tuple[str, Any]:
     kind = fields.get("type")
     text = next((fields[key] for key in ("text", "value") if isinstance(fields.get(key), str)), None)
     if kind in _TEXTS and text is not None:
-        return str(text)
+        return _refuse_second(str(text), fields, (), where)
     for mark, kinds in ((IMAGE_MARK, _IMAGES), (VIDEO_MARK, _VIDEOS)):
         medium = next((fields[key] for key in _KEYS[mark] if fields.get(key) is not None), None)
         if kind in kinds or (kind is None and medium is not None and kinds[0] in fields):
-            return mark, medium.get("url", medium) if isinstance(medium, Mapping) else medium
+            same = [key for key in _KEYS[mark] if fields.get(key) == medium]
+            medium = medium.get("url", medium) if isinstance(medium, Mapping) else medium
+            return _refuse_second((mark, medium), fields, same, where)
     if kind is None and isinstance(fields.get("text"), str):
-        return str(fields["text"])
+        return _refuse_second(str(fields["text"]), fields, (), where)
     raise DataError(f"{where}: a part is {part!r:.80}; expected a text, image or video part")
+
+
+def _refuse_second(read: T, fields: Mapping[str, Any], keys: Sequence[str], where: str) -> T:
+    """Return what was ``read`` of a part, a text or the medium under ``keys``. Raise DataError for something else in the part,
+    which would be lost."""
+    others = media_beside(fields)
+    if isinstance(read, tuple):
+        others += [key for key in ("text", "url", "path") if fields.get(key)]
+    if lost := [key for key in others if key not in keys and _holds_something(fields[key])]:
+        raise DataError(f"{where}: a part holds {lost[0]!r} besides; expected one text, image or video in each part")
+    return read
+
+
+def _holds_something(value: Any) -> bool:
+    """Return whether a field has a value; ``datasets`` writes one without as an object of nulls."""
+    return any(item is not None for item in value.values()) if isinstance(value, Mapping) else bool(value)
 
 
 def is_conversation(value: Any) -> bool:
@@ -128,20 +148,27 @@ def read_turns(value: Any, where: str = "the conversation", *, role: str = "user
             raise DataError(f"{where}: a message is {message!r:.80}; expected an object with role and content")
         if media := media_beside(message):
             raise DataError(f"{where}: a message has {media[0]!r} outside of its content; give media as parts of the content")
-        name = str(message.get("role", message.get("from", "user")))
+        name = str(message.get("role", message.get("from", "user"))).lower()
         content = read_content(message["content"] if "content" in message else message.get("value"), where)
-        lines = [content.text] * bool(content.text) + _tool_calls(message, where)
-        turns.append(Turn(_ROLES.get(name, name), replace(content, text="\n".join(lines))))
+        turns.append(Turn(_ROLES.get(name, name), with_tool_calls(content, message, where)))
     return turns
 
 
-def _tool_calls(message: Mapping[str, Any], where: str) -> list[str]:
-    """Return a line for each tool that a message calls outside of its content."""
-    calls = message.get("tool_calls") or ()
-    if not isinstance(calls, list | tuple) or not all(isinstance(call, Mapping) for call in calls):
-        raise DataError(f"{where}: 'tool_calls' is {calls!r:.60}; expected a list of objects with name and arguments")
-    functions = [call.get("function") or call for call in calls]
-    return [f"Tool call: {function.get('name')}({function.get('arguments')})" for function in functions]
+def with_tool_calls(content: Content, message: Mapping[str, Any], where: str) -> Content:
+    """Return the content of a message, and of each tool that it calls a line, ``Tool call: NAME(ARGUMENTS)``. Raise DataError
+    for calls in another form than OpenAI's."""
+    if not (given := message.get("tool_calls") or message.get("function_call")):
+        return content
+    lines = [content.text] if content.text else []
+    for call in [given] if isinstance(given, Mapping) else given if isinstance(given, list | tuple) else [None]:
+        function = call.get("function") or call if isinstance(call, Mapping) else {}
+        name, arguments = function.get("name"), function.get("arguments")
+        if name is None and arguments is None and isinstance(call, Mapping):
+            continue  # an object of nulls
+        if not isinstance(name, str):
+            raise DataError(f"{where}: a tool call is {call!r:.80}; expected an object with a function's name and arguments")
+        lines.append(f"Tool call: {name}({arguments if isinstance(arguments, str) else json.dumps(arguments)})")
+    return replace(content, text="\n".join(lines))
 
 
 def media_beside(item: Mapping[str, Any]) -> list[str]:
@@ -192,7 +219,7 @@ def split_answers(prompt: Any, answers: Sequence[Any], where: str, *, system: An
                 f"{where}: the prompt is not in the conversations of the answers; expected the question they answer"
             )
     if system and not any(turn.role == "system" for turn in prompt_turns):
-        prompt_turns = [Turn("system", read_content(system, where)), *prompt_turns]
+        prompt_turns = [Turn("system", read_content(system, f"{where}, system")), *prompt_turns]
     if prompt_turns and prompt_turns[-1].role == "assistant":
         raise DataError(f"{where}: the prompt ends with the assistant; expected a turn of the user, which the answers follow")
     for n, turns in enumerate(answer_turns):
@@ -286,7 +313,7 @@ def _place(
     if any(in_answers) and all(in_answers) and sum(counts) == len(media) and counts[0] != len(media):
         texts, numbers = [_marked(text, mark, written) for text in texts], counts
     elif not answers_quote and any(mark in text for text in texts[1:]):
-        raise _other_number(counts, len(media), name, where)
+        raise _other_number(counts, len(media), name, where, mark if any(mark in text for text in texts) else "")
     elif counts[0] == len(media):
         texts[0], numbers = _marked(texts[0], mark, written), [len(media), *(0 for _ in in_answers)]
     elif (answers_quote or not any(in_answers)) and (
@@ -295,7 +322,7 @@ def _place(
         texts[0] = texts[0] if counts[0] == 0 else str(_ahead(texts[0], written))
         numbers = [len(media), *(0 for _ in in_answers)]
     else:
-        raise _other_number(counts, len(media), name, where)
+        raise _other_number(counts, len(media), name, where, mark if any(mark in text for text in texts) else "")
     ends = list(accumulate(numbers, initial=0))
     return [
         content.holding(mark, text, media[begin:end])
@@ -303,11 +330,13 @@ def _place(
     ]
 
 
-def _other_number(counts: Sequence[int], num_media: int, name: str, where: str) -> DataError:
+def _other_number(counts: Sequence[int], num_media: int, name: str, where: str, mark: str) -> DataError:
+    """Return the error for other numbers of marks and media; ``mark`` is the character that the texts hold, "" for none."""
+    sign = f"<{name}>" + (f" (the character U+{ord(mark):04X})" if mark else "")
     in_answers = f" and {sum(counts[1:])} in the answers" if sum(counts[1:]) else ""
     cure = ", or list those of the answers in 'response_images'" if in_answers and name == "image" else ""
     return DataError(
-        f"{where}: there are {counts[0]} marks <{name}> in the text{in_answers}, and {num_media} {name}s; give one {name} for "
+        f"{where}: there are {counts[0]} marks {sign} in the text{in_answers}, and {num_media} {name}s; give one {name} for "
         f"each mark, or remove the marks{cure}"
     )
 

@@ -7,6 +7,7 @@ import io
 import math
 import unicodedata
 import warnings
+from functools import lru_cache
 from pathlib import Path
 from typing import cast
 
@@ -279,6 +280,8 @@ def read_media(file: Path, where: str) -> bytes:
     try:
         refuse_devices(file, where)
         return file.read_bytes()
+    except MediaError:
+        raise
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         other = _other_spelling(file)
@@ -290,19 +293,26 @@ def _other_spelling(file: Path) -> Path | None:
     """Return the file that a path names in another case, with ``/`` for ``\\``, with %20 for a blank, or in another form of
     Unicode; None if there is none."""
 
-    def plain(name: str) -> str:
-        return unicodedata.normalize("NFC", name).casefold()
-
     try:
         spelt = Path(file.anchor)
         for name in Path(str(file).replace("\\", "/").replace("%20", " ")).parts[bool(file.anchor) :]:
             if (spelt / name).exists() or name == "..":
                 spelt /= name
             else:
-                spelt = next(one for one in spelt.iterdir() if plain(one.name) == plain(name))
-    except (OSError, ValueError, StopIteration):
+                spelt /= _names_in(spelt, spelt.stat().st_mtime_ns)[_plain_name(name)]
+    except (OSError, ValueError, KeyError):
         return None
     return spelt if spelt != file else None
+
+
+@lru_cache(maxsize=8)
+def _names_in(folder: Path, _changed_ns: int) -> dict[str, str]:
+    """Return the names in a folder by :func:`_plain_name`: a set may miss thousands of files of one folder."""
+    return {_plain_name(file.name): file.name for file in folder.iterdir()}
+
+
+def _plain_name(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def read_image(path: Path, *, where: str = "") -> bytes:

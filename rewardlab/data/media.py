@@ -23,8 +23,8 @@ from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES, AllowedUrls, f
 from rewardlab.errors import MediaError
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.I)
-_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{60,}[A-Za-z0-9+/_=\s-]*")  # no path has so long a part of these characters alone
-_WRITTEN = re.compile(r"""^(?:b['"]|\{['"]|<(?:PIL|\w+\.)|\[?\s*\d+\s*,)""")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{60,}+[A-Za-z0-9+/_=\s-]*+")  # no path has so long a part of these characters alone
+_WRITTEN = re.compile(r"""^(?:b['"]|[\[{]['"]|<(?:PIL|\w+\.)|\[?\s*\d+\s*,\s*\d+\s*,)""")
 _NO_MEDIUM = ("none", "null", "nan", "n/a", "undefined")
 
 
@@ -160,7 +160,7 @@ def path_of_medium(value: Any, kind: str, where: str) -> str:
     if not path.strip() or path.strip().lower() in _NO_MEDIUM:
         raise MediaError(f"{where}: the path is {path!r}; give the path of a file, or an empty list for no {kind}")
     if _WRITTEN.match(path):
-        raise MediaError(f"{where}: {path:.40!r} is a value of Python written as text, not a path; write the file itself")
+        raise MediaError(f"{where}: {path[:40]!r} is a value of Python written as text, not a path; write the file itself")
     if _URL.match(path) and not path.startswith(("http://", "https://", "file://")):
         raise MediaError(f"{where}: {path:.80} is not fetched; download the {kind} and give its path")
     return path

@@ -22,7 +22,7 @@ from rewardlab.data.columns import medium_column
 from rewardlab.data.conversations import Content, is_conversation, is_put_second, place_media, split_answers
 from rewardlab.data.files import leads_out
 from rewardlab.data.images import read_image
-from rewardlab.data.media import Files
+from rewardlab.data.media import Files, embedded, path_of_medium
 from rewardlab.data.rows import FRAMES, check_marks, provenance, validate
 from rewardlab.data.sources import TABLES, HubStream, media_folder, source_parts
 from rewardlab.data.video import evenly, frame_files
@@ -30,6 +30,8 @@ from rewardlab.errors import DataError, InputError, MediaError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair, Tie
 
 MOST_NAMES = 40  # columns that a message lists
+_URLS = ("data:", "http://", "https://")
+MOST_ANSWERS = 64  # of a row of a mapping: every two of them make a pair
 
 
 @dataclass(frozen=True)
@@ -47,15 +49,22 @@ class SourceFolder:
     frames: int = FRAMES
 
     def image(self, value: Any, where: str) -> bytes:
-        """Return an image from embedded bytes, a data URL, or a path from the folder. Raises MediaError."""
-        if isinstance(value, str) and not value.startswith("data:"):
-            return read_image(self._locate(value))
+        """Return an image from embedded bytes, base64, a data URL, or a path from the folder. Raises MediaError."""
+        value = embedded(value) if isinstance(value, str) else value  # base64
+        if isinstance(value, str) and not value.startswith(_URLS):
+            return read_image(self._locate(path_of_medium(value, "image", where).removeprefix("file://")))
         return Files(self.folder).image(value, where)
 
     def videos(self, values: Iterable[Any], where: str) -> tuple[bytes, ...]:
         """Return the files of videos, embedded or at paths from the folder. Raises MediaError."""
-        located = (str(self._locate(value).absolute()) if isinstance(value, str) else value for value in values)
-        return tuple(Files(self.folder).video(value, where) for value in located)
+
+        def located(value: Any) -> Any:
+            value = embedded(value) if isinstance(value, str) else value
+            if not isinstance(value, str) or value.startswith(_URLS):
+                return value
+            return str(self._locate(path_of_medium(value, "video", where).removeprefix("file://")).absolute())
+
+        return tuple(Files(self.folder).video(located(value), where) for value in values)
 
     def required_image(self, value: Any, where: str) -> tuple[bytes, ...]:
         """Return the image of a row that must have one. Raises DataError, MediaError."""
@@ -340,6 +349,11 @@ def _answers(row: Mapping[str, Any], config: MappingConfig) -> Sequence[Any]:
         return values
     if not isinstance(values[0], list | tuple) or len(values[0]) < 2:
         raise DataError(f"{config.responses[0]!r} must be a list of two or more answers, got {values[0]!r:.60}")
+    if (number := len(values[0])) > MOST_ANSWERS:
+        raise DataError(
+            f"{config.responses[0]!r} has {number:,} answers, every two of which make {number * (number - 1) // 2:,} pairs; "
+            f"expected at most {MOST_ANSWERS}: keep some of them"
+        )
     return values[0]
 
 
@@ -363,8 +377,20 @@ def _scores(row: Mapping[str, Any], config: MappingConfig, number: int) -> list[
     if len(values) != number:
         raise DataError(f"{', '.join(paths)}: {len(values)} scores or ranks for {number} answers; expected one for each")
     sign = 1 if config.scores else -1
-    numbers = [None if value is None else float(value) for value in values]
+    numbers = [_score(value, paths[n] if len(paths) > 1 else f"{paths[0]}.{n}") for n, value in enumerate(values)]
     return [None if value is None or math.isnan(value) else sign * value for value in numbers]
+
+
+def _score(value: Any, name: str) -> float | None:
+    """Return a score or rank, None if there is none. Raise DataError for what is no number."""
+    try:
+        if value is None or value == "":
+            return None
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            return float(value)
+    except (ValueError, OverflowError):
+        pass
+    raise DataError(f"{name!r} is {value!r:.40}; expected a number, or nothing for an answer without one")
 
 
 def _by_score(

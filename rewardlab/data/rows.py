@@ -160,6 +160,8 @@ def from_row(
     for name in TEXTS:
         if not isinstance(row.get(name) or "", str):
             raise DataError(f"{where}: {name!r} must be a string, got {row[name]!r:.60}")
+    if not isinstance(row.get("pair_id") or "", str | int | float):
+        raise DataError(f"{where}: 'pair_id' must be a string or a number, got {row['pair_id']!r:.60}")
     preferred, tie = _label(row, where)
     level, share = _number(row.get("level")), _number(row.get("teacher_share"))
     if level is not None and (not isinstance(level, int) or not 0 <= level < 128):

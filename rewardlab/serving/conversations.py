@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rewardlab.data.conversations import Content, Turn, joined_turns, media_beside, place_media, read_content
+from rewardlab.data.conversations import Content, Turn, joined_turns, media_beside, place_media, read_content, with_tool_calls
 from rewardlab.errors import DataError
 from rewardlab.serving.schemas import JsonObject
 
@@ -114,7 +114,8 @@ def read_item(item: Mapping[str, Any]) -> Turn:
             if media := media_beside(item):
                 raise DataError(f"a message has {media[0]!r} outside of its content; send images as parts of the content")
             role = str(item.get("role", "user"))
-            return Turn("system" if role == "developer" else role, read_content(item.get("content")))
+            content = with_tool_calls(read_content(item.get("content")), item, "a message")
+            return Turn("system" if role == "developer" else role, content)
         case "function_call":
             return Turn("assistant", Content(f"Tool call: {item.get('name')}({item.get('arguments')})"))
         case "function_call_output":

@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import re
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import astuple, dataclass, replace
 from queue import SimpleQueue
@@ -192,8 +193,34 @@ def _digest(texts: Iterable[str], images: Iterable[bytes]) -> str:
         data = text.encode(errors="surrogatepass")
         digest.update(f"{len(data)}:".encode() + data)
     for image in images:
-        digest.update(hashlib.sha256(image).digest())
+        digest.update(_DIGESTS.of(image))
     return digest.hexdigest()
+
+
+class ImageDigests:
+    """SHA-256 of images in use, by object: in a group each image is in many pairs, whose keys are made while other requests
+    wait. Holds up to ``max_bytes`` of images, the most recently used ones."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._bytes, self._lock = max_bytes, 0, threading.Lock()
+        self._known: OrderedDict[int, tuple[bytes, bytes]] = OrderedDict()  # an object that is held keeps its id
+
+    def of(self, image: bytes) -> bytes:
+        with self._lock:
+            if (known := self._known.get(id(image))) is not None:
+                self._known.move_to_end(id(image))
+                return known[1]
+        digest = hashlib.sha256(image).digest()
+        with self._lock:
+            if id(image) not in self._known:
+                self._known[id(image)] = image, digest
+                self._bytes += len(image)
+            while self._bytes > self._max_bytes:
+                self._bytes -= len(self._known.popitem(last=False)[1][0])
+        return digest
+
+
+_DIGESTS = ImageDigests(200_000_000)  # about as many as the store of checked images holds anyway
 
 
 def engine_failed(job: Job, result: Any) -> bool:

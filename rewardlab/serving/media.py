@@ -264,8 +264,14 @@ class MediaLoader:
         self.media, self._limits, self._kept_pixels = media, limits, kept_pixels
         self._images, self._videos = _Budgets(limits.decoding_bytes), _Budgets(limits.decoding_bytes)
 
-    async def images(self, references: Sequence[str]) -> tuple[bytes, ...]:
-        return tuple([await self._image(reference, f"image {n}") for n, reference in enumerate(references)])
+    async def images(self, references: Sequence[str], loaded: dict[str, bytes] | None = None) -> tuple[bytes, ...]:
+        """Return the images of references. ``loaded``: those of the same request so far, to which they are added: an upload
+        that many answers name is read once."""
+        loaded = {} if loaded is None else loaded
+        for n, reference in enumerate(references):
+            if reference not in loaded:
+                loaded[reference] = await self._image(reference, f"image {n}")
+        return tuple(loaded[reference] for reference in references)
 
     async def frames(self, reference: str, number: int, place: int = 0) -> tuple[bytes, ...]:
         """Return frames of the video of a reference. Raise as :meth:`images` does."""

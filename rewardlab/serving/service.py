@@ -226,11 +226,17 @@ class JudgeService:
             self.limits.check_images(len(content.images))
 
         async def load() -> list[tuple[str, tuple[bytes, ...]]]:
+            loaded: dict[str, bytes] = {}
+            films: dict[str, tuple[bytes, ...]] = {}
+            for content in (question, *answers):
+                for n, video in enumerate(content.videos):
+                    if video not in films:  # many answers may name one
+                        films[video] = await self.media.frames(video, frames, n)
             return [
                 text_with_frames(
                     content.text,
-                    await self.media.images(content.images),
-                    [await self.media.frames(video, frames, n) for n, video in enumerate(content.videos)],
+                    await self.media.images(content.images, loaded),
+                    [films[video] for video in content.videos],
                 )
                 for content in (question, *answers)
             ]

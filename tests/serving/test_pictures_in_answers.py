@@ -6,6 +6,7 @@ import base64
 import pickle
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,13 +17,16 @@ from rewardlab.data.images import decode_image, encode_png, to_data_url
 from rewardlab.integrations.client import RewardClient
 from rewardlab.serving.app import create_app
 from rewardlab.serving.limits import Limits
+from rewardlab.serving.media import Media
 from rewardlab.serving.schemas import MAX_CHARS
 from rewardlab.serving.service import GroupRules, ServerOptions
+from rewardlab.serving.uploads import UploadStore
 from rewardlab.types import Choice, Message
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.scripted_judge import QUESTION
 from tests.support.servers import running
 from tests.support.serving import in_process, judge_of
+from tests.support.videos import film
 
 RED, BLUE = (to_data_url(encode_png(Image.new("RGB", (32, 32), color))) for color in ("red", "blue"))
 USER, SAID = {"role": "user", "content": QUESTION}, {"role": "assistant", "content": "a"}
@@ -257,3 +261,78 @@ def test_what_a_tool_returns_belongs_to_the_question(client: httpx.Client) -> No
     tool = {"type": "function_call_output", "call_id": "1", "output": [{"type": "input_text", "text": "a plot"}]}
     body = {"conversation_history": [USER, tool], "response_objs": [output(RED), output(BLUE)]}
     assert of_rewards(client.post("/compare", json=body).json())[0] == 1.0
+
+
+LOOK = {
+    "role": "assistant",
+    "content": None,
+    "tool_calls": [{"type": "function", "function": {"name": "look", "arguments": "{}"}}],
+}
+
+
+def test_calls_of_tools_in_earlier_turns_are_shown() -> None:
+    """In messages as in items of the Responses API."""
+    shown: list[str] = []
+
+    def judge(prompt: tuple[Message, ...], draw: int) -> str:
+        shown.append("".join(part.text for part in prompt[0].parts))
+        return reddest(prompt, draw)
+
+    body = {
+        "conversation_history": [USER, LOOK, {"role": "tool", "content": "42"}],
+        "response_objs": [output(RED), output(BLUE)],
+    }
+    with in_process(create_app(judge_of(judge), ServerOptions())) as client:
+        assert client.post("/compare", json=body).status_code == 200
+    assert all("Assistant: Tool call: look({})\nTool: 42" in text for text in shown)
+
+
+ONE_PART = [
+    [{"type": "text", "text": "Here:", "image": RED}],
+    [{"type": "image", "image": RED, "text": "Here:"}],
+    [{"type": "text", "value": "x" * 100_001}],
+    [{"type": "text", "text": "x" * 60_000}, {"type": "text", "value": "x" * 60_000}],
+]
+
+
+@pytest.mark.parametrize("parts", ONE_PART, ids=["text with image", "image with text", "long value", "long together"])
+def test_parts_that_would_be_cut_or_are_too_long(client: httpx.Client, parts: Any) -> None:
+    body = {"question": QUESTION, "responses": [parts, "a"]}
+    answers = [client.post(path, json=body) for path in ("/v1/judge", "/v1/rewards")]
+    assert [answer.status_code for answer in answers] == [422, 422]
+    assert all("besides" in answer.text or "longer than" in answer.text for answer in answers)
+
+
+def test_an_upload_that_many_answers_name_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,048 readings of the same 20 MB would take a minute for a request of 100 kB."""
+    read: list[str] = []
+
+    def get(store: UploadStore, name: str) -> bytes | None:
+        read.append(name)
+        return get_upload(store, name)
+
+    get_upload = UploadStore.get
+    monkeypatch.setattr(UploadStore, "get", get)
+    with in_process(create_app(judge_of(reddest), ServerOptions())) as client:
+        name = client.post("/v1/uploads", content=encode_png(Image.new("RGB", (32, 32), "red"))).json()["id"]
+        answers = [[{"type": "text", "text": str(n)}, *[{"type": "image", "image": f"upload:{name}"}] * 4] for n in range(8)]
+        body = {"question": QUESTION, "responses": answers, "images": [f"upload:{name}"]}
+        assert client.post("/v1/rewards", json=body).status_code == 200
+    assert read == [name]
+
+
+def test_a_video_that_many_answers_name_is_decoded_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    decoded: list[int] = []
+
+    def frames(media: Media, data: bytes, *options: Any) -> tuple[bytes, ...]:
+        decoded.append(len(data))
+        return frames_of(media, data, *options)
+
+    frames_of = Media.frames
+    monkeypatch.setattr(Media, "frames", frames)
+    data = film(tmp_path / "a.mp4", 4).read_bytes()
+    video = {"type": "video", "video": f"data:video/mp4;base64,{base64.b64encode(data).decode()}"}
+    body = {"question": QUESTION, "responses": [[{"type": "text", "text": str(n)}, video] for n in range(3)], "frames": 2}
+    with in_process(create_app(judge_of(reddest), ServerOptions())) as client:
+        assert client.post("/v1/rewards", json=body).status_code == 200
+    assert decoded == [len(data)]

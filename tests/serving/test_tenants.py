@@ -94,6 +94,9 @@ def test_uploads_are_of_one_key(two: tuple[Server, httpx.Client, httpx.Client]) 
     upload = alpha.post("/v1/uploads", content=png()).json()["id"]
     body = PAIR | {"images": [f"upload:{upload}"]}
     assert alpha.post("/v1/judge", json=body).status_code == 200
+    within = {"question": QUESTION, "responses": [[{"type": "image", "image": f"upload:{upload}"}], "a"]}
+    paths = ("/v1/judge", "/v1/rewards")
+    assert [asker.post(path, json=within).status_code for path in paths for asker in (alpha, beta)] == [200, 422] * 2
     unknown = beta.post("/v1/judge", json=body)
     assert (unknown.status_code, unknown.json()["status"]) == (422, "media")
     never = beta.post("/v1/judge", json=PAIR | {"images": ["upload:" + "0" * 32]})
