@@ -33,7 +33,10 @@ def mentions_media(question: str) -> bool:
 MOST_BROKEN = 0.01  # of the pairs of a set
 SHORT = 24  # characters
 _LOST = re.compile(r"nan|null|undefined|<na>|nat", re.IGNORECASE)  # an empty value, written as text
-_WRITTEN = re.compile(r"""[\[{(]\s*'\w+'\s*[:,]|\[\s*\{\s*['"](?:role|from|type)['"]\s*:|b['"]\\x|<[\w.]+ object at 0x""")
+_WRITTEN = re.compile(
+    r"""[\[{(]\s*'(?:role|from|content|value|text|type|bytes|path)'\s*:|\[\s*\{\s*['"](?:role|from|type)['"]\s*:|b['"]\\x"""
+    r"""|<[\w.]+ object at 0x"""
+)
 _SENTINEL = re.compile(r"\[(?:deleted|removed|redacted|pad)\]|<\|?(?:endoftext|end_of_text|pad|unk)\|?>", re.IGNORECASE)
 _INVISIBLE = re.compile("[\u200b-\u200f\u2060\ufeff\u00ad]")
 
@@ -69,8 +72,11 @@ def _begin_alike(first: str, second: str) -> bool:
     return not all(map(str.isascii, heads)) or heads[0].split()[:1] == heads[1].split()[:1]
 
 
-def _plain(text: str) -> list[str]:
-    return (text if text.isascii() else _INVISIBLE.sub("", unicodedata.normalize("NFC", text))).split()
+def _plain(text: str) -> list[tuple[int, list[str]]]:
+    """Return the words of each line and its indentation, which means something in code."""
+    if not text.isascii():
+        text = _INVISIBLE.sub("", unicodedata.normalize("NFC", text))
+    return [(len(line) - len(line.lstrip()), line.split()) for line in text.strip().splitlines() if line.strip()]
 
 
 @dataclass

@@ -292,7 +292,9 @@ def test_data_gone_wrong(changed: dict[str, Any], sentence: str, tmp_path: Path)
     assert CliRunner().invoke(app, ["data", "validate", str(many)]).exit_code != 0
 
 
-@pytest.mark.parametrize("text", ["None", "b", '{"type": 1}', "[1, 2]", "undefined behaviour", "<b>x</b>"])
+@pytest.mark.parametrize(
+    "text", ["None", "b", "{'action': 'click'}", '{"type": 1}', "[1, 2]", "undefined behaviour", "<b>x</b>"]
+)
 def test_texts_that_are_meant(text: str, tmp_path: Path) -> None:
     data = write(tmp_path / "p.jsonl", [row(pair_id=f"p{n}", responses=[text, "other"]) for n in range(5)])
     assert len(PairTable(data)) == 5
@@ -310,3 +312,8 @@ def test_judgments_that_quote_control_tokens_are_counted(tmp_path: Path) -> None
     done = CliRunner().invoke(app, ["data", "validate", str(data)])
     assert done.exit_code == 0
     assert "1 judgments quote control tokens" in done.output
+
+
+def test_code_that_differs_in_its_indentation_is_no_repetition(tmp_path: Path) -> None:
+    texts = ["if a:\n    b()\n    c()", "if a:\n    b()\nc()"]
+    assert len(PairTable(write(tmp_path / "p.jsonl", [row(pair_id=f"p{n}", responses=texts) for n in range(5)]))) == 5
