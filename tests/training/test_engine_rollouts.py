@@ -46,8 +46,7 @@ from tests.support.servers import running
 
 pytestmark = pytest.mark.timeout(600)
 ENGINE = scaled_runs.ENGINE
-# Nats: the engine never draws the four tokens of 700 that stand for images, 0.0057 of a policy that knows nothing, 0.014 later.
-MASS = 0.02
+MASS = 0.01  # nats: the engine never draws the four tokens of 700 that stand for images, 0.0057 of a policy that knows nothing
 
 
 @pytest.fixture
