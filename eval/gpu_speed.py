@@ -370,7 +370,6 @@ def rl_config(sizes: Sizes) -> RLConfig:
         rollout_batch_size=sizes.batch,
         group_size=2,
         advantage="grpo",
-        outliers="keep",
         max_completion_length=sizes.answer,
         consistency={"weight": 0.0},  # type: ignore[arg-type]
     )

@@ -181,7 +181,7 @@ def train_rl(options: Options, recipe: str, *more: str) -> Row:
 
 def examine(*words: Any) -> Row:
     """Have the doctor take its step. Raise RuntimeError where it left it out."""
-    if "taken and saved" not in (said := cli(*words)):
+    if "trained and saved" not in (said := cli(*words)):
         raise RuntimeError(f"the doctor took no step: {said[-TAIL:]}")
     return {}
 
