@@ -201,7 +201,8 @@ def test_listed_pairs_may_be_taken_out(
     """A run that was stopped goes on without its unreadable and its long pair, as if it had not been stopped; not without a
     pair that it trains on, nor if the long one is short now, or was there when easy pairs were chosen."""
     some, data, out = pairs(), tmp_path / "data.parquet", tmp_path / "run"
-    some = [replace(pair, attempts="1" if settings.get("easy_ratio") and n % 2 else "2") for n, pair in enumerate(some)]
+    is_easy = [bool(settings.get("easy_ratio")) and n % 2 == 1 and n != 7 for n in range(len(some))]
+    some = [replace(pair, attempts="1" if easy else "2") for easy, pair in zip(is_easy, some, strict=True)]
     some[3], some[7] = cut(some[3]), long(some[7])
     settings = SHORT | settings | {"max_steps": 4, "save_steps": 2}
     write_parquet(some, data)
