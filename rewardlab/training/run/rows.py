@@ -145,10 +145,10 @@ def list_special_tokens(answers: Iterable[tuple[str, str]], specials: Sequence[s
         if (learnt := completion_to_learn(answer, specials)) != answer:
             tokens = [token for token in specials if token in answer and token not in learnt]
             rows.append({"pair_id": pair_id, "tokens": tokens})
-    if not has_begun(out):  # a run that is gone on with, or refused, has its list
-        file.unlink(missing_ok=True)
-        if rows:
-            write_atomic(file, "".join(json.dumps(row) + "\n" for row in rows))
+    if rows and not has_begun(out):  # a run that is gone on with, or refused, has its list
+        write_atomic(file, "".join(json.dumps(row) + "\n" for row in rows))
+    elif file.exists() and not has_begun(out):
+        file.unlink()  # of a start that failed
     if rows:
         log_line(
             f"{len(rows):,} of {num_answers:,} answers to learn from hold special tokens of the model, such as "
