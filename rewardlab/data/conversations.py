@@ -291,7 +291,7 @@ def place_media(
 
 
 def without_empty_places(content: Content, marks: str = IMAGE_MARK + VIDEO_MARK) -> Content:
-    """Return a content without the characters U+FFFC and U+FFF9 if it has no image or no video: they stand for nothing."""
+    """Return a content without the characters U+FFFC and U+FFF9 if it has no image or no video for them."""
     for mark in marks:
         if mark in content.text and not content.media(mark):
             content = replace(content, text=content.text.replace(mark, ""))

@@ -256,7 +256,7 @@ def test_pictures_in_responses(chromium: Any, size: tuple[int, int], tmp_path: P
     with served(reddest) as url, opened(chromium, url, size, permissions=["clipboard-read", "clipboard-write"]) as page:
         page.set_input_files("#files", paths[2])
         for letter, path in zip("AB", paths[1::-1], strict=True):
-            page.get_by_label(f"Images and videos of response {letter}").set_input_files(path)
+            page.get_by_label(f"Images and videos of {letter}", exact=True).set_input_files(path)
         page.get_by_label("Question").fill("Draw a rose.")
         page.get_by_role("textbox", name="Response B", exact=True).fill("Here:")
         page.get_by_label("Votes per order").fill("1")
@@ -273,7 +273,7 @@ def test_pictures_in_responses(chromium: Any, size: tuple[int, int], tmp_path: P
         page.get_by_role("button", name="Add a response").click()
         assert page.locator(".response img").count() == 2
         page.get_by_role("button", name="Remove the last").click()
-        page.get_by_role("button", name="Remove image 1 of response A").click()
+        page.get_by_role("button", name="Remove image 1 of A").click()
         press(page)
         assert page.evaluate("document.activeElement.id") == "response-0", "a response without text and images is not sent"
         page.goto("about:blank")

@@ -18,11 +18,11 @@ const headline = text => { $("headline").textContent = text; };
 
 // A field for response n, with the images and videos of its own.
 function responseField(text, n, isOfPair) {
-  const name = `response ${letter(n)}`, thumbs = el("div", { className: "thumbs" });
+  const thumbs = el("div", { className: "thumbs" });
   const area = el("textarea", { id: `response-${n}`, rows: 3, required: true, value: text });
   const input = el("input", { type: "file", accept: "image/*,video/*", multiple: true,
-    ariaLabel: `Images and videos of ${name}` });
-  const media = new Media(` of ${name}`, thumbs);
+    ariaLabel: `Images and videos of ${letter(n)}` });
+  const media = new Media(` of ${letter(n)}`, thumbs);
   media.onChange = () => { area.required = !media.items.length; };
   takeFiles(input, media);
   return Object.assign(el("div", { className: "response" },
