@@ -74,7 +74,8 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
     same = pair.responses[0].strip() == pair.responses[1].strip()
     if same and not _differ_in_media(pair):
         raise DataError(f"{where}: the two responses are equal, so neither can be better; drop the pair")
-    if pair.preferred not in (0, 1, None) or isinstance(pair.preferred, bool | float):
+    is_array = bool(getattr(pair.preferred, "shape", ()))  # which has no truth value
+    if is_array or pair.preferred not in (0, 1, None) or isinstance(pair.preferred, bool | float):
         raise DataError(f"{where}: preferred is {pair.preferred!r}; expected 0 or 1, the index of the better response")
     return pair
 
@@ -159,7 +160,7 @@ def from_row(
     if row.get("order") not in (None, "", *Order):
         raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
     for name in TEXTS:
-        if not isinstance(row.get(name) or "", str):
+        if hasattr(row.get(name), "shape") or not isinstance(row.get(name) or "", str):
             raise DataError(f"{where}: {name!r} must be a string, got {row[name]!r:.60}")
     if not isinstance(row.get("pair_id") or "", str | int | float):
         raise DataError(f"{where}: 'pair_id' must be a string or a number, got {row['pair_id']!r:.60}")
@@ -220,25 +221,31 @@ def _contents(
     """Return the question and the answers of a row with their media in their places."""
     question, answers = split_answers(row.get("question"), responses, where)
     images, videos = _list(row, "images", where), _list(row, "videos", where)
-    of_answers = {name: lists for name in ("response_images", "response_videos") if (lists := _list(row, name, where))}
-    for name, lists in of_answers.items():
-        if len(lists) != len(answers) or not all(isinstance(media, list | tuple) for media in lists):
+    own_images, own_videos = _list(row, "response_images", where), _list(row, "response_videos", where)
+    if not (own_images or own_videos):
+        question, *answers = place_media([question, *answers], images, videos, where=where, answers_quote=answers_quote)
+        return question, answers
+    for name, lists in (("response_images", own_images), ("response_videos", own_videos)):
+        if lists and (len(lists) != len(answers) or not all(isinstance(media, list | tuple) for media in lists)):
             raise DataError(f"{where}: {name!r} must be a list for each response (two lists for a pair), got {lists!r:.80}")
-    if of_answers:  # also if these are empty, as in files that rewardlab wrote: a mark in an answer is text then
-        own = [of_answers.get(name) or [()] * len(answers) for name in ("response_images", "response_videos")]
-        [question] = place_media([question], images, videos, where=where)
-        answers = [place_own(answer, own[0][n], own[1][n], f"{where}, response {n}") for n, answer in enumerate(answers)]
-        return question, list(map(without_empty_places, answers)) if answers_quote else answers
-    question, *answers = place_media([question, *answers], images, videos, where=where, answers_quote=answers_quote)
-    return question, answers
+    [question] = place_media([question], images, videos, where=where)
+    if any(own_images) or any(own_videos):
+        nothing: list[Sequence[Any]] = [()] * len(answers)
+        answers = [
+            place_own(answer, of_images, of_videos, f"{where}, response {n}")
+            for n, (answer, of_images, of_videos) in enumerate(
+                zip(answers, own_images or nothing, own_videos or nothing, strict=True)
+            )
+        ]  # if all are empty, as in files that rewardlab wrote, a mark in an answer is text
+    return question, list(map(without_empty_places, answers)) if answers_quote else answers
 
 
 def _label(row: Mapping[str, Any], where: str) -> tuple[Any, Tie | None]:
     """Return (preferred, tie) of a row; :func:`validate` looks at the first."""
-    preferred, tie = _number(row.get("preferred")), _number(row.get("tie")) or None
+    preferred, tie = _number(row.get("preferred")), _number(row.get("tie"))
     if isinstance(preferred, str) and tie_of(preferred):
         preferred, tie = None, tie or preferred
-    if tie is None:
+    if tie is None or (not hasattr(tie, "shape") and not tie):
         return preferred, None
     if not isinstance(tie, str) or (read := tie_of(tie)) is None or preferred is not None:
         raise DataError(

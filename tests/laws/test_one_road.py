@@ -449,6 +449,9 @@ def test_arrays_in_conversations(tmp_path: Path) -> None:
         pair_of({"question": None, "responses": [said(array, "a"), said(255 - array, "b")]}, 0, AllowedUrls())
     own = pair_of({"question": "q", "responses": ["", ""], "response_images": [[array], [255 - array]]}, 0, AllowedUrls())
     assert own.response_images[0] == (pair.images[0],)
+    for column in ({"category": np.array(["x", "y"])}, {"preferred": np.array([1])}, {"tie": np.array([1, 2])}):
+        with pytest.raises(InputError, match="must be a string|expected"):
+            pair_of({"question": "q", "responses": ["a", "b"], **column}, 0, AllowedUrls())
     for name in ("response_images", "images"):
         with pytest.raises(InputError, match="must be a list"):
             pair_of({"question": "q", "responses": ["a", "b"], name: np.stack([array, array])}, 0, AllowedUrls())
