@@ -236,9 +236,10 @@ class PairForm:
 
     def of_row(self, stored: FileRow, file: Path, number: int) -> FileRow:
         """Return row ``number`` of ``file`` in pair form, or why it has none."""
-        row, where = stored.row, f"{file}, row {number}{place_in_file(file, file, stored.line)}"
-        if not isinstance(row, Mapping):
+        row = stored.row
+        if not isinstance(row, Mapping) or not (self.mapping or self.cells):
             return stored
+        where = f"{file}, row {number}{place_in_file(file, file, stored.line)}"
         try:
             row = self.mapping.row_of(row, where, number) if self.mapping else row
             row = pair_cells(row) if self.cells and isinstance(row, Mapping) else row
