@@ -116,7 +116,7 @@ class Gists:
         for columns, text in ((slice(1, 2), None), (slice(2, 4), 0), (slice(4, None), 1)):
             most = ImageLimits().bits if text is None else self._most * (sizes[text] + self._sizes[found, text]) + 1e-6
             found = found[np.bitwise_count(self._bits[found, columns] ^ bits[columns]).sum(1) <= most]
-        return found.tolist()
+        return list(found.tolist())
 
 
 def _bitmap(grams: np.ndarray, num_bits: int) -> np.ndarray:

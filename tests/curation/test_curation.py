@@ -200,6 +200,15 @@ def test_pairs_of_other_videos_are_others(of_answers: bool) -> None:
     assert repeated.pair_id == "a"
 
 
+def test_statistics_read_the_size_of_an_image_in_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read was decoded; to decode it once more would take most of the time."""
+    image, overview = encode_png(Image.new("RGB", (300, 40))), Overview()
+    monkeypatch.setattr("rewardlab.data.images.decode_image", lambda *_, **__: pytest.fail("decoded"))
+    for n, one in enumerate((image, jpeg(image))):
+        overview.add(PreferencePair(f"p{n}", "Which?", ("a", "b"), 0, images=(one,)))
+    assert overview.numbers()["image_side"] == {"256": 2}
+
+
 def _template(n: int) -> PreferencePair:
     question = f"What does the sign of house number {n // 3} in the long street say, and to whom does it say so?"
     return PreferencePair(f"p{n}", question, (f"{LONG} {n % 3 // 2}", f"{LONG[9:]} {n % 2}"), n % 2)

@@ -147,7 +147,7 @@ DOORS: dict[str, tuple[str, Callable[[Path], bytes]]] = {
 }
 # These decode what a door has read: its bytes, which every decoder shows alike.
 BEHIND = {
-    *("rewardlab/curation/image_hashes.py", "rewardlab/curation/overview.py", "rewardlab/data/attacks/families.py"),
+    *("rewardlab/curation/image_hashes.py", "rewardlab/data/attacks/families.py"),
     *("rewardlab/samplers/hf.py", "rewardlab/samplers/vllm.py"),
     *("rewardlab/training/run/rows.py", "rewardlab/training/run/preflight.py"),
 }
