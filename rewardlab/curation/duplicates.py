@@ -25,7 +25,7 @@ from rewardlab.types import PreferencePair
 
 BANDS, ROWS = 8, 8  # finds 99 % of what is alike by 0.9, and looks at 38 % of what is by 0.7
 FEW = 32  # candidates that are compared one by one
-QUESTION_BITS, RESPONSES_BITS = 128, 256  # of a pair's gist
+QUESTION_BITS, RESPONSES_BITS = 128, 256  # of a pair in PairBits
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +82,13 @@ def grams_of(text: str) -> np.ndarray:
     return (mixed ^ (mixed >> np.uint64(32))).astype(np.uint32)
 
 
-class Gists:
-    """A few bits of each pair, which rule out most pairs that it cannot repeat, thousands at a time: questions of one template
-    would be compared with all others, in quadratic time. Texts of a similarity ``s`` differ in ``(1 - s) / (1 + s)`` of their
-    triples at most, and so in as many bits. ``bits``: [N, 8] of media, first picture, question and responses; ``sizes``: [N, 2]
-    triples of question and responses."""
+class PairBits:
+    """Bits of each pair that rule out most pairs which it cannot repeat, thousands at a time: to compare the pairs of one
+    template one by one takes quadratic time.
+
+    Two texts of a similarity ``s`` differ in at most ``(1 - s) / (1 + s)`` of their triples, and therefore in at most as many
+    bits. ``_bits`` [N, 8]: media, first picture, question, responses. ``_sizes`` [N, 2]: triples of question and responses.
+    """
 
     def __init__(self, similarity: float) -> None:
         self._most = (1 - similarity) / (1 + similarity)
@@ -94,7 +96,7 @@ class Gists:
         self._sizes = np.zeros((64, 2))
 
     def put(self, number: int, pair: EarlierPair) -> None:
-        """Store the gist of pair ``number``; numbers are given in their order, from 0."""
+        """Store the bits of pair ``number``; numbers come in their order, from 0."""
         if number == len(self._bits):
             self._bits = np.concatenate([self._bits, np.zeros_like(self._bits)])
             self._sizes = np.concatenate([self._sizes, np.zeros_like(self._sizes)])
@@ -133,7 +135,7 @@ class Duplicates:
         self._similarity = similarity
         self._kept: list[EarlierPair] = []
         self._numbers: dict[int, int | array[int]] = {}  # by the hash of a band; most have one, without an array
-        self._gists = Gists(similarity)
+        self._pair_bits = PairBits(similarity)
         self._empty = MinHash(num_perm=BANDS * ROWS, seed=1, hashfunc=_itself)
 
     def find_or_add(self, pair: PreferencePair, pictures: Sequence[Picture]) -> Duplicate | None:
@@ -143,10 +145,10 @@ class Duplicates:
         videos = sorted(hashlib.sha256(video).digest() for video in chain(pair.videos, *pair.response_videos))
         candidate = EarlierPair(pair.pair_id, texts, sketches, pair.preferred, tuple(videos))
         keys = self._keys(np.unique(np.concatenate(candidate.texts)))
-        self._gists.put(len(self._kept), candidate)
+        self._pair_bits.put(len(self._kept), candidate)
         compared: set[int] = set()
         for key in keys:
-            for number in self._gists.candidates(len(self._kept), self._numbers.get(key)):
+            for number in self._pair_bits.candidates(len(self._kept), self._numbers.get(key)):
                 if number in compared:
                     continue
                 compared.add(number)
@@ -165,7 +167,7 @@ class Duplicates:
             self._numbers[key] = number if others is None else array("I", (others, number))
 
     def _keys(self, grams: np.ndarray) -> list[int]:
-        """Return the hash of each band. Two of one hash are compared in vain, no more."""
+        """Return the hash of each band. If the hashes of two bands collide, their pairs are compared all the same."""
         sketch = self._empty.copy()
         sketch.update_batch(grams.tolist())
         values = sketch.hashvalues.reshape(BANDS, ROWS)
