@@ -31,6 +31,7 @@ ORDERED = (
     "order",
     "preferred",
 )  # columns of a pair that describe one of the responses
+_EMPTY = (None, "", [], [[], []])
 NUMBERS = ("preferred", "level", "teacher_share")
 LISTS = ("responses", "images", "videos", "response_images", "response_videos")
 CURE = (
@@ -75,7 +76,7 @@ class ColumnMapping:
         read = {self.question, *self.responses, self.images, self.videos, self.label}
         read |= {"system"} if any(map(is_conversation, values)) else set()
         pair = {name: value for name, value in row.items() if name not in read}
-        ordered_by = [name for name in ORDERED if row.get(name) not in (None, "", [], [[], []])]
+        ordered_by = [name for name in ORDERED if name in row and row[name] not in _EMPTY]
         if ordered_by and (self.label is None or (self.label != "preferred" and "preferred" in ordered_by)):
             return DataError(f"{where}: {ordered_by[0]!r} depends on which response is which, and that is guessed; {CURE}")
         try:
