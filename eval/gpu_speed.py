@@ -42,8 +42,8 @@ from rewardlab.demo.build import corpus
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.health.memory import peak, setup_of, trainer_lines
 from rewardlab.models.architectures import config_of
-from rewardlab.models.attention import pack_windows
 from rewardlab.models.families import part_pattern
+from rewardlab.models.vision_tower import prepare_vision_tower
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Scored, Trajectory
 from rewardlab.samplers.hf import encode
@@ -148,7 +148,7 @@ def make_model(shape: Shape, image_px: int, device: str, dtype: torch.dtype = to
     config.text_config.eos_token_id, config.text_config.pad_token_id = token("<|im_end|>"), token("<|endoftext|>")
     torch.manual_seed(0)
     with torch.device(device):
-        model = pack_windows(AutoModelForImageTextToText.from_config(config, dtype=dtype))
+        model = prepare_vision_tower(AutoModelForImageTextToText.from_config(config, dtype=dtype))
     ends = {"eos_token_id": token("<|im_end|>"), "pad_token_id": token("<|endoftext|>")}
     model.generation_config = GenerationConfig(do_sample=True, **ends)
     size = {"shortest_edge": 784, "longest_edge": image_px**2}
@@ -289,8 +289,8 @@ class Timers:
 
 def train(trainer: Any, timers: Timers, rate: float, config: TrainConfig, prompt: int) -> Row:
     """Train, and return medians over steps, the first left out; a step is timed without the optimizer's update.
-    ``preparing_s``: making prompts and scored samples into a batch. ``rate``: the device's operations a second. ``doctor_gib``: the doctor's
-    estimate of the peak for prompts of ``prompt`` tokens."""
+    ``preparing_s``: making prompts and scored samples into a batch. ``rate``: the device's operations a second.
+    ``doctor_gib``: the doctor's estimate of the peak for prompts of ``prompt`` tokens."""
     trainer.remove_callback(PrinterCallback)
     trainer.args.save_strategy = SaveStrategy.NO  # weights and Adam of 3B are 49 GiB
     if timers.device == "cuda":

@@ -20,11 +20,12 @@ from transformers.utils import logging
 from rewardlab.config import LoraConfig, MethodConfig, PixelConfig, TrainConfig
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models import precision
-from rewardlab.models.attention import choose_attention, pack_windows
+from rewardlab.models.attention import choose_attention
 from rewardlab.models.checkpoints import CARD, check_folder, weights_id
 from rewardlab.models.families import always_run_vision_tower, part_pattern
 from rewardlab.models.hub import hub_options, why_absent
 from rewardlab.models.model_card import write_model_card
+from rewardlab.models.vision_tower import prepare_vision_tower
 from rewardlab.processes import is_main, num_processes
 
 
@@ -90,7 +91,7 @@ def load_model(
         )
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be loaded as an image-text model ({why_absent(path, error)})") from error
-    return pack_windows(model.eval() if target == "cpu" else model.to(target).eval()), processor
+    return prepare_vision_tower(model.eval() if target == "cpu" else model.to(target).eval()), processor
 
 
 @contextmanager
@@ -172,7 +173,7 @@ def _quantised(path: str, attention: str) -> Any:
         model = AutoModelForImageTextToText.from_pretrained(
             path, quantization_config=nf4, dtype=compute, attn_implementation=kernel, **hub_options(path)
         )
-        return pack_windows(model)
+        return prepare_vision_tower(model)
     except ImportError as error:
         raise ConfigError(f"lora.quantize needs bitsandbytes: pip install 'rewardlab[qlora]' ({error})") from error
     except (OSError, ValueError) as error:

@@ -182,7 +182,6 @@ class Steps:
         self._capacity = self._length = 0  # tokens that the buffers hold, tokens written; no capacity: shapes are not fixed
         self._has_read = False
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._pool: Any = None
 
     def read(self, tokens_R: Tensor, positions: Tensor) -> Tensor:
         """Return [R, V] logits of the tokens that follow, valid until the next call. ``positions``: :func:`rope_positions`."""
@@ -197,9 +196,8 @@ class Steps:
         self._positions.copy_(positions)
         self._place.fill_(self._length)
         self._length += 1
-        if self._graph is None:
-            self._capture()
-        self._graph.replay()
+        graph = self._graph or self._capture()
+        graph.replay()
         return self._logits
 
     def select(self, kept: Tensor) -> None:
@@ -212,7 +210,8 @@ class Steps:
         output = self._model(
             input_ids=tokens_R1, attention_mask=mask, position_ids=positions, past_key_values=self._cache, use_cache=True
         )
-        return output.logits[:, -1]
+        logits: Tensor = output.logits[:, -1]
+        return logits
 
     def _fix(self, tokens_R: Tensor, positions: Tensor) -> None:
         """Make room for as many tokens as there are, and for the inputs of a step."""
@@ -234,17 +233,18 @@ class Steps:
         visible_RC = (self._index_C <= self._place) & self._shown_RC
         return self._forward(self._tokens, self._positions, visible_RC.expand(len(self._tokens), -1)[:, None, None, :])
 
-    def _capture(self) -> None:
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
+    def _capture(self) -> torch.cuda.CUDAGraph:
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
             self._logits = self._fixed_step()
+        return self._graph
 
 
 def has_fixed_steps(model: Any) -> bool:
-    """Return whether decoding steps keep their shapes: on a GPU, unless layers gather their weights in the forward pass."""
+    """Return whether decoding steps keep their shapes: on a GPU, unless layers gather or dequantise their weights in each pass."""
     weight = next(model.parameters())
-    return weight.is_cuda and not isinstance(model, FSDPModule) and not hasattr(weight, "ds_id")
+    is_plain = not isinstance(model, FSDPModule) and not hasattr(weight, "ds_id") and not getattr(model, "is_quantized", False)
+    return weight.is_cuda and is_plain
 
 
 def steps_per_wait(device: torch.device) -> int:

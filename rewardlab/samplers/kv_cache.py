@@ -45,8 +45,8 @@ class GrowingLayer(DynamicLayer):
             self.keys, self.values = (buffer[..., :length, :] for buffer in self._buffers)
 
     def _make_room(self, new: Tensor, length: int, room: int) -> tuple[Tensor, Tensor]:
-        """Return buffers that hold what is cached and have ``room`` for states like ``new``: new ones where ``keys`` are no part
-        of them."""
+        """Return buffers that hold what is cached, with ``room`` for states like ``new``: new ones if ``keys`` are no part of
+        them."""
         buffers, keys, values, total = self._buffers, self.keys, self.values, length + room
         stale = buffers is None or length == 0 or keys is None or keys.data_ptr() != buffers[0].data_ptr()
         if buffers is None or stale or buffers[0].shape[-2] < total:
