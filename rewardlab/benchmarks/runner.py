@@ -137,7 +137,8 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
     rows, notes = load_rows(settings, judge)
     rows, tied = split_ties(rows, settings.data)
     extra = tied_rows(rows, tied) if tied else NO_EXTRA
-    return judge_rows(settings, benchmark, judge, rows, notes, out, spent=spent, extra=extra)
+    report, rows = judge_rows(settings, benchmark, judge, rows, notes, out, spent=spent, extra=extra)
+    return report, sorted([*rows, *tied], key=lambda row: row.row) if tied else rows
 
 
 @dataclass(frozen=True)
@@ -191,6 +192,7 @@ def judge_rows(
         orders=settings.judge.orders,
         groups=[row.group for row in rows],
         whole_prompts=benchmark.whole_prompts,
+        has_ties=TIES_PASS in extra.passes,
         measured=extra.measured,
     )
     query = settings.judge
@@ -243,11 +245,12 @@ def judge_rows(
         further.get(TIES_PASS, ()),
     )
     report = make_report(result, notes, out)
-    row_scores = [row_score(row, item) for row, item in zip(rows, label_rows(rows, judgments), strict=True)]
+    row_scores = list(map(row_score, rows, judgments))
     if wrong := problems(report, row_scores):
         raise RuntimeError(f"{out}: the report is inconsistent, a bug in the scoring: {'; '.join(wrong)}")
     report = extra.finish(judgments, others, report)
     report = replace(report, requirements=tuple(check_report(report, required) for required in settings.requirements))
+    row_scores += map(row_score, result.tied, others.get(TIES_PASS, ()))
     write_atomic(out / SCORES, "".join(json.dumps(asdict(score)) + "\n" for score in row_scores))
     write_atomic(out / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
     return report, rows
@@ -537,13 +540,13 @@ def _prompt_notes(num_prompts: int) -> list[str]:
     return []
 
 
-def row_score(row: Row, item: Labeled) -> RowScore:
+def row_score(row: Row, judgment: Judgment) -> RowScore:
     """Return what `bench compare` and the page need of a row; the cluster by its hash, for it may be a whole prompt."""
-    cluster = hashlib.sha256(row.cluster.encode(errors="replace")).hexdigest()[:16]
-    kinds = tuple(kinds_of(item.judgment, item.preferred))
-    alike = pair_swaps([item])[0]
+    cluster, preferred = hashlib.sha256(row.cluster.encode(errors="replace")).hexdigest()[:16], row.pair.preferred
+    kinds, item = tuple(kinds_of(judgment, preferred)), Labeled(judgment, preferred or 0, row.group)
+    score = pair_score(item) if preferred is not None else float("missed" not in kinds)
     return RowScore(
-        row.row, row.group, cluster, pair_score(item), invalid_rate([item]), kinds, row.pair.pair_id, item.preferred, alike
+        row.row, row.group, cluster, score, invalid_rate([item]), kinds, row.pair.pair_id, preferred, pair_swaps([item])[0]
     )
 
 
