@@ -128,7 +128,7 @@ def check_possible(
             hint = _hint(get_close_matches(name, groups, n=1), set(groups))
             raise ConfigError(f"{one.text!r}: the data has no group {name!r}; {hint}")
         if top == "ties" and not has_ties:
-            raise ConfigError(f"{one.text!r}: the data has no ties")
+            raise ConfigError(f"{one.text!r}: this run judges no ties")
         if (top in BOTH_ORDERS_ONLY or one.path.startswith("ties.disagreement.")) and orders != "both":
             raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave orders={orders} out")
         if top == "controls" and name not in controls:

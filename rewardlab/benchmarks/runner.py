@@ -137,8 +137,7 @@ def run_bench(settings: BenchSettings, out: Path, *, spent: Cost = NO_COST) -> t
     rows, notes = load_rows(settings, judge)
     rows, tied = split_ties(rows, settings.data)
     extra = tied_rows(rows, tied) if tied else NO_EXTRA
-    report, rows = judge_rows(settings, benchmark, judge, rows, notes, out, spent=spent, extra=extra)
-    return report, sorted([*rows, *tied], key=lambda row: row.row) if tied else rows
+    return judge_rows(settings, benchmark, judge, rows, notes, out, spent=spent, extra=extra)
 
 
 @dataclass(frozen=True)
@@ -245,15 +244,14 @@ def judge_rows(
         further.get(TIES_PASS, ()),
     )
     report = make_report(result, notes, out)
-    row_scores = list(map(row_score, rows, judgments))
-    if wrong := problems(report, row_scores):
+    row_scores = list(map(row_score, *result.by_row))
+    if wrong := problems(report, [score for score in row_scores if score.preferred is not None]):
         raise RuntimeError(f"{out}: the report is inconsistent, a bug in the scoring: {'; '.join(wrong)}")
     report = extra.finish(judgments, others, report)
     report = replace(report, requirements=tuple(check_report(report, required) for required in settings.requirements))
-    row_scores += map(row_score, result.tied, others.get(TIES_PASS, ()))
     write_atomic(out / SCORES, "".join(json.dumps(asdict(score)) + "\n" for score in row_scores))
     write_atomic(out / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
-    return report, rows
+    return report, result.by_row[0]
 
 
 def check_budget(settings: BenchSettings, judge: AnyJudge) -> None:

@@ -71,13 +71,10 @@ def tie_scores(
     tied_outcomes = [three_way_outcome(judgment.votes) for judgment in tied]
     right = [outcome.winner == item.preferred for outcome, item in zip(outcomes, labelled, strict=True)]
     right += [outcome is Outcome.TIE for outcome in tied_outcomes]
-    named = [
-        (differ, cluster)
-        for judgment, cluster in zip(tied, tied_clusters, strict=True)
-        if (differ := orders_differ(judgment.votes)) is not None
-    ]
-    differ = [float(flag) for flag, _ in named]
-    interval = mean_interval(differ, [cluster for _, cluster in named])
+    flips = [orders_differ(judgment.votes) for judgment in tied]
+    named = [n for n, flip in enumerate(flips) if flip is not None]
+    differ = [float(flips[n] or 0) for n in named]
+    interval = mean_interval(differ, [tied_clusters[n] for n in named])
     return TieScores(
         num_pairs=len(right),
         num_ties=len(tied),

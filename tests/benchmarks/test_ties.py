@@ -184,7 +184,7 @@ def test_gate_and_requirements(two: tuple[Path, Path], tmp_path: Path) -> None:
     wanted = tuple(map(parse_requirement, ("ties.three_way.accuracy>=0.5", "ties.disagreement.share>=60%")))
     report = run(tmp_path / "all" / "p.jsonl", f"replay:{tmp_path / 'all' / 's.jsonl'}", tmp_path / "met", requirements=wanted)
     assert [one.is_met for one in report.requirements] == [True, False]
-    with pytest.raises(ConfigError, match="the data has no ties"):
+    with pytest.raises(ConfigError, match="this run judges no ties"):
         run(data, f"replay:{samples}", tmp_path / "none", requirements=wanted[:1])
     with pytest.raises(ConfigError, match="needs both orders of each pair"):
         run(tmp_path / "all" / "p.jsonl", "baseline:longest", tmp_path / "none", requirements=wanted[1:], orders="given")
