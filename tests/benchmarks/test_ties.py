@@ -232,6 +232,7 @@ def _report(name: str, value: Any) -> Callable[[Path], None]:
     [
         (_votes(2, _turn), "the accuracy in three classes is 50.00 % in the report, the votes give 60.00 %"),
         (_votes(2, _turn), "row 2 has a score of 0.00 %, its votes give 100.00 %"),
+        (_votes(2, _turn), "row 2: vote 2 is recorded as first, its text reads second"),
         (
             _votes(5, _turn),
             "the fraction of ties on which the orders disagree is 50.00 % in the report, the votes give 25.00 %",

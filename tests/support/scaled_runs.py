@@ -28,7 +28,7 @@ from rewardlab.training import sft as sft_module
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
 from rewardlab.training.sft import train_sft
-from rewardlab.types import Choice, PreferencePair, choice_of
+from rewardlab.types import IMAGE_MARK, Choice, PreferencePair, Tie, choice_of
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.killing import Kill, KilledError
 from tests.support.preferring_judge import Prefers
@@ -69,19 +69,25 @@ def film(seed: int) -> bytes:
 
 
 def mixed() -> list[PreferencePair]:
-    """In every eight: four with one image, two with none, one with three of two sizes, one with a video of four frames."""
+    """In every eight: four with one image, one with none, one with one in each answer, one with three of two sizes, one with a
+    video of four frames; and two ties, which no run takes."""
     made = pairs()[:16]
     for n, pair in enumerate(made):
         kind = n % 8
-        if kind in (1, 5):
+        if kind == 1:
             made[n] = replace(pair, images=())
+        elif kind == 5:
+            first, second = (f"{IMAGE_MARK}{text}" for text in pair.responses)
+            answers = (pair.images, made[n - 1].images)
+            made[n] = replace(pair, images=(), responses=(first, second), response_images=answers)
         elif kind == 3:
             larger = with_frames(replace(pair, images=(), videos=(film(n),)), 1).images
             made[n] = replace(pair, images=pair.images * 2 + larger)
         elif kind == 6:
             made[n] = with_frames(replace(pair, images=(), videos=(film(n),)), 4)
     assert sorted({len(pair.images) for pair in made}) == [0, 1, 3, 4]
-    return made
+    ties = [replace(made[n], pair_id=f"tie {n}", preferred=None, tie=Tie.TIE) for n in (2, 5)]
+    return [ties[0], *made[:9], ties[1], *made[9:]]
 
 
 def collapsing(from_step: int, times: int) -> tuple[Any, list[tuple[int, float]]]:
