@@ -69,25 +69,31 @@ def film(seed: int) -> bytes:
 
 
 def mixed() -> list[PreferencePair]:
-    """In every eight: four with one image, one with none, one with one in each answer, one with three of two sizes, one with a
-    video of four frames; and two ties, which no run takes."""
+    """In every eight: four with one image, two with none, one with three of two sizes, one with a video of four frames."""
     made = pairs()[:16]
     for n, pair in enumerate(made):
         kind = n % 8
-        if kind == 1:
+        if kind in (1, 5):
             made[n] = replace(pair, images=())
-        elif kind == 5:
-            first, second = (f"{IMAGE_MARK}{text}" for text in pair.responses)
-            answers = (pair.images, made[n - 1].images)
-            made[n] = replace(pair, images=(), responses=(first, second), response_images=answers)
         elif kind == 3:
             larger = with_frames(replace(pair, images=(), videos=(film(n),)), 1).images
             made[n] = replace(pair, images=pair.images * 2 + larger)
         elif kind == 6:
             made[n] = with_frames(replace(pair, images=(), videos=(film(n),)), 4)
     assert sorted({len(pair.images) for pair in made}) == [0, 1, 3, 4]
-    ties = [replace(made[n], pair_id=f"tie {n}", preferred=None, tie=Tie.TIE) for n in (2, 5)]
-    return [ties[0], *made[:9], ties[1], *made[9:]]
+    return made
+
+
+def tied() -> list[PreferencePair]:
+    """Pairs with a picture in each answer, two of every five of which are ties."""
+    made, others = pairs()[:25], pairs()[1:]
+    for n, pair in enumerate(made):
+        first, second = (f"{IMAGE_MARK}{text}" for text in pair.responses)
+        answers = (pair.images, others[n].images)
+        made[n] = replace(pair, images=(), responses=(first, second), response_images=answers)
+        if n % 5 in (1, 2):
+            made[n] = replace(made[n], preferred=None, tie=Tie.TIE if n % 5 == 1 else Tie.BOTH_BAD)
+    return made
 
 
 def collapsing(from_step: int, times: int) -> tuple[Any, list[tuple[int, float]]]:
@@ -276,7 +282,7 @@ def main(checkpoint: Path, folder: Path, *wanted: str) -> None:
         stage, name, *kill = what.split(":")
         if stage == "rl+taken_back":
             PolicyTrainer.log = collapsing(3, 1)[0]  # type: ignore[method-assign]
-        data = mixed() if stage.endswith("+mixed") else None
+        data = {"mixed": mixed, "tied": tied}.get(stage.rpartition("+")[2], pairs)()
         run(stage.partition("+")[0], checkpoint, folder / name, kill=bool(kill), data=data, **CHANGES.get(stage, {}))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()
