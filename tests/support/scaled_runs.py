@@ -85,14 +85,14 @@ def mixed() -> list[PreferencePair]:
 
 
 def tied() -> list[PreferencePair]:
-    """Pairs with a picture in each answer, two of every five of which are ties."""
-    made, others = pairs()[:25], pairs()[1:]
+    """Pairs with a picture in each answer, every third of which is a tie."""
+    made, others = pairs()[:24], pairs()[1:]
     for n, pair in enumerate(made):
         first, second = (f"{IMAGE_MARK}{text}" for text in pair.responses)
         answers = (pair.images, others[n].images)
         made[n] = replace(pair, images=(), responses=(first, second), response_images=answers)
-        if n % 5 in (1, 2):
-            made[n] = replace(made[n], preferred=None, tie=Tie.TIE if n % 5 == 1 else Tie.BOTH_BAD)
+        if n % 3 == 1:
+            made[n] = replace(made[n], preferred=None, tie=Tie.TIE if n % 2 else Tie.BOTH_BAD)
     return made
 
 
