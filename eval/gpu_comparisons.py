@@ -31,33 +31,41 @@ JUDGE = Path(__file__).parents[1] / "rewardlab" / "demo" / "judge"
 
 
 def compare_judges(device: str, num_pairs: int) -> dict[str, Any]:
-    """Return how the packaged judge in bfloat16 on ``device`` differs from float32 on the CPU."""
+    """Return how the packaged judge on ``device``, in bfloat16 and in float32, differs from float32 on the CPU.
+
+    ``most_different``: the weights that have the largest part of the squared difference of the bfloat16 gradient, with it."""
     pairs = make_pairs(num_pairs, seed=0, held_out=True)[0]
     prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in pairs]
     greedy = SamplingParams(1, 0.0, max_tokens=64)
     drawn, losses, gradients = [], [], []
-    for where, dtype in (("cpu", "float32"), (device, "bfloat16")):
+    for where, dtype in (("cpu", "float32"), (device, "bfloat16"), (device, "float32")):
         model, processor = load_model(str(JUDGE), device=where, dtype=dtype)
         drawn.append([row[0] for row in HFSampler(model, processor, batch_size=64).sample(prompts, greedy)])
         shown = prompts[:8]
-        inputs = encode(processor, shown, [completion.text for completion in drawn[-1][:8]])
+        inputs = encode(processor, shown, [completion.text for completion in drawn[0][:8]])
         inputs = {name: value.to(where) for name, value in inputs.items()}
         labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
         loss = model(**inputs, labels=labels).loss
         loss.backward()
         losses.append(loss.item())
-        gradients.append(torch.cat([p.grad.float().flatten().cpu() for p in model.parameters() if p.grad is not None]))
-    same = [(a, b) for a, b in zip(*drawn, strict=True) if a.token_ids == b.token_ids]
+        gradients.append({name: p.grad.float().flatten().cpu() for name, p in model.named_parameters() if p.grad is not None})
+    same = [(a, b) for a, b in zip(*drawn[:2], strict=True) if a.token_ids == b.token_ids]
     gaps = [abs(p - q) for a, b in same for p, q in zip(a.logprobs, b.logprobs, strict=True)]
-    cosine = torch.nn.functional.cosine_similarity(gradients[0], gradients[1], dim=0)
+    whole = [torch.cat(list(gradient.values())) for gradient in gradients]
+    cosines = [float(torch.nn.functional.cosine_similarity(whole[0], other, dim=0)) for other in whole[1:]]
+    parts = {name: float((gradients[0][name] - gradients[1][name]).square().sum()) for name in gradients[0]}
+    most = sorted(parts, key=lambda name: -parts[name])[:6]
     return {
         "device": device,
         "greedy_texts_equal": len(same) / len(pairs),
         "logprob_gap_mean": statistics.fmean(gaps) if gaps else None,
         "logprob_gap_max": max(gaps, default=None),
         "loss_ratio": losses[1] / losses[0],
-        "gradient_cosine": float(cosine),
-        "gradient_norms": [float(gradient.norm()) for gradient in gradients],
+        "float32_loss_ratio": losses[2] / losses[0],
+        "gradient_cosine": cosines[0],
+        "float32_gradient_cosine": cosines[1],
+        "gradient_norms": [float(gradient.norm()) for gradient in whole],
+        "most_different": {name: round(parts[name] / sum(parts.values()), 3) for name in most},
     }
 
 
@@ -131,7 +139,8 @@ def fused_head_beside_logits(device: str, shape: str) -> dict[str, Any]:
 
 def decoder_beside_trainer(device: str, shape: str) -> dict[str, Any]:
     """Return how far the log-probabilities of sampled tokens are from those that training computes of them, and whether texts
-    depend on how often the decoder waits for the card, in float32 and under bfloat16 autocast: four draws of each prompt."""
+    depend on how often the decoder waits for the card and on whether its steps keep their shapes, which a card replays: in
+    float32 and under bfloat16 autocast, four draws of each prompt."""
     model, processor = make_model(SHAPES[shape], 224, device)
     never_end(model)
     model.eval()
@@ -139,7 +148,7 @@ def decoder_beside_trainer(device: str, shape: str) -> dict[str, Any]:
     sampler = HFSampler(model, processor)
     prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in noisy_pairs(3, 224, 8)]
     inputs = {name: value.to(device) for name, value in sampler.encode(prompts).items()}
-    length, draws_each, kept = 24, 4, decode.steps_per_wait
+    length, draws_each, kept = 80, 4, (decode.steps_per_wait, decode.has_fixed_steps)
     uniforms = decode.draw_uniforms((0,), range(len(prompts) * draws_each), length).to(device)
     options: dict[str, Any] = {"num_draws": draws_each, "max_tokens": length, "temperature": 1.0, "top_p": 1.0}
     options |= {"ends": frozenset({0}), "suppress": vision_token_ids(model.config), "uniforms": uniforms}
@@ -147,29 +156,32 @@ def decoder_beside_trainer(device: str, shape: str) -> dict[str, Any]:
     for dtype in (torch.float32, torch.bfloat16):
         autocast, texts = _autocast(device, dtype), []
         try:
-            for steps in (1, 8):
+            for steps, is_fixed in ((1, False), (8, False), (8, device == "cuda")):
                 decode.steps_per_wait = lambda device, steps=steps: steps  # type: ignore[assignment,misc]
+                decode.has_fixed_steps = lambda model, is_fixed=is_fixed: is_fixed  # type: ignore[assignment,misc]
                 with autocast():
                     texts.append(decode.draw(model, inputs, **options))
         finally:
-            decode.steps_per_wait = kept
+            decode.steps_per_wait, decode.has_fixed_steps = kept
         gaps: list[float] = []
         for row in range(len(prompts)):
             fields = sampler.encode([prompts[row]])
             prompt = fields.pop("input_ids").to(device)
             fields.pop("attention_mask")
-            drawn = texts[1].tokens[row * draws_each]
+            drawn = texts[2].tokens[row * draws_each]
             ids = torch.cat([prompt, torch.tensor([drawn], device=device)], 1)
             images = {name: fields[name].to(device) for name in IMAGE_FIELDS} | {"num_images": [1]}
             images["mm_token_type_ids"] = torch.cat([fields["mm_token_type_ids"].to(device), ids.new_zeros(1, len(drawn))], 1)
             with torch.no_grad():
                 everywhere = torch.ones_like(ids)
                 trained, _ = completion_logprobs(model, ids, everywhere, images, len(drawn), passes=[[0]], autocast=autocast)
-            sampled = torch.tensor(texts[1].logprobs[row * draws_each], device=device)
+            sampled = torch.tensor(texts[2].logprobs[row * draws_each], device=device)
             gaps += (trained[0] - sampled).abs().tolist()
         name = str(dtype).removeprefix("torch.")
         found[f"{name}_gap_mean"], found[f"{name}_gap_max"] = statistics.fmean(gaps), max(gaps)
         found[f"{name}_same_texts"] = texts[0].tokens == texts[1].tokens
+        same = [a == b for a, b in zip(texts[1].tokens, texts[2].tokens, strict=True)]
+        found[f"{name}_same_texts_of_fixed_steps"] = sum(same) / len(same)
     return found
 
 

@@ -43,6 +43,7 @@ from rewardlab.demo.pairs import make_pairs
 from rewardlab.health.memory import peak, setup_of, trainer_lines
 from rewardlab.models.architectures import config_of
 from rewardlab.models.families import part_pattern
+from rewardlab.models.vision_tower import prepare_vision_tower
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Scored, Trajectory
 from rewardlab.samplers.hf import encode
@@ -147,7 +148,7 @@ def make_model(shape: Shape, image_px: int, device: str, dtype: torch.dtype = to
     config.text_config.eos_token_id, config.text_config.pad_token_id = token("<|im_end|>"), token("<|endoftext|>")
     torch.manual_seed(0)
     with torch.device(device):
-        model = AutoModelForImageTextToText.from_config(config, dtype=dtype)
+        model = prepare_vision_tower(AutoModelForImageTextToText.from_config(config, dtype=dtype))
     ends = {"eos_token_id": token("<|im_end|>"), "pad_token_id": token("<|endoftext|>")}
     model.generation_config = GenerationConfig(do_sample=True, **ends)
     size = {"shortest_edge": 784, "longest_edge": image_px**2}
@@ -287,25 +288,28 @@ class Timers:
 
 
 def train(trainer: Any, timers: Timers, rate: float, config: TrainConfig, prompt: int) -> Row:
-    """Train, and return medians over steps, the first left out; a step is timed without the optimizer's update. ``rate``: the
-    device's operations a second. Beside the peak of the card's memory stands what the doctor expects for prompts of ``prompt``
-    tokens."""
+    """Train, and return medians over steps, the first left out; a step is timed without the optimizer's update.
+    ``preparing_s``: making prompts and scored samples into a batch. ``rate``: the device's operations a second.
+    ``doctor_gib``: the doctor's estimate of the peak for prompts of ``prompt`` tokens."""
     trainer.remove_callback(PrinterCallback)
     trainer.args.save_strategy = SaveStrategy.NO  # weights and Adam of 3B are 49 GiB
     if timers.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    reads, weights = Reads(trainer.model), Weights.of(trainer.model)
+    reads, weights, rollouts = Reads(trainer.model), Weights.of(trainer.model), Stopwatch(timers.device)
+    if make := getattr(trainer, "_generate_and_score_completions", None):
+        trainer._generate_and_score_completions = lambda inputs: rollouts.time(partial(make, inputs))
     try:
         trainer.train()
     finally:
         reads.remove()
     operations = reads.operations(weights) / max(1, len(timers.step.seconds))
-    step, sampling, scoring = (
+    step, sampling, scoring, whole = (
         statistics.median(seconds[1:] or seconds or [0.0])
-        for seconds in (timers.step.seconds, timers.sampling.seconds, timers.scoring.seconds)
+        for seconds in (timers.step.seconds, timers.sampling.seconds, timers.scoring.seconds, rollouts.seconds)
     )
-    training = step - sampling - scoring
-    row: Row = {"step_s": step, "sampling_s": sampling, "scoring_s": scoring, "training_s": training}
+    training = step - whole
+    row: Row = {"step_s": step, "sampling_s": sampling, "scoring_s": scoring, "preparing_s": whole - sampling - scoring}
+    row["training_s"] = training
     row |= {"num_steps": len(timers.step.seconds), "mfu": operations / training / rate}
     if timers.device == "cuda":
         row["peak_gib"] = torch.cuda.max_memory_allocated() / GIB

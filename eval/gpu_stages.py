@@ -282,11 +282,13 @@ def equal(options: Options) -> dict[str, Case]:
         "logprob_gap_mean": (0, 0.05),
         "gradient_cosine": (0.99, 1.01),
         "loss_ratio": (0.98, 1.02),
+        "float32_gradient_cosine": (0.999, 1.001),
     }
     head = {f"{dtype}_gradient_cosine": (0.999, 1.001) for dtype in ("float32", "bfloat16")}
     head |= {f"float32_{name}_gap_max": (0, 1e-3) for name in ("logprob", "entropy")}
     head |= {f"bfloat16_{name}_gap_max": (0, 0.1) for name in ("logprob", "entropy")}
     decoder = {"float32_gap_mean": (0, 1e-4), "bfloat16_gap_mean": (0, 0.03), "float32_same_texts": (1, 1)}
+    decoder["float32_same_texts_of_fixed_steps"] = (0.9, 1)  # sums are in another order
     types = {"logprob_gap_mean": (0, 0.03), "gradient_cosine": (0.99, 1.01)}
     return {
         "fused head beside logits": Case(partial(fused_head_beside_logits, device, small), bounds=head),
@@ -331,7 +333,7 @@ def fast(options: Options) -> dict[str, Case]:
     held = Held(options, options.model)
     folder = options.work / "fast"
 
-    def timed(call: Callable[..., Row]) -> Row:
+    def timed(call: Callable[..., Row], sizes: Sizes = sizes) -> Row:
         model, processor = held.get("float32")
         row = call(model, processor, sizes, options.device, held.rate, folder)
         return row | {"matmul_tflops": round(held.rate / 1e12, 1), **dataclasses.asdict(sizes)}
@@ -353,6 +355,9 @@ def fast(options: Options) -> dict[str, Case]:
     gib = {"3b": 75.0, "7b": 1e9}.get(options.model, 0.0)  # 16 bytes a weight and activations; 7B is the stage `large`'s
     cases = {
         "sft": Case(partial(timed, time_sft), seconds=60, folder=folder, needs_gib=gib),
+        "sft, one micro-batch": Case(
+            partial(timed, time_sft, replace(sizes, micro=sizes.batch)), seconds=40, needs_gib=gib and 130.0
+        ),
         "rl": Case(partial(timed, partial(time_rl, "rewardlab")), seconds=70, folder=folder, needs_gib=gib),
         "rl, TRL's GRPO": Case(partial(timed, partial(time_rl, "trl")), seconds=70, folder=folder, needs_gib=gib),
     }

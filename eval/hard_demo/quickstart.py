@@ -26,7 +26,7 @@ def hard_quickstart(out: Path, configs: Path = FOLDER, seed: int = 0) -> None:
     stage = StageConfig(run=UNLIKE, result="bench/unlike/report.json", statuses=(0, 1))
     run.run(fill_stages({"bench-unlike": stage}, {"out": out, "seed": seed}))
     report = json.loads((out / "bench" / "unlike" / "report.json").read_text(encoding="utf-8"))
-    for name, group in report["scores"]["groups"].items():
+    for name, group in report["groups"].items():
         low, high = group["interval"]
         print(f"{name}: {100 * group['accuracy']:.1f} % [{100 * low:.1f}, {100 * high:.1f}], {group['n']} pairs")
 

@@ -25,6 +25,7 @@ from rewardlab.models.checkpoints import CARD, check_folder, weights_id
 from rewardlab.models.families import always_run_vision_tower, part_pattern
 from rewardlab.models.hub import hub_options, why_absent
 from rewardlab.models.model_card import write_model_card
+from rewardlab.models.vision_tower import prepare_vision_tower
 from rewardlab.processes import is_main, num_processes
 
 
@@ -90,7 +91,7 @@ def load_model(
         )
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be loaded as an image-text model ({why_absent(path, error)})") from error
-    return (model.eval() if target == "cpu" else model.to(target).eval()), processor
+    return prepare_vision_tower(model.eval() if target == "cpu" else model.to(target).eval()), processor
 
 
 @contextmanager
@@ -169,9 +170,10 @@ def _quantised(path: str, attention: str) -> Any:
     )
     kernel = choose_attention(attention, load_config_of(path), in_16_bits=compute == torch.bfloat16)
     try:
-        return AutoModelForImageTextToText.from_pretrained(
+        model = AutoModelForImageTextToText.from_pretrained(
             path, quantization_config=nf4, dtype=compute, attn_implementation=kernel, **hub_options(path)
         )
+        return prepare_vision_tower(model)
     except ImportError as error:
         raise ConfigError(f"lora.quantize needs bitsandbytes: pip install 'rewardlab[qlora]' ({error})") from error
     except (OSError, ValueError) as error:

@@ -28,6 +28,7 @@ from rewardlab.models.families import TOKEN_FIELDS, image_fields_of_rows
 from rewardlab.models.hub import hub_options
 from rewardlab.models.loading import load_config_of, without_zero3_init
 from rewardlab.models.padding import PassLimits, trim, untrim
+from rewardlab.models.vision_tower import prepare_vision_tower
 
 WEIGHTS, CONFIG = "value_model.safetensors", "config.json"
 
@@ -56,10 +57,10 @@ class ValueModel(nn.Module):
             language_model = AutoModelForImageTextToText.from_pretrained(
                 model, dtype=dtype, attn_implementation=kernel, **hub_options(model)
             )
-            return cls(language_model.model, language_model.config)
+            return cls(prepare_vision_tower(language_model.model), language_model.config)
         with without_zero3_init():
             language_model = AutoModelForImageTextToText.from_config(config, dtype=dtype, attn_implementation=kernel)
-            value_model = cls(language_model.model, config)
+            value_model = cls(prepare_vision_tower(language_model.model), config)
         try:
             value_model.load_state_dict(load_file(folder / WEIGHTS))
         except (RuntimeError, SafetensorError) as error:

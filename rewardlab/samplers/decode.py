@@ -18,6 +18,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.functional import pad
 
 from rewardlab.models.families import has_grids, image_token_id, rope_module, rope_positions
@@ -31,6 +32,7 @@ R = TypeVar("R")
 _locks: WeakKeyDictionary[Any, threading.Lock] = WeakKeyDictionary()
 _guard = threading.Lock()
 COMPACT_BELOW = 0.75  # drop finished rows from the batch once fewer than this share are alive
+COMPACT_FIXED_BELOW = 0.5  # where that costs a new graph
 SYNC_EVERY = 8  # tokens, on a GPU, which falls idle whenever the host waits for one of its numbers
 
 
@@ -162,10 +164,86 @@ def _one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @_one_at_a_time
-@torch.inference_mode()
+@torch.no_grad()  # in inference mode, autocast would turn all weights into 16 bits again for each token
 def read_logits(model: Any, inputs: dict[str, Tensor], groups: Sequence[int] | None = None) -> Tensor:
     """Return [rows, V] float32 logits of the token after each left-padded prompt; ``groups`` as of :func:`draw`."""
     return _read_shared(model, inputs, growing_cache(model), groups)[0].float()
+
+
+class Steps:
+    """Reads one more token of each draw at a time; ``cache`` holds the keys and values, ``mask_RT`` hides padding in them.
+
+    ``fixed``: shapes and addresses stay the same until the buffers are full or draws leave. A GPU then replays one graph of
+    kernels; launched one by one, those of 3B take 20 times as long as reading the weights.
+    """
+
+    def __init__(self, model: Any, cache: Any, mask_RT: Tensor | None, *, fixed: bool) -> None:
+        self._model, self._cache, self._mask_RT, self._fixed = model, cache, mask_RT, fixed
+        self._capacity = self._length = 0  # tokens that the buffers hold, tokens written; no capacity: shapes are not fixed
+        self._has_read = False
+        self._graph: torch.cuda.CUDAGraph | None = None
+
+    def read(self, tokens_R: Tensor, positions: Tensor) -> Tensor:
+        """Return [R, V] logits of the tokens that follow, valid until the next call. ``positions``: :func:`rope_positions`."""
+        if not self._fixed or not self._has_read:  # the first pass makes the buffers, and what a card makes at a first pass
+            self._has_read = True
+            if self._mask_RT is not None:
+                self._mask_RT = pad(self._mask_RT, (0, 1), value=1)
+            return self._forward(tokens_R[:, None], positions, self._mask_RT)
+        if self._capacity <= self._length:
+            self._fix(tokens_R, positions)
+        self._tokens.copy_(tokens_R[:, None])
+        self._positions.copy_(positions)
+        self._place.fill_(self._length)
+        self._length += 1
+        graph = self._graph or self._capture()
+        graph.replay()
+        return self._logits
+
+    def select(self, kept: Tensor) -> None:
+        """Go on with some of the draws."""
+        self._unfix()
+        self._cache.batch_select_indices(kept)
+        self._mask_RT = None if self._mask_RT is None else self._mask_RT[kept]
+
+    def _forward(self, tokens_R1: Tensor, positions: Tensor, mask: Tensor | None) -> Tensor:
+        output = self._model(
+            input_ids=tokens_R1, attention_mask=mask, position_ids=positions, past_key_values=self._cache, use_cache=True
+        )
+        logits: Tensor = output.logits[:, -1]
+        return logits
+
+    def _fix(self, tokens_R: Tensor, positions: Tensor) -> None:
+        """Make room for as many tokens as there are, and for the inputs of a step."""
+        self._unfix()
+        self._length = self._cache.layers[0].num_added()
+        self._tokens, self._positions = torch.empty_like(tokens_R[:, None]), torch.empty_like(positions).contiguous()
+        self._place = torch.zeros(1, dtype=torch.long, device=tokens_R.device)
+        (self._capacity,) = {layer.fix(self._place, max(1, self._length)) for layer in self._cache.layers}
+        self._index_C = torch.arange(self._capacity, device=tokens_R.device)
+        mask_RT = self._index_C[None] >= 0 if self._mask_RT is None else self._mask_RT > 0
+        self._shown_RC = pad(mask_RT, (0, self._capacity - mask_RT.shape[1]), value=True)
+
+    def _unfix(self) -> None:
+        for layer in self._cache.layers if self._capacity else []:
+            layer.unfix(self._length)
+        self._capacity, self._graph = 0, None
+
+    def _fixed_step(self) -> Tensor:
+        visible_RC = (self._index_C <= self._place) & self._shown_RC
+        return self._forward(self._tokens, self._positions, visible_RC.expand(len(self._tokens), -1)[:, None, None, :])
+
+    def _capture(self) -> torch.cuda.CUDAGraph:
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            self._logits = self._fixed_step()
+        return self._graph
+
+
+def has_fixed_steps(model: Any) -> bool:
+    """Return whether decoding steps keep their shapes: on a GPU, unless layers gather their weights in the forward pass."""
+    weight = next(model.parameters())
+    return weight.is_cuda and not isinstance(model, FSDPModule) and not hasattr(weight, "ds_id")
 
 
 def steps_per_wait(device: torch.device) -> int:
@@ -174,7 +252,7 @@ def steps_per_wait(device: torch.device) -> int:
 
 
 @_one_at_a_time
-@torch.inference_mode()
+@torch.no_grad()  # in inference mode, autocast would turn all weights into 16 bits again for each token
 def draw(
     model: Any,
     inputs: dict[str, Tensor],
@@ -213,8 +291,8 @@ def draw(
     alive = torch.ones_like(rows, dtype=torch.bool)
     tokens_RT = torch.zeros(len(rows), max_tokens, dtype=torch.long, device=mask.device)
     logprobs_RT = torch.zeros(len(rows), max_tokens, device=mask.device)
-    with draws_of_prompts(model, cache, prompt_mask, prompt) as has_copies:
-        needs_mask = has_copies and not bool(prompt_mask.all())
+    with draws_of_prompts(model, cache, prompt_mask, prompt, fixed=has_fixed_steps(model)) as (has_copies, fixed):
+        steps = Steps(model, cache, mask if has_copies and not bool(prompt_mask.all()) else None, fixed=fixed)
         for step in range(max_tokens):
             heat = hot if hot is not None and step == hot.position else None
             if heat is None:
@@ -239,21 +317,12 @@ def draw(
                 num_alive = int(alive.sum())  # the one place where the program waits for a card
                 if num_alive == 0:
                     break
-                if num_alive < COMPACT_BELOW * len(rows):
+                if num_alive < (COMPACT_FIXED_BELOW if fixed else COMPACT_BELOW) * len(rows):
                     kept = alive.nonzero()[:, 0]
-                    cache.batch_select_indices(kept)
-                    tokens, mask, rows, lengths, alive = (part[kept] for part in (tokens, mask, rows, lengths, alive))
+                    steps.select(kept)
+                    tokens, rows, lengths, alive = (part[kept] for part in (tokens, rows, lengths, alive))
                     offset = None if offset is None else offset[kept]
-            if needs_mask:
-                mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-            output = model(
-                input_ids=tokens[:, None],
-                attention_mask=mask if needs_mask else None,
-                position_ids=rope_positions(lengths[:, None] + step, offset),
-                past_key_values=cache,
-                use_cache=True,
-            )
-            logits = output.logits[:, -1]
+            logits = steps.read(tokens, rope_positions(lengths[:, None] + step, offset))
     return _until_ends(tokens_RT[:, : step + 1], logprobs_RT[:, : step + 1], stop)
 
 

@@ -25,18 +25,33 @@ class GrowingLayer(DynamicLayer):
     def __init__(self) -> None:
         super().__init__()
         self._buffers: tuple[Tensor, Tensor] | None = None
+        self._place: Tensor | None = None
 
     def num_added(self) -> int:
         """Return how many tokens ``keys`` and ``values`` are of."""
         return int(super().get_seq_length())
 
-    def _make_room(self, new: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Return buffers that hold what is cached and have room for ``new``: new ones where ``keys`` are no part of them."""
-        buffers, keys, values, total = self._buffers, self.keys, self.values, length + new.shape[-2]
+    def fix(self, place: Tensor, room: int) -> int:
+        """Make room for ``room`` tokens and return how many the buffers hold. Until :meth:`unfix`, each step writes at
+        ``place`` [1], a number on the device, and returns the whole buffers: shapes and addresses do not change."""
+        self._buffers = self._make_room(self.keys, self.num_added(), room)
+        self._place = place
+        return int(self._buffers[0].shape[-2])
+
+    def unfix(self, length: int) -> None:
+        """End :meth:`fix`: ``length`` tokens have been written in all."""
+        self._place = None
+        if self._buffers is not None:
+            self.keys, self.values = (buffer[..., :length, :] for buffer in self._buffers)
+
+    def _make_room(self, new: Tensor, length: int, room: int) -> tuple[Tensor, Tensor]:
+        """Return buffers that hold what is cached, with ``room`` for states like ``new``: new ones if ``keys`` are no part of
+        them."""
+        buffers, keys, values, total = self._buffers, self.keys, self.values, length + room
         stale = buffers is None or length == 0 or keys is None or keys.data_ptr() != buffers[0].data_ptr()
         if buffers is None or stale or buffers[0].shape[-2] < total:
             shape = (*new.shape[:-2], total + ROOM, new.shape[-1])
-            buffers = (new.new_empty(shape), new.new_empty(shape))
+            buffers = (new.new_zeros(shape), new.new_zeros(shape))  # no NaN: hidden values count 0 times
             if length and keys is not None and values is not None:
                 buffers[0][..., :length, :] = keys
                 buffers[1][..., :length, :] = values
@@ -52,8 +67,13 @@ class GrowingLayer(DynamicLayer):
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        if self._place is not None and self._buffers is not None:
+            for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
+                buffer.index_copy_(-2, self._place, states)
+            self.keys, self.values = self._buffers
+            return self._buffers
         length = self.num_added()
-        self._buffers = self._make_room(key_states, length)
+        self._buffers = self._make_room(key_states, length, key_states.shape[-2])
         total = length + key_states.shape[-2]
         for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
             buffer[..., length:total, :] = states

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from rewardlab.samplers.kv_cache import GrowingLayer
@@ -148,20 +147,20 @@ def attend(
     scaling: float | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return what transformers' attention functions do, and no weights; for keys and values of a :class:`SharedPromptLayer`
-    [R, 1, H * G, D], for others what SDPA does."""
-    prompts: PromptCache | None = getattr(key, "after_prompts", None)
-    if prompts is None:
-        output: Tensor = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)[0]
-        return output, None
+    """Return what transformers' attention functions do, and no weights: [R, 1, H * G, D] of draws. Without a mask, all of
+    ``key`` is visible."""
     if query.shape[2] != 1:
-        raise NotImplementedError("samples of one prompt are decoded one token at a time")
-    (r, heads, _, d), h, layout = query.shape, key.shape[1], prompts.layout
+        raise NotImplementedError("samples are decoded one token at a time")
+    prompts: PromptCache | None = getattr(key, "after_prompts", None)
+    (r, heads, _, d), h = query.shape, key.shape[1]
     queries, scaling = query.reshape(r, h, heads // h, d), d**-0.5 if scaling is None else scaling
-    hidden = None if prompts.hidden_PT is None else prompts.hidden_PT[:, None, None, :]
+    hidden = None if attention_mask is None else attention_mask.logical_not()
     with torch.autocast(query.device.type, enabled=False):  # it would take float32 scores for 16 bits
+        added = _part(queries, key, value, scaling, hidden)
+        if prompts is None:
+            return added.mean.to(query.dtype).reshape(r, 1, heads, d), None
+        layout, hidden = prompts.layout, None if prompts.hidden_PT is None else prompts.hidden_PT[:, None, None, :]
         prompt = _part(layout.by_prompt(queries), prompts.keys, prompts.values, scaling, hidden)
-        added = _part(queries, key, value, scaling)
     prompt = _Part(*(layout.by_draw(values) for values in (prompt.mean, prompt.total, prompt.largest)))
     largest = torch.maximum(prompt.largest, added.largest)
     of_prompt, of_added = (part.total * (part.largest - largest).exp() for part in (prompt, added))
@@ -174,28 +173,33 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 @contextmanager
-def draws_of_prompts(model: Any, cache: DynamicCache, mask_PT: Tensor, prompt_R: Tensor) -> Iterator[bool]:
+def draws_of_prompts(
+    model: Any, cache: DynamicCache, mask_PT: Tensor, prompt_R: Tensor, *, fixed: bool = False
+) -> Iterator[tuple[bool, bool]]:
     """Have ``cache``, which holds prompts, hold draws of them: draw r of prompt ``prompt_R[r]``, ascending. Within the context
-    they are decoded, a token at a time. Yield whether each draw has keys and values of its own, padding included.
+    they are decoded, a token at a time. Yield whether each draw has keys and values of its own, padding included, and whether
+    a step can have ``fixed`` shapes: in :data:`FAMILIES`.
 
-    In families other than :data:`FAMILIES`, and where a few prompts have most of the draws, each draw is given a copy.
+    In other families, and where a few prompts have most of the draws, each draw is given a copy.
     """
-    if torch.equal(prompt_R, torch.arange(len(mask_PT), device=prompt_R.device)):
-        yield True
-        return
-    configs, layout = _attention_configs(model), Layout.of(prompt_R, len(mask_PT))
-    is_uneven = layout.width * layout.num_prompts > MOST_SLOTS * len(prompt_R)
-    if not configs or is_uneven or any(type(layer) is not GrowingLayer for layer in cache.layers):
-        cache.batch_select_indices(prompt_R)
-        yield True
-        return
-    hidden_PT = None if bool(mask_PT.all()) else mask_PT == 0
-    cache.layers = [SharedPromptLayer(PromptCache(*_of(layer), hidden_PT, layout)) for layer in cache.layers]
+    configs = _attention_configs(model)
+    is_known = bool(configs) and all(type(layer) is GrowingLayer for layer in cache.layers)
+    has_copies, fixed = not is_known, fixed and is_known
+    if not torch.equal(prompt_R, torch.arange(len(mask_PT), device=prompt_R.device)):
+        layout = Layout.of(prompt_R, len(mask_PT))
+        has_copies = has_copies or layout.width * layout.num_prompts > MOST_SLOTS * len(prompt_R)
+        if has_copies:
+            cache.batch_select_indices(prompt_R)
+        else:
+            hidden_PT = None if bool(mask_PT.all()) else mask_PT == 0
+            cache.layers = [SharedPromptLayer(PromptCache(*_of(layer), hidden_PT, layout)) for layer in cache.layers]
+    else:
+        has_copies = True
     before = [config._attn_implementation for config in configs]
     try:
-        for config in configs:
+        for config in configs if fixed or not has_copies else []:
             config._attn_implementation = NAME
-        yield False
+        yield has_copies, fixed
     finally:
         for config, name in zip(configs, before, strict=True):
             config._attn_implementation = name

@@ -23,6 +23,7 @@ from rewardlab.samplers.hf import HFSampler
 from rewardlab.samplers.shared_prompt import Layout, PromptCache
 from rewardlab.types import Order
 from tests.support import scaled_runs
+from tests.support.recorded_graph import record_graphs
 
 COUNTS = (1, 5, 2, 4)
 
@@ -118,6 +119,38 @@ def test_any_number_of_draws(counts: tuple[int, ...], checkpoint_of: Callable[[s
         place += [start + n % there for n in range(wanted)]
     whole, some = drawn(sampler), drawn(sampler, num_draws=counts, uniforms=uniforms[place])
     assert some.tokens == [whole.tokens[n] for n in place]
+
+
+@pytest.mark.parametrize("counts", [COUNTS, (3, 3, 3, 3), (1, 1, 1, 1), (12, 1, 1, 1)])
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "qwen3_vl"])
+def test_steps_of_fixed_shapes(
+    name: str, counts: tuple[int, ...], checkpoint_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that is recorded once and repeated, until its buffers are full or draws leave, samples the same."""
+    sampler = HFSampler.load(checkpoint_of(name), device="cpu")
+    changes: dict[str, Any] = {"num_draws": counts, "max_tokens": 200, "ends": frozenset({20, 40})}
+    changes["uniforms"] = draw_uniforms((0,), range(sum(counts)), 200)
+    plain = drawn(sampler, **changes)
+    graphs = record_graphs(monkeypatch)
+    fixed = drawn(sampler, **changes)
+    assert sum(graph.replays for graph in graphs) == max(map(len, plain.tokens)) - 2  # the first is not recorded
+    assert 1 < len(graphs) < 8
+    assert fixed.tokens == plain.tokens
+    for a, b in zip(fixed.logprobs, plain.logprobs, strict=True):
+        torch.testing.assert_close(torch.tensor(a), torch.tensor(b), atol=2e-5, rtol=1e-5)
+
+
+def test_autocast_rounds_weights_once(checkpoint_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float32 weights that train are turned into 16 bits once for all tokens, not anew for each."""
+    model = HFSampler.load(checkpoint_of("qwen2_5_vl"), device="cpu").model.requires_grad_(True)
+    weights = {id(weight) for weight in model.parameters()}
+    graphs = record_graphs(monkeypatch)
+    with torch.autocast("cpu", torch.bfloat16):
+        drawn(HFSampler(model, HFSampler.load(checkpoint_of("qwen2_5_vl"), device="cpu").processor))
+    names = ("to", "_to_copy")
+    rounded = [args[0] for function, args, *_ in graphs[0].operations if function.overloadpacket.__name__ in names]
+    assert rounded
+    assert not [value for value in rounded if id(value) in weights]
 
 
 aten = torch.ops.aten
