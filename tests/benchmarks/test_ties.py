@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from rewardlab.benchmarks.base import TIES_PASS
 from rewardlab.benchmarks.browser import judgments_to_show
 from rewardlab.benchmarks.comparison import figures_against, gate_runs, parse_figure, read_run
+from rewardlab.benchmarks.inspect_log import inspect_log
 from rewardlab.benchmarks.report import report_markdown, write_reports
 from rewardlab.benchmarks.report_model import Report
 from rewardlab.benchmarks.requirements import parse_requirement
@@ -252,3 +253,12 @@ def test_scores_of_ties_are_recounted(damage: Callable[[Path], None], said: str,
     done = CliRunner().invoke(app, ["bench", "check", str(two[0])])
     assert done.exit_code == 1
     assert said in done.stdout
+
+
+@pytest.mark.extra("inspect_ai")
+def test_an_inspect_log_has_three_classes(tmp_path: Path) -> None:
+    data, samples = write(tmp_path / "all", LABELS)
+    _, rows = run_bench(bench_settings("pairs", data, f"replay:{samples}", controls=()), tmp_path / "run")
+    results = inspect_log(read_run(tmp_path / "run"), rows, with_images=False).results
+    (found,) = [score for score in results.scores if score.name == "three classes"]
+    assert found.metrics["accuracy"].value == 0.5

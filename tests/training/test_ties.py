@@ -12,19 +12,23 @@ import pytest
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
-from rewardlab.config import DistillConfig, FilterConfig, RLConfig
+from rewardlab.config import DistillConfig, FilterConfig, RLConfig, SelfDistilConfig
 from rewardlab.curation.quality import filter_set
 from rewardlab.data.pair_table import PairTable
-from rewardlab.data.pairs import write_jsonl, write_parquet
+from rewardlab.data.pairs import read_pairs, write_jsonl, write_parquet
 from rewardlab.distill.pipeline import distill, survey
+from rewardlab.distill.self_distill import self_distill
 from rewardlab.errors import DataError
+from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.spec import DEMO_JUDGE
-from rewardlab.prompts import load_template
+from rewardlab.prompts import build_messages, load_template
+from rewardlab.samplers.scripted import ScriptedSampler
 from rewardlab.training.reward_model import labelled
 from rewardlab.training.rl import hard_pairs
 from rewardlab.training.run.inputs import count_ties
 from rewardlab.training.sft import sft_dialogues
-from rewardlab.types import PreferencePair, Tie
+from rewardlab.types import BOTH_ORDERS, PreferencePair, Tie, choice_of
+from rewardlab.verdicts.parse import format_verdict
 
 JUDGED, VERDICT = load_template("plain"), load_template("verdict")
 KINDS = {1: Tie.TIE, 4: Tie.BOTH_BAD, 7: Tie.TIE}
@@ -145,3 +149,19 @@ def test_ties_are_no_unlabelled_pairs(pairs: list[PreferencePair], tmp_path: Pat
     CliRunner().invoke(app, ["data", "stats", str(tmp_path / "p.parquet"), "--out", str(tmp_path / "stats")])
     labels = json.loads((tmp_path / "stats" / "stats.json").read_text())["preferred"]
     assert (labels["tie"], labels["both_bad"]) == (2, 1)
+
+
+def test_a_judge_is_not_sampled_on_ties(pairs: list[PreferencePair], tmp_path: Path) -> None:
+    """A judge that is right on the labelled pairs and gives no verdict on others, which is no tie."""
+
+    def answer(prompt: Any, n: int) -> str:
+        for pair in pairs:
+            for order in BOTH_ORDERS:
+                if pair.preferred is not None and prompt == build_messages(pair, order=order, template=JUDGED):
+                    return format_verdict(choice_of(pair.preferred, order), f"looked {n}")
+        return "nothing"
+
+    judge = GenerativeJudge(ScriptedSampler(answer), JUDGED)
+    statistics = self_distill(pairs, judge, SelfDistilConfig(samples=4), tmp_path / "out")
+    assert (statistics["num_pairs"], statistics["num_pairs_kept"], statistics["num_votes"]) == (7, 7, 56)
+    assert all(pair.tie is None for pair in read_pairs(tmp_path / "out" / "distilled.parquet"))
