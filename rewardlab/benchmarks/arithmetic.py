@@ -226,7 +226,7 @@ class CountedVotes:
     @property
     def are_read_anew(self) -> bool:
         """Return whether the texts could be read again, all of them."""
-        return all(row.misread is not None for row in (*self.rows.values(), *self.ties.values()))
+        return all(row.misread is not None for row in self.rows.values())
 
 
 def count_votes(path: Path, rows: Sequence[RowScore], verdict_format: str | None = None) -> CountedVotes:
