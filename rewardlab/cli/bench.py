@@ -159,7 +159,9 @@ def bench_run(options: RunOptions) -> None:
     from rewardlab.benchmarks.benchmark import run_benchmark
     from rewardlab.benchmarks.requirements import parse_requirement
     from rewardlab.benchmarks.settings import bench_settings
+    from rewardlab.data.set_checks import NO_IMAGES
 
+    columns_of(options.allow, (NO_IMAGES,))
     settings = bench_settings(
         options.benchmark,
         options.data,

@@ -20,11 +20,11 @@ from rewardlab.types import IMAGE_MARK, VIDEO_MARK
 
 T = TypeVar("T")
 _WRITTEN = {IMAGE_MARK: r"<image>|<ImageHere>", VIDEO_MARK: r"<video>"}
-# Of a rendered prompt as well: what the chat templates of Qwen, Llama, Phi, GLM and Gemma write for an image or a video.
+# In a rendered prompt: what the chat templates of Qwen, Llama, Phi, GLM and Gemma write for an image or a video.
 _RENDERED = {
     IMAGE_MARK: r"<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>|(?:<\|image_pad\|>)+|<\|image(?:_\d+)?\|>"
-    r"|<\|vision_start\|>|<start_of_image>|<image>|<ImageHere>",
-    VIDEO_MARK: r"<\|vision_start\|>(?:<\|video_pad\|>)+<\|vision_end\|>|(?:<\|video_pad\|>)+|<video>",
+    r"|<\|vision_start\|>|<start_of_image>",
+    VIDEO_MARK: r"<\|vision_start\|>(?:<\|video_pad\|>)+<\|vision_end\|>|(?:<\|video_pad\|>)+",
 }
 _ANY = re.compile(f"[{IMAGE_MARK}{VIDEO_MARK}]")
 _TEXTS = ("text", "input_text", "output_text")  # of parts: of chat templates and OpenAI's chats; of its Responses API
@@ -105,7 +105,7 @@ def _read_part(part: Any, where: str) -> str | tuple[str, Any]:
     for mark, kinds in ((IMAGE_MARK, _IMAGES), (VIDEO_MARK, _VIDEOS)):
         medium = next((fields[key] for key in _KEYS[mark] if fields.get(key) is not None), None)
         if kind in kinds or (kind is None and medium is not None and kinds[0] in fields):
-            same = [key for key in _KEYS[mark] if fields.get(key) == medium]
+            same = [key for key in _KEYS[mark] if is_same(fields.get(key), medium)]
             medium = medium.get("url", medium) if isinstance(medium, Mapping) else medium
             return _refuse_second((mark, medium), fields, same, where)
     if kind is None and isinstance(fields.get("text"), str):
@@ -118,15 +118,34 @@ def _refuse_second(read: T, fields: Mapping[str, Any], keys: Sequence[str], wher
     which would be lost."""
     others = media_beside(fields)
     if isinstance(read, tuple):
-        others += [key for key in ("text", "url", "path") if fields.get(key)]
-    if lost := [key for key in others if key not in keys and _holds_something(fields[key])]:
+        others += [key for key in ("text", "url", "path") if _holds_something(fields.get(key))]
+    if lost := [key for key in others if key not in keys]:
         raise DataError(f"{where}: a part holds {lost[0]!r} besides; expected one text, image or video in each part")
     return read
 
 
 def _holds_something(value: Any) -> bool:
-    """Return whether a field has a value; ``datasets`` writes one without as an object of nulls."""
-    return any(item is not None for item in value.values()) if isinstance(value, Mapping) else bool(value)
+    """Return whether a field has a value; ``datasets`` writes one without as an object of nulls. Arrays have no truth value."""
+    if isinstance(value, Mapping):
+        return any(item is not None for item in value.values())
+    return value is not None and (hasattr(value, "shape") or bool(value))
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two values are equal: turns, contents and media, arrays among them, which ``==`` compares by element."""
+    if one is other:
+        return True
+    if isinstance(one, Turn) and isinstance(other, Turn):
+        return one.role == other.role and is_same(one.content, other.content)
+    if isinstance(one, Content) and isinstance(other, Content):
+        return one.text == other.text and is_same(one.images, other.images) and is_same(one.videos, other.videos)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(is_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if hasattr(one, "shape") or hasattr(other, "shape"):
+        return getattr(one, "shape", None) == getattr(other, "shape", None) and bool((one == other).all())
+    return bool(one == other)
 
 
 def is_conversation(value: Any) -> bool:
@@ -141,7 +160,8 @@ def read_turns(value: Any, where: str = "the conversation", *, role: str = "user
     if isinstance(value, Mapping) and "messages" in value:  # OpenAI's preference pairs
         value = value["messages"]
     if not is_conversation(value):
-        return [Turn(role, read_content(value, where))] if value not in (None, "", [], ()) else []
+        is_empty = value is None or (isinstance(value, str | list | tuple) and not value)
+        return [] if is_empty else [Turn(role, read_content(value, where))]
     turns = []
     for message in [value] if isinstance(value, Mapping) else value:
         if not isinstance(message, Mapping):
@@ -173,11 +193,16 @@ def with_tool_calls(content: Content, message: Mapping[str, Any], where: str) ->
 
 def media_beside(item: Mapping[str, Any]) -> list[str]:
     """Return the fields of a message or document with images, videos or sound outside of its text."""
-    return [name for name in ("image", "images", "image_url", "video", "videos", "audio") if item.get(name)]
+    return [name for name in ("image", "images", "image_url", "video", "videos", "audio") if _holds_something(item.get(name))]
 
 
 def joined_turns(turns: Iterable[Turn]) -> Content:
-    """Return turns as one content: that of a single turn, or every turn after its role, ``User: ...``, a line each."""
+    """Return turns as one content: that of a single turn, or every turn after its role, ``User: ...``, a line each. If a turn
+    has images as parts, U+FFFC in the text of another is no place and is left out, as within a message."""
+    turns = list(turns)
+    for mark in (IMAGE_MARK, VIDEO_MARK):
+        if any(turn.content.media(mark) for turn in turns):
+            turns = [replace(turn, content=without_empty_places(turn.content, mark)) for turn in turns]
     spoken = [turn for turn in turns if turn.content.text.strip()]
     if len(spoken) == 1:
         return spoken[0].content
@@ -204,14 +229,15 @@ def split_answers(prompt: Any, answers: Sequence[Any], where: str, *, system: An
     whole = [turns for turns in answer_turns if turns and turns[0].role != "assistant"]
     if whole:
         num_shared = min(map(len, whole))
-        alike = [all(turns[n] == whole[0][n] for turns in whole) for n in range(num_shared)]
+        alike = [all(is_same(turns[n], whole[0][n]) for turns in whole) for n in range(num_shared)]
         num_alike = alike.index(False) if False in alike else num_shared
         if not (users := [n for n in range(num_alike) if whole[0][n].role in ("user", "tool")]):
             raise DataError(f"{where}: the conversations of the answers do not begin with the same question")
         begin = whole[0][: users[-1] + 1]
-        answer_turns = [turns[len(begin) :] if turns in whole else turns for turns in answer_turns]
-        if all(turn in begin for turn in prompt_turns if turn.role != "system"):  # the prompt once more
-            prompt_turns = [*(turn for turn in prompt_turns if turn.role == "system" and turn not in begin), *begin]
+        answer_turns = [turns[len(begin) :] if turns and turns[0].role != "assistant" else turns for turns in answer_turns]
+        added = [turn for turn in prompt_turns if not any(is_same(turn, other) for other in begin)]
+        if all(turn.role == "system" for turn in added):  # the prompt once more
+            prompt_turns = [*added, *begin]
         elif prompt_turns[-1].role == "assistant":
             prompt_turns = [*prompt_turns, *begin]
         else:
@@ -239,26 +265,44 @@ def place_media(
 ) -> list[Content]:
     """Return a question and its answers with media from separate lists at their places, in the order of the texts.
 
-    ``<image>`` in the question is a place if there are as many as images; so it is in the answers if each has one and the
-    numbers fit with those of the question. One mark at the beginning may be that of several images. Images without a mark, and
-    those whose marks are all at the beginning of the question, come before the text. With ``rendered`` the marks of chat
-    templates are places as well. With ``answers_quote``, for answers of a policy, their marks are text unless the numbers fit:
-    a policy may write ``<image>``. Raise DataError if the numbers of marks and media differ: media elsewhere would mislead.
+    ``<image>`` in the question is a place if there are as many as images. One mark at the beginning may be that of several
+    images. Images without a mark, and those whose marks are all at the beginning of the question, come before the text.
+    Marks of answers are places if each answer has some, the numbers fit with those of the question, and each such mark is on a
+    line of its own or the question has marks, too few for the images: within a sentence ``<image>`` may be quoted.
+    With ``rendered`` the marks of chat templates are places, too, and ``<image>`` beside enough of them is text.
+    With ``answers_quote``, for answers to be judged, marks are places on lines of their own alone, and text otherwise; images
+    without a mark are the question's. Raise DataError if the numbers of marks and media differ, or an answer in a file may
+    quote a mark or mean it: media elsewhere would mislead.
     """
     placed = list(contents)
     if all(content.is_text and _has_no_mark(content.text) for content in placed):
         return [Content(placed[0].text, tuple(images), tuple(videos)), *placed[1:]] if images or videos else placed
     for mark, media, name in ((IMAGE_MARK, images, "image"), (VIDEO_MARK, videos, "video")):
-        written = re.compile((_RENDERED if rendered else _WRITTEN)[mark])
+        written = re.compile(_WRITTEN[mark])
+        if rendered:
+            tokens = re.compile(_RENDERED[mark])
+            is_enough = media and len(tokens.findall(placed[0].text)) == len(media)
+            written = tokens if is_enough else re.compile(f"{tokens.pattern}|{written.pattern}")
         placed = _place(placed, mark, list(media), written, name, where, answers_quote)
-    question = placed[0]
+    question, *answers = placed
     if len({*question.text} & {IMAGE_MARK, VIDEO_MARK}) == 1 and (text := _ahead(question.text, _ANY)):
-        placed[0] = replace(question, text=text)
-    return placed
+        question = question if has_written_mark(text) else replace(question, text=text)
+    return [question, *(map(without_empty_places, answers) if answers_quote else answers)]
+
+
+def without_empty_places(content: Content, marks: str = IMAGE_MARK + VIDEO_MARK) -> Content:
+    """Return a content without the characters U+FFFC and U+FFF9 if it has no image or no video for them."""
+    for mark in marks:
+        if mark in content.text and not content.media(mark):
+            content = replace(content, text=content.text.replace(mark, ""))
+    return content
 
 
 def place_own(answer: Content, images: Sequence[Any], videos: Sequence[Any], where: str) -> Content:
-    """Return an answer with its own media, at its marks or before its text. Raise DataError as :func:`place_media` does."""
+    """Return an answer with its own media, at its marks or before its text; without media ``<image>`` is text. Raise DataError
+    as :func:`place_media` does."""
+    if not (images or videos):
+        return answer
     [placed] = place_media([answer], images, videos, where=where)
     text = placed.text
     for mark in (VIDEO_MARK, IMAGE_MARK):
@@ -310,10 +354,12 @@ def _place(
     texts = [content.text for content in contents]
     counts = [text.count(mark) or len(written.findall(text)) for text in texts]
     in_answers = counts[1:]
-    if any(in_answers) and all(in_answers) and sum(counts) == len(media) and counts[0] != len(media):
+    fit = any(in_answers) and all(in_answers) and sum(counts) == len(media) and counts[0] != len(media)
+    may_be_quoted = counts[0] == 0 or answers_quote
+    if fit and (not may_be_quoted or all(_are_lines(text, mark, written) for text in texts[1:])):
         texts, numbers = [_marked(text, mark, written) for text in texts], counts
     elif not answers_quote and any(mark in text for text in texts[1:]):
-        raise _other_number(counts, len(media), name, where, mark if any(mark in text for text in texts) else "")
+        raise _other_number(counts, len(media), name, where, mark)
     elif counts[0] == len(media):
         texts[0], numbers = _marked(texts[0], mark, written), [len(media), *(0 for _ in in_answers)]
     elif (answers_quote or not any(in_answers)) and (
@@ -333,17 +379,29 @@ def _place(
 def _other_number(counts: Sequence[int], num_media: int, name: str, where: str, mark: str) -> DataError:
     """Return the error for other numbers of marks and media; ``mark`` is the character that the texts hold, "" for none."""
     sign = f"<{name}>" + (f" (the character U+{ord(mark):04X})" if mark else "")
-    in_answers = f" and {sum(counts[1:])} in the answers" if sum(counts[1:]) else ""
-    cure = ", or list those of the answers in 'response_images'" if in_answers and name == "image" else ""
-    return DataError(
-        f"{where}: there are {counts[0]} marks {sign} in the text{in_answers}, and {num_media} {name}s; give one {name} for "
-        f"each mark, or remove the marks{cure}"
-    )
+    marks = "is 1 mark" if counts[0] == 1 else f"are {counts[0]} marks"
+    media = f"1 {name}" if num_media == 1 else f"{num_media} {name}s"
+    in_answers, cure = "", f"give one {name} for each mark, or remove the marks"
+    if sum(counts[1:]):
+        in_answers = f" and {sum(counts[1:])} in the answers"
+        cure = f"mark the places of the question's {name}s by <{name}>, or list those of the answers in 'response_{name}s'"
+    return DataError(f"{where}: there {marks} {sign} in the text{in_answers}, and {media}; {cure}")
+
+
+def has_written_mark(text: str) -> bool:
+    """Return whether a text has ``<image>`` or the like: read again without the places of its media, that would be one."""
+    return "<" in text and any(re.search(written, text) for written in _WRITTEN.values())
 
 
 def _has_no_mark(text: str) -> bool:
     """Return whether a text surely has no mark: searching it takes many times as long."""
     return "<" not in text and IMAGE_MARK not in text and VIDEO_MARK not in text
+
+
+def _are_lines(text: str, mark: str, written: re.Pattern[str]) -> bool:
+    """Return whether each mark of a text is on a line with marks alone."""
+    pattern = re.compile(mark) if mark in text else written
+    return all(not pattern.sub("", line).strip() for line in text.splitlines() if pattern.search(line))
 
 
 def _marked(text: str, mark: str, written: re.Pattern[str]) -> str:

@@ -330,7 +330,7 @@ class PairTable(Sequence[PreferencePair]):
         digest, media = hashlib.sha256(), SetCheck()
         with bar("pairs", sum(map(len, self._files)) or None) as advance:
             self._all_facts = [PairFacts.of(pair) for pair in media.of(self._light_pairs(digest, advance))]
-        media.refuse_broken(str(path))
+        media.refuse_broken(str(path), allow_columns)
         if not allow_without_images:
             media.refuse_blind_set(str(path))
         for note in media.notes():

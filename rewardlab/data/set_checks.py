@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 from rewardlab.errors import DataError
@@ -31,6 +31,7 @@ def mentions_media(question: str) -> bool:
 
 
 MOST_BROKEN = 0.01  # of the pairs of a set
+NO_IMAGES, BROKEN_TEXTS = CHECKS = ("no-images", "broken-texts")  # what --allow switches off
 SHORT = 24  # characters
 _LOST = re.compile(r"nan|null|undefined|<na>|nat", re.IGNORECASE)  # an empty value, written as text
 _WRITTEN = re.compile(
@@ -138,12 +139,13 @@ class SetCheck:
             )
         return notes
 
-    def refuse_broken(self, data: str) -> None:
-        """Raise DataError if more than a fraction of :data:`MOST_BROKEN` of the pairs has gone wrong."""
-        if self.num_broken > MOST_BROKEN * self.num_pairs:
+    def refuse_broken(self, data: str, allow: Collection[str] = ()) -> None:
+        """Raise DataError if more than a fraction of :data:`MOST_BROKEN` of the pairs has gone wrong, unless ``allow`` has
+        :data:`BROKEN_TEXTS`."""
+        if self.num_broken > MOST_BROKEN * self.num_pairs and BROKEN_TEXTS not in allow:
             raise DataError(
                 f"{data}, {self.first_broken}; so or alike are {self.num_broken:,} of {self.num_pairs:,} pairs: write the set "
-                "anew from its source, or leave these pairs out"
+                f"anew from its source, leave these pairs out, or --allow {BROKEN_TEXTS} if the texts are meant to be so"
             )
 
     def refuse_missing(self, data: str) -> None:
@@ -152,7 +154,7 @@ class SetCheck:
         if self.num_mentions and (self.num_with_media or self.num_mentions >= LEAST_SHARE * self.num_pairs):
             raise DataError(
                 f"{data}, row {self.first_mention}: the question mentions an image but the pair has none, as in "
-                f"{self.num_mentions:,} of {self.num_pairs:,} pairs; give them in 'images', or --allow no-images"
+                f"{self.num_mentions:,} of {self.num_pairs:,} pairs; give them in 'images', or --allow {NO_IMAGES}"
             )
 
     def refuse_blind_set(self, data: str) -> None:
@@ -161,6 +163,5 @@ class SetCheck:
             raise DataError(
                 f"{data}: {self.num_mentions:,} of {self.num_pairs:,} questions mention an image (row {self.first_mention} "
                 "first), but no pair has one, so a judge would learn to answer without "
-                "looking; give the images in the column 'images', or "
-                "--allow no-images if the set is text only"
+                f"looking; give the images in the column 'images', or --allow {NO_IMAGES} if the set is text only"
             )

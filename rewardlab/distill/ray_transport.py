@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -155,7 +155,7 @@ def distill_on_ray(
     out: Path,
     *,
     batch: int = BATCH,
-    allow_without_images: bool = False,
+    allow: Collection[str] = (),
 ) -> Statistics:
     """Run :func:`rewardlab.distill.pipeline.distill` on Parquet shards with media inside, by the actors of ``config.ray``.
 
@@ -168,7 +168,7 @@ def distill_on_ray(
             f"{wrong[0]}: with Ray, --data must be Parquet shards written by rewardlab; see `rewardlab data convert`"
         )
     pairs = PairSet(data, frames=None)
-    number, fingerprint = survey(pairs, allow_without_images=allow_without_images)
+    number, fingerprint = survey(pairs, allow=allow)
     with _open_journal(out / JOURNAL, identity_of(config, fingerprint)) as journal:  # raise its errors here, not in an actor
         if journal.open_batches():
             raise ConfigError(f"{out / JOURNAL}: some batches are not collected yet; collect them first (transport: batch)")

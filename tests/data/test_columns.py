@@ -205,7 +205,7 @@ def test_training_and_distillation_count_media(tmp_path: Path, capsys: pytest.Ca
     with pytest.raises(DataError, match=r"2 of 2 questions mention an image.* --allow no-images"):
         survey(read_pairs(blind))
     table = PairTable(blind, allow_without_images=True)
-    assert len(table) == survey(read_pairs(blind), allow_without_images=True)[0] == 2
+    assert len(table) == survey(read_pairs(blind), allow=["no-images"])[0] == 2
     assert len(pairs_beside(table, str(blind), SFTConfig())) == 2
     (tmp_path / "x.png").write_bytes(png())
     mixed = write(tmp_path / "m.jsonl", [row(images=["x.png"]), row()])

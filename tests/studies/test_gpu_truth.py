@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -183,40 +182,3 @@ def test_a_call_that_is_cut_off(how: str, tmp_path: Path) -> None:
     assert rows["known"]["figure"] == 1
     if how == "minutes":
         assert rows["hangs"] | {"at": 0} == {"ok": False, "error": "the minutes were over", "at": 0}
-
-
-def test_all_of_it_on_a_cpu(tmp_path: Path) -> None:
-    """From a tree that is not installed, in one call: every case of every stage of the first call works, and large files are
-    gone."""
-    tree = tmp_path / "tree"
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "rewardlab", "eval", "configs", "data_recipes"], cwd=ROOT, capture_output=True
-    )
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        if not name.startswith("eval/results"):
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, tree / name)
-    env = {name: value for name, value in os.environ.items() if name not in (BEGAN, "PYTHONPATH")}
-    out, work = tmp_path / "out", tmp_path / "work"
-    words = [
-        sys.executable,
-        "-m",
-        "eval.gpu_truth",
-        "--out",
-        out,
-        "--work",
-        work,
-        "--on-cpu",
-        "--minutes",
-        "20",
-        "--commit",
-        "abc",
-    ]
-    done = subprocess.run(list(map(str, words)), cwd=tree, env=env, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    facts = json.loads((out / "gpu_truth.json").read_text())
-    assert facts["machine"]["commit"] == "abc"
-    assert all(row["ok"] for stage in gpu_truth.FIRST_CALL for row in facts[stage].values())
-    gaps = [row["importance_gap"] for name, row in facts["runs"].items() if name.startswith("rl ")]
-    assert all(gap > 0 for gap in gaps)
-    assert sorted(path.name for path in (work / "runs").iterdir()) == ["sft"]
