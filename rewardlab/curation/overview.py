@@ -48,7 +48,8 @@ class Overview:
         self.num_pairs += 1
         for name in ("source", "category", "licence", "attempts"):
             self._count(name, getattr(pair, name) or "not said")
-        self._count("preferred", "not said" if pair.preferred is None else pair.preferred)
+        label = pair.tie.value if pair.tie else "not said"
+        self._count("preferred", label if pair.preferred is None else pair.preferred)
         self._count("level", "not said" if pair.level is None else pair.level)
         self._count("teacher_share", "not asked" if pair.teacher_share is None else round(pair.teacher_share, 2))
         self._count("order", pair.order.value)

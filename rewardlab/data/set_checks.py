@@ -85,6 +85,13 @@ def _plain(text: str) -> list[tuple[int, list[str]]]:
     return [(len(line) - len(line.lstrip()), line.split()) for line in text.strip().splitlines() if line.strip()]
 
 
+def tie_note(num_ties: int, num_pairs: int) -> str:
+    """Return the sentence that counts the ties of a set to learn from, "" without any. Raise DataError if all are ties."""
+    if num_ties and num_ties == num_pairs:
+        raise DataError(f"all {num_pairs:,} pairs are ties; training needs pairs with a better response")
+    return f"{num_ties:,} of {num_pairs:,} pairs are ties, which are not trained on" if num_ties else ""
+
+
 @dataclass
 class SetCheck:
     """A count over the pairs of a set; ``num_mentions``: questions without media that refer to an image or video,
