@@ -446,11 +446,11 @@ def data_validate(
     from rewardlab.data.set_checks import BROKEN_TEXTS, SetCheck
 
     reasons, allowed = ReasonCount(), columns_of(allow, (BROKEN_TEXTS,))
-    bad, unlabelled, names, media = 0, 0, set[str](), SetCheck()
+    bad, unlabelled, ties, names, media = 0, 0, 0, set[str](), SetCheck()
     unread, num_unread = dict[str, str](), 0
 
     def checked() -> Iterator[PreferencePair]:
-        nonlocal bad, unlabelled, num_unread
+        nonlocal bad, unlabelled, ties, num_unread
         with closing(validate_rows(data, images=images, allow_columns=allowed, decode=True)) as rows:
             for index, row in enumerate(rows):
                 error = row.error if isinstance(row, BadRow) else None
@@ -466,7 +466,8 @@ def data_validate(
                         typer.echo(reason)
                 elif not isinstance(row, BadRow):
                     media.add(row, index)
-                    unlabelled += row.preferred is None
+                    unlabelled += row.preferred is None and row.tie is None
+                    ties += row.tie is not None
                     names.add(row.pair_id)
                     num_unread += error is not None
                     if error is None:
@@ -477,6 +478,7 @@ def data_validate(
     for line in reasons.rest():
         typer.echo(line)
     without = f" ({unlabelled:,} without a label: not for a benchmark, nor to train on)" if unlabelled else ""
+    without += f" ({ties:,} ties: for a benchmark, not to train on)" if ties else ""
     if unread:
         typer.echo(unread_words(unread))
     but_for = f", {num_unread:,} good but for columns that are not read" if num_unread else ""

@@ -31,6 +31,7 @@ ORDERED = (
     "order",
     "preferred",
 )  # columns of a pair that describe one of the responses
+_EMPTY = (None, "", [], [[], []])
 NUMBERS = ("preferred", "level", "teacher_share")
 LISTS = ("responses", "images", "videos", "response_images", "response_videos")
 CURE = (
@@ -75,7 +76,7 @@ class ColumnMapping:
         read = {self.question, *self.responses, self.images, self.videos, self.label}
         read |= {"system"} if any(map(is_conversation, values)) else set()
         pair = {name: value for name, value in row.items() if name not in read}
-        ordered_by = [name for name in ORDERED if row.get(name) not in (None, "", [], [[], []])]
+        ordered_by = [name for name in ORDERED if name in row and row[name] not in _EMPTY]
         if ordered_by and (self.label is None or (self.label != "preferred" and "preferred" in ordered_by)):
             return DataError(f"{where}: {ordered_by[0]!r} depends on which response is which, and that is guessed; {CURE}")
         try:
@@ -223,9 +224,10 @@ class PairForm:
 
     def of_row(self, stored: FileRow, file: Path, number: int) -> FileRow:
         """Return row ``number`` of ``file`` in pair form, or why it has none."""
-        row, where = stored.row, f"{file}, row {number}{place_in_file(file, file, stored.line)}"
-        if not isinstance(row, Mapping):
+        row = stored.row
+        if not isinstance(row, Mapping) or not (self.mapping or self.cells):
             return stored
+        where = f"{file}, row {number}{place_in_file(file, file, stored.line)}"
         try:
             row = self.mapping.row_of(row, where, number) if self.mapping else row
             row = pair_cells(row) if self.cells and isinstance(row, Mapping) else row

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, pairwise, takewhile
 from typing import Any, TypeVar
 
 from rewardlab.errors import DataError
@@ -31,6 +31,7 @@ _TEXTS = ("text", "input_text", "output_text")  # of parts: of chat templates an
 _IMAGES = ("image", "image_url", "input_image")
 _VIDEOS = ("video", "video_url")
 _KEYS = {IMAGE_MARK: ("image", "image_url", "url", "path", "value"), VIDEO_MARK: ("video", "video_url", "url", "path", "value")}
+_BESIDE = ("image", "images", "image_url", "video", "videos", "audio")
 _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "model": "assistant"} | {
     "developer": "system",
     "observation": "tool",
@@ -80,17 +81,19 @@ def read_content(value: Any, where: str = "a message") -> Content:
         raise DataError(f"{where}: expected a string, a list of text, image and video parts, or messages, got {value!r:.60}")
     parts = [_read_part(part, where) for part in value]
     has_media = not all(isinstance(part, str) for part in parts)
-    text, media, was_text = "", {IMAGE_MARK: list[Any](), VIDEO_MARK: list[Any]()}, False
+    texts, media, was_text, end = list[str](), {IMAGE_MARK: list[Any](), VIDEO_MARK: list[Any]()}, False, ""
     for part in parts:
         if isinstance(part, str):
             words = _ANY.sub("", part) if has_media else part
-            apart = was_text and text and words and not (text[-1].isspace() or words[0].isspace())
-            text, was_text = text + ("\n" if apart else "") + words, True
+            is_apart = was_text and end and words and not (end.isspace() or words[0].isspace())
+            texts += ["\n", words] if is_apart else [words]
+            was_text, end = True, words[-1:] or end
         else:
             mark, medium = part
             media[mark].append(medium)
-            text, was_text = text + mark, False
-    return Content(text, tuple(media[IMAGE_MARK]), tuple(media[VIDEO_MARK]))
+            texts.append(mark)
+            was_text, end = False, mark
+    return Content("".join(texts), tuple(media[IMAGE_MARK]), tuple(media[VIDEO_MARK]))
 
 
 def _read_part(part: Any, where: str) -> str | tuple[str, Any]:
@@ -99,6 +102,8 @@ def _read_part(part: Any, where: str) -> str | tuple[str, Any]:
         return part
     fields = part if isinstance(part, Mapping) else {"type": type(part).__name__}
     kind = fields.get("type")
+    if kind == "text" and len(fields) == 2 and isinstance(fields.get("text"), str):
+        return str(fields["text"])  # most are so
     text = next((fields[key] for key in ("text", "value") if isinstance(fields.get(key), str)), None)
     if kind in _TEXTS and text is not None:
         return _refuse_second(str(text), fields, (), where)
@@ -132,13 +137,9 @@ def _holds_something(value: Any) -> bool:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Return whether two values are equal: turns, contents and media, arrays among them, which ``==`` compares by element."""
+    """Return whether two media are equal, arrays among them, which ``==`` compares by element."""
     if one is other:
         return True
-    if isinstance(one, Turn) and isinstance(other, Turn):
-        return one.role == other.role and is_same(one.content, other.content)
-    if isinstance(one, Content) and isinstance(other, Content):
-        return one.text == other.text and is_same(one.images, other.images) and is_same(one.videos, other.videos)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(is_same(value, other[key]) for key, value in one.items())
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
@@ -148,10 +149,23 @@ def is_same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+def are_alike(turns: Sequence[Turn]) -> bool:
+    """Return whether turns have one role, one text and the same media."""
+    (first, content), rest = (turns[0], turns[0].content), turns[1:]
+    return not [
+        turn
+        for turn in rest
+        if turn.role != first.role
+        or turn.content.text != content.text
+        or (turn.content.images is not content.images and not is_same(turn.content.images, content.images))
+        or (turn.content.videos is not content.videos and not is_same(turn.content.videos, content.videos))
+    ]
+
+
 def is_conversation(value: Any) -> bool:
     """Return whether a value is a message or a list of messages, not a list of parts."""
     first = value[0] if isinstance(value, list | tuple) and value else value
-    return isinstance(first, Mapping) and bool(first.keys() & {"role", "from", "messages"})
+    return isinstance(first, Mapping) and ("role" in first or "from" in first or "messages" in first)
 
 
 def read_turns(value: Any, where: str = "the conversation", *, role: str = "user") -> list[Turn]:
@@ -193,14 +207,14 @@ def with_tool_calls(content: Content, message: Mapping[str, Any], where: str) ->
 
 def media_beside(item: Mapping[str, Any]) -> list[str]:
     """Return the fields of a message or document with images, videos or sound outside of its text."""
-    return [name for name in ("image", "images", "image_url", "video", "videos", "audio") if _holds_something(item.get(name))]
+    return [] if item.keys().isdisjoint(_BESIDE) else [name for name in _BESIDE if _holds_something(item.get(name))]
 
 
 def joined_turns(turns: Iterable[Turn]) -> Content:
     """Return turns as one content: that of a single turn, or every turn after its role, ``User: ...``, a line each. If a turn
     has images as parts, U+FFFC in the text of another is no place and is left out, as within a message."""
     turns = list(turns)
-    for mark in (IMAGE_MARK, VIDEO_MARK):
+    for mark in (IMAGE_MARK, VIDEO_MARK) if len(turns) > 1 else ():
         if any(turn.content.media(mark) for turn in turns):
             turns = [replace(turn, content=without_empty_places(turn.content, mark)) for turn in turns]
     spoken = [turn for turn in turns if turn.content.text.strip()]
@@ -220,22 +234,23 @@ def split_answers(prompt: Any, answers: Sequence[Any], where: str, *, system: An
     to the last turn of the user, belongs to the question. An answer that begins with the assistant follows that of the others.
     Raise DataError for an answer that is missing, and if the answers do not follow one question.
     """
-    if missing := [n for n, answer in enumerate(answers) if answer is None]:
-        raise DataError(f"{where}: response {missing[0]} is missing; expected a text, parts or messages")
     if isinstance(prompt, str) and not system and all(isinstance(answer, str) for answer in answers):
         return Content(prompt), [Content(answer) for answer in answers]
+    if missing := [n for n, answer in enumerate(answers) if answer is None]:
+        raise DataError(f"{where}: response {missing[0]} is missing; expected a text, parts or messages")
     prompt_turns = read_turns(prompt, f"{where}, question")
     answer_turns = [read_turns(answer, f"{where}, response {n}", role="assistant") for n, answer in enumerate(answers)]
-    whole = [turns for turns in answer_turns if turns and turns[0].role != "assistant"]
-    if whole:
-        num_shared = min(map(len, whole))
-        alike = [all(is_same(turns[n], whole[0][n]) for turns in whole) for n in range(num_shared)]
-        num_alike = alike.index(False) if False in alike else num_shared
-        if not (users := [n for n in range(num_alike) if whole[0][n].role in ("user", "tool")]):
+    are_whole = [bool(turns) and turns[0].role != "assistant" for turns in answer_turns]
+    if any(are_whole):
+        abreast = zip(*compress(answer_turns, are_whole), strict=False)
+        alike = [turns[0] for turns in takewhile(are_alike, abreast)]
+        if not (users := [n for n, turn in enumerate(alike) if turn.role in ("user", "tool")]):
             raise DataError(f"{where}: the conversations of the answers do not begin with the same question")
-        begin = whole[0][: users[-1] + 1]
-        answer_turns = [turns[len(begin) :] if turns and turns[0].role != "assistant" else turns for turns in answer_turns]
-        added = [turn for turn in prompt_turns if not any(is_same(turn, other) for other in begin)]
+        begin = alike[: users[-1] + 1]
+        answer_turns = [
+            turns[len(begin) :] if is_whole else turns for turns, is_whole in zip(answer_turns, are_whole, strict=True)
+        ]
+        added = [turn for turn in prompt_turns if not any(are_alike((turn, other)) for other in begin)]
         if all(turn.role == "system" for turn in added):  # the prompt once more
             prompt_turns = [*added, *begin]
         elif prompt_turns[-1].role == "assistant":

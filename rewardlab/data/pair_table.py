@@ -457,6 +457,11 @@ def select_pairs(pairs: Sequence[PreferencePair], numbers: Sequence[int]) -> Seq
     return pairs.select(numbers) if isinstance(pairs, PairTable) else [pairs[n] for n in numbers]
 
 
+def without_ties(pairs: Sequence[PreferencePair]) -> Sequence[PreferencePair]:
+    """Return the pairs that are no ties; pairs on disk are not read."""
+    return select_pairs(pairs, [number for number, facts in enumerate(pair_facts(pairs)) if not facts.tied])
+
+
 def light_pairs(pairs: Sequence[PreferencePair]) -> Iterator[tuple[int, PreferencePair]]:
     """Yield (number, pair); pairs on disk in the order of their files, with marks in place of media."""
     return pairs.light_pairs() if isinstance(pairs, PairTable) else iter(enumerate(pairs))

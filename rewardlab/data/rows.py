@@ -48,13 +48,15 @@ from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Candidates, Order, Preferenc
 
 VERSION = 2
 TEXTS = ("category", "source", "licence", "attempts", "judgment", "provenance")
+_ORDERS = (None, "", *Order)  # of a row
 FRAMES = 8  # default number of frames of a video
 BLANK = 240  # grey of a blank image, 0..255
 
 
 def _has_lone_surrogate(text: str) -> bool:
     try:
-        text.encode()  # much faster than a search
+        if not text.isascii():
+            text.encode()  # much faster than a search
     except UnicodeEncodeError:
         return True
     return False
@@ -157,11 +159,13 @@ def from_row(
             unread.rest = error
         raise unread
     question, answers = _contents(row, responses, where, answers_quote)
-    if row.get("order") not in (None, "", *Order):
+    if row.get("order") not in _ORDERS:
         raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
-    for name in TEXTS:
-        if hasattr(row.get(name), "shape") or not isinstance(row.get(name) or "", str):
-            raise DataError(f"{where}: {name!r} must be a string, got {row[name]!r:.60}")
+    texts = {name: row.get(name) for name in TEXTS}
+    for name, text in texts.items():
+        if not (text is None or isinstance(text, str)) and (hasattr(text, "shape") or text):
+            raise DataError(f"{where}: {name!r} must be a string, got {text!r:.60}")
+        texts[name] = text or ""
     if not isinstance(row.get("pair_id") or "", str | int | float):
         raise DataError(f"{where}: 'pair_id' must be a string or a number, got {row['pair_id']!r:.60}")
     preferred, tie = _label(row, where)
@@ -183,7 +187,7 @@ def from_row(
         videos=_videos(question.videos, files, where),
         response_videos=(_videos(answers[0].videos, files, where), _videos(answers[1].videos, files, where)),
         teacher_share=share,
-        **{name: row.get(name) or "" for name in TEXTS},
+        **texts,
     )
     check_marks(pair, where)
     return validate(pair, where=where)
@@ -283,11 +287,11 @@ def _list(row: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:
 
 
 def _images(values: Sequence[Any], files: Files, where: str) -> tuple[bytes, ...]:
-    return tuple(files.image(image, f"{where}, image {n}") for n, image in enumerate(values))
+    return tuple(files.image(image, f"{where}, image {n}") for n, image in enumerate(values)) if values else ()
 
 
 def _videos(values: Sequence[Any], files: Files, where: str) -> tuple[bytes, ...]:
-    return tuple(files.video(video, f"{where}, video {n}") for n, video in enumerate(values))
+    return tuple(files.video(video, f"{where}, video {n}") for n, video in enumerate(values)) if values else ()
 
 
 def check_marks(pair: PreferencePair, where: str) -> None:

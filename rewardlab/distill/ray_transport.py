@@ -29,7 +29,7 @@ from rewardlab.data.row_files import files_of, is_checked
 from rewardlab.data.rows import from_row
 from rewardlab.distill.budget import BudgetGuard, BudgetSpentError, CallLedger
 from rewardlab.distill.journal import Answer, Journal
-from rewardlab.distill.pipeline import JOURNAL, finish, identity_of, survey
+from rewardlab.distill.pipeline import JOURNAL, WithoutTies, finish, identity_of, survey
 from rewardlab.distill.statistics import Statistics
 from rewardlab.distill.teacher import Progress
 from rewardlab.distill.transports import ChatTransport, open_endpoints
@@ -124,7 +124,7 @@ class Worker:
         """Return the progress of the batch as one row: counts, and the ids of pairs that failed."""
         files = Files(checked=True)
         pairs = [from_row(row, index=n, files=files) for n, row in enumerate(table.to_pylist())]
-        progress = asyncio.run(self._ask(pairs))
+        progress = asyncio.run(self._ask([pair for pair in pairs if pair.tie is None]))
         row = {"done": progress.done, "kept": progress.kept, "failed": sorted(progress.failed), "spent": progress.out_of_budget}
         row["left_out"] = sorted(progress.left_out)
         return pa.Table.from_pylist([row], schema=SCHEMA)
@@ -214,4 +214,4 @@ def distill_on_ray(
                 ray.get(ledger.shut.remote())
             ray.kill(ledger)
         ray.shutdown()
-    return finish(pairs, number, fingerprint, progress, config, out)
+    return finish(WithoutTies(pairs), number, fingerprint, progress, config, out)

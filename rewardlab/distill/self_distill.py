@@ -19,6 +19,7 @@ from scipy.stats import binom
 from rewardlab.config import SelfDistilConfig
 from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.files import write_atomic
+from rewardlab.data.pair_table import without_ties
 from rewardlab.data.pairs import write_parquet
 from rewardlab.data.texts import opening_of
 from rewardlab.data.votes import num_failed
@@ -96,6 +97,7 @@ def self_distill(
     nothing is kept, ConfigError if ``out`` holds another run, and what the judge raises.
     """
     _, data = survey(pairs, allow=allow)
+    pairs = without_ties(pairs)
     least_correct = least_correct_or_beyond(2 * config.samples, config.alpha)
     if least_correct > 2 * config.samples:
         raise ConfigError(

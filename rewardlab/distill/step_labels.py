@@ -23,6 +23,7 @@ from typing import Any, TypedDict, cast
 from rewardlab.config import StepsConfig
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.files import read_lines, write_atomic
+from rewardlab.data.pair_table import without_ties
 from rewardlab.distill.pipeline import survey
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
@@ -251,6 +252,7 @@ def label_steps(
     ``out`` holds another run's journal; DataError for pairs without labels or, with source: pairs, without judgments.
     """
     _, data = survey(pairs, allow=allow)
+    pairs = without_ties(pairs)
     if config.source == "pairs" and not any(pair.judgment for pair in pairs):
         raise DataError("no pair carries a judgment; use source: judge, or the output of `rewardlab distill`")
     if not isinstance(judge.sampler, HFSampler):

@@ -148,7 +148,7 @@ DOORS: dict[str, tuple[str, Callable[[Path], bytes]]] = {
 }
 # These decode what a door has read: its bytes, which every decoder shows alike.
 BEHIND = {
-    *("rewardlab/curation/image_hashes.py", "rewardlab/curation/overview.py", "rewardlab/data/attacks/families.py"),
+    *("rewardlab/curation/image_hashes.py", "rewardlab/data/attacks/families.py"),
     *("rewardlab/samplers/hf.py", "rewardlab/samplers/vllm.py"),
     *("rewardlab/training/run/rows.py", "rewardlab/training/run/preflight.py"),
 }
@@ -450,7 +450,7 @@ def test_arrays_in_conversations(tmp_path: Path) -> None:
     own = pair_of({"question": "q", "responses": ["", ""], "response_images": [[array], [255 - array]]}, 0, AllowedUrls())
     assert own.response_images[0] == (pair.images[0],)
     for column in ({"category": np.array(["x", "y"])}, {"preferred": np.array([1])}, {"tie": np.array([1, 2])}):
-        with pytest.raises(InputError, match="must be a string|expected"):
+        with pytest.raises(InputError, match=r"must be a string|expected"):
             pair_of({"question": "q", "responses": ["a", "b"], **column}, 0, AllowedUrls())
     for name in ("response_images", "images"):
         with pytest.raises(InputError, match="must be a list"):
