@@ -325,8 +325,8 @@ def train_dpo(
     comparisons = that_fit(pairs, [comparison for comparison in made if comparison.number in trained], config, out)
     if 2 * len(comparisons) < config.batch_size:
         raise DataError(
-            f"{len(comparisons):,} comparisons are {2 * len(comparisons):,} sequences, fewer than the {config.batch_size:,} of one "
-            "batch; sample more votes, or lower batch_size"
+            f"{len(comparisons):,} comparisons are {2 * len(comparisons):,} sequences, fewer than the {config.batch_size:,} of "
+            "one batch; sample more votes, or lower batch_size"
         )
     processor = load_processor(config.model)
     specials, opening = special_tokens(processor.tokenizer), thinking_opening(processor)
