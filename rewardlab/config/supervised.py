@@ -40,6 +40,11 @@ class DPOConfig(SFTConfig):
     margin: float = Field(0.0, ge=0, description="Margin that SimPO asks for between the two, after beta.")
     comparisons_per_order: int = Field(1, ge=1, description="Maximum comparisons of one pair in one order, from --votes.")
 
+    @property
+    def has_reference(self) -> bool:
+        """Return whether a loss compares with the model that training starts from."""
+        return not {*self.losses}.isdisjoint(("dpo", "bco"))
+
     @model_validator(mode="after")
     def _compares(self) -> Self:
         if self.micro_batch_size % 2:

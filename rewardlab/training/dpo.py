@@ -189,23 +189,17 @@ def sft_loss(likelihoods: Likelihoods, beta: float, margin: float) -> Tensor:
     return -likelihoods.means()[0]
 
 
-@dataclass(frozen=True)
-class Loss:
-    of: Callable[[Likelihoods, float, float], Tensor]
-    has_reference: bool
-
-
-LOSSES = {
-    "dpo": Loss(dpo_loss, has_reference=True),
-    "simpo": Loss(simpo_loss, has_reference=False),
-    "bco": Loss(bco_loss, has_reference=True),
-    "sft": Loss(sft_loss, has_reference=False),
+LOSSES: dict[str, Callable[[Likelihoods, float, float], Tensor]] = {
+    "dpo": dpo_loss,
+    "simpo": simpo_loss,
+    "bco": bco_loss,
+    "sft": sft_loss,
 }
 
 
 def weighted_loss(likelihoods: Likelihoods, config: DPOConfig) -> Tensor:
     """Return the sum of the config's losses by their weights [B]."""
-    terms = [weight * LOSSES[name].of(likelihoods, config.beta, config.margin) for name, weight in config.losses.items()]
+    terms = [weight * LOSSES[name](likelihoods, config.beta, config.margin) for name, weight in config.losses.items()]
     return torch.stack(terms).sum(0)
 
 
@@ -223,9 +217,8 @@ class PreferenceTrainer(LengthGroupingMixin, StrictResumeMixin, DPOTrainer):
         super().__init__(*args, processing_class=processing_class, layout=layout, **kwargs)
         adapters_to_float32(self.model)
         self.model_accepts_loss_kwargs = False  # the mean is over comparisons
-        self._has_reference = any(LOSSES[name].has_reference for name in config.losses)
-        if not self._has_reference:
-            self.ref_model = None
+        if not config.has_reference:
+            self.ref_model = None  # TRL loads one in any case
 
     def _compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool) -> Tensor:
         mask_2BL = inputs["completion_mask"]
@@ -233,13 +226,14 @@ class PreferenceTrainer(LengthGroupingMixin, StrictResumeMixin, DPOTrainer):
         fields |= {"labels": inputs["input_ids"].masked_fill(mask_2BL == 0, -100)}
         chosen_B, rejected_B = _sums(model, fields).chunk(2)
         reference = None
-        if self._has_reference:
+        if self._config.has_reference:
             other = self.model if self.ref_model is None else self.ref_model
             adapters = self.accelerator.unwrap_model(self.model).disable_adapter() if self.ref_model is None else nullcontext()
             with torch.no_grad(), adapters:
-                reference = tuple(_sums(other, fields).chunk(2))
-        tokens_B = mask_2BL[:, 1:].sum(1).chunk(2)
-        likelihoods = Likelihoods(chosen_B, rejected_B, *tokens_B, reference)  # type: ignore[arg-type]
+                reference_chosen_B, reference_rejected_B = _sums(other, fields).chunk(2)
+            reference = (reference_chosen_B, reference_rejected_B)
+        tokens_B, other_tokens_B = mask_2BL[:, 1:].sum(1).chunk(2)
+        likelihoods = Likelihoods(chosen_B, rejected_B, tokens_B, other_tokens_B, reference)
         self._record(likelihoods)
         return weighted_loss(likelihoods, self._config).mean() * self.part_frac
 
@@ -339,9 +333,8 @@ def train_dpo(
         arguments = supervised_arguments(config, out) | {"per_device_train_batch_size": config.micro_batch_size // 2}
         arguments = TRLDPOConfig(max_length=None, **arguments)  # before the model, as in SFT
         model, processor = load_policy(config, out)
-        needs_reference = any(LOSSES[name].has_reference for name in config.losses)
         reference = None
-        if needs_reference and not config.lora:
+        if config.has_reference and not config.lora:
             reference = load_model(config.model, device="cpu", attention=config.attn_implementation)[0]
         trainer = PreferenceTrainer(
             model=model.train(),
