@@ -282,7 +282,7 @@ def markdown(seeds: Sequence[dict[str, Any]]) -> str:
     lines = [
         "# Answers that are drawings and clips",
         "",
-        f"`python -m eval.studies drawings`, commit {commits}.",
+        f"`python -m eval.studies drawings`, commit {commits}. Brackets: 95 % intervals (Wilson) over votes, or groups of 8.",
         "",
         "| right, % | " + " | ".join(f"seed {figures['seed']}" for figures in seeds) + " |",
         "|---|" + "---|" * len(seeds),
