@@ -29,6 +29,7 @@ from rewardlab.models.padding import PassLimits
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.processed_images import ProcessedImages
 from rewardlab.models.value_model import ValueModel, completion_values
+from rewardlab.models.vision_tower import prepare_vision_tower
 from rewardlab.processes import num_processes, return_freed_memory
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Row, Trajectory
 from rewardlab.rewards.steps import ProcessReward
@@ -147,8 +148,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         if self.use_vllm:
             send_merged_copies(self.vllm_generation)
         self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
-        if self.ref_model is not None and num_processes() > 1:
-            always_run_vision_tower(self.ref_model, self.processing_class)
+        if self.ref_model is not None:  # TRL loads it; it must round as the policy does
+            prepare_vision_tower(self.ref_model)
+            if num_processes() > 1:
+                always_run_vision_tower(self.ref_model, self.processing_class)
         self._process_reward = parts.process_reward(self.accelerator.device) if parts.process_reward else None
         self._critic_hook: CriticHook | None = None
         if parts.critic is not None:
