@@ -359,7 +359,7 @@ def _place(
 ) -> list[Content]:
     """Return the contents with the media of one kind at their places."""
     given = [content.media(mark) for content in contents]
-    if any(given[1:]) and not given[0] and not any(None in of_answer for of_answer in given):
+    if any(given[1:]) and not given[0] and not any(medium is None for of_answer in given for medium in of_answer):
         return [
             *_place(contents[:1], mark, media, written, name, where, answers_quote),
             *contents[1:],
