@@ -200,15 +200,27 @@ def validate_rows(
 ) -> Generator[PreferencePair | BadRow, None, None]:
     """Yield every row of a set as a pair, or the reason why it is none. ``allow_columns``: columns that may be there and are
     not read, by name, or "all" without media; ``undecodable`` as :class:`rewardlab.data.rows.Files` has it. ``decode``: decode
-    embedded images although they were checked when the file was written. Raises DataError for a file that cannot be read."""
+    videos, and embedded images although they were checked when the file was written. Raises DataError for a file that cannot
+    be read, ConfigError if videos cannot be decoded because a package is missing."""
     index, columns = 0, AllowedColumns.of(allow_columns)
     for file in data_files_of(path):
         files = Files(images or file.parent, is_checked(file) and not decode, undecodable=undecodable)
         with closing(rows_in_pair_form(file)) as rows:  # a bad row closes the file at once, not at garbage collection
             for stored in rows:
                 place = place_in_file(path, file, stored.line)
-                yield read_row(stored.row, index=index, files=files, path=path, columns=columns, place=place)
+                pair = read_row(stored.row, index=index, files=files, path=path, columns=columns, place=place)
+                yield _with_readable_videos(pair, index, f"{path}, row {index}{place}") if decode else pair
                 index += 1
+
+
+def _with_readable_videos(pair: PreferencePair | BadRow, index: int, where: str) -> PreferencePair | BadRow:
+    """Return the pair, or why one of its videos cannot be decoded."""
+    try:
+        if not isinstance(pair, BadRow):
+            with_frames(pair, 1, where=where)
+    except MediaError as error:
+        return BadRow(index, error)
+    return pair
 
 
 def stream_pairs(

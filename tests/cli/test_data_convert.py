@@ -15,6 +15,7 @@ from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 from tests.support.images import png
 from tests.support.shell import run_main
+from tests.support.videos import film
 
 
 def write(path: Path, number: int) -> Path:
@@ -68,6 +69,23 @@ def test_an_embedded_picture_is_decoded(tmp_path: Path) -> None:
         assert (done.returncode, "row 11, image 0: not a readable image" in done.stderr) == (2, True)
         assert not (tmp_path / name).exists()
     assert run_main(main, "data", "validate", tmp_path / "good").returncode == 0
+
+
+def test_a_video_is_decoded(tmp_path: Path) -> None:
+    """A video that cannot be decoded is a bad row, in the question or in a response."""
+    clip = film(tmp_path / "a.mp4", 4).read_bytes()
+    (tmp_path / "notes.mp4").write_text("no video")
+    (tmp_path / "cut.mp4").write_bytes(clip[:900])
+    rows = [{"videos": ["a.mp4"]}, {"videos": ["notes.mp4"]}, {"response_videos": [["a.mp4"], ["cut.mp4"]]}]
+    lines = [json.dumps({"question": f"q{n}", "responses": ["a", "b"], "preferred": 0} | row) for n, row in enumerate(rows)]
+    data = tmp_path / "p.jsonl"
+    data.write_text("\n".join(lines))
+    done = run_main(main, "data", "validate", data)
+    assert (done.returncode, "1 good, 2 bad" in done.stdout) == (1, True), done.stdout
+    assert "row 1 (line 2): not a supported video format" in done.stdout
+    assert "row 2 (line 3): not a readable video" in done.stdout
+    done = run_main(main, "data", "convert", data, "--out", tmp_path / "y.parquet")
+    assert (done.returncode, "row 1 (line 2): not a supported" in done.stderr) == (2, True)
 
 
 def test_equal_ids_are_not_written(tmp_path: Path) -> None:
