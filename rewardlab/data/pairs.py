@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Any
 from rewardlab.data.column_mapping import rows_in_pair_form
 from rewardlab.data.columns import AllowedColumns
 from rewardlab.data.conversations import has_written_mark
-from rewardlab.data.files import mark_unfinished, place_in_file
+from rewardlab.data.files import lock_file, mark_unfinished, place_in_file
 from rewardlab.data.images import kind_of
 from rewardlab.data.media import Files
 from rewardlab.data.parquet import TableFile, unwritable
@@ -150,8 +151,8 @@ def write_jsonl(pairs: Iterable[PreferencePair], path: Path) -> int:
         return [_store_media(entry["bytes"], path.parent / "media", path.parent) for entry in entries]
 
     number, partial = 0, path.with_name(f".{path.name}.partial")
+    lock = lock_file(partial, path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("w", encoding="utf-8") as file:
             for number, pair in enumerate(pairs, start=1):  # noqa: B007
                 row = {name: value for name, value in to_row(pair).items() if value not in ("", None, [], [[], []])}
@@ -165,6 +166,8 @@ def write_jsonl(pairs: Iterable[PreferencePair], path: Path) -> int:
         partial.replace(path)
     except OSError as error:
         raise unwritable(path, error) from error
+    finally:
+        os.close(lock)
     return number
 
 
