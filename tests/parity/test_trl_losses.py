@@ -1,10 +1,14 @@
-"""Our trainer's loss against TRL's own on the same random tensors: every loss type and ratio the two have in common.
+"""Our trainer's loss and importance weights against TRL's own on the same random tensors: all that the two have in common.
 
 Masks are ragged and have holes; rollouts are far enough from the sampling policy that clips act on both sides.
 """
 
 from __future__ import annotations
 
+import inspect
+import itertools
+import math
+import textwrap
 from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +18,14 @@ import torch
 from trl import GRPOTrainer
 
 from rewardlab.config import Method
+from rewardlab.rl.objectives import importance_weights, top_entropy_bound
 from rewardlab.training.policy_gradient.algorithm import LossInputs, LossScale, policy_loss
 from rewardlab.training.policy_gradient.batch import RolloutBatch
 
 N, T, LONGEST = 6, 9, 16
 # TRL's loss type -> our average. TRL's "grpo" weighs rollouts alike, its "dapo" tokens of the whole rollout batch.
-AVERAGES = {"grpo": "sequence", "dapo": "token", "dr_grpo": "constant"}
+AVERAGES = {"grpo": "sequence", "dapo": "token", "dr_grpo": "constant", "cispo": "token", "sapo": "sequence"}
+OBJECTIVES = {"token": "ppo_clip", "sequence": "gspo", "cispo": "cispo", "sapo": "sapo"}
 
 
 def batch(seed: int) -> dict[str, torch.Tensor]:
@@ -56,20 +62,26 @@ def stub(logprobs: torch.Tensor, **more: Any) -> Any:
     return SimpleNamespace(**(values | more))
 
 
-def theirs(given: dict[str, torch.Tensor], logprobs: torch.Tensor, loss_type: str, ratio: str, kl: float) -> torch.Tensor:
+def theirs(given: dict[str, torch.Tensor], logprobs: torch.Tensor, loss_type: str, ratio: str, kl: str) -> torch.Tensor:
     trainer = stub(
         logprobs,
         loss_type=loss_type,
         importance_sampling_level=ratio,
         epsilon_low=0.2,
-        epsilon_high=0.28,
-        beta=kl,
+        epsilon_high=1.28 if loss_type == "cispo" else 0.28,  # there the bound of the ratio itself
+        beta=0.3 if kl else 0.0,
         aux_loss_enabled=False,
         top_entropy_quantile=1.0,
         off_policy_mask_threshold=None,
         use_vllm=False,
         _entropy_bonus_enabled=False,
-        args=SimpleNamespace(delta=None, use_bias_correction_kl=False, steps_per_generation=1),
+        args=SimpleNamespace(
+            delta=None,
+            use_bias_correction_kl=kl == "k3_corrected",
+            steps_per_generation=1,
+            sapo_temperature_pos=1.0,
+            sapo_temperature_neg=1.05,
+        ),
     )
     prompts = {"prompt_ids": torch.zeros(N, 1).long(), "prompt_mask": torch.ones(N, 1).long()}
     ids = {"completion_ids": torch.zeros(N, T).long()}
@@ -77,9 +89,12 @@ def theirs(given: dict[str, torch.Tensor], logprobs: torch.Tensor, loss_type: st
     return loss
 
 
-def ours(given: dict[str, torch.Tensor], logprobs: torch.Tensor, average: str, ratio: str, kl: float) -> torch.Tensor:
-    settings: dict[str, Any] = {"ratio": ratio, "average": average, "kl": "k3_loss" if kl else "k1_reward", "kl_coef": kl}
-    method = Method(preclip=None, clip_low=0.2, clip_high=0.28, max_completion_length=LONGEST, **settings)
+def ours(given: dict[str, torch.Tensor], logprobs: torch.Tensor, loss_type: str, ratio: str, kl: str) -> torch.Tensor:
+    objective = OBJECTIVES.get(loss_type, OBJECTIVES[ratio])
+    settings: dict[str, Any] = {"objective": objective, "average": AVERAGES[loss_type]}
+    settings |= {"kl": kl, "kl_coef": 0.3} if kl else {}
+    settings |= {} if objective == "sapo" else {"clip_high": 0.28}
+    method = Method(preclip=None, max_completion_length=LONGEST, **settings)
     mask = given["completion_mask"]
     batch = RolloutBatch(
         prompt_ids_NP=torch.zeros(N, 1).long(),
@@ -98,17 +113,19 @@ def ours(given: dict[str, torch.Tensor], logprobs: torch.Tensor, average: str, r
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kl", [0.0, 0.3])
-@pytest.mark.parametrize("ratio", ["token", "sequence"])
-@pytest.mark.parametrize("loss_type", sorted(AVERAGES))
+@pytest.mark.parametrize("kl", ["", "k3_loss", "k3_corrected"])
+@pytest.mark.parametrize(
+    ("loss_type", "ratio"),
+    [(name, ratio) for name in AVERAGES for ratio in ("token", "sequence") if name not in OBJECTIVES or ratio == "token"],
+)
 @pytest.mark.parametrize("seed", range(3))
-def test_the_loss_is_trls(loss_type: str, ratio: str, kl: float, seed: int) -> None:
+def test_the_loss_is_trls(loss_type: str, ratio: str, kl: str, seed: int) -> None:
     """In value and in gradient with respect to every log-prob."""
     given = batch(seed)
     found = []
-    for name, loss_of in ((loss_type, theirs), (AVERAGES[loss_type], ours)):
+    for loss_of in (theirs, ours):
         logprobs = given["logprobs"].clone().requires_grad_()
-        loss = loss_of(given, logprobs, name, ratio, kl)
+        loss = loss_of(given, logprobs, loss_type, ratio, kl)
         loss.backward()
         found.append((loss.detach(), logprobs.grad))
     torch.testing.assert_close(found[1][0], found[0][0], atol=1e-6, rtol=1e-5)
@@ -116,3 +133,47 @@ def test_the_loss_is_trls(loss_type: str, ratio: str, kl: float, seed: int) -> N
     assert found[0][1] is not None
     assert (found[0][1] == 0).any()
     assert (found[0][1] != 0).any()
+
+
+def their_weights(old: torch.Tensor, sampled: torch.Tensor, mask: torch.Tensor, mode: str, **bounds: float | None) -> Any:
+    """Run the lines of TRL's step that make importance weights of log-probs: they are no function of their own."""
+    source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
+    start = source.index("                mask = completion_mask if tool_mask is None")
+    lines = textwrap.dedent(
+        source[start : source.index("            # Compute the per-token log probabilities for the reference")]
+    )
+    trainer = SimpleNamespace(
+        vllm_importance_sampling_mode=mode,
+        vllm_importance_sampling_clip_max=bounds["cap"],
+        vllm_importance_sampling_clip_min=bounds["floor"],
+    )
+    given = {"self": trainer, "completion_mask": mask, "tool_mask": None, "torch": torch, "math": math}
+    given |= {"old_per_token_logps": old, "sampling_per_token_logps": sampled}
+    exec(lines, given)
+    return given["vllm_importance_sampling_ratio"]
+
+
+@pytest.mark.parametrize("floor", [None, 0.5])
+@pytest.mark.parametrize("mode", ["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"])
+@pytest.mark.parametrize("seed", range(3))
+def test_importance_weights_are_trls(mode: str, floor: float | None, seed: int) -> None:
+    """On the tokens of rollouts; what they mask has left our mask, and nothing else has."""
+    given, bounds = batch(seed), {"cap": 1.5, "floor": floor}
+    old, sampled, mask = given["old_per_token_logps"], given["logprobs"].clone(), given["completion_mask"]
+    sampled[::2, 0] = torch.nan
+    weights, kept, _ = importance_weights(old, sampled, mask, mode, **bounds)
+    expected = their_weights(old, sampled, mask, mode, **bounds).expand(N, T) * mask
+    torch.testing.assert_close(weights * mask, expected, atol=1e-6, rtol=1e-5)
+    assert torch.equal(kept, mask * (expected != 0))
+    assert (kept.sum() < mask.sum()) == mode.endswith("mask")
+
+
+def test_high_entropy_tokens_are_trls() -> None:
+    """The tokens that TRL keeps for several fractions, and numbers of tokens at which its quantile lies on a token."""
+    entropies = torch.rand(N, T, generator=torch.Generator().manual_seed(0)) + 0.1
+    accelerator = SimpleNamespace(pad_across_processes=lambda values, dim, pad_index: values, gather=lambda values: values)
+    for fraction, mask in itertools.product((0.2, 0.25, 0.5), (torch.ones(N, T), batch(0)["completion_mask"], torch.eye(N, T))):
+        expected = GRPOTrainer.get_high_entropy_mask(SimpleNamespace(accelerator=accelerator), entropies, mask, 1 - fraction)
+        found = (entropies >= top_entropy_bound(entropies[mask > 0], fraction)) & (mask > 0)
+        assert torch.equal(found, expected)
+    assert not (entropies >= top_entropy_bound(entropies[:0, 0], 0.2)).any()

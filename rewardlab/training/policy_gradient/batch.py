@@ -55,6 +55,7 @@ _KEYS = {  # attribute -> TRL's key, or ours where TRL has none
     "old_logprobs_NT": "old_per_token_logps",
     "ref_logprobs_NT": "ref_per_token_logps",
     "sampling_logprobs_NT": "sampling_per_token_logps",
+    "importance_NT": "importance_sampling_ratio",
     "num_tokens": "num_items_in_batch",
     "num_rows": "num_rows",
     "correct_N": "correct",
@@ -83,6 +84,7 @@ class RolloutBatch:
     old_logprobs_NT: Tensor | None = None
     ref_logprobs_NT: Tensor | None = None
     sampling_logprobs_NT: Tensor | None = None
+    importance_NT: Tensor | None = None
     num_tokens: Tensor | None = None
     num_rows: Tensor | None = None
     correct_N: Tensor | None = None

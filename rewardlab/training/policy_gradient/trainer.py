@@ -33,6 +33,7 @@ from rewardlab.processes import num_processes, return_freed_memory
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Row, Trajectory
 from rewardlab.rewards.steps import ProcessReward
 from rewardlab.rl.groups import group_ids
+from rewardlab.rl.objectives import top_entropy_bound
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import draw_uniforms
 from rewardlab.samplers.hf import thinking_opening
@@ -43,6 +44,7 @@ from rewardlab.training.policy_gradient.algorithm import (
     Rewards,
     apply_outlier_rule,
     compute_advantages,
+    correct_importance,
     count_tokens,
     kl_coefficient,
     policy_loss,
@@ -291,6 +293,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         padded.pop("tool_mask", None)  # a part of the loss mask by now
         if hot := self._sampling.hot_token:  # not of the policy's own drawing: nothing is learnt from it
             batch.loss_mask_NT[:, hot.position : hot.position + 1] = 0
+        if self._method.mask_truncated:
+            batch.loss_mask_NT[[self._is_truncated(rollout.trajectory) for rollout in rollouts]] = 0
         padded |= self._add_advantages(batch, rollouts).to_trl()
         self._current = [replace(rollout, images=None) for rollout in rollouts]
         if self.args.bf16 and "pixel_values" in padded:  # autocast rounds them so in any case
@@ -301,7 +305,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         """Return the current rollouts in the form of TRL's own sampling, which has taken place."""
         rollouts, trajectories = self._current, [rollout.trajectory for rollout in self._current]
         masks = [None if made.turns is None else [int(turn > 0) for turn in made.turns] for made in trajectories]
-        logprobs = [made.logprobs for made in trajectories] if self._method.importance_cap else None
+        logprobs = [made.logprobs for made in trajectories] if self._method.importance else None
         return (
             [rollout.prompt_ids for rollout in rollouts],
             [made.tokens for made in trajectories],
@@ -332,7 +336,14 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         elif batch.finished_N is not None:  # an unfinished rollout has no reward yet, and is trained on
             unscored_N = unscored_N & batch.finished_N.bool()
         batch = replace(batch, loss_mask_NT=batch.loss_mask_NT * ~unscored_N[:, None])
-        kl_NT, penalty_G = self._kl(batch, rollouts), None
+        if method.importance or method.subtracts_kl:
+            old_NT = self._old_logprobs(batch, rollouts)
+            batch, metrics = correct_importance(batch, old_NT, method)
+            self._add_metrics(metrics)
+        kl_NT, penalty_G = None, None
+        if method.subtracts_kl:
+            kl_NT, metrics = sampled_kl(batch, old_NT, method)
+            self._add_metrics(metrics)
         if kl_NT is not None and not method.estimator.by_token:  # a response is one action
             penalty_G = self.accelerator.gather((kl_coefficient(batch, method) * kl_NT).sum(1))
         rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), kl_NT, penalty_G)
@@ -356,12 +367,26 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         )
         self._add_metrics(outputs.metrics)
         batch = replace(batch, advantages_NT=outputs.advantages_NT, values=outputs.values)
+        if method.top_entropy < 1:
+            batch = replace(batch, advantages_NT=outputs.advantages_NT * self._top_entropy(batch))
         if method.positive_nll:
             correct_N = torch.tensor([float(rollout.correct) for rollout in rollouts], device=batch.loss_mask_NT.device)
             num_tokens = self._processes.sum((batch.loss_mask_NT * correct_N[:, None]).sum())
             batch = replace(batch, correct_N=correct_N, num_correct_tokens=num_tokens)
         num_tokens, num_rows = count_tokens(batch.loss_mask_NT, self._processes.sum)
         return replace(batch, num_tokens=num_tokens, num_rows=num_rows)
+
+    def _is_truncated(self, made: Trajectory) -> bool:
+        """Return whether a rollout ends at its maximum length instead of at an end token."""
+        return made.finished and not (made.tokens and made.tokens[-1] in self.eos_token_ids)
+
+    def _top_entropy(self, batch: RolloutBatch) -> Tensor:
+        """Return the mask [N, T] of the tokens of highest entropy in the rollout batch of all processes; other tokens have no
+        policy gradient, but remain in every mean."""
+        with torch.no_grad():
+            entropies_NT = self._logprobs(self.model, batch, self.args.per_device_train_batch_size)[1].float()
+        everyone = torch.cat(gather_object([entropies_NT[batch.loss_mask_NT > 0].cpu()]))
+        return entropies_NT >= top_entropy_bound(everyone, self._method.top_entropy)
 
     def _groups(self, rollouts: Sequence[Rollout], rewards_G: Tensor) -> Tensor | None:
         """Return group numbers of all processes' rollouts, where they are compared; ``draw`` tells two of one prompt apart."""
@@ -372,22 +397,15 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         pairs, orders = zip(*gather_object(keys), strict=True)
         return group_ids(pairs, orders).to(rewards_G.device)
 
-    def _kl(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> Tensor | None:
-        """Return k1 per token against the reference [N, T], if it is subtracted from the reward. TRL leaves out the old
-        log-probs if no update lies between sampling and training; the decoder's are the same, an engine's are computed again.
-        """
-        if not self._method.subtracts_kl:
-            return None
-        old_NT, ref_NT = batch.old_logprobs_NT, batch.ref_logprobs_NT
-        assert ref_NT is not None
-        if old_NT is None and (self.use_vllm or self._sampling.engine):
-            with torch.no_grad():
-                old_NT = self._logprobs(self.model, batch, self.args.per_device_train_batch_size)[0]
-        elif old_NT is None:
-            old_NT = drawn_logprobs(rollouts, ref_NT)
-        kl_NT, metrics = sampled_kl(batch, old_NT, self._method)
-        self._add_metrics(metrics)
-        return kl_NT
+    def _old_logprobs(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> Tensor:
+        """Return the policy's log-probs [N, T] before its update. TRL leaves them out if no update lies between sampling and
+        training; the decoder's are the same, an engine's are computed again."""
+        if batch.old_logprobs_NT is not None:
+            return batch.old_logprobs_NT
+        if not (self.use_vllm or self._sampling.engine):
+            return drawn_logprobs(rollouts, batch.completion_mask_NT.float())
+        with torch.no_grad():
+            return self._logprobs(self.model, batch, self.args.per_device_train_batch_size)[0]
 
     def _critic_values(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> Tensor:
         """Return the critic's values [N, T] of the states before each completion token, without gradient."""
