@@ -34,6 +34,7 @@ from rewardlab.config.policy import PolicyConfig, SignsConfig
 from rewardlab.config.rl import (
     ConsistencyConfig,
     EngineConfig,
+    EntropyConfig,
     HotTokenConfig,
     ImportanceConfig,
     Method,
@@ -49,6 +50,7 @@ __all__ = [
     "ConsistencyConfig",
     "DistillConfig",
     "EngineConfig",
+    "EntropyConfig",
     "EvaluationConfig",
     "FilterConfig",
     "HealthConfig",

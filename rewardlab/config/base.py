@@ -114,6 +114,7 @@ PARTS = (
         lambda c: c.engine is None,
         "set engine to null",
     ),
+    ConfigPart("EntropyConfig", "a target", "step max", lambda c: c.target is not None, "set target"),
     ConfigPart("EngineConfig", "kind serve", "args devices deadline_s ahead", lambda c: c.kind == "serve", "set kind to serve"),
     ConfigPart("EngineConfig", "kind server", "base_url", lambda c: c.kind == "server", "set kind to server"),
     ConfigPart(

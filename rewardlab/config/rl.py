@@ -96,6 +96,24 @@ class ImportanceConfig(Schema):
         return self
 
 
+class EntropyConfig(Schema):
+    """A bonus for entropy: ``coef`` times the mean entropy of tokens is subtracted from the loss. With ``target`` it is
+    adaptive (Skywork-OR1, arXiv 2505.22312): after an optimizer step whose entropy is at most ``target`` the weight rises by
+    ``step``, after any other it falls by it; it acts only in steps that follow one of the first kind. Defaults are TRL's.
+    """
+
+    coef: float = Field(0.0, ge=0, description="Weight of the mean entropy; with target, the weight at first.")
+    target: float | None = Field(None, gt=0, description="Entropy to keep, in nats per token; null: a fixed weight.")
+    step: float = Field(0.005, gt=0, description="Change of the weight per optimizer step.")
+    max: float = Field(1.0, gt=0, description="Maximum weight.")
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        if self.coef == 0 and self.target is None:
+            raise ValueError("entropy with coef 0 and no target does nothing: set one of them, or entropy to null")
+        return self
+
+
 ObjectiveName = Literal["ppo_clip", "gspo", "response_clip", "cispo", "sapo", "gmpo"]
 
 
@@ -138,6 +156,7 @@ class Method(Schema):
     top_entropy: float = Field(
         1.0, gt=0, le=1, description="Fraction of tokens, those of highest entropy, with a policy gradient (0.2: 80/20 rule)."
     )
+    entropy: EntropyConfig | None = Field(None, description="Bonus for entropy in the loss, fixed or adaptive; null: none.")
     importance: ImportanceConfig | None = Field(
         None, description="Correction for the sampler's probabilities; null: with an engine the defaults below, otherwise none."
     )

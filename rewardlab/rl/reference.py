@@ -223,7 +223,7 @@ def _rewards_by_token(rollouts: Rollouts, method: Method) -> Tensor:
 def loss(
     logprobs_MT: Tensor, rollouts: Rollouts, advantages_NT: Tensor, rows_M: Tensor, method: Method, num_minibatches: int
 ) -> Tensor:
-    """The loss of one minibatch: the objective on the (pre-clipped) ratio, KL, likelihood of right rollouts."""
+    """The loss of one minibatch but for entropy: the objective on the (pre-clipped) ratio, KL, likelihood of right rollouts."""
     advantages_MT, mask_MT = advantages_NT[rows_M], rollouts.loss_mask[rows_M]
     log_ratio_MT = logprobs_MT - rollouts.old_logprobs_NT[rows_M]
     if method.preclip is not None:
@@ -354,12 +354,14 @@ def step(
     *,
     critic: torch.nn.Module | None = None,
     values: Callable[[Tensor], Tensor] | None = None,
+    entropies: Callable[[Tensor], Tensor] | None = None,
     max_grad_norm: float = 1.0,
 ) -> list[float]:
     """All optimizer steps on one batch of rollouts; returns the loss of each.
 
     ``logprobs(rows)`` gives the policy's log-probs, with gradient, of the completions of the rollouts named by ``rows`` [M],
-    seen with their images; ``values(rows)`` what the ``critic`` says before each of their tokens. ``minibatches`` are the
+    seen with their images; ``values(rows)`` what the ``critic`` says before each of their tokens, ``entropies(rows)`` the
+    policy's entropies there. ``minibatches`` are the
     epochs, each a list of such row indices. The optimizer holds the weights of both.
     """
     rollouts = _leave_out(rollouts, method)
@@ -367,11 +369,21 @@ def step(
     if method.top_entropy < 1:
         advantages_NT = advantages_NT * _top_entropy(rollouts, method)
     losses = []
+    bonus, last_entropy = (method.entropy.coef if method.entropy else 0.0), math.inf
     for epoch in minibatches:
         for rows_M in epoch:
             total = loss(logprobs(rows_M), rollouts, advantages_NT, rows_M, method, len(epoch))
             if values is not None:
                 total = total + value_loss(values(rows_M), rollouts, rows_M, method, len(epoch))
+            if method.entropy is not None and entropies is not None:  # mean over tokens, all minibatches alike
+                entropies_MT, mask_MT = entropies(rows_M), rollouts.loss_mask[rows_M]
+                target = method.entropy.target
+                if target is None or last_entropy <= target:
+                    total = total - bonus * (entropies_MT * mask_MT).sum() / (rollouts.loss_mask.sum() / len(epoch))
+                if target is not None:
+                    last_entropy = entropies_MT[mask_MT.bool()].mean().item()
+                    bonus += method.entropy.step if last_entropy <= target else -method.entropy.step
+                    bonus = min(max(bonus, 0.0), method.entropy.max)
             optimizer.zero_grad()
             total.backward()
             for model in (policy, critic):

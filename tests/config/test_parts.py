@@ -25,6 +25,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "a clip of ratios": {"objective": "cispo"},
     "an upper clip": {"objective": "sapo"},
     "PPO's clip": {"objective": "gmpo"},
+    "a target": {"entropy.coef": 0.1},
     "a fixed lambda": {"advantage": "gae", "length_alpha": 0.05},
     "a pretrained critic": {"advantage": "gae"},
     "the trainer's own decoder": {"engine": {"kind": "serve"}},

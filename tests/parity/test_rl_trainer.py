@@ -190,6 +190,8 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {  # name: (drift of the sampli
     "gmpo": (0.3, {"objective": "gmpo", "preclip": None, "clip_low": 0.4}),
     "corrected kl": (0.3, {"advantage": "grpo", "group_size": 4, "kl": "k3_corrected", "kl_coef": 0.3}),
     "tokens of high entropy": (0.3, {"top_entropy": 0.5}),
+    "an entropy bonus": (0.3, {"entropy": {"coef": 0.5}, "mask_truncated": True, "max_completion_length": 12}),
+    "entropy to keep": (0.3, {"entropy": {"target": 6.21, "step": 0.3}}),
     "truncated rollouts": (0.3, {"mask_truncated": True, "max_completion_length": 12}),
     **{f"importance {mode}": (0.1, {"importance": {"mode": mode}}) for mode in ("token_mask", "sequence_mask")},
     "geometric importance, and a veto": (
@@ -229,6 +231,10 @@ def test_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, case
         left_out = [half["completion_mask"] * (1 - half["loss_mask"]) for half in record.inputs[:2]]
         assert any(part.any() for part in left_out)
         assert not all(part.all() for part in left_out)
+    if case == "entropy to keep":
+        coefs = [step["loss/entropy_coef"] for step in trainer.state.log_history if "loss/entropy_coef" in step]
+        assert coefs[0] == 0 < max(coefs)
+        assert trainer._rollout_state()["entropy"]["coef"] >= 0
     if case == "both orders in a batch":  # of one pair: two groups, with two baselines
         counts = [
             torch.cat([half[name] for half in record.inputs[:2]]).bincount().tolist() for name in ("kept_groups", "kept_pairs")
@@ -452,6 +458,7 @@ def reference_step(
         method,
         critic=critic,
         values=None if critic is None else lambda rows: plain_values(critic, half_of(rows)),
+        entropies=lambda rows: plain_entropies(policy, half_of(rows)),
     )
 
 

@@ -8,13 +8,14 @@ Shapes: ``N`` rollouts of this process, ``T`` tokens, ``G`` rollouts of all proc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from rewardlab.config import Method, ObjectiveName
+from rewardlab.config import EntropyConfig, Method, ObjectiveName
 from rewardlab.metrics.running import Metric
 from rewardlab.rl import advantages as rl_advantages
 from rewardlab.rl.advantages import (
@@ -245,14 +246,34 @@ class LossScale:
 
 
 @dataclass(frozen=True)
+class EntropyControl:
+    """The state of an entropy bonus: its weight, and the mean entropy of the last optimizer step (infinite: none yet)."""
+
+    coef: float
+    entropy: float = math.inf
+
+    def weight(self, config: EntropyConfig) -> float:
+        """Return the weight of the entropy in the loss of this step."""
+        return self.coef if config.target is None or self.entropy <= config.target else 0.0
+
+    def after(self, entropy: float, config: EntropyConfig) -> EntropyControl:
+        """Return the state after a step of this mean entropy, in nats per token."""
+        if config.target is None:
+            return self
+        change = config.step if entropy <= config.target else -config.step
+        return EntropyControl(min(config.max, max(0.0, self.coef + change)), entropy)
+
+
+@dataclass(frozen=True)
 class LossInputs:
-    """A micro-batch, the policy's log-probs and entropies of its completions [N, T], with gradient, and the scale of its
-    sums."""
+    """A micro-batch, the policy's log-probs and entropies of its completions [N, T], with gradient, the scale of its sums, and
+    the weight of the entropy in the loss."""
 
     batch: RolloutBatch
     logprobs_NT: Tensor
     entropies_NT: Tensor
     scale: LossScale
+    entropy_coef: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -340,6 +361,9 @@ def policy_loss(inputs: LossInputs, method: Method) -> LossOutputs:
     assert batch.num_tokens is not None
     assert batch.num_rows is not None
     loss = average(loss_NT, mask_NT, batch.num_tokens, batch.num_rows, method, inputs.scale)
+    if inputs.entropy_coef:  # a mean over tokens, whatever the average of the objective
+        total = (inputs.entropies_NT * mask_NT).sum()
+        loss = loss - inputs.entropy_coef * total * inputs.scale.share / batch.num_tokens.clamp(min=1)
     if method.positive_nll:
         assert batch.correct_N is not None
         nll = positive_nll(logprobs_NT, mask_NT, batch.correct_N, batch.num_correct_tokens)

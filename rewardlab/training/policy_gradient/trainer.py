@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 
 from rewardlab.config import Method
@@ -38,6 +39,7 @@ from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import draw_uniforms
 from rewardlab.samplers.hf import thinking_opening
 from rewardlab.training.policy_gradient.algorithm import (
+    EntropyControl,
     LossInputs,
     LossScale,
     OutlierFilter,
@@ -117,6 +119,16 @@ class TrainerParts:
     values: Callable[[RolloutBatch, Sequence[Rollout]], Tensor] | None = None
 
 
+class AdaptEntropy(TrainerCallback):
+    """Calls ``adapt`` after each optimizer step, before a checkpoint is written."""
+
+    def __init__(self, adapt: Callable[[], None]) -> None:
+        self._adapt = adapt
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._adapt()
+
+
 class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     """GRPOTrainer whose rollouts, rewards, advantages and loss are those of its parts."""
 
@@ -126,6 +138,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     def __init__(self, parts: TrainerParts, **trl: Any) -> None:
         """``trl`` are GRPOTrainer's own arguments: model, args, train_dataset, processing_class, peft_config, callbacks."""
         self._accumulators = {"train": MetricAccumulator(), "eval": MetricAccumulator()}
+        self._entropy = EntropyControl(parts.method.entropy.coef if parts.method.entropy else 0.0)
+        self._entropy_sums_2 = torch.zeros(2, dtype=torch.float64)  # of entropies, and their tokens, in this optimizer step
         self._parts, self._method, self._rollouts, self._sampling = parts, parts.method, parts.rollouts, parts.sampling
         self._micro_batch_tokens, self._values_of = parts.micro_batch_tokens, parts.values or self._critic_values
         self._engine: EngineRollouts | None = None
@@ -149,6 +163,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         if self.use_vllm:
             send_merged_copies(self.vllm_generation)
         self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
+        self.add_callback(AdaptEntropy(self.adapt_entropy))
         if self.ref_model is not None and num_processes() > 1:
             always_run_vision_tower(self.ref_model, self.processing_class)
         self._process_reward = parts.process_reward(self.accelerator.device) if parts.process_reward else None
@@ -495,9 +510,22 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def _policy_loss(self, model: Any, batch: RolloutBatch, scale: LossScale) -> Tensor:
         logprobs_NT, entropies_NT = self._logprobs(model, batch)
-        outputs = policy_loss(LossInputs(batch, logprobs_NT, entropies_NT, scale), self._method)
+        coef = 0.0
+        if self._method.entropy and self.model.training:
+            mask_NT, coef = batch.loss_mask_NT, self._entropy.weight(self._method.entropy)
+            self._entropy_sums_2 += torch.stack([(entropies_NT.detach() * mask_NT).sum(), mask_NT.sum()]).cpu()
+            self._add_metrics({"loss/entropy_coef": coef})
+        outputs = policy_loss(LossInputs(batch, logprobs_NT, entropies_NT, scale, coef), self._method)
         self._add_metrics(outputs.metrics)
         return outputs.loss
+
+    def adapt_entropy(self) -> None:
+        """Adapt the weight of the entropy to that of the optimizer step that has ended, on all processes."""
+        if (config := self._method.entropy) and config.target is not None:
+            total, tokens = self._processes.sum(self._entropy_sums_2.to(self.accelerator.device)).tolist()
+            if tokens:
+                self._entropy = self._entropy.after(total / tokens, config)
+            self._entropy_sums_2.zero_()
 
     @property
     def critic(self) -> ValueModel:
@@ -542,8 +570,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def _rollout_state(self) -> State:
         """Return the state with which a resumed run samples the same prompts in this process."""
-        dynamic = {"dynamic": self._parts.dynamic.state_dict()} if self._parts.dynamic else {}
-        return dynamic | self._rollouts.state_dict()
+        state = {"dynamic": self._parts.dynamic.state_dict()} if self._parts.dynamic else {}
+        if self._method.entropy and self._method.entropy.target is not None:
+            state["entropy"] = {"coef": self._entropy.coef, "entropy": self._entropy.entropy}
+        return state | self._rollouts.state_dict()
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save the state of the rollouts first: the trainer's own, written last, is what says that a checkpoint is complete."""
@@ -559,4 +589,6 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         states = load_states(Path(checkpoint))
         if self._parts.dynamic:
             self._parts.dynamic.load_state_dicts([state["dynamic"] for state in states])
+        if "entropy" in states[0]:
+            self._entropy = EntropyControl(**states[0]["entropy"])
         self._rollouts.load_state_dicts(states)
