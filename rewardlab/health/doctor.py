@@ -28,7 +28,8 @@ from rewardlab.config import (
     load_config,
     load_yaml,
 )
-from rewardlab.data.pair_table import pair_facts, select_pairs
+from rewardlab.data.pair_table import pair_facts, select_pairs, without_ties
+from rewardlab.data.set_checks import tie_note
 from rewardlab.distill.pipeline import refuse_unfit
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
 from rewardlab.health.dataset import (
@@ -180,6 +181,8 @@ def _distillation(config: DistillConfig, read: ReadPairs | None) -> Iterator[Fin
 def distillation_cost(config: DistillConfig, pairs: Sequence[PreferencePair]) -> Finding:
     """Return the most that a teacher's judgments of ``pairs`` can cost: all attempts, answers of ``max_tokens``. Raise
     DataError or MediaError."""
+    num_pairs, pairs = len(pairs), without_ties(pairs)
+    tie_note(num_pairs - len(pairs), num_pairs)
     facts = list(pair_facts(pairs))
     unlabelled = [fact.pair_id for fact in facts if fact.preferred is None]
     refuse_unfit(len(facts), len({fact.pair_id for fact in facts}), unlabelled)
