@@ -33,6 +33,7 @@ from rewardlab.config.loading import config_keys, load_config, load_yaml, parse_
 from rewardlab.config.policy import PolicyConfig, SignsConfig
 from rewardlab.config.rl import (
     ConsistencyConfig,
+    CovarianceConfig,
     EngineConfig,
     EntropyConfig,
     HotTokenConfig,
@@ -48,6 +49,7 @@ __all__ = [
     "SCHEMAS",
     "BuildConfig",
     "ConsistencyConfig",
+    "CovarianceConfig",
     "DistillConfig",
     "EngineConfig",
     "EntropyConfig",

@@ -114,6 +114,8 @@ PARTS = (
         lambda c: c.engine is None,
         "set engine to null",
     ),
+    ConfigPart("CovarianceConfig", "Clip-Cov", "low high", lambda c: c.kind == "clip", "set kind to clip"),
+    ConfigPart("CovarianceConfig", "KL-Cov", "coef", lambda c: c.kind == "kl", "set kind to kl"),
     ConfigPart("EntropyConfig", "a target", "step max", lambda c: c.target is not None, "set target"),
     ConfigPart("EngineConfig", "kind serve", "args devices deadline_s ahead", lambda c: c.kind == "serve", "set kind to serve"),
     ConfigPart("EngineConfig", "kind server", "base_url", lambda c: c.kind == "server", "set kind to server"),

@@ -114,6 +114,22 @@ class EntropyConfig(Schema):
         return self
 
 
+class CovarianceConfig(Schema):
+    """A limit on the tokens that take entropy away: those whose log-prob and advantage covary most (arXiv 2505.22617).
+    Covariances are over the tokens of a rollout batch, by the log-probs before its update.
+    """
+
+    kind: Literal["clip", "kl"] = Field(
+        "clip", description="Clip-Cov: chosen tokens have no policy gradient. KL-Cov: they are held by a penalty."
+    )
+    fraction: float = Field(
+        2e-4, gt=0, lt=1, description="Fraction of tokens: of `low` to `high` at random (clip), or of highest covariance (kl)."
+    )
+    low: float = Field(1.0, description="Minimum covariance of a token without gradient.")
+    high: float = Field(5.0, description="Maximum covariance of a token without gradient.")
+    coef: float = Field(1.0, gt=0, description="Weight of the penalty, the distance of a token's log-prob from the old one.")
+
+
 ObjectiveName = Literal["ppo_clip", "gspo", "response_clip", "cispo", "sapo", "gmpo"]
 
 
@@ -157,6 +173,7 @@ class Method(Schema):
         1.0, gt=0, le=1, description="Fraction of tokens, those of highest entropy, with a policy gradient (0.2: 80/20 rule)."
     )
     entropy: EntropyConfig | None = Field(None, description="Bonus for entropy in the loss, fixed or adaptive; null: none.")
+    covariance: CovarianceConfig | None = Field(None, description="Clip-Cov or KL-Cov, against loss of entropy; null: none.")
     importance: ImportanceConfig | None = Field(
         None, description="Correction for the sampler's probabilities; null: with an engine the defaults below, otherwise none."
     )

@@ -110,13 +110,36 @@ def clip_by_sign(log_ratio_NT: Tensor, advantages_NT: Tensor, low: float, high: 
     return sign_NT * torch.minimum(sign_NT * log_ratio_NT, sign_NT * log_ratio_NT.clamp(-low, high))
 
 
-def top_entropy_bound(entropies_K: Tensor, fraction: float) -> float:
-    """Return the entropy that the ``fraction`` of ``entropies_K`` of highest entropy reach: the 80/20 rule trains only these
-    tokens (arXiv 2506.01939; ``fraction`` 0.2). Infinity for no tokens."""
-    if not len(entropies_K):
+def top_bound(values_K: Tensor, fraction: float) -> float:
+    """Return the value that the highest ``fraction`` of ``values_K`` reach, at least one; infinity for no values. The 80/20
+    rule trains the tokens whose entropy does (arXiv 2506.01939; ``fraction`` 0.2)."""
+    if not len(values_K):
         return math.inf
-    below = math.ceil((1 - fraction) * (len(entropies_K) - 1) - 1e-9)  # TRL interpolates here, with the same tokens above
-    return entropies_K.kthvalue(below + 1).values.item()
+    below = math.ceil((1 - fraction) * (len(values_K) - 1) - 1e-9)  # TRL interpolates here, with the same tokens above
+    return values_K.kthvalue(below + 1).values.item()
+
+
+def high_covariance(
+    advantages_NT: Tensor,
+    logprobs_NT: Tensor,
+    tokens_2K: Tensor,
+    uniforms_NT: Tensor,
+    fraction: float,
+    bounds: tuple[float, float],
+) -> tuple[Tensor, Tensor]:
+    """Return two choices [N, T] of tokens by (A - mean A) (logp - mean logp): Clip-Cov's and KL-Cov's (arXiv 2505.22617).
+
+    ``tokens_2K`` are advantages and log-probs of the tokens of all processes. The first choice are about ``fraction`` of their
+    number, with covariances within ``bounds``, at random by ``uniforms_NT`` in [0, 1); the second the ``fraction`` of highest
+    covariance. Neither looks at a mask.
+    """
+    means_2 = tokens_2K.mean(1)
+    covariance_NT = (advantages_NT - means_2[0]) * (logprobs_NT - means_2[1])
+    all_K = (tokens_2K - means_2[:, None]).prod(0)
+    num_within = ((all_K > bounds[0]) & (all_K < bounds[1])).sum().clamp(min=1)
+    is_within_NT = (covariance_NT > bounds[0]) & (covariance_NT < bounds[1])
+    chosen_NT = is_within_NT & (uniforms_NT * num_within < max(1, int(fraction * len(all_K))))
+    return chosen_NT, covariance_NT >= top_bound(all_K, fraction)
 
 
 IMPORTANCE_LEVELS = {

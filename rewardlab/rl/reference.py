@@ -35,7 +35,8 @@ class Rollouts:
     A reward of nan is none: nothing could score that rollout, and nothing is learnt from it. ``sampled_logprobs_NT`` are those
     of an engine, where another program sampled; nan where it gave none. ``hot_position`` is that of a token that was drawn at
     another temperature, from which nothing is learnt either. ``kl_coefs_N`` is each rollout's weight of the KL divergence
-    (None: all have the method's). ``entropies_NT`` are the policy's before each token. ``left_out_NT`` is 1 on tokens that are
+    (None: all have the method's). ``entropies_NT`` are the policy's before each token, ``uniforms_NT`` in [0, 1) for
+    random choices. ``left_out_NT`` is 1 on tokens that are
     left out of the loss and of all counts: of truncated rollouts, and those that an importance correction masks.
     """
 
@@ -55,6 +56,7 @@ class Rollouts:
     hot_position: int | None = None
     kl_coefs_N: Tensor | None = None
     entropies_NT: Tensor | None = None
+    uniforms_NT: Tensor | None = None
     left_out_NT: Tensor | None = None
 
     @property
@@ -243,6 +245,10 @@ def loss(
     token_loss_MT = _objective(ratio_MT, logprobs_MT, advantages_MT, method)
     if method.importance is not None and rollouts.sampled_logprobs_NT is not None:
         token_loss_MT = token_loss_MT * torch.stack([_importance(rollouts, n, method)[0] for n in rows_M.tolist()])
+    if method.covariance is not None and method.covariance.kind == "kl":
+        held_MT = _held(rollouts, advantages_NT, method.covariance.fraction)[rows_M]
+        distance_MT = (logprobs_MT - rollouts.old_logprobs_NT[rows_M]).abs()
+        token_loss_MT = token_loss_MT + method.covariance.coef * held_MT * distance_MT
     if rollouts.ref_logprobs_NT is not None and method.kl != "k1_reward":
         d_MT = logprobs_MT - rollouts.ref_logprobs_NT[rows_M]
         near_MT = torch.clamp(d_MT, -20, 20)
@@ -320,6 +326,36 @@ def _top_entropy(rollouts: Rollouts, method: Method) -> Tensor:
     return (rollouts.entropies_NT >= torch.quantile(kept, 1 - method.top_entropy)).float()
 
 
+def _covariances(rollouts: Rollouts, advantages_NT: Tensor) -> dict[tuple[int, int], float]:
+    """(rollout, token) -> (A - mean A) (logp - mean logp), of the tokens that are trained on."""
+    places = [(n, t) for n, t in rollouts.loss_mask.nonzero().tolist()]
+    mean_a = sum(advantages_NT[place].item() for place in places) / len(places)
+    mean_l = sum(rollouts.old_logprobs_NT[place].item() for place in places) / len(places)
+    return {p: (advantages_NT[p].item() - mean_a) * (rollouts.old_logprobs_NT[p].item() - mean_l) for p in places}
+
+
+def _clip_covariance(rollouts: Rollouts, advantages_NT: Tensor, method: Method) -> Tensor:
+    """Advantages without those of a random choice of tokens of high covariance (Clip-Cov)."""
+    assert method.covariance is not None
+    assert rollouts.uniforms_NT is not None
+    covariances, limits = _covariances(rollouts, advantages_NT), method.covariance
+    within = [place for place, value in covariances.items() if limits.low < value < limits.high]
+    number, clipped_NT = max(1, int(limits.fraction * len(covariances))), advantages_NT.clone()
+    for place in within:
+        if rollouts.uniforms_NT[place] < number / len(within):
+            clipped_NT[place] = 0
+    return clipped_NT
+
+
+def _held(rollouts: Rollouts, advantages_NT: Tensor, fraction: float) -> Tensor:
+    """1 on the ``fraction`` of tokens of highest covariance (KL-Cov)."""
+    covariances, held_NT = _covariances(rollouts, advantages_NT), torch.zeros_like(advantages_NT)
+    number = len(covariances) - math.ceil((1 - fraction) * (len(covariances) - 1) - 1e-9)
+    for place in sorted(covariances, key=lambda place: -covariances[place])[:number]:
+        held_NT[place] = 1
+    return held_NT
+
+
 def _clip_high(method: Method) -> float:
     return method.clip_low if method.clip_high is None else method.clip_high
 
@@ -368,6 +404,8 @@ def step(
     advantages_NT = advantages(rollouts, method)
     if method.top_entropy < 1:
         advantages_NT = advantages_NT * _top_entropy(rollouts, method)
+    if method.covariance is not None and method.covariance.kind == "clip":
+        advantages_NT = _clip_covariance(rollouts, advantages_NT, method)
     losses = []
     bonus, last_entropy = (method.entropy.coef if method.entropy else 0.0), math.inf
     for epoch in minibatches:

@@ -26,6 +26,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "an upper clip": {"objective": "sapo"},
     "PPO's clip": {"objective": "gmpo"},
     "a target": {"entropy.coef": 0.1},
+    "Clip-Cov": {"covariance.kind": "kl"},
     "a fixed lambda": {"advantage": "gae", "length_alpha": 0.05},
     "a pretrained critic": {"advantage": "gae"},
     "the trainer's own decoder": {"engine": {"kind": "serve"}},

@@ -20,6 +20,7 @@ from rewardlab.rewards.judgment import swap_agreement
 from rewardlab.rl import reference
 from rewardlab.rl.groups import group_ids
 from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.decode import draw_uniforms
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient import trainer as trainer_module
 from rewardlab.training.policy_gradient.batch import RolloutBatch
@@ -70,6 +71,8 @@ class Recorder:
             whole = trainer._parts.read_rows(rows)
             names = [row["pair_id"] for row in whole]
             batch["kept_groups"] = group_ids(names, [row["order"] for row in whole])
+            key = (trainer.args.seed, 0, trainer.state.global_step, trainer_module.COVARIANCE)
+            batch["kept_uniforms"] = draw_uniforms(key, range(len(names)), batch["completion_ids"].size(1))
             batch["kept_pairs"] = group_ids(names, [""] * len(names))
             return batch
 
@@ -192,6 +195,8 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {  # name: (drift of the sampli
     "tokens of high entropy": (0.3, {"top_entropy": 0.5}),
     "an entropy bonus": (0.3, {"entropy": {"coef": 0.5}, "mask_truncated": True, "max_completion_length": 12}),
     "entropy to keep": (0.3, {"entropy": {"target": 6.21, "step": 0.3}}),
+    "clip-cov": (0.3, {"covariance": {"fraction": 0.1, "low": 0.1}}),
+    "kl-cov": (0.3, {"covariance": {"kind": "kl", "fraction": 0.2, "coef": 0.5}, "preclip": None, "average": "token"}),
     "truncated rollouts": (0.3, {"mask_truncated": True, "max_completion_length": 12}),
     **{f"importance {mode}": (0.1, {"importance": {"mode": mode}}) for mode in ("token_mask", "sequence_mask")},
     "geometric importance, and a veto": (
@@ -439,6 +444,7 @@ def reference_step(
         hot_position=hot.position if (hot := trainer._sampling.hot_token) else None,
         kl_coefs_N=torch.cat([half["kl_coefs"] for half in halves]) if "kl_coefs" in halves[0] else None,
         entropies_NT=entropies,
+        uniforms_NT=torch.cat([half["kept_uniforms"] for half in halves]),
         left_out_NT=torch.stack([mask[n] * (row[mask[n].sum() - 1] not in ends) for n, row in enumerate(completions)])
         if method.mask_truncated
         else None,

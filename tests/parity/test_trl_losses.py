@@ -18,7 +18,7 @@ import torch
 from trl import GRPOTrainer
 
 from rewardlab.config import EntropyConfig, Method
-from rewardlab.rl.objectives import importance_weights, top_entropy_bound
+from rewardlab.rl.objectives import importance_weights, top_bound
 from rewardlab.training.policy_gradient.algorithm import EntropyControl, LossInputs, LossScale, policy_loss
 from rewardlab.training.policy_gradient.batch import RolloutBatch
 
@@ -206,6 +206,6 @@ def test_high_entropy_tokens_are_trls() -> None:
     accelerator = SimpleNamespace(pad_across_processes=lambda values, dim, pad_index: values, gather=lambda values: values)
     for fraction, mask in itertools.product((0.2, 0.25, 0.5), (torch.ones(N, T), batch(0)["completion_mask"], torch.eye(N, T))):
         expected = GRPOTrainer.get_high_entropy_mask(SimpleNamespace(accelerator=accelerator), entropies, mask, 1 - fraction)
-        found = (entropies >= top_entropy_bound(entropies[mask > 0], fraction)) & (mask > 0)
+        found = (entropies >= top_bound(entropies[mask > 0], fraction)) & (mask > 0)
         assert torch.equal(found, expected)
-    assert not (entropies >= top_entropy_bound(entropies[:0, 0], 0.2)).any()
+    assert not (entropies >= top_bound(entropies[:0, 0], 0.2)).any()

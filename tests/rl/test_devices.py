@@ -35,7 +35,7 @@ from rewardlab.rl.objectives import (
     ppo_clip,
     preclip,
     sapo,
-    top_entropy_bound,
+    top_bound,
 )
 from rewardlab.rl.selection import difficulty_weights, overlong_penalty
 from rewardlab.rl.self_verification import at_turn_ends, segments
@@ -65,7 +65,7 @@ CUT_N = torch.tensor([True, False, True, False])
         lambda: mixed_groups(REWARDS_N, GROUPS_N),
         lambda: varying_frac(REWARDS_N, GROUPS_N),
         lambda: cispo(A_NT, B_NT, A_NT, 0.2) + sapo(A_NT, B_NT - 0.5, (1.0, 1.05)) + clip_by_sign(A_NT, B_NT, 0.1, 0.2),
-        lambda: top_entropy_bound(A_NT.flatten(), 0.2),
+        lambda: top_bound(A_NT.flatten(), 0.2),
         lambda: mean_of_sequence_means(ppo_clip(preclip(A_NT, B_NT, (0.5, 2.0)).exp(), B_NT, 0.2), MASK_NT),
         lambda: importance_weights(A_NT, B_NT, MASK_NT, "sequence_mask", cap=1.5, veto=0.1)[0],
         lambda: difficulty_weights(REWARDS_N),

@@ -348,6 +348,8 @@ def policy_loss(inputs: LossInputs, method: Method) -> LossOutputs:
     loss_NT = objective.loss(ratio_NT, logprobs_NT, batch.advantages_NT, method)
     if batch.importance_NT is not None:
         loss_NT = loss_NT * batch.importance_NT
+    if method.covariance and batch.held_NT is not None:
+        loss_NT = loss_NT + method.covariance.coef * batch.held_NT * (logprobs_NT - old_NT).abs()
     if method.kl_coef and not method.subtracts_kl:
         assert batch.ref_logprobs_NT is not None
         kl_NT = ESTIMATORS[method.kl[:2]](logprobs_NT, batch.ref_logprobs_NT)

@@ -144,6 +144,7 @@ def critic_config(config: Config) -> Config:
         "kl_coef": 0.0,
         "importance": None,  # whoever sampled them, returns are returns
         "top_entropy": 1.0,
+        "covariance": None,
         "logging_steps": 1,
         "health": config.health.model_copy(update={"policy": policy}),
     }

@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from rewardlab.config import Method
+from rewardlab.config import CovarianceConfig, Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
 from rewardlab.models.families import Fields, always_run_vision_tower, images_by_prompt
 from rewardlab.models.padding import PassLimits
@@ -34,7 +34,7 @@ from rewardlab.processes import num_processes, return_freed_memory
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Row, Trajectory
 from rewardlab.rewards.steps import ProcessReward
 from rewardlab.rl.groups import group_ids
-from rewardlab.rl.objectives import top_entropy_bound
+from rewardlab.rl.objectives import high_covariance, top_bound
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import draw_uniforms
 from rewardlab.samplers.hf import thinking_opening
@@ -117,6 +117,9 @@ class TrainerParts:
     outliers: OutlierFilter = apply_outlier_rule
     image_fields: Callable[[Fields], Fields] = lambda fields: fields
     values: Callable[[RolloutBatch, Sequence[Rollout]], Tensor] | None = None
+
+
+COVARIANCE = 1_000_000  # in the key of Clip-Cov's choice, where a sampler's key has a small count
 
 
 class AdaptEntropy(TrainerCallback):
@@ -351,7 +354,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         elif batch.finished_N is not None:  # an unfinished rollout has no reward yet, and is trained on
             unscored_N = unscored_N & batch.finished_N.bool()
         batch = replace(batch, loss_mask_NT=batch.loss_mask_NT * ~unscored_N[:, None])
-        if method.importance or method.subtracts_kl:
+        if method.importance or method.subtracts_kl or method.covariance:
             old_NT = self._old_logprobs(batch, rollouts)
             batch, metrics = correct_importance(batch, old_NT, method)
             self._add_metrics(metrics)
@@ -384,6 +387,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         batch = replace(batch, advantages_NT=outputs.advantages_NT, values=outputs.values)
         if method.top_entropy < 1:
             batch = replace(batch, advantages_NT=outputs.advantages_NT * self._top_entropy(batch))
+        if method.covariance:
+            batch = self._limit_covariance(batch, old_NT, method.covariance)
         if method.positive_nll:
             correct_N = torch.tensor([float(rollout.correct) for rollout in rollouts], device=batch.loss_mask_NT.device)
             num_tokens = self._processes.sum((batch.loss_mask_NT * correct_N[:, None]).sum())
@@ -400,8 +405,23 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         policy gradient, but remain in every mean."""
         with torch.no_grad():
             entropies_NT = self._logprobs(self.model, batch, self.args.per_device_train_batch_size)[1].float()
-        everyone = torch.cat(gather_object([entropies_NT[batch.loss_mask_NT > 0].cpu()]))
-        return entropies_NT >= top_entropy_bound(everyone, self._method.top_entropy)
+        everyone_K = torch.cat(gather_object([entropies_NT[batch.loss_mask_NT > 0].cpu()]))
+        return entropies_NT >= top_bound(everyone_K, self._method.top_entropy)
+
+    def _limit_covariance(self, batch: RolloutBatch, old_NT: Tensor, config: CovarianceConfig) -> RolloutBatch:
+        """Return the batch without the advantages of Clip-Cov's tokens, or with KL-Cov's tokens to hold."""
+        assert batch.advantages_NT is not None
+        is_trained_NT, device = batch.loss_mask_NT > 0, old_NT.device
+        tokens_2K = torch.stack([batch.advantages_NT[is_trained_NT], old_NT[is_trained_NT]]).cpu()
+        tokens_2K = torch.cat(gather_object([tokens_2K]), 1).to(device)
+        rows = range(self._processes.local(len(old_NT)).start, self._processes.local(len(old_NT)).stop)
+        key = (self.args.seed, self._sampling.num_rollbacks, self.state.global_step, COVARIANCE)
+        uniforms_NT = draw_uniforms(key, rows, old_NT.size(1)).to(device)
+        bounds = (config.low, config.high)
+        clip_NT, hold_NT = high_covariance(batch.advantages_NT, old_NT, tokens_2K, uniforms_NT, config.fraction, bounds)
+        if config.kind == "kl":
+            return replace(batch, held_NT=hold_NT * batch.loss_mask_NT)
+        return replace(batch, advantages_NT=batch.advantages_NT * ~clip_NT)
 
     def _groups(self, rollouts: Sequence[Rollout], rewards_G: Tensor) -> Tensor | None:
         """Return group numbers of all processes' rollouts, where they are compared; ``draw`` tells two of one prompt apart."""

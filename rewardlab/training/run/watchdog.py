@@ -114,10 +114,10 @@ class Signs:
             gap > most
         )
         for name, what in (
-            ("capped", "have an importance ratio beyond its bounds"),
-            ("missing", "have no log-prob of the sampler"),
+            ("importance/capped_frac", "have an importance ratio beyond its bounds"),
+            ("importance/missing_frac", "have no log-prob of the sampler"),
         ):
-            fraction = logs.get(f"importance/{name}_frac", 0.0)
+            fraction = logs.get(name, 0.0)
             wrong += [f"{fraction:.0%} of the tokens {what}, more than {MOST_UNCORRECTED:.0%}"] * (fraction > MOST_UNCORRECTED)
         cure = ": does the engine load the weights of each update, and sample at the trainer's temperature and precision?"
         return _sentence(bool(wrong), "; ".join(wrong) + cure)
