@@ -43,13 +43,14 @@ from rewardlab.config.rl import (
     ObjectiveName,
     RLConfig,
 )
-from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
+from rewardlab.config.supervised import DPOConfig, PRMConfig, RMConfig, SFTConfig
 
 __all__ = [
     "SCHEMAS",
     "BuildConfig",
     "ConsistencyConfig",
     "CovarianceConfig",
+    "DPOConfig",
     "DistillConfig",
     "EngineConfig",
     "EntropyConfig",

@@ -161,8 +161,9 @@ def from_row(
     question, answers = _contents(row, responses, where, answers_quote)
     if row.get("order") not in _ORDERS:
         raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
-    texts = {name: row.get(name) for name in TEXTS}
-    for name, text in texts.items():
+    texts: dict[str, str] = {}
+    for name in TEXTS:
+        text = row.get(name)
         if not (text is None or isinstance(text, str)) and (hasattr(text, "shape") or text):
             raise DataError(f"{where}: {name!r} must be a string, got {text!r:.60}")
         texts[name] = text or ""
