@@ -99,7 +99,7 @@ def cispo(ratio_NT: Tensor, logprobs_NT: Tensor, advantages_NT: Tensor, clip_hig
 def sapo(ratio_NT: Tensor, advantages_NT: Tensor, temperatures: tuple[float, float]) -> Tensor:
     """-sigmoid(tau (ratio - 1)) (4 / tau) A per token (SAPO, arXiv 2511.20347): a soft gate instead of a clip. ``temperatures``
     are tau of positive advantages, and of the others; both above 0, the higher the narrower."""
-    tau_NT = torch.where(advantages_NT > 0, *(advantages_NT.new_tensor(value) for value in temperatures))
+    tau_NT = torch.where(advantages_NT > 0, torch.full_like(advantages_NT, temperatures[0]), temperatures[1])
     return -torch.sigmoid(tau_NT * (ratio_NT - 1)) * 4 / tau_NT * advantages_NT
 
 

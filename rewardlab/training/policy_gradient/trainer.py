@@ -366,14 +366,14 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             penalty_G = self.accelerator.gather((kl_coefficient(batch, method) * kl_NT).sum(1))
         rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), kl_NT, penalty_G)
         if self._process_reward is not None:
-            steps_NT, metrics = self._process_reward(
+            steps_NT, of_steps = self._process_reward(
                 batch.to_trl(),
                 [rollout.correct for rollout in rollouts],
                 [rollout.parsed for rollout in rollouts],
                 limits=self._limits(self.args.per_device_train_batch_size),
                 autocast=self.accelerator.autocast,
             )
-            self._add_metrics(metrics)
+            self._add_metrics(of_steps)
             rewards = replace(rewards, steps_NT=steps_NT)
         outputs = compute_advantages(
             batch,
