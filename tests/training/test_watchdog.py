@@ -68,6 +68,25 @@ def test_signs(change: dict[str, float], sign: str | None) -> None:
     assert seen_in(signs, FINE | change) == ({sign} if sign else set())
 
 
+@pytest.mark.parametrize(
+    ("first", "gap", "staleness", "is_sign"),
+    [
+        (0.0, 0.011, 0.0, True),
+        (0.0, 0.009, 0.0, False),
+        (0.01, 0.051, 0.0, True),
+        (0.01, 0.049, 0.0, False),
+        (0.0, 0.02, 1.0, False),  # drawn ahead: the weights are older on purpose
+        (0.0, 0.11, 1.0, True),
+    ],
+)
+def test_a_sampler_that_falls_behind(first: float, gap: float, staleness: float, is_sign: bool) -> None:
+    """Within two rollout batches after one with the trainer's weights; other steps log no gap."""
+    alarms = Alarms(HealthConfig())
+    rows = [{"importance/gap": first}, {}, {"importance/gap": gap}, {}, {"importance/gap": gap}]
+    seen = [set(alarms.of(FINE | {"rollouts/staleness": staleness} | row, step)) for step, row in enumerate(rows)]
+    assert seen == [set(), set(), set(), set(), {"sampler"} if is_sign else set()]
+
+
 def test_low_entropy_of_a_cold_start_is_no_sign() -> None:
     """The rate is of labels, not of rollouts: it is meant to fall."""
     assert not seen_in(Signs(HealthConfig()), {"loss": 0.1, "entropy": 0.001})

@@ -42,6 +42,8 @@ PATIENCE = {
     **dict.fromkeys(CRITIC_SIGNS, CRITIC_PATIENCE),
 }
 MOST_UNCORRECTED = 0.5  # fraction of tokens that an importance correction caps or masks, or cannot correct
+# A sampler with the trainer's weights differs by rounding, which does not grow in a run: 0.005 nats on small judges.
+STALE_FACTOR, STALE_FROM = 5.0, 0.01
 NOT_OF_THE_RATE = {"unscored", "sampler"}  # signs that no lower learning rate cures
 
 
@@ -58,6 +60,7 @@ class Signs:
         self._window: deque[tuple[float, float]] = deque(maxlen=2 * config.window)
         self._explained: list[float] = []
         self._biases: deque[float] = deque(maxlen=BIAS_WINDOW)
+        self._least_gap = math.inf
 
     def of(self, logs: Logs) -> dict[str, str]:
         c = self._config
@@ -119,6 +122,12 @@ class Signs:
         ):
             fraction = logs.get(name, 0.0)
             wrong += [f"{fraction:.0%} of the tokens {what}, more than {MOST_UNCORRECTED:.0%}"] * (fraction > MOST_UNCORRECTED)
+        if not logs.get("rollouts/staleness"):  # else the weights are older on purpose
+            self._least_gap = min(self._least_gap, gap)
+            if max(STALE_FROM, STALE_FACTOR * self._least_gap) < gap <= most:
+                wrong.append(
+                    f"log-probs of the sampler and the trainer differ by {gap:.3f} nats per token, was {self._least_gap:.3f}"
+                )
         cure = ": does the engine load the weights of each update, and sample at the trainer's temperature and precision?"
         return _sentence(bool(wrong), "; ".join(wrong) + cure)
 
