@@ -198,14 +198,17 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {  # name: (drift of the sampli
     "clip-cov": (0.3, {"covariance": {"fraction": 0.1, "low": 0.1}}),
     "kl-cov": (0.3, {"covariance": {"kind": "kl", "fraction": 0.2, "coef": 0.5}, "preclip": None, "average": "token"}),
     "truncated rollouts": (0.3, {"mask_truncated": True, "max_completion_length": 12}),
-    **{f"importance {mode}": (0.1, {"importance": {"mode": mode}}) for mode in ("token_mask", "sequence_mask")},
+    "importance of tokens": (0.1, {"importance": {"mode": "token_mask"}}),
     "geometric importance, and a veto": (
         0.1,
         {"importance": {"mode": "geometric_mask", "cap": 1.25, "floor": 0.8, "veto": 0.2}, "average": "token", "kl_coef": 0.2},
     ),
     "dual clip": (3.0, {"dual_clip": 2.0, "preclip": None, "average": "token"}),
     "likelihood": (0.3, {"positive_nll": 0.5}),
-    "the paper's, with its engine": (0.3, {key: value for key, value in PAPER.items() if key in METHOD}),
+    "the paper's, with its engine": (
+        0.1,
+        {key: value for key, value in PAPER.items() if key in METHOD} | {"importance": {"mode": "sequence_mask"}},
+    ),
     "an engine and whole responses": (
         0.1,
         {
