@@ -54,7 +54,7 @@ from rewardlab.verdicts.parse import continuation
 
 
 @dataclass(frozen=True)
-class Comparison:
+class JudgmentPair:
     """Two judgments of pair ``number`` shown in ``order``: ``chosen`` is right, ``rejected`` is wrong."""
 
     number: int
@@ -63,9 +63,9 @@ class Comparison:
     rejected: str
 
 
-def comparisons_of_votes(
+def judgment_pairs_of_votes(
     pairs: Sequence[PreferencePair], votes: Path, per_order: int, left_out: Collection[int] = ()
-) -> list[Comparison]:
+) -> list[JudgmentPair]:
     """Return at most ``per_order`` comparisons of each pair and order: the n-th right vote with the n-th wrong one, equal texts
     once. A pair that has no right vote in an order is compared with the teacher's judgment, if that was in this order. Votes
     without a verdict are not used. ``left_out`` rows of the votes' set are not among ``pairs``. Raise DataError if no pair
@@ -86,14 +86,14 @@ def comparisons_of_votes(
         for number, pair in light_pairs(pairs)
         if number in unanswered and facts[number].judged and facts[number].preferred is not None
     }
-    made: list[Comparison] = []
+    made: list[JudgmentPair] = []
     num_taught = 0
     for number, order in sorted({(number, order) for number, order, _ in texts}):
         wrong = texts.get((number, order, False), {})
         right = texts.get((number, order, True), {})
         if wrong and not right and (number, order) in taught:
             right, num_taught = {taught[number, order]: None}, num_taught + 1
-        made += [Comparison(number, order, *both) for both in list(zip(right, wrong, strict=False))[:per_order]]
+        made += [JudgmentPair(number, order, *both) for both in list(zip(right, wrong, strict=False))[:per_order]]
     if not made:
         raise DataError(
             f"{votes}: no pair has a right and a wrong vote in the same order; benchmark the judge with more --votes, on pairs "
@@ -113,7 +113,7 @@ def _file(
         texts[number, vote.order, vote.choice is choice_of(preferred, vote.order)][vote.text] = None
 
 
-def read_comparisons(path: Path, pairs: Sequence[PreferencePair]) -> list[Comparison]:
+def read_comparisons(path: Path, pairs: Sequence[PreferencePair]) -> list[JudgmentPair]:
     """Return the comparisons of JSON lines ``{"pair_id", "order", "chosen", "rejected"}``, ``order`` "given" (the default) or
     "swapped". Lines on pairs that are not among ``pairs`` are left out and counted. Raise DataError, naming the line."""
     numbers = {facts.pair_id: number for number, facts in enumerate(pair_facts(pairs))}
@@ -132,7 +132,7 @@ def read_comparisons(path: Path, pairs: Sequence[PreferencePair]) -> list[Compar
             what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
             raise DataError(f"{path}, line {line}: {what}; expected pair_id, chosen, rejected, and order") from error
         num_unknown += number is None
-        made += [] if number is None else [Comparison(number, order, chosen, rejected)]
+        made += [] if number is None else [JudgmentPair(number, order, chosen, rejected)]
     if not made:
         raise DataError(f"{path}: none of its {num_unknown:,} lines is on a pair of --data; pair_id names the pair")
     if num_unknown and is_main():
@@ -258,7 +258,7 @@ def _sums(model: Any, fields: dict[str, Tensor]) -> Tensor:
     return sums
 
 
-def comparison_dataset(reader: PromptReader, comparisons: Sequence[Comparison]) -> Dataset:
+def comparison_dataset(reader: PromptReader, comparisons: Sequence[JudgmentPair]) -> Dataset:
     """Return a dataset for TRL's DPOTrainer, whose rows are made when they are taken."""
     columns = {
         "prompt": [json.dumps([comparison.number, comparison.order.value]) for comparison in comparisons],
@@ -282,8 +282,8 @@ def _read_comparisons(reader: PromptReader, batch: dict[str, list[Any]]) -> dict
 
 
 def that_fit(
-    pairs: Sequence[PreferencePair], comparisons: Sequence[Comparison], config: DPOConfig, out: Path
-) -> list[Comparison]:
+    pairs: Sequence[PreferencePair], comparisons: Sequence[JudgmentPair], config: DPOConfig, out: Path
+) -> list[JudgmentPair]:
     """Return the comparisons whose judgments both fit; others are left out and listed. Raise DataError if none does."""
     both = [SFTDialogue(c.number, c.order, answer) for c in comparisons for answer in (c.chosen, c.rejected)]
     kept = {*places_that_fit(pairs, both, config, load_template(config.template), out / TOO_LONG)}
@@ -311,7 +311,7 @@ def train_dpo(
     pairs = readable.pairs
     held_out = hold_out(pairs, config, template, num_left_out=readable.num_labelled_left_out)
     made = (
-        comparisons_of_votes(pairs, votes, config.comparisons_per_order, readable.left_out)
+        judgment_pairs_of_votes(pairs, votes, config.comparisons_per_order, readable.left_out)
         if votes
         else read_comparisons(source, pairs)
     )
@@ -353,7 +353,7 @@ def train_dpo(
     return run_stage(Stage("dpo", config, out, data, 2 * len(comparisons), build, evaluation=evaluation, readable=readable))
 
 
-def _answers(pairs: Sequence[PreferencePair], comparisons: Sequence[Comparison]) -> Iterator[tuple[str, str]]:
+def _answers(pairs: Sequence[PreferencePair], comparisons: Sequence[JudgmentPair]) -> Iterator[tuple[str, str]]:
     facts = pair_facts(pairs)
     for comparison in comparisons:
         pair_id = facts[comparison.number].pair_id

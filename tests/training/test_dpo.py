@@ -20,7 +20,7 @@ from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.checkpoints import read_card
 from rewardlab.models.loading import load_model
 from rewardlab.training import dpo
-from rewardlab.training.dpo import Comparison, PreferenceTrainer, comparisons_of_votes, read_comparisons, train_dpo
+from rewardlab.training.dpo import JudgmentPair, PreferenceTrainer, judgment_pairs_of_votes, read_comparisons, train_dpo
 from rewardlab.types import Order, PreferencePair
 from tests.support.configs import short_config
 from tests.support.killing import killed_after_a_save
@@ -78,16 +78,16 @@ def test_votes_make_comparisons(pairs: list[PreferencePair], tmp_path: Path) -> 
         (3, "swapped", "first", "wrong"),
     ]
     path = write_votes(tmp_path / "votes.jsonl", votes)
-    first = Comparison(0, Order.GIVEN, "right 1", "wrong 1")
-    others = [Comparison(2, Order.GIVEN, "the teacher's", "wrong alone"), Comparison(3, Order.SWAPPED, "right", "wrong")]
-    assert comparisons_of_votes(pairs, path, 1) == [first, *others]
-    assert comparisons_of_votes(pairs, path, 5) == [first, Comparison(0, Order.GIVEN, "right 2", "wrong 2"), *others]
-    shifted = comparisons_of_votes(pairs[1:], path, 1, left_out={0})  # row 0 could not be read
+    first = JudgmentPair(0, Order.GIVEN, "right 1", "wrong 1")
+    others = [JudgmentPair(2, Order.GIVEN, "the teacher's", "wrong alone"), JudgmentPair(3, Order.SWAPPED, "right", "wrong")]
+    assert judgment_pairs_of_votes(pairs, path, 1) == [first, *others]
+    assert judgment_pairs_of_votes(pairs, path, 5) == [first, JudgmentPair(0, Order.GIVEN, "right 2", "wrong 2"), *others]
+    shifted = judgment_pairs_of_votes(pairs[1:], path, 1, left_out={0})  # row 0 could not be read
     assert [(c.number, c.chosen) for c in shifted] == [(1, "the teacher's"), (2, "right")]
     with pytest.raises(DataError, match=r"has a vote on pair 2, but --data has 2 pairs"):
-        comparisons_of_votes(pairs[:2], path, 1)
+        judgment_pairs_of_votes(pairs[:2], path, 1)
     with pytest.raises(DataError, match="no pair has a right and a wrong vote in the same order"):
-        comparisons_of_votes(pairs, write_votes(tmp_path / "right.jsonl", votes[:1]), 1)
+        judgment_pairs_of_votes(pairs, write_votes(tmp_path / "right.jsonl", votes[:1]), 1)
 
 
 @pytest.mark.parametrize(
