@@ -162,7 +162,7 @@ def from_row(
     order, named = row.get("order"), row.get("pair_id")
     if order is not None and (not isinstance(order, str) or order not in _ORDERS):
         raise DataError(f"{where}: 'order' is {order!r}; expected given or swapped")
-    texts = {name: row.get(name) for name in TEXTS}
+    texts: dict[str, Any] = {name: row.get(name) for name in TEXTS}
     for name, text in texts.items():
         if not (text is None or isinstance(text, str)) and (hasattr(text, "shape") or text):
             raise DataError(f"{where}: {name!r} must be a string, got {text!r:.60}")
