@@ -83,8 +83,8 @@ class ColumnMapping:
             system = row.get("system") if "system" in read else None
             question, answers = split_answers(values[0], values[1:], where, system=system)
             images, videos = (_list_of(row.get(column)) if column else [] for column in (self.images, self.videos))
-            own = [name for name in OWN_MEDIA if row.get(name) not in (None, "", [])]
-            question, *placed = place_media([question, *([] if own else answers)], images, videos, where=where)
+            listed = [name for name in OWN_MEDIA if row.get(name) not in (None, "", [])]
+            question, *placed = place_media([question, *([] if listed else answers)], images, videos, where=where)
             answers = placed or answers
         except DataError as error:
             return error
@@ -112,7 +112,7 @@ class ColumnMapping:
                 return DataError(
                     f"{where}: the responses hold {name}, and {column!r} holds others; give them in one of the two"
                 )
-            if any(of_answers) or column not in own:
+            if any(of_answers) or column not in listed:
                 media[column] = of_answers
         return {
             **pair,
