@@ -24,9 +24,9 @@ from rewardlab.data.rows import tie_of
 from rewardlab.errors import DataError
 from rewardlab.reporting.progress import log_line
 
+OWN_MEDIA = ("response_images", "response_videos")
 ORDERED = (
-    "response_images",
-    "response_videos",
+    *OWN_MEDIA,
     "judgment",
     "order",
     "preferred",
@@ -83,7 +83,9 @@ class ColumnMapping:
             system = row.get("system") if "system" in read else None
             question, answers = split_answers(values[0], values[1:], where, system=system)
             images, videos = (_list_of(row.get(column)) if column else [] for column in (self.images, self.videos))
-            question, *answers = place_media([question, *answers], images, videos, where=where)
+            listed = [name for name in OWN_MEDIA if row.get(name) not in (None, "", [])]
+            question, *placed = place_media([question, *([] if listed else answers)], images, videos, where=where)
+            answers = placed or answers
         except DataError as error:
             return error
         if not self.question and not question.text:
@@ -104,8 +106,14 @@ class ColumnMapping:
                 preferred = int(label in self.names[1])
         media: dict[str, Any] = {"images": question.images} if self.images or question.images else {}
         media |= {"videos": question.videos} if question.videos else {}
-        for name in ("images", "videos"):
-            media[f"response_{name}"] = [getattr(answer, name) for answer in answers]
+        for column, name in zip(OWN_MEDIA, ("images", "videos"), strict=True):
+            of_answers = [getattr(answer, name) for answer in answers]
+            if any(of_answers) and column in ordered_by:
+                return DataError(
+                    f"{where}: the responses hold {name}, and {column!r} holds others; give them in one of the two"
+                )
+            if any(of_answers) or column not in listed:
+                media[column] = of_answers
         return {
             **pair,
             "question": question.text,

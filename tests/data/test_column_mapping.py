@@ -454,6 +454,25 @@ def test_pictures_of_one_question_are_on_both_sides(embedded: bool, tmp_path: Pa
         assert decode_image(pair.response_images[pair.preferred or 0][0]).getpixel((1, 1))[1] == 0  # type: ignore[index]
 
 
+def test_pictures_of_answers_in_a_column_of_their_own(tmp_path: Path) -> None:
+    """A file that names its sides may list them as a pair does; [[], []] says that marks of answers are text."""
+    for name in ("a.png", "b.png", "c.png"):
+        (tmp_path / name).write_bytes(png((28, ord(name[0]))))
+    row = {"prompt": "Which?", "response_a": "One.", "response_b": "<image>\nTwo.", "winner": "a", "images": ["c.png"]}
+    lists: tuple[list[list[str]], ...] = ([["a.png"], ["b.png"]], [[], []])
+    [own, none] = PairTable(write_lines(tmp_path / "x.jsonl", [{**row, "response_images": some} for some in lists]))
+    assert own.responses == ("\ufffcOne.", "\ufffc\nTwo.")
+    assert [*own.images, *own.response_images[0], *own.response_images[1]] == [
+        (tmp_path / name).read_bytes() for name in ("c.png", "a.png", "b.png")
+    ]
+    assert (none.responses, none.response_images) == (("One.", "<image>\nTwo."), ((), ()))
+    twice = row | {"response_a": [{"type": "image", "image": "a.png"}], "response_b": "Two.", "response_images": lists[0]}
+    [part] = PairTable(write_lines(tmp_path / "p.jsonl", [twice | {"response_images": lists[1]}]))
+    assert (part.responses, len(part.response_images[0])) == (("\ufffc", "Two."), 1)
+    with pytest.raises(DataError, match="the responses hold images, and 'response_images' holds others"):
+        PairTable(write_lines(tmp_path / "y.jsonl", [twice]))
+
+
 def test_a_system_column_belongs_to_chats_alone(tmp_path: Path) -> None:
     """Beside texts it is any column: often the name of the model."""
     config = MappingConfig(name="r", question="prompt", chosen="a", rejected="b")

@@ -281,8 +281,23 @@ def test_pictures_in_responses(chromium: Any, size: tuple[int, int], tmp_path: P
         expect(page.locator("#headline")).to_have_text("Response B is better")
         expect(page.locator("#thumbs img")).to_have_count(1)
         expect(page.locator(".response img")).to_have_count(2)
-        if folder := os.environ.get("SHOTS"):
-            page.screenshot(path=f"{folder}/{size[0]}.png", full_page=True)
+
+
+@pytest.mark.parametrize(("text", "number"), [("", 1), ("a cell", 0)])
+def test_what_is_pasted(chromium: Any, url: str, text: str, number: int) -> None:
+    """A file is taken as an image; a text that other programs copy with a picture of it is pasted as a text."""
+    with opened(chromium, url) as page:
+        is_taken = page.evaluate(
+            """text => {
+                const clipboardData = new DataTransfer();
+                clipboardData.items.add(new File([new Uint8Array(9)], "a.png", { type: "image/png" }));
+                if (text) clipboardData.setData("text/plain", text);
+                const event = new ClipboardEvent("paste", { clipboardData, bubbles: true, cancelable: true });
+                return !document.getElementById("response-0").dispatchEvent(event);
+            }""",
+            text,
+        )
+        assert (is_taken, page.locator(".response .thumb").count()) == (bool(number), number)
 
 
 def test_a_video_and_references(chromium: Any, url: str, tmp_path: Path) -> None:

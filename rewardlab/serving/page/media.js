@@ -96,8 +96,10 @@ const mediaAt = ({ target }) => target.closest?.(".response")?.media ?? question
 takeFiles($("files"), questionMedia);
 $("add-reference").onclick = addReference;
 $("reference").onkeydown = event => event.key === "Enter" && (event.preventDefault(), addReference());
+// Tables and documents are copied with a picture of their text: then the text is pasted.
 document.onpaste = event => {
-  if (event.clipboardData.files.length) event.preventDefault(), mediaAt(event).addFiles(event.clipboardData.files);
+  const { files, types } = event.clipboardData;
+  if (files.length && !types.includes("text/plain")) event.preventDefault(), mediaAt(event).addFiles(files);
 };
 document.ondragover = event => { if (event.dataTransfer.types.includes("Files")) event.preventDefault(); };
 document.ondrop = event => {
