@@ -20,6 +20,7 @@ from PIL import Image
 from rewardlab.data.files import leads_out
 from rewardlab.data.images import from_data_url, kind_of, plain_image, plain_png, read_media
 from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES, AllowedUrls, fetch_media
+from rewardlab.data.video import container_of
 from rewardlab.errors import MediaError
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.I)
@@ -82,7 +83,14 @@ class Files:
             return data
 
     def video(self, value: Any, where: str) -> bytes:
-        """Return a video file, undecoded. Raises MediaError."""
+        """Return a video file, undecoded. Raises MediaError, also for a file of another format."""
+        data = self.video_file(value, where)
+        if not self.checked and self.undecodable is None:
+            container_of(data, where)
+        return data
+
+    def video_file(self, value: Any, where: str) -> bytes:
+        """Return the bytes of a video, of any format. Raises MediaError."""
         value = embedded(value)
         if isinstance(value, bytes):
             return value
