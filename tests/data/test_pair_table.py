@@ -185,7 +185,7 @@ def test_a_bad_medium_is_named(images: list[object], message: str, tmp_path: Pat
         path.write_text(json.dumps({**row, "videos": ["good.mp4", "empty.png"]}))
         with pytest.raises(MediaError, match=r"set\.jsonl, row 0 \(line 1\), video 1, .*: the file is empty; expected a video"):
             read(path)
-    with pytest.raises(MediaError, match=r"video 0: not a supported video format"):
+    with pytest.raises(MediaError, match=r"video 0, .*note\.png: not a supported video format"):
         Files(tmp_path).video("note.png", "video 0")
 
 
