@@ -31,7 +31,7 @@ ORDERED = (
     "order",
     "preferred",
 )  # columns of a pair that describe one of the responses
-_EMPTY = (None, "", [], [[], []])
+_EMPTY: tuple[Any, ...] = (None, "", [], [[], []])
 NUMBERS = ("preferred", "level", "teacher_share")
 LISTS = ("responses", "images", "videos", "response_images", "response_videos")
 CURE = (

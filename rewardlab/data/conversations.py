@@ -318,7 +318,9 @@ def place_own(answer: Content, images: Sequence[Any], videos: Sequence[Any], whe
     as :func:`place_media` does."""
     if not (images or videos):
         return answer
-    [placed] = place_media([answer], images, videos, where=where)
+    placed = answer
+    for mark, media, name in ((IMAGE_MARK, images, "image"), (VIDEO_MARK, videos, "video")):
+        [placed] = _place([placed], mark, list(media), re.compile(_WRITTEN[mark]), name, where, answers_quote=False)
     text = placed.text
     for mark in (VIDEO_MARK, IMAGE_MARK):
         text = text if mark in text else mark * len(placed.media(mark)) + text
