@@ -20,6 +20,7 @@ from PIL import Image
 from rewardlab.data.files import leads_out
 from rewardlab.data.images import from_data_url, kind_of, plain_image, plain_png, read_media
 from rewardlab.data.urls import MAX_IMAGE_BYTES, MAX_VIDEO_BYTES, AllowedUrls, fetch_media
+from rewardlab.data.video import container_of
 from rewardlab.errors import MediaError
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.I)
@@ -82,20 +83,27 @@ class Files:
             return data
 
     def video(self, value: Any, where: str) -> bytes:
-        """Return a video file, undecoded. Raises MediaError."""
+        """Return a video file, undecoded. Raises MediaError, also for a file of another format."""
+        data, place = self.video_file(value, where)
+        if not self.checked and self.undecodable is None:
+            container_of(data, place)
+        return data
+
+    def video_file(self, value: Any, where: str) -> tuple[bytes, str]:
+        """Return the bytes of a video, of any format, and its name in messages. Raises MediaError."""
         value = embedded(value)
         if isinstance(value, bytes):
-            return value
+            return value, where
         path = path_of_medium(value, "video", where)
         if path.startswith("data:"):
-            return from_data_url(path, where=where)
+            return from_data_url(path, where=where), where
         if path.startswith(("http://", "https://")):
-            return self._fetched(path, where, MAX_VIDEO_BYTES)
+            return self._fetched(path, where, MAX_VIDEO_BYTES), where
         file = self.file_of(path, where)
-        where = place_of(where, file)
-        if not (data := read_media(file, where)):
-            raise MediaError(f"{where}: the file is empty; expected a video")
-        return data
+        place = place_of(where, file)
+        if not (data := read_media(file, place)):
+            raise MediaError(f"{place}: the file is empty; expected a video")
+        return data, place
 
     def _fetched(self, url: str, where: str, max_bytes: int) -> bytes:
         if self.urls is None:

@@ -276,7 +276,7 @@ class MediaMarks(Files):
         path = embedded(value)
         if isinstance(path, str) and not path.startswith("data:") and _size_of(file := self.file_of(path, where)):
             return self._mark(file, path)
-        return hashlib.sha256(super().video(value, where)).digest()
+        return hashlib.sha256(self.video_file(value, where)[0]).digest()
 
     @staticmethod
     def _mark(file: Path, path: Any) -> bytes:

@@ -74,7 +74,7 @@ def frames_of_video(
         raise _without_av(error) from error
 
     name = where or (str(video) if isinstance(video, Path) else "video")
-    form = _container(video, name) if isinstance(video, bytes) else None
+    form = container_of(video, name) if isinstance(video, bytes) else None
     work = _Work(bounds or DecodingBounds(), name)
     try:
         with av.open(_opened(video), format=form, metadata_errors="replace") as container:
@@ -115,7 +115,7 @@ def video_pixels(video: bytes, where: str, *, most_pixels: int) -> int:
     except ImportError as error:
         raise _without_av(error) from error
     try:
-        with av.open(io.BytesIO(video), format=_container(video, where), metadata_errors="replace") as container:
+        with av.open(io.BytesIO(video), format=container_of(video, where), metadata_errors="replace") as container:
             return _Work(DecodingBounds(pixels=most_pixels), where).declared_pixels(container.streams.video[0])
     except InputError:
         raise
@@ -139,7 +139,7 @@ def _opened(video: Path | bytes) -> str | io.BytesIO:
     return io.BytesIO(video) if isinstance(video, bytes) else str(video)
 
 
-def _container(video: bytes, name: str) -> str:
+def container_of(video: bytes, name: str) -> str:
     """Return FFmpeg's name of a container. FFmpeg must not guess it: it would take hostile bytes for a playlist or a session
     description, and open the files and sockets that these name."""
     if (container := {"mp4": "mov", "mkv": "matroska", "avi": "avi"}.get(kind_of(video))) is not None:

@@ -86,10 +86,10 @@ def test_a_video_is_decoded(tmp_path: Path) -> None:
     data.write_text("\n".join(lines))
     done = run_main(main, "data", "validate", data)
     assert (done.returncode, "1 good, 2 bad" in done.stdout) == (1, True), done.stdout
-    assert "row 1 (line 2): not a supported video format" in done.stdout
+    assert "row 1 (line 2), video 0, " in done.stdout
     assert "row 2 (line 3): not a readable video" in done.stdout
     done = run_main(main, "data", "convert", data, "--out", tmp_path / "y.parquet")
-    assert (done.returncode, "row 1 (line 2): not a supported" in done.stderr) == (2, True)
+    assert (done.returncode, "notes.mp4: not a supported video format; expected MP4" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize("write_set", [write_parquet, write_jsonl])

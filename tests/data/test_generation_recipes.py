@@ -17,6 +17,8 @@ from rewardlab.data.images import encode_png
 from rewardlab.data.recipes import Rejected, convert_source
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
 
+VIDEO = b"____ftypvideo %d"  # begins as an MP4
+
 
 def png(shade: int) -> bytes:
     return encode_png(Image.new("RGB", (30, 20), (shade, 40, 200)))
@@ -27,7 +29,7 @@ def media(tmp_path: Path) -> Path:
     """1.png to 4.png, of different shades, and files that stand for videos."""
     for number in range(1, 5):
         (tmp_path / f"{number}.png").write_bytes(png(number))
-        (tmp_path / f"v{number}.mp4").write_bytes(b"video %d" % number)
+        (tmp_path / f"v{number}.mp4").write_bytes(VIDEO % number)
     return tmp_path
 
 
@@ -140,6 +142,6 @@ def test_videofeedback(media: Path) -> None:
     ]
     (media / "data.json").write_text(json.dumps(rows))
     pairs, dropped, bad = converted("videofeedback", media)
-    assert {(better(pair), worse(pair)) for pair in pairs} == {((b"video 2",), (b"video 1",)), ((b"video 2",), (b"video 3",))}
+    assert {(better(pair), worse(pair)) for pair in pairs} == {((VIDEO % 2,), (VIDEO % 1,)), ((VIDEO % 2,), (VIDEO % 3,))}
     assert {pair.responses for pair in pairs} == {(VIDEO_MARK, VIDEO_MARK)}
     assert (dropped, bad) == ({"tie": 1, "one video of its text": 1}, [])

@@ -17,10 +17,12 @@ from PIL import Image
 
 from rewardlab.data import pairs as pair_files
 from rewardlab.data.images import check_image
+from rewardlab.data.media import Files
 from rewardlab.data.pair_table import PairTable, fingerprint_of, light_pairs, pair_facts, select_pairs
 from rewardlab.data.pairs import read_pairs, write_jsonl, write_parquet, write_shards
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import IMAGE_MARK, Order, PreferencePair
+from tests.support.videos import film
 
 
 def picture(seed: int, kind: str = "JPEG", side: int = 40) -> bytes:
@@ -173,15 +175,18 @@ def test_a_bad_medium_is_named(images: list[object], message: str, tmp_path: Pat
     (tmp_path / "good.png").write_bytes(picture(1, "PNG"))
     (tmp_path / "empty.png").write_bytes(b"")
     (tmp_path / "note.png").write_bytes(b"a note")
+    film(tmp_path / "good.mp4", 2)
     row = {"question": "which?", "responses": ["a", "b"], "preferred": 0}
     path = tmp_path / "set.jsonl"
     for read in (read_pairs, lambda path: list(PairTable(path))):
         path.write_text(f"{json.dumps(row)}\n{json.dumps({**row, 'images': images})}\n")
         with pytest.raises(MediaError, match=r"set\.jsonl, " + message):
             read(path)
-        path.write_text(json.dumps({**row, "videos": ["good.png", "empty.png"]}))
+        path.write_text(json.dumps({**row, "videos": ["good.mp4", "empty.png"]}))
         with pytest.raises(MediaError, match=r"set\.jsonl, row 0 \(line 1\), video 1, .*: the file is empty; expected a video"):
             read(path)
+    with pytest.raises(MediaError, match=r"video 0, .*note\.png: not a supported video format"):
+        Files(tmp_path).video("note.png", "video 0")
 
 
 def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:

@@ -365,7 +365,7 @@ def test_marks_on_their_own_lines_are_places(reader: Any, shots: list[str], tmp_
 def test_a_file_in_which_a_mark_may_be_quoted_is_refused(reader: Any, shots: list[str], tmp_path: Path) -> None:
     """Unless the question has the marks of all images, or too few: then the answers have the others."""
     for answers, number in ((SENTENCES, 2), ([SENTENCES[0], "b"], 1), (["\ufffc", "b"], 0), (["\ufffc", "b"], 1)):
-        with pytest.raises(DataError, match="in the answers"):
+        with pytest.raises(DataError, match=r"in the answers, and .*; .* as parts \(in a file also as 'response_images'\)"):
             reader(tmp_path, "Which?", answers, shots[:number])
     kept = reader(tmp_path, "<image> <image> Which?", SENTENCES, shots[:2])
     assert (len(kept.images), set(kept.responses), kept.response_images) == (2, set(SENTENCES), ((), ()))
