@@ -97,7 +97,13 @@ def plan_setup(config: TrainConfig, plan: Plan, facts: DataFacts | None = None) 
 
 def needs(config: TrainConfig, plan: Plan, facts: DataFacts | None = None) -> Iterator[Finding]:
     """Yield the findings on memory, disk and host of a plan; a single one for an unknown model."""
-    if (setup := plan_setup(config, plan, facts)) is None:
+    try:
+        setup = plan_setup(config, plan, facts)
+    except (AttributeError, TypeError, KeyError, IndexError) as error:  # a configuration that shapes.py does not know
+        message = f"no estimate: the doctor does not know the shapes of {config.model} ({type(error).__name__}: {error})"
+        yield Finding("memory", "look", f"{message}; start with micro_batch_size: 1 and watch the card")
+        return
+    if setup is None:
         message = (
             f"{config.model} is neither a checkpoint here nor known by name: set model to what it will be, a folder or one of "
             f"{', '.join(ARCHITECTURES)}"
