@@ -14,12 +14,14 @@ from math import isclose, isfinite
 from pathlib import Path
 from typing import Any
 
+from rewardlab.benchmarks.base import TIES_PASS
 from rewardlab.benchmarks.report_model import Report, RowScore, Scores
 from rewardlab.data.votes import vote_of
 from rewardlab.errors import DataError
 from rewardlab.metrics.accuracy import LEAST_BOTH, OUTCOME, Labeled, invalid_rate, pair_score, pair_swaps, vote_counts
+from rewardlab.metrics.ties import TieScores, orders_differ, three_way_outcome
 from rewardlab.samplers.base import SAMPLING_KEYS
-from rewardlab.types import Verdict, Vote
+from rewardlab.types import Outcome, Verdict, Vote
 from rewardlab.verdicts.formats import READERS
 from rewardlab.verdicts.parse import verdict_of
 from rewardlab.verdicts.votes import judgment
@@ -122,7 +124,7 @@ def sentence(groups: Mapping[str, float], overall: float, groupings: Mapping[str
     return text + "; groups and macro average are not comparable with the official ones; the overall accuracy is"
 
 
-def problems(report: Report, rows: Sequence[RowScore]) -> list[str]:
+def problems(report: Report, rows: Sequence[RowScore], ties: Sequence[RowScore] = ()) -> list[str]:
     """Return one sentence for each thing that does not add up in a run's report, given its ``scores.jsonl``; [] if all does.
 
     Everything is summed anew from the scores of single rows: the groups from their rows, the overall from the groups.
@@ -161,6 +163,13 @@ def problems(report: Report, rows: Sequence[RowScore]) -> list[str]:
     low, high = scores.interval
     if not low - 1e-9 <= scores.accuracy.micro <= high + 1e-9:
         sentences.append("the overall accuracy is outside its own interval")
+    if report.ties or ties:
+        num_ties, reported = (report.ties.num_ties, report.ties.three_way.accuracy) if report.ties else (0, 0.0)
+        if num_ties != len(ties):
+            sentences.append(f"{num_ties} ties are scored in the report, but there are {len(ties)} rows of ties")
+        three_way = sum(row.three_way for row in (*rows, *ties)) / max(1, len(rows) + len(ties))
+        if not isclose(reported, three_way, abs_tol=1e-9):
+            sentences.append(f"the accuracy in three classes is {100 * reported:.2f} %, its rows give {100 * three_way:.2f} %")
     return sentences
 
 
@@ -191,7 +200,8 @@ class CountedRow:
     """What a row's votes come to: ``score`` in 0..1, None of a row that ``scores.jsonl`` lacks; ``invalid``, the fraction of
     its votes without a verdict; ``statuses`` of its votes; ``chosen`` of them are verdicts, ``lead`` half the excess of those
     for the response shown first; ``alike`` is whether both orders name one winner, None of a row in one order. ``misread``: the
-    first vote whose text reads otherwise, "" without one; None where a verdict is not of a text alone."""
+    first vote whose text reads otherwise, "" without one; None where a verdict is not of a text alone. ``outcome`` is that in
+    three classes; ``differ`` is whether the two orders name different responses, None unless each names one."""
 
     score: float | None
     invalid: float
@@ -200,14 +210,18 @@ class CountedRow:
     lead: float
     alike: bool | None
     misread: str | None
+    outcome: Outcome
+    differ: bool | None
 
 
 @dataclass(frozen=True)
 class CountedVotes:
-    """The votes of a run: the ``identity`` of the run that they say they are of, and by row what they come to."""
+    """The votes of a run: the ``identity`` of the run that they say they are of, and by row what they come to, of pairs with a
+    better response and of ties."""
 
     identity: Mapping[str, Any]
     rows: Mapping[int, CountedRow]
+    ties: Mapping[int, CountedRow]
 
     @property
     def are_read_anew(self) -> bool:
@@ -221,7 +235,8 @@ def count_votes(path: Path, rows: Sequence[RowScore], verdict_format: str | None
 
     Lines are read one at a time. Raise DataError, with the line, for what is not the votes of a run.
     """
-    known, table, identity, where = {row.row: row for row in rows}, dict[int, CountedRow](), dict[str, Any](), str(path)
+    known, identity, where = {row.row: row for row in rows}, dict[str, Any](), str(path)
+    tables: dict[str, dict[int, CountedRow]] = {"votes": {}, TIES_PASS: {}}
     by_format = verdict_format if verdict_format in READERS else None
     try:
         with path.open(encoding="utf-8", newline="\n") as lines:
@@ -230,7 +245,7 @@ def count_votes(path: Path, rows: Sequence[RowScore], verdict_format: str | None
                 entry = json.loads(line)
                 if number == 1:
                     identity = dict(entry["identity"])
-                elif entry["pass"] == "votes":
+                elif (table := tables.get(entry["pass"])) is not None:
                     table[entry["row"]] = _count(list(map(vote_of, entry["votes"])), known.get(entry["row"]), by_format)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         fault = f"{type(error).__name__}: {error}"[:200]
@@ -238,7 +253,7 @@ def count_votes(path: Path, rows: Sequence[RowScore], verdict_format: str | None
             f"{where}: not the votes of a run, or cut off ({fault}); restore the file from a backup: lost votes "
             "can only be queried again"
         ) from error
-    return CountedVotes(identity, table)
+    return CountedVotes(identity, *tables.values())
 
 
 def _count(votes: Sequence[Vote], row: RowScore | None, verdict_format: str | None) -> CountedRow:
@@ -246,10 +261,10 @@ def _count(votes: Sequence[Vote], row: RowScore | None, verdict_format: str | No
     item = Labeled(judgment("", votes), label or 0, "")
     chosen, lead, _, _ = vote_counts(item)
     statuses = Counter(vote.verdict.status.value for vote in item.judgment.votes)
-    score = None if label is None else pair_score(item)
-    return CountedRow(
-        score, invalid_rate([item]), statuses, chosen, lead, pair_swaps([item])[0], _misread(votes, verdict_format)
-    )
+    alike, misread = pair_swaps([item])[0], _misread(votes, verdict_format)
+    outcome, differ = three_way_outcome(votes), orders_differ(votes)
+    score = None if row is None else float(outcome is Outcome.TIE) if label is None else pair_score(item)
+    return CountedRow(score, invalid_rate([item]), statuses, chosen, lead, alike, misread, outcome, differ)
 
 
 def _misread(votes: Sequence[Vote], verdict_format: str | None) -> str | None:
@@ -282,14 +297,16 @@ def _head_problems(identity: Mapping[str, Any], report: Report) -> list[str]:
     ]
 
 
-def vote_problems(votes: CountedVotes, report: Report, rows: Sequence[RowScore]) -> list[str]:
+def vote_problems(votes: CountedVotes, report: Report, rows: Sequence[RowScore], ties: Sequence[RowScore] = ()) -> list[str]:
     """Return one sentence for each figure that the votes do not give; [] if they give all that can be counted."""
     counted, scores, sentences = votes.rows, report.scores, _head_problems(votes.identity, report)
-    if extra := counted.keys() ^ {row.row for row in rows}:
-        sentences.append(
-            f"votes are of {len(counted):,} rows, scores of {len(rows):,}; row {min(extra)} is in one of them alone"
-        )
+    for words, table, scored in (("rows", counted, rows), ("ties", votes.ties, ties)):
+        if extra := table.keys() ^ {row.row for row in scored}:
+            sentences.append(
+                f"votes are of {len(table):,} {words}, scores of {len(scored):,}; row {min(extra)} is in one of them alone"
+            )
     pairs = [(row, counted[row.row]) for row in rows if row.row in counted]
+    pairs += [(row, votes.ties[row.row]) for row in ties if row.row in votes.ties]
     other = [
         (row, count.score)
         for row, count in pairs
@@ -304,7 +321,7 @@ def vote_problems(votes: CountedVotes, report: Report, rows: Sequence[RowScore])
         row, invalid = silent[0]
         recorded = f"{100 * row.invalid:.2f} % votes without a verdict"
         sentences.append(f"row {row.row} has {recorded}, its votes give {100 * invalid:.2f} %")
-    misread = [(number, count.misread) for number, count in sorted(counted.items()) if count.misread]
+    misread = [(number, count.misread) for number, count in sorted({**counted, **votes.ties}.items()) if count.misread]
     if misread and votes.are_read_anew:
         more = f", and {len(misread) - 1:,} rows more" if len(misread) > 1 else ""
         sentences.append(f"row {misread[0][0]}: {misread[0][1]} as {report.verdict_format}{more}")
@@ -321,13 +338,51 @@ def vote_problems(votes: CountedVotes, report: Report, rows: Sequence[RowScore])
     bias = sum(one.lead for one in counted.values()) / chosen if chosen else None
     swaps = [one.alike for one in counted.values() if one.alike is not None]
     swap = sum(swaps) / len(swaps) if swaps and len(swaps) >= LEAST_BOTH * len(counted) else None
-    for words, said_share, share in (
-        ("position bias", scores.position_bias, bias),
-        ("swap consistency", scores.swap_consistency, swap),
-    ):
-        if not _alike(said_share, share):
-            sentences.append(f"the {words} is {_share(said_share)} in the report, the votes give {_share(share)}")
-    return sentences
+    sentences += _share_problems(
+        [("position bias", scores.position_bias, bias), ("swap consistency", scores.swap_consistency, swap)]
+    )
+    return sentences + (_tie_problems(votes, report.ties, rows) if report.ties or votes.ties else [])
+
+
+def _tie_problems(votes: CountedVotes, reported: TieScores | None, rows: Sequence[RowScore]) -> list[str]:
+    """Return one sentence for each score of ties that the votes do not give; ``rows`` have the labels of the other pairs."""
+    if reported is None:
+        return [f"votes.jsonl has votes on {len(votes.ties):,} ties, the report has no scores of ties"]
+    labelled = [(row, votes.rows[row.row]) for row in rows if row.row in votes.rows]
+    right = [count.outcome.winner == row.preferred for row, count in labelled]
+    right += [count.outcome is Outcome.TIE for count in votes.ties.values()]
+    every = [*(count for _, count in labelled), *votes.ties.values()]
+    differ = [count.differ for count in votes.ties.values() if count.differ is not None]
+    share = reported.disagreement
+    counts = {
+        "pairs": (reported.num_pairs, len(every)),
+        "ties": (reported.num_ties, len(votes.ties)),
+        "pairs without an answer": (reported.num_unanswered, [one.outcome for one in every].count(Outcome.NO_VALID_VOTE)),
+        "ties with a response named in both orders": (share.n if share else 0, len(differ)),
+    }
+    sentences = [
+        f"{said:,} {words} are in the report's scores of ties, votes.jsonl has {counted:,}"
+        for words, (said, counted) in counts.items()
+        if said != counted
+    ]
+    if reported.num_both_bad > reported.num_ties:
+        sentences.append(f"{reported.num_both_bad:,} of {reported.num_ties:,} ties are both bad in the report")
+    disagreement = sum(differ) / len(differ) if differ else None
+    return sentences + _share_problems(
+        [
+            ("accuracy in three classes", reported.three_way.accuracy, sum(right) / len(right) if right else None),
+            ("fraction of ties on which the orders disagree", share.share if share else None, disagreement),
+        ]
+    )
+
+
+def _share_problems(shares: Sequence[tuple[str, float | None, float | None]]) -> list[str]:
+    """Return one sentence for each (name, reported, counted) whose two values differ."""
+    return [
+        f"the {words} is {_share(reported)} in the report, the votes give {_share(counted)}"
+        for words, reported, counted in shares
+        if not _alike(reported, counted)
+    ]
 
 
 def _alike(one: float | None, other: float | None) -> bool:

@@ -35,20 +35,27 @@ def holm(p_values: Sequence[float]) -> list[float]:
 @dataclass(frozen=True)
 class FigureDifferences:
     """What one run has more than another (-1..1), with 95 % intervals over prompts: of the ``macro`` average over groups, of
-    ``swap_consistency``, and of ``all_right``, the share of prompts whose every pair is right in both orders (Acc+). One is
-    None where a run has no such figure."""
+    ``swap_consistency``, of ``all_right``, the share of prompts whose every pair is right in both orders (Acc+), and of
+    ``three_way``, the accuracy in three classes of a set with ties. One is None where a run has no such figure."""
 
     macro: DifferenceEstimate
     swap_consistency: DifferenceEstimate | None
     all_right: DifferenceEstimate | None
+    three_way: DifferenceEstimate | None
 
 
 def figure_differences(before: Sequence[RowScore], after: Sequence[RowScore], *, whole_prompts: bool) -> FigureDifferences:
-    """Return the differences after - before of two scorings of the same rows. ``whole_prompts``: prompts whose every pair is
-    right are counted. Raise KeyError where ``after`` lacks a row."""
+    """Return the differences after - before of two scorings of the same rows, ties among them. ``whole_prompts``: prompts whose
+    every pair is right are counted. Raise KeyError where ``after`` lacks a row."""
     others = {row.row: row for row in after}
-    pairs = [(row, others[row.row]) for row in before]
-    return FigureDifferences(_macro(pairs), _swap(pairs), _all_right(pairs) if whole_prompts else None)
+    every = [(row, others[row.row]) for row in before]
+    pairs = [(row, other) for row, other in every if row.preferred is not None]
+    return FigureDifferences(
+        _macro(pairs),
+        _swap(pairs),
+        _all_right(pairs) if whole_prompts else None,
+        _three_way(every) if len(pairs) < len(every) else None,
+    )
 
 
 def _macro(pairs: Sequence[tuple[RowScore, RowScore]]) -> DifferenceEstimate:
@@ -76,6 +83,10 @@ def _all_right(pairs: Sequence[tuple[RowScore, RowScore]]) -> DifferenceEstimate
     return _figure_difference([float(after == 1) - (before == 1) for before, after in least], list(prompts))
 
 
+def _three_way(pairs: Sequence[tuple[RowScore, RowScore]]) -> DifferenceEstimate:
+    return _figure_difference([other.three_way - row.three_way for row, other in pairs], [row.cluster for row, _ in pairs])
+
+
 def _figure_difference(gaps: Sequence[float], clusters: Sequence[str]) -> DifferenceEstimate:
     return DifferenceEstimate(math.fsum(gaps) / len(gaps), difference_interval(gaps, clusters))
 
@@ -92,13 +103,15 @@ def short_names(folders: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its report, and the score of each row. ``images``: the hash of the images that the judge saw; "" where
-    that cannot be compared, of a judge that does not look, and of videos, whose frames differ from judge to judge."""
+    """A finished run: its report, the score of each row with a better response, and those of ``ties``. ``images``: the hash of
+    the images that the judge saw; "" where that cannot be compared, of a judge that does not look, and of videos, whose frames
+    differ from judge to judge."""
 
     name: str
     report: Report
     rows: Sequence[RowScore]
     images: str = ""
+    ties: Sequence[RowScore] = ()
 
     def values(self, value: Callable[[RowScore], float]) -> dict[int, float]:
         """Return a number of each row, by the row."""
@@ -129,7 +142,8 @@ def _row_score(line: str) -> RowScore:
         if not 0 <= share <= 1:
             raise ValueError(f"row {row['row']} of {SCORES} has {name} {share}; expected 0 to 1")
     pair_id, preferred, alike = row["pair_id"], row["preferred"], row["alike"]
-    if not isinstance(pair_id, str) or preferred not in (0, 1) or alike not in (True, False, None):
+    labels = (None,) if "tie" in kinds else (0, 1)
+    if not isinstance(pair_id, str) or preferred not in labels or alike not in (True, False, None):
         raise ValueError(f"a line of {SCORES} has a wrong type of pair_id, preferred or alike: {line:.120}")
     place = (row["row"], row["group"], row["cluster"])
     return RowScore(*place, row["score"], row["invalid"], tuple(kinds), pair_id, preferred, alike)
@@ -145,10 +159,11 @@ def read_run(folder: Path) -> Run:
     """Return the finished run in ``folder``. Raise DataError if there is none."""
     try:
         values = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-        rows = [_row_score(line) for line in read_lines(folder / SCORES)]
+        every = [_row_score(line) for line in read_lines(folder / SCORES)]
+        rows, ties = ([row for row in every if (row.preferred is None) is is_tie] for is_tie in (False, True))
         if not rows:
             raise ValueError(f"its {SCORES} is empty; run the same command again")
-        if (double := _twice(rows)) is not None:
+        if (double := _twice(every)) is not None:
             raise ValueError(f"row {double} is in its {SCORES} twice")
         try:
             report = Report.from_json(values)
@@ -161,7 +176,7 @@ def read_run(folder: Path) -> Run:
                 f"--judge replay:{folder}/votes.jsonl"
             ) from error
         raise DataError(f"{folder}: holds no finished run of `rewardlab bench run` ({error})") from error
-    return Run(str(folder), report, rows, _seen_images(folder, report))
+    return Run(str(folder), report, rows, _seen_images(folder, report), ties)
 
 
 def _seen_images(folder: Path, report: Report) -> str:
@@ -200,8 +215,9 @@ def against(base: Run, other: Run, value: Callable[[RowScore], float] = score_of
             "sees no images, such as a baseline, skips image attacks: name the other families)"
         )
     before, after = base.values(value), other.values(value)
-    if before.keys() != after.keys():
-        raise ConfigError(f"{base.name} judged {len(before):,} rows and {other.name} {len(after):,}; use the same --limit")
+    num_before, num_after = (len(run.rows) + len(run.ties) for run in (base, other))
+    if before.keys() != after.keys() or {row.row for row in base.ties} != {row.row for row in other.ties}:
+        raise ConfigError(f"{base.name} judged {num_before:,} rows and {other.name} {num_after:,}; use the same --limit")
     gaps, clusters = [after[row.row] - before[row.row] for row in base.rows], [row.cluster for row in base.rows]
     return Difference(
         difference=sum(gaps) / len(gaps),
@@ -215,7 +231,7 @@ def against(base: Run, other: Run, value: Callable[[RowScore], float] = score_of
 def figures_against(base: Run, other: Run) -> FigureDifferences:
     """Return the differences other - base of the figures beside accuracy, of runs that :func:`against` compares."""
     whole_prompts = bool(base.report.scores.all_right and other.report.scores.all_right)
-    return figure_differences(base.rows, other.rows, whole_prompts=whole_prompts)
+    return figure_differences([*base.rows, *base.ties], [*other.rows, *other.ties], whole_prompts=whole_prompts)
 
 
 def p_text(value: float) -> str:
@@ -375,14 +391,14 @@ def protocol_sentences(runs: Sequence[Run]) -> list[str]:
 
 
 FAULTS = ("flipped", "invalid", "split")  # kinds of pairs of which fewer is better
-INVALID_RATE = "invalid_rate"
+INVALID_RATE, THREE_WAY = "invalid_rate", "three_way"
 _FORM = re.compile(r"([^\[\]]+)(?:\[(.+)\])?")
 
 
 @dataclass(frozen=True)
 class GateFigure:
-    """What two runs are compared by: accuracy, the share of answers without a verdict, or that of pairs of a kind; ``group`` is
-    "" for all pairs."""
+    """What two runs are compared by: accuracy, that in three classes, the share of answers without a verdict, or that of pairs
+    of a kind; ``group`` is "" for all pairs."""
 
     name: str
     group: str = ""
@@ -395,6 +411,8 @@ class GateFigure:
         """Return what a row adds to the figure; more is better."""
         if self.name == "accuracy":
             return score_of(row)
+        if self.name == THREE_WAY:
+            return row.three_way
         return -row.invalid if self.name == INVALID_RATE else -float(self.name in row.kinds)
 
 
@@ -408,7 +426,7 @@ class GateVerdict:
 
 def parse_figure(text: str) -> GateFigure:
     """Return the figure that a text names: ``accuracy``, ``flipped[GROUP]``. Raise ConfigError with the nearest known one."""
-    parts, known = _FORM.fullmatch(text.strip()), ("accuracy", INVALID_RATE, *FAULTS)
+    parts, known = _FORM.fullmatch(text.strip()), ("accuracy", THREE_WAY, INVALID_RATE, *FAULTS)
     if parts is None or parts[1] not in known:
         near = get_close_matches(parts[1] if parts else text, known, n=1)
         hint = (
@@ -429,13 +447,16 @@ def faults_of(run: Run) -> list[str]:
         sentences.append(f"the run failed: {run.report.failure}")
     if scores.pairs_without_valid_vote == scores.num_pairs:
         sentences.append("not one pair has a readable verdict")
-    return [f"{run.name}: {sentence}" for sentence in [*sentences, *problems(run.report, run.rows)]]
+    return [f"{run.name}: {sentence}" for sentence in [*sentences, *problems(run.report, run.rows, run.ties)]]
 
 
 def _of_figure(run: Run, figure: GateFigure) -> Run:
-    rows = [row for row in run.rows if not figure.group or row.group == figure.group]
+    if figure.name == THREE_WAY and not run.ties:
+        raise ConfigError(f"--figure {figure.text}: {run.name} has no ties; expected accuracy")
+    every = [*run.rows, *run.ties] if figure.name == THREE_WAY else run.rows
+    rows = [row for row in every if not figure.group or row.group == figure.group]
     if not rows:
-        groups = sorted({row.group for row in run.rows})
+        groups = sorted({row.group for row in every})
         near = get_close_matches(figure.group, groups, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(groups)}"
         raise ConfigError(f"--figure {figure.text}: {run.name} has no group {figure.group!r}; {hint}")
@@ -457,7 +478,7 @@ def gate_runs(old: Run, new: Run, figure: GateFigure, *, margin: float = 0.0, pr
 
 
 def _sentence(figure: GateFigure, change: Difference, margin: float, *, passes: bool, proves: bool) -> str:
-    sign = 1 if figure.name == "accuracy" else -1
+    sign = 1 if figure.name in ("accuracy", THREE_WAY) else -1
     low, high = sorted(100 * sign * bound for bound in change.interval)
     change_text = (
         f"{figure.text}: {100 * sign * change.difference:+.1f} points [{low:+.1f}, {high:+.1f}], p {p_text(change.p_value)}"

@@ -98,13 +98,14 @@ def _spec(run: Run, written: str) -> Any:
 def _results(report: Report) -> Any:
     from inspect_ai.log import EvalResults, EvalScore
 
-    scores = report.scores
+    scores, ties = report.scores, report.ties
     figures = {
         "accuracy": {
             **_estimate("accuracy", scores.accuracy.micro, scores.interval),
             **_metric("macro", scores.accuracy.macro),
         },
         "both orders": _estimate("accuracy", scores.decision.accuracy, scores.decision.interval) if scores.decision else {},
+        "three classes": _estimate("accuracy", ties.three_way.accuracy, ties.three_way.interval) if ties else {},
         "invalid": _metric("mean", scores.invalid_rate),
         "swap consistency": _metric("mean", scores.swap_consistency),
         "position bias": _metric("bias", scores.position_bias),

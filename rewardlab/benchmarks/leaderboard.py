@@ -44,6 +44,15 @@ from rewardlab.reporting.pages import page_environment
 from rewardlab.reporting.plots import SUFFIXES, save_figure
 from rewardlab.reporting.tables import markdown_table, percent, signed, with_interval
 
+THREE_CLASSES = "three classes"
+# Columns of the paired differences beside accuracy, by the field of FigureDifferences.
+DIFFERENCES = {
+    "macro": "macro",
+    "swap_consistency": "swap consistency",
+    "all_right": "Acc+",
+    "three_way": THREE_CLASSES,
+}
+
 
 def figures_table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """Return (column names, a row of cells per run but the first): what each has more of the figures beside accuracy. No rows
@@ -53,9 +62,8 @@ def figures_table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     for run, name in zip(runs[1:], names[1:], strict=True):
         if not (run.report.failure or base.report.failure):
             changes = figures_against(base, run)
-            cells = {"macro": changes.macro, "swap consistency": changes.swap_consistency, "Acc+": changes.all_right}
-            table.append((name, {column: _with_ends(change) for column, change in cells.items()}))
-    columns = [column for column in ("macro", "swap consistency", "Acc+") if any(cells[column] != "–" for _, cells in table)]
+            table.append((name, {words: _with_ends(getattr(changes, field)) for field, words in DIFFERENCES.items()}))
+    columns = [column for column in DIFFERENCES.values() if any(cells[column] != "–" for _, cells in table)]
     return [f"against {names[0]}", *columns], [[name, *(cells[column] for column in columns)] for name, cells in table]
 
 
@@ -79,6 +87,7 @@ def leaderboard(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
         table.append(cells | {"Acc+": with_interval(prompts.accuracy, prompts.interval) if prompts else ""})
     wanted = {
         "Acc+": any(run.report.scores.all_right for run in runs),
+        THREE_CLASSES: any(run.report.ties for run in runs),
         ONE_VOTE: any(has_majorities(run.report) for run in runs),
     }
     columns = [name for name in table[0] if wanted.get(name, True)]
@@ -118,10 +127,12 @@ def metric_cells(report: Report) -> dict[str, str]:
     """The cells beside accuracy and differences, by column: figures of the judge, but for :data:`VOTE_PLAN`."""
     scores = report.scores
     bias, blank, prompts, decided = scores.position_bias, report.controls.get("blank"), scores.all_right, scores.decision
+    three_way = report.ties.three_way if report.ties else None
     until = "" if report.stop_error is None else f", until {100 * report.stop_error:g} %"
     return {
         "both orders": with_interval(decided.accuracy, decided.interval) if decided else "–",
         "Acc+": with_interval(prompts.accuracy, prompts.interval) if prompts else "–",
+        THREE_CLASSES: with_interval(three_way.accuracy, three_way.interval) if three_way else "–",
         "macro": macro_text(scores),
         ONE_VOTE: with_interval(scores.one_vote.accuracy, scores.one_vote.interval),
         "text-only": "–" if blank is None else with_interval(blank.accuracy.micro, blank.interval),
@@ -150,6 +161,7 @@ NOTES = (
     "asked; failures count as wrong), intervals 95 %, over prompts. Both orders: each pair decided once, by all its votes, or "
     "by their probabilities. "
     "Macro: mean over the groups. Acc+: prompts whose every pair is right in both orders. "
+    "Three classes: accuracy over all pairs with tie as a class; accuracy leaves ties out. "
     "Text-only: the same judge with blank images, one greedy vote; compare it with the accuracy of one vote. "
     "p: two-sided sign-flip test over prompts; p (Holm): adjusted for the number of judges compared with the first."
 )
@@ -279,7 +291,7 @@ LAST = ("macro", FAULTS)  # columns that a terminal shows last: the one can be h
 CSV_COLUMNS = (
     *("run", "judge", "failure", "pairs", "accuracy", "low", "high", "difference", "difference_low", "difference_high"),
     *("p", "p_holm", "invalid_rate", "swap_consistency", "position_bias"),
-    *(f"{figure}_difference{end}" for figure in ("macro", "swap_consistency", "all_right") for end in ("", "_low", "_high")),
+    *(f"{figure}_difference{end}" for figure in DIFFERENCES for end in ("", "_low", "_high")),
 )
 
 
@@ -402,8 +414,8 @@ def leaderboard_csv(runs: Sequence[Run]) -> str:
 
 
 def _figure_cells(figures: FigureDifferences | None) -> list[object]:
-    changes = () if figures is None else (figures.macro, figures.swap_consistency, figures.all_right)
-    cells = [("",) * 3 if change is None else (change.difference, *change.interval) for change in changes or (None,) * 3]
+    changes = [getattr(figures, field, None) for field in DIFFERENCES]
+    cells = [("",) * 3 if change is None else (change.difference, *change.interval) for change in changes]
     return [value for triple in cells for value in triple]
 
 

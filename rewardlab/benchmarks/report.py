@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,15 @@ from typing import BinaryIO
 
 from rewardlab.benchmarks.arithmetic import addition
 from rewardlab.benchmarks.base import REPORT, SCORES, VOTES, Row
-from rewardlab.benchmarks.browser import MOST_OF_A_KIND, judge_of_log, judgment_view, judgments_to_show, read_kinds
+from rewardlab.benchmarks.browser import (
+    MOST_OF_A_KIND,
+    PLACE,
+    judge_of_log,
+    judgment_view,
+    judgments_to_show,
+    read_kinds,
+    totals_of,
+)
 from rewardlab.benchmarks.figures import CONFIDENCE_NAMES, report_figures
 from rewardlab.benchmarks.findings import NO_IMAGE, key_phrase, numbers_of
 from rewardlab.benchmarks.passes import CONTROLS
@@ -99,7 +106,6 @@ def explain_words(report: Report) -> dict[str, str]:
 
 ROWS_OF_A_PAGE = 200
 FOLDER = "judgments"
-_PLACE = re.compile(rb'\{"pass": "votes", "row": (\d+),')
 
 
 def page_names(rows: Sequence[Row]) -> list[str]:
@@ -129,8 +135,8 @@ def write_judgment_pages(report: Report, rows: Sequence[Row], out: Path) -> list
             before=names[number - 1].partition("/")[2] if number else "",
             after=names[number + 1].partition("/")[2] if number + 1 < len(names) else "",
             groups=sorted({row.group for row in chunk}),
-            totals={kind: sum(kind in view.kinds for view in views) for kind in KINDS},
-            num_pairs=report.scores.num_pairs,
+            totals=totals_of([view.kinds for view in views]),
+            num_pairs=len(rows),
             kinds=KINDS,
             most=0,
             pages=(),
@@ -147,7 +153,7 @@ def _places(votes_file: Path) -> dict[int, int]:
     places, place = dict[int, int](), 0
     with votes_file.open("rb") as log:
         for line in log:
-            if match := _PLACE.match(line):
+            if match := PLACE.match(line[:40].decode(errors="replace")):
                 places[int(match[1])] = place
             place += len(line)
     return places
@@ -487,8 +493,8 @@ def report_html(report: Report, rows: Sequence[Row], out: Path, pages: Sequence[
         .render(
             report=report,
             failed_figures=FAILED_FIGURES,
-            groups=list(report.scores.groups),
-            num_pairs=report.scores.num_pairs,
+            groups=list(dict.fromkeys([*report.scores.groups, *(row.group for row in rows)])),
+            num_pairs=len(rows),
             headline=headline(report),
             findings=[(key_phrase(finding), numbers_of(finding)) for finding in report.findings],
             judge_rows=judge_rows(report),

@@ -359,7 +359,8 @@ SCORE_ANEW = "run the same command again, it is scored anew"  # the cure of file
 class RowScore:
     """A line of ``scores.jsonl``: the score (0..1) of a row, the hash of its cluster, the fraction of its votes without a
     verdict (``invalid``), its kinds (see ``kinds``), the pair's own id and the index of its better response; ``alike`` is
-    whether both orders name one response, None of a pair in one order."""
+    whether both orders name one response, None of a pair in one order. A tie has no better response (``preferred`` is None)
+    and a score of 1 if the judge calls it a tie, else 0."""
 
     row: int
     group: str
@@ -368,8 +369,13 @@ class RowScore:
     invalid: float
     kinds: tuple[str, ...]
     pair_id: str
-    preferred: int
+    preferred: int | None
     alike: bool | None
+
+    @property
+    def three_way(self) -> float:
+        """Return 1 if the judge is right in three classes, response 0, response 1 and tie; else 0."""
+        return float(self.score == 1)
 
 
 def json_form(value: Any) -> Any:

@@ -116,6 +116,7 @@ def check_possible(
     orders: str,
     groups: Collection[str],
     whole_prompts: bool,
+    has_ties: bool = False,
     measured: Collection[str] | None = None,
 ) -> None:
     """Raise ConfigError for a requirement that a run of these settings has no value for, before anything is queried.
@@ -126,7 +127,9 @@ def check_possible(
         if top == "groups" and not any(one.path.startswith(f"groups.{group}.") for group in groups):
             hint = _hint(get_close_matches(name, groups, n=1), set(groups))
             raise ConfigError(f"{one.text!r}: the data has no group {name!r}; {hint}")
-        if top in BOTH_ORDERS_ONLY and orders != "both":
+        if top == "ties" and not has_ties:
+            raise ConfigError(f"{one.text!r}: this run judges no ties")
+        if (top in BOTH_ORDERS_ONLY or one.path.startswith("ties.disagreement.")) and orders != "both":
             raise ConfigError(f"{one.text!r}: needs both orders of each pair; leave orders={orders} out")
         if top == "controls" and name not in controls:
             raise ConfigError(f"{one.text!r}: needs --controls {','.join([*controls, name])}")

@@ -191,6 +191,7 @@ def judge_rows(
         orders=settings.judge.orders,
         groups=[row.group for row in rows],
         whole_prompts=benchmark.whole_prompts,
+        has_ties=TIES_PASS in extra.passes,
         measured=extra.measured,
     )
     query = settings.judge
@@ -243,14 +244,14 @@ def judge_rows(
         further.get(TIES_PASS, ()),
     )
     report = make_report(result, notes, out)
-    row_scores = [row_score(row, item) for row, item in zip(rows, label_rows(rows, judgments), strict=True)]
-    if wrong := problems(report, row_scores):
+    row_scores = list(map(row_score, *result.by_row))
+    if wrong := problems(report, [score for score in row_scores if score.preferred is not None]):
         raise RuntimeError(f"{out}: the report is inconsistent, a bug in the scoring: {'; '.join(wrong)}")
     report = extra.finish(judgments, others, report)
     report = replace(report, requirements=tuple(check_report(report, required) for required in settings.requirements))
     write_atomic(out / SCORES, "".join(json.dumps(asdict(score)) + "\n" for score in row_scores))
     write_atomic(out / REPORT, json.dumps(report.to_json(), indent=1, allow_nan=False) + "\n")
-    return report, rows
+    return report, result.by_row[0]
 
 
 def check_budget(settings: BenchSettings, judge: AnyJudge) -> None:
@@ -537,13 +538,13 @@ def _prompt_notes(num_prompts: int) -> list[str]:
     return []
 
 
-def row_score(row: Row, item: Labeled) -> RowScore:
+def row_score(row: Row, judgment: Judgment) -> RowScore:
     """Return what `bench compare` and the page need of a row; the cluster by its hash, for it may be a whole prompt."""
-    cluster = hashlib.sha256(row.cluster.encode(errors="replace")).hexdigest()[:16]
-    kinds = tuple(kinds_of(item.judgment, item.preferred))
-    alike = pair_swaps([item])[0]
+    cluster, preferred = hashlib.sha256(row.cluster.encode(errors="replace")).hexdigest()[:16], row.pair.preferred
+    kinds, item = tuple(kinds_of(judgment, preferred)), Labeled(judgment, preferred or 0, row.group)
+    score = pair_score(item) if preferred is not None else float("missed" not in kinds)
     return RowScore(
-        row.row, row.group, cluster, pair_score(item), invalid_rate([item]), kinds, row.pair.pair_id, item.preferred, alike
+        row.row, row.group, cluster, score, invalid_rate([item]), kinds, row.pair.pair_id, preferred, pair_swaps([item])[0]
     )
 
 

@@ -66,6 +66,7 @@ from rewardlab.metrics.intervals import (
     ratio_interval,
 )
 from rewardlab.metrics.revision import RevisionScores, ShareEstimate, VerifiedVote, revision_scores
+from rewardlab.metrics.ties import three_way_outcome
 from rewardlab.prompts.verification import read_verification
 from rewardlab.reporting.tables import percent, signed, with_interval
 from rewardlab.types import BOTH_ORDERS, Judgment, Order, Outcome, PreferencePair, Vote
@@ -194,22 +195,27 @@ KINDS = {
     "invalid": "an answer without a readable verdict",
     "split": "votes of one order disagree",
     "right": "decided for the better response",
+    "tie": "people call the pair a tie",
+    "missed": "people call the pair a tie, the judge does not",
 }
+TIE_KINDS = ("tie", "missed")
 
 
-def kinds_of(judgment: Judgment, preferred: int) -> list[str]:
-    """Return which of :data:`KINDS` a judged pair is of, in their order; always one of wrong and right."""
+def kinds_of(judgment: Judgment, preferred: int | None) -> list[str]:
+    """Return which of :data:`KINDS` a judged pair is of, in their order: one of wrong and right, or, of a tie, ``tie``."""
     votes = judgment.votes
     orders = [in_order(votes, order) for order in Order]
     outcomes = {majority(order_votes) for order_votes in orders}
     decided = {outcome for outcome in outcomes if outcome.winner is not None}
-    is_right = judgment.outcome.winner == preferred
+    is_tie, is_right = preferred is None, judgment.outcome.winner == preferred
     holds = {
-        "wrong": not is_right,
+        "wrong": not is_tie and not is_right,
         "flipped": len(decided) == 2,
         "invalid": any(vote.verdict.status not in VALID for vote in votes),
         "split": any(len({vote.winner for vote in order_votes if vote.winner is not None}) == 2 for order_votes in orders),
-        "right": is_right,
+        "right": not is_tie and is_right,
+        "tie": is_tie,
+        "missed": is_tie and three_way_outcome(votes) is not Outcome.TIE,
     }
     return [name for name, is_so in holds.items() if is_so]
 

@@ -159,7 +159,9 @@ def bench_run(options: RunOptions) -> None:
     from rewardlab.benchmarks.benchmark import run_benchmark
     from rewardlab.benchmarks.requirements import parse_requirement
     from rewardlab.benchmarks.settings import bench_settings
+    from rewardlab.data.set_checks import NO_IMAGES
 
+    columns_of(options.allow, (NO_IMAGES,))
     settings = bench_settings(
         options.benchmark,
         options.data,
@@ -242,10 +244,10 @@ def bench_compare(
 ) -> None:
     """Leaderboard of several runs: accuracies with intervals, and each run's paired difference to the first, with a p-value.
 
-    Macro average, swap consistency and Acc+ are compared too, by paired differences with intervals. With three or more runs,
-    p-values adjusted for multiple comparisons (Holm) are added. Runs with other orders, votes or sampling are
-    refused, because the difference could come from the protocol. A terminal shows the columns that fit,
-    or a list if it is narrow; in a pipe the complete table is printed as Markdown.
+    Macro average, swap consistency, Acc+ and, with ties, accuracy in three classes are compared too, by paired differences
+    with intervals. With three or more runs, p-values adjusted for multiple comparisons (Holm) are added. Runs with other
+    orders, votes or sampling are refused, because the difference could come from the protocol. A terminal shows the columns
+    that fit, or a list if it is narrow; in a pipe the complete table is printed as Markdown.
     """
     from rewardlab.benchmarks.comparison import compare_runs, protocol_sentences, read_run
     from rewardlab.benchmarks.leaderboard import leaderboard_csv, leaderboard_html, leaderboard_markdown, leaderboard_text
@@ -373,8 +375,8 @@ def bench_gate(
         list[str],
         typer.Option(
             "--figure",
-            help="accuracy, invalid_rate, or flipped, invalid or split (fractions of pairs; lower is better), "
-            "or that of a group: accuracy[GROUP]. Repeatable; all must pass.",
+            help="accuracy, three_way (sets with ties), invalid_rate, or flipped, invalid or split (fractions of pairs; lower "
+            "is better), or that of a group: accuracy[GROUP]. Repeatable; all must pass.",
         ),
     ] = ["accuracy"],  # noqa: B006  (typer's way to say a default)
     margin: Annotated[
@@ -567,8 +569,8 @@ def bench_check(
     `rewardlab bench check general=63.84 hallucination=85.71 reasoning=64.78 overall=71.92`, `rewardlab bench check runs/bench`.
     **Exit status 1** if they do not. For a run, its groups, overall, macro, invalid rate and the end of the vote
     curve are checked. If its votes.jsonl exists, every vote is recounted: row scores, statuses, position bias, swap
-    consistency. It must come from the report's judge, data and settings, and texts are parsed again if the report names a
-    built-in verdict format.
+    consistency, scores of ties. It must come from the report's judge, data and settings, and texts are parsed again if the
+    report names a built-in verdict format.
     """
     from rewardlab.benchmarks.arithmetic import Check, fits, sentence
     from rewardlab.benchmarks.registry import find_benchmark, packaged_benchmarks
@@ -609,12 +611,13 @@ def _check_run(folder: Path) -> RunCheck:
     from rewardlab.benchmarks.comparison import read_run
 
     run = read_run(folder)
-    scores, failure, wrong = run.report.scores, run.report.failure, list(problems(run.report, run.rows))
+    scores, failure, wrong = run.report.scores, run.report.failure, list(problems(run.report, run.rows, run.ties))
     counted = f"without {VOTES}: report and rows alone"
     if (folder / VOTES).is_file():
-        votes = count_votes(folder / VOTES, run.rows, run.report.verdict_format)
-        wrong += vote_problems(votes, run.report, run.rows)
+        votes = count_votes(folder / VOTES, [*run.rows, *run.ties], run.report.verdict_format)
+        wrong += vote_problems(votes, run.report, run.rows, run.ties)
         counted = f"{scores.num_votes_total:,} votes of {VOTES} counted"
+        counted += f", and those on {len(votes.ties):,} ties" if votes.ties else ""
         counted += "; their texts read anew" if votes.are_read_anew else "; their texts not read anew"
     if failed := scores.statuses.get("error", 0) + scores.statuses.get("timeout", 0):
         counted += f"; {failed:,} votes failed and count as wrong"

@@ -187,13 +187,14 @@ def data_split(
     """Split a set into `train/` and `test/`, which share no picture, not even a re-encoded copy."""
     from rewardlab.curation.duplicates import hold_out_groups, picture_groups
     from rewardlab.data.files import mark_unfinished
-    from rewardlab.data.pairs import PairSet, write_parts
+    from rewardlab.data.pairs import PairSet, with_unique_ids, write_parts
     from rewardlab.reporting.progress import bar
 
     names = columns_of(allow)
     pairs = PairSet(data, images=images, frames=None, allow_columns=names)
     with bar("pictures", None) as advance:
-        groups = picture_groups(PairSet(data, images=images, allow_columns=names), advance)  # of videos, by their frames
+        shown = with_unique_ids(PairSet(data, images=images, allow_columns=names), data)  # videos by their frames
+        groups = picture_groups(shown, advance)
     test_groups = hold_out_groups(groups, share, seed)
     if not test_groups:
         raise DataError(f"{data}: every image has more pairs than --share {share:g} of {len(groups):,}; give a larger one")
@@ -231,7 +232,10 @@ def data_convert(
 
 
 def _some_pairs(pairs: Iterator[PreferencePair], data: Path) -> Iterator[PreferencePair]:
-    """Return the pairs; if there are none, exit with status 1 before anything is written."""
+    """Return the pairs; if there are none, exit with status 1 before anything is written. Raise DataError for equal ids."""
+    from rewardlab.data.pairs import with_unique_ids
+
+    pairs = with_unique_ids(pairs, data)
     first = next(pairs, None)
     if first is None:
         typer.echo(f"{data}: holds no pairs, so nothing is written", err=True)
@@ -439,15 +443,15 @@ def data_validate(
         return typer.echo(suggested_mapping(data), nl=False)
     from rewardlab.data.columns import UnreadColumnsError, unread_words
     from rewardlab.data.pairs import BadRow, validate_rows, write_shards
-    from rewardlab.data.set_checks import SetCheck
+    from rewardlab.data.set_checks import BROKEN_TEXTS, SetCheck
 
-    reasons = ReasonCount()
-    bad, unlabelled, names, media = 0, 0, set[str](), SetCheck()
+    reasons, allowed = ReasonCount(), columns_of(allow, (BROKEN_TEXTS,))
+    bad, unlabelled, ties, names, media = 0, 0, 0, set[str](), SetCheck()
     unread, num_unread = dict[str, str](), 0
 
     def checked() -> Iterator[PreferencePair]:
-        nonlocal bad, unlabelled, num_unread
-        with closing(validate_rows(data, images=images, allow_columns=columns_of(allow), decode=True)) as rows:
+        nonlocal bad, unlabelled, ties, num_unread
+        with closing(validate_rows(data, images=images, allow_columns=allowed, decode=True)) as rows:
             for index, row in enumerate(rows):
                 error = row.error if isinstance(row, BadRow) else None
                 if isinstance(error, UnreadColumnsError):
@@ -462,7 +466,8 @@ def data_validate(
                         typer.echo(reason)
                 elif not isinstance(row, BadRow):
                     media.add(row, index)
-                    unlabelled += row.preferred is None
+                    unlabelled += row.preferred is None and row.tie is None
+                    ties += row.tie is not None
                     names.add(row.pair_id)
                     num_unread += error is not None
                     if error is None:
@@ -473,6 +478,7 @@ def data_validate(
     for line in reasons.rest():
         typer.echo(line)
     without = f" ({unlabelled:,} without a label: not for a benchmark, nor to train on)" if unlabelled else ""
+    without += f" ({ties:,} ties: for a benchmark, not to train on)" if ties else ""
     if unread:
         typer.echo(unread_words(unread))
     but_for = f", {num_unread:,} good but for columns that are not read" if num_unread else ""
@@ -482,7 +488,7 @@ def data_validate(
         typer.echo(note)
     if not names and not bad:
         typer.echo(f"{data}: holds no pairs")
-    media.refuse_broken(str(data))
+    media.refuse_broken(str(data), allowed)
     if bad or unread or not names:
         raise typer.Exit(ExitCode.FINDING)
 

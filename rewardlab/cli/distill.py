@@ -31,7 +31,6 @@ from rewardlab.cli.options import (
     Overrides,
     RandomSeed,
     Seed,
-    allowances,
     app,
     columns_of,
     data_app,
@@ -76,20 +75,20 @@ def distill_command(options: Distill) -> None:
     """
     from rewardlab.config import DistillConfig
     from rewardlab.data.pairs import PairSet
+    from rewardlab.data.set_checks import CHECKS
     from rewardlab.distill.pipeline import distill
 
-    data, out, allowed = options.data, options.out, allowances(options.allow)
+    data, out, allowed = options.data, options.out, columns_of(options.allow, CHECKS)
     settings = read_config(DistillConfig, options.overrides, options.config)
     if settings.ray is not None:
         from rewardlab.distill.ray_transport import distill_on_ray
 
         if options.limit is not None or options.images is not None:
             raise ConfigError("ray needs shards with embedded media, and uses all of them; leave out --limit and --images")
-        statistics = distill_on_ray(data, settings, out, allow_without_images=allowed["allow_without_images"])
+        statistics = distill_on_ray(data, settings, out, allow=allowed)
     else:
-        names = allowed["allow_columns"]
-        pairs = PairSet(data, images=options.images, frames=None, limit=options.limit, allow_columns=names)
-        statistics = distill(pairs, settings, out, allow_without_images=allowed["allow_without_images"])
+        pairs = PairSet(data, images=options.images, frames=None, limit=options.limit, allow_columns=allowed)
+        statistics = distill(pairs, settings, out, allow=allowed)
     Console().print_json(data=statistics)
     typer.echo(f"written: {out}/distilled.parquet, attempts.parquet, statistics.json", err=True)
     if hint := statistics["other_format"]:
@@ -151,16 +150,17 @@ class JudgedPairs:
     limit: Annotated[Optional[int], typer.Option("--limit", min=1, help="Only the first N pairs.")] = None
     seed: Seed = None
 
-    def open(self, schema: type[Config]) -> tuple[list[PreferencePair], Config, GenerativeJudge, bool]:
-        """Return the pairs, the stage's config, the judge, and whether questions may mention images that are not there."""
+    def open(self, schema: type[Config]) -> tuple[list[PreferencePair], Config, GenerativeJudge, tuple[str, ...]]:
+        """Return the pairs, the stage's config, the judge, and what ``--allow`` lists."""
         from rewardlab.data.pairs import read_pairs
+        from rewardlab.data.set_checks import CHECKS
         from rewardlab.judging.engines import open_generative_judge
         from rewardlab.judging.spec import judge_video_policy
 
         config, judge = read_config_and_judge(schema, self.judge, self.overrides, seed=self.seed)
-        policy, allowed = judge_video_policy(judge.judge), allowances(self.allow)
-        pairs = read_pairs(self.data, images=self.images, policy=policy, allow_columns=allowed["allow_columns"])
-        return pairs[: self.limit], config, open_generative_judge(judge), allowed["allow_without_images"]
+        policy, allowed = judge_video_policy(judge.judge), columns_of(self.allow, CHECKS)
+        pairs = read_pairs(self.data, images=self.images, policy=policy, allow_columns=allowed)
+        return pairs[: self.limit], config, open_generative_judge(judge), allowed
 
 
 @command(app, "self-distil", rich_help_panel=DATA)
@@ -174,10 +174,10 @@ def self_distill_command(options: JudgedPairs) -> None:
     from rewardlab.config import SelfDistilConfig
     from rewardlab.distill.self_distill import self_distill, set_hot_token
 
-    pairs, config, judge, blind = options.open(SelfDistilConfig)
+    pairs, config, judge, allowed = options.open(SelfDistilConfig)
     if config.hot_token is not None:
         set_hot_token(judge, config.hot_token)
-    Console().print_json(data=self_distill(pairs, judge, config, options.out, allow_without_images=blind))
+    Console().print_json(data=self_distill(pairs, judge, config, options.out, allow=allowed))
     typer.echo(f"written: {options.out}/distilled.parquet, statistics.json", err=True)
 
 
@@ -193,8 +193,8 @@ def steps_command(options: JudgedPairs) -> None:
     from rewardlab.config import StepsConfig
     from rewardlab.distill.step_labels import label_steps
 
-    pairs, config, judge, blind = options.open(StepsConfig)
-    Console().print_json(data=label_steps(pairs, config, judge, options.out, allow_without_images=blind))
+    pairs, config, judge, allowed = options.open(StepsConfig)
+    Console().print_json(data=label_steps(pairs, config, judge, options.out, allow=allowed))
     typer.echo(f"written: {options.out}/steps.jsonl", err=True)
 
 

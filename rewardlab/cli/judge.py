@@ -37,27 +37,32 @@ from rewardlab.verdicts.votes import FAILED, both_orders_or_none, in_order
 def judge_command(
     judge: JudgeOption,
     question: Annotated[str, typer.Option("--question", help="The prompt that both responses answer.")],
-    first: Annotated[str, typer.Option("--first", help="One response.")],
-    second: Annotated[str, typer.Option("--second", help="The other response.")],
+    first: Annotated[str, typer.Option("--first", help="One response; <image> on a line of its own is an image of it.")],
+    second: Annotated[str, typer.Option("--second", help="The other response, in the same form.")],
     overrides: JudgeKeys = None,
-    image: Annotated[Optional[list[Path]], typer.Option("--image", help="An image file; repeat for several.")] = None,
+    image: Annotated[
+        Optional[list[Path]],
+        typer.Option("--image", help="An image file; repeat for several, in the order of the texts: question, first, second."),
+    ] = None,
 ) -> None:
     """Judge one pair in both orders and print every vote.
 
     `rewardlab judge --judge hf:runs/rl/final --image a.png --question "How many?" --first "Two." --second "Three."`
 
+    Responses that are images: `--image a.png --image b.png --question "Draw a rose." --first "<image>" --second "<image>"`.
+    If the question has images as well, put an `<image>` into it for each of them.
+
     A response wins if more than half of the requested votes name it. Exit status 1 if neither wins and it is
     not a tie, or if one order has no valid vote (the other order alone would be position-biased); 3 if every vote of
     one order failed at the endpoint.
     """
-    from rewardlab.data.images import read_image
-    from rewardlab.data.rows import validate
+    from rewardlab.data.inputs import pair_of
+    from rewardlab.data.urls import AllowedUrls
     from rewardlab.judging.engines import open_model_judge
-    from rewardlab.types import PreferencePair
 
     config = refuse_run_keys(judge_of(judge, overrides))
-    images = tuple(read_image(path) for path in image or ())
-    pair = validate(PreferencePair("shell", question, (first, second), None, images), where="pair")
+    row = {"pair_id": "shell", "question": question, "responses": [first, second], "images": image or []}
+    pair = pair_of(row, 0, AllowedUrls())
     opened = open_model_judge(config)
     judgment = both_orders_or_none(opened.compare(pair, num_votes=config.votes or 1))
     print_judgment(judgment)

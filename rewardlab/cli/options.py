@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional, TypedDict, TypeVar
@@ -134,13 +134,12 @@ AllowColumns = Annotated[
     Optional[str],
     typer.Option("--allow", help="Columns of the data to ignore, comma-separated; all: every column without media."),
 ]
-NO_IMAGES = "no-images"
 Allow = Annotated[
     Optional[str],
     typer.Option(
         "--allow",
-        help="Comma-separated: columns of --data to ignore (all: every column without media), and no-images, if questions "
-        "mention images that the pairs do not have.",
+        help="Comma-separated: columns of --data to ignore (all: every column without media); no-images, if questions "
+        "mention images that the pairs do not have; broken-texts, if more than 1 % of the pairs have texts like `nan`.",
     ),
 ]
 Seed = Annotated[Optional[int], typer.Option("--seed", help="Overrides the config's seed.")]
@@ -290,15 +289,20 @@ def parse_budget(text: str) -> Budget:
     return Budget(usd=amounts.get("usd"), tokens=int(amounts["tokens"]) if "tokens" in amounts else None)
 
 
-def columns_of(text: str | None) -> tuple[str, ...]:
-    """Return the columns that ``--allow`` lists. Raise ConfigError for no-images, for commands that need no images."""
-    allowed = allowances(text)
-    if allowed["allow_without_images"]:
-        raise ConfigError(f"--allow {text}: no-images has no effect on this command; leave it out")
-    return allowed["allow_columns"]
+def columns_of(text: str | None, checks: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the columns that ``--allow`` lists, and of the command's ``checks`` those to leave out. Raise ConfigError for a
+    check that the command does not make."""
+    from rewardlab.data.set_checks import CHECKS as ALL_CHECKS
+
+    names = [name.strip() for name in text.split(",")] if text else []
+    if unused := [name for name in names if name in ALL_CHECKS and name not in checks]:
+        raise ConfigError(f"--allow {text}: {unused[0]} has no effect on this command; leave it out")
+    return tuple(names)
 
 
 def allowances(text: str | None) -> Allowances:
-    """Return the columns that ``--allow`` lists, and whether no-images is among them."""
-    names = text.split(",") if text else []
+    """Return the columns and broken-texts that ``--allow`` lists, and whether no-images is among them."""
+    from rewardlab.data.set_checks import NO_IMAGES
+
+    names = [name.strip() for name in text.split(",")] if text else []
     return {"allow_columns": tuple(name for name in names if name != NO_IMAGES), "allow_without_images": NO_IMAGES in names}

@@ -32,12 +32,13 @@ from rewardlab.config.judge import SuiteConfig
 from rewardlab.config.loading import config_keys, load_config, load_yaml, parse_overrides, resolved_yaml
 from rewardlab.config.policy import PolicyConfig, SignsConfig
 from rewardlab.config.rl import ConsistencyConfig, EngineConfig, HotTokenConfig, Method, MethodConfig, RLConfig
-from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
+from rewardlab.config.supervised import DPOConfig, PRMConfig, RMConfig, SFTConfig
 
 __all__ = [
     "SCHEMAS",
     "BuildConfig",
     "ConsistencyConfig",
+    "DPOConfig",
     "DistillConfig",
     "EngineConfig",
     "EvaluationConfig",

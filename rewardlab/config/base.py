@@ -44,6 +44,8 @@ PARTS = (
     ConfigPart("EvaluationConfig", "a file of held-out pairs", "images", lambda c: c.data is not None, "set data"),
     ConfigPart("SFTConfig", "rollouts", ROLLOUT_SIGNS, lambda c: False),
     ConfigPart("PRMConfig", "rollouts", ROLLOUT_SIGNS, lambda c: False),
+    ConfigPart("DPOConfig", "rollouts", ROLLOUT_SIGNS, lambda c: False),
+    ConfigPart("DPOConfig", "SimPO", "margin", lambda c: "simpo" in c.losses, "add simpo to losses"),
     ConfigPart("RMConfig", "judgments in words", "evaluation.max_tokens", lambda c: False),
     ConfigPart(
         "Method",

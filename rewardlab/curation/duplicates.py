@@ -8,7 +8,8 @@ a picture, or a copy of it, stay together when a set is split.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, defaultdict
+from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -23,9 +24,11 @@ from rewardlab.data.texts import words_of
 from rewardlab.types import PreferencePair
 
 BANDS, ROWS = 8, 8  # finds 99 % of what is alike by 0.9, and looks at 38 % of what is by 0.7
+FEW = 32  # candidates that are compared one by one
+QUESTION_BITS, RESPONSES_BITS = 128, 256  # of a pair in PairBits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PictureSketch:
     """The hashes of a picture, its mean colour, and its 8 by 8 thumbnail minus that colour, as whole levels."""
 
@@ -51,7 +54,7 @@ class PictureSketch:
         return bool(shift <= limits.shift and np.abs(self.small - other.small).mean() / contrast <= limits.change)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class EarlierPair:
     """A pair that later ones may repeat."""
 
@@ -79,13 +82,60 @@ def grams_of(text: str) -> np.ndarray:
     return (mixed ^ (mixed >> np.uint64(32))).astype(np.uint32)
 
 
+class PairBits:
+    """Bits of each pair that rule out most pairs which it cannot repeat, thousands at a time: to compare the pairs of one
+    template one by one takes quadratic time.
+
+    Two texts of a similarity ``s`` differ in at most ``(1 - s) / (1 + s)`` of their triples, and therefore in at most as many
+    bits. ``_bits`` [N, 8]: media, first picture, question, responses. ``_sizes`` [N, 2]: triples of question and responses.
+    """
+
+    def __init__(self, similarity: float) -> None:
+        self._most = (1 - similarity) / (1 + similarity)
+        self._bits = np.zeros((64, 2 + (QUESTION_BITS + RESPONSES_BITS) // 64), dtype=np.uint64)
+        self._sizes = np.zeros((64, 2))
+
+    def put(self, number: int, pair: EarlierPair) -> None:
+        """Store the bits of pair ``number``; numbers come in their order, from 0."""
+        if number == len(self._bits):
+            self._bits = np.concatenate([self._bits, np.zeros_like(self._bits)])
+            self._sizes = np.concatenate([self._sizes, np.zeros_like(self._sizes)])
+        media = hashlib.sha256(b"".join((str(len(pair.pictures)).encode(), *pair.videos))).digest()[:8]
+        self._bits[number, 0] = int.from_bytes(media)
+        self._bits[number, 1] = pair.pictures[0].bits if pair.pictures else 0
+        self._bits[number, 2:4] = _bitmap(pair.texts[0], QUESTION_BITS)
+        self._bits[number, 4:] = _bitmap(np.concatenate(pair.texts[1:]), RESPONSES_BITS)
+        self._sizes[number] = len(pair.texts[0]), len(pair.texts[1]) + len(pair.texts[2])
+
+    def candidates(self, number: int, others: int | array[int] | None) -> Sequence[int]:
+        """Return those of the ``others`` that pair ``number`` may repeat, in their order."""
+        if not isinstance(others, array):
+            return () if others is None else (others,)
+        if len(others) <= FEW:
+            return others
+        bits, sizes, found = self._bits[number], self._sizes[number], np.frombuffer(others, dtype=np.uint32)
+        found = found[self._bits[found, 0] == bits[0]]  # a copy: an array that is viewed cannot grow
+        for columns, text in ((slice(1, 2), None), (slice(2, 4), 0), (slice(4, None), 1)):
+            most = ImageLimits().bits if text is None else self._most * (sizes[text] + self._sizes[found, text]) + 1e-6
+            found = found[np.bitwise_count(self._bits[found, columns] ^ bits[columns]).sum(1) <= most]
+        return list(found.tolist())
+
+
+def _bitmap(grams: np.ndarray, num_bits: int) -> np.ndarray:
+    """Return [num_bits / 64] words with the bits of hashes set."""
+    flags = np.zeros(num_bits, dtype=bool)
+    flags[grams % num_bits] = True
+    return np.packbits(flags).view(np.uint64)
+
+
 class Duplicates:
     """Pairs so far. ``similarity``: least Jaccard similarity (0..1) of two pairs' word triples."""
 
     def __init__(self, similarity: float = 0.9) -> None:
         self._similarity = similarity
         self._kept: list[EarlierPair] = []
-        self._bands: list[dict[bytes, list[int]]] = [defaultdict(list) for _ in range(BANDS)]
+        self._numbers: dict[int, int | array[int]] = {}  # by the hash of a band; most have one, without an array
+        self._pair_bits = PairBits(similarity)
         self._empty = MinHash(num_perm=BANDS * ROWS, seed=1, hashfunc=_itself)
 
     def find_or_add(self, pair: PreferencePair, pictures: Sequence[Picture]) -> Duplicate | None:
@@ -95,24 +145,33 @@ class Duplicates:
         videos = sorted(hashlib.sha256(video).digest() for video in chain(pair.videos, *pair.response_videos))
         candidate = EarlierPair(pair.pair_id, texts, sketches, pair.preferred, tuple(videos))
         keys = self._keys(np.unique(np.concatenate(candidate.texts)))
+        self._pair_bits.put(len(self._kept), candidate)
         compared: set[int] = set()
-        for band, key in zip(self._bands, keys, strict=True):
-            for number in band.get(key, ()):
+        for key in keys:
+            for number in self._pair_bits.candidates(len(self._kept), self._numbers.get(key)):
                 if number in compared:
                     continue
                 compared.add(number)
                 if (duplicate := self._repeats(self._kept[number], candidate)) is not None:
                     return duplicate
-        for band, key in zip(self._bands, keys, strict=True):
-            band[key].append(len(self._kept))
+        for key in keys:
+            self._add(key, len(self._kept))
         self._kept.append(candidate)
         return None
 
-    def _keys(self, grams: np.ndarray) -> list[bytes]:
+    def _add(self, key: int, number: int) -> None:
+        others = self._numbers.get(key)
+        if isinstance(others, array):
+            others.append(number)
+        else:
+            self._numbers[key] = number if others is None else array("I", (others, number))
+
+    def _keys(self, grams: np.ndarray) -> list[int]:
+        """Return the hash of each band. If the hashes of two bands collide, their pairs are compared all the same."""
         sketch = self._empty.copy()
         sketch.update_batch(grams.tolist())
         values = sketch.hashvalues.reshape(BANDS, ROWS)
-        return [row.tobytes() for row in values]
+        return [hash((n, row.tobytes())) for n, row in enumerate(values)]
 
     def _repeats(self, earlier: EarlierPair, candidate: EarlierPair) -> Duplicate | None:
         """Compare questions, pictures, and each response with both of the other pair's."""

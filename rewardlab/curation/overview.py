@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rewardlab.data.files import write_atomic
-from rewardlab.data.images import decode_image, thumbnail, to_data_url
+from rewardlab.data.images import check_image, thumbnail, to_data_url
 from rewardlab.data.rows import VERSION
 from rewardlab.data.texts import words_of
 from rewardlab.metrics.intervals import share_with_interval
@@ -48,7 +48,8 @@ class Overview:
         self.num_pairs += 1
         for name in ("source", "category", "licence", "attempts"):
             self._count(name, getattr(pair, name) or "not said")
-        self._count("preferred", "not said" if pair.preferred is None else pair.preferred)
+        label = pair.tie.value if pair.tie else "not said"
+        self._count("preferred", label if pair.preferred is None else pair.preferred)
         self._count("level", "not said" if pair.level is None else pair.level)
         self._count("teacher_share", "not asked" if pair.teacher_share is None else round(pair.teacher_share, 2))
         self._count("order", pair.order.value)
@@ -60,7 +61,7 @@ class Overview:
             self._count("response_words", bin_of(len(words_of(response)), WORDS))
         for image in pair.images:
             self._images[hashlib.sha256(image).digest()[:12]] += 1
-            self._count("image_side", bin_of(max(decode_image(image).size), SIDES_PX))
+            self._count("image_side", bin_of(max(check_image(image)), SIDES_PX))
         self._lengths(pair)
         self._keep(pair)
 

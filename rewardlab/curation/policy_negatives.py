@@ -21,6 +21,7 @@ from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pair_table import fingerprint_of, pair_facts
 from rewardlab.data.row_files import lines_of
+from rewardlab.data.set_checks import tie_note
 from rewardlab.errors import DataError, EndpointError
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.judging.spec import judge_weights_id
@@ -51,7 +52,10 @@ Readers = Mapping[str, Callable[[], PreferencePair] | None]
 
 
 def readers_of(pairs: Sequence[PreferencePair]) -> Readers:
-    """Return what reads a pair by its id, None for one without a label; a large set stays on disk."""
+    """Return what reads a pair by its id, None for one without a label; a large set stays on disk. Raise DataError if all pairs
+    are ties."""
+    if note := tie_note(sum(each.tied for each in pair_facts(pairs)), len(pairs)):
+        log_line(note)
     facts = enumerate(pair_facts(pairs))
     return {each.pair_id: None if each.preferred is None else partial(pairs.__getitem__, n) for n, each in facts}
 

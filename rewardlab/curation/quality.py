@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,10 @@ import numpy as np
 from rewardlab.config import ConsistencyConfig, FilterConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import PairSet, Shard
+from rewardlab.data.set_checks import tie_note
 from rewardlab.data.texts import opening_of
 from rewardlab.errors import EndpointError, OutputError
+from rewardlab.reporting.progress import log_line
 from rewardlab.rewards.consistency import EndpointConsistencyJudge
 from rewardlab.types import PreferencePair, choice_of
 from rewardlab.verdicts.parse import reasoning_of
@@ -91,9 +93,9 @@ async def _contradictions(pairs: Sequence[tuple[int, PreferencePair]], judge: En
 def examine_judgments(
     pairs: Iterable[PreferencePair], config: FilterConfig, judge: EndpointConsistencyJudge | None = None
 ) -> FilterFindings:
-    """Return why judgments of ``pairs`` are removed; pairs without one are skipped. The first reason that applies counts:
-    leaked label, length, contradiction, collapse (which keeps the first judgments of an opening)."""
-    with_judgment = [(place, pair) for place, pair in enumerate(pairs) if pair.judgment]
+    """Return why judgments of ``pairs`` are removed; pairs without one, and ties, are skipped. The first reason that applies
+    counts: leaked label, length, contradiction, collapse (which keeps the first judgments of an opening)."""
+    with_judgment = [(place, pair) for place, pair in enumerate(pairs) if pair.judgment and pair.tie is None]
     if not with_judgment:
         return FilterFindings({}, [], (0.0, 0.0))
     reasons: dict[int, str] = {}
@@ -139,12 +141,21 @@ def filter_set(
     if url:
         endpoint = ConsistencyConfig.model_validate({"base_url": url, "model": model, "deadline_s": 120})
         judge = EndpointConsistencyJudge(endpoint, api_key=os.environ.get(endpoint.api_key_env, "none"))
-    findings = examine_judgments((replace(pair, images=()) for pair in pairs), config, judge)
+    ties = list[bool]()
+
+    def texts() -> Iterator[PreferencePair]:
+        for pair in pairs:
+            ties.append(pair.tie is not None)
+            yield replace(pair, images=())
+
+    findings = examine_judgments(texts(), config, judge)
+    if note := tie_note(sum(ties), len(ties)):
+        log_line(note)
     if judge is not None and judge.counts["asked"] and judge.counts["failed"] == judge.counts["asked"]:
         raise EndpointError(f"{url}: all {judge.counts['asked']:,} requests failed; does this endpoint serve {model!r}?")
     shard, lines, num_kept = Shard(out / KEPT), [], 0
     for place, pair in enumerate(pairs):
-        num_kept += bool(pair.judgment) and place not in findings.reasons
+        num_kept += bool(pair.judgment) and not ties[place] and place not in findings.reasons
         if place not in findings.reasons:
             shard.add(pair)
         else:

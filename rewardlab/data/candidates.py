@@ -53,8 +53,9 @@ def _candidates(row: Mapping[str, Any], number: int, folder: Path, where: str, c
         raise DataError(f"{where}: has {len(responses)} responses; expected two or more to choose from")
     if not all(0 <= n < len(responses) for n in best):
         raise DataError(f"{where}: best is {list(best)}; expected indices from 0 to {len(responses) - 1}")
+    named, files = str(row.get("id", number)), Files(folder)
     read = candidates_from_row(
-        {**row, "question": question}, responses, prompt_id=str(row.get("id", number)), files=Files(folder), where=where
+        {**row, "question": question}, responses, prompt_id=named, files=files, where=where, answers_quote=True
     )
     return replace(read, best=best, group=str(row.get("group") or row.get("subset") or "all"))
 

@@ -20,9 +20,9 @@ from rewardlab.data.columns import PAIR_COLUMNS, looks_like_media, medium_column
 from rewardlab.data.conversations import Content, is_conversation, is_put_second, place_media, split_answers
 from rewardlab.data.files import place_in_file
 from rewardlab.data.row_files import FileRow, data_files_of, stored_rows
+from rewardlab.data.rows import tie_of
 from rewardlab.errors import DataError
 from rewardlab.reporting.progress import log_line
-from rewardlab.types import Tie
 
 ORDERED = (
     "response_images",
@@ -31,6 +31,7 @@ ORDERED = (
     "order",
     "preferred",
 )  # columns of a pair that describe one of the responses
+_EMPTY: tuple[Any, ...] = (None, "", [], [[], []])
 NUMBERS = ("preferred", "level", "teacher_share")
 LISTS = ("responses", "images", "videos", "response_images", "response_videos")
 CURE = (
@@ -75,7 +76,7 @@ class ColumnMapping:
         read = {self.question, *self.responses, self.images, self.videos, self.label}
         read |= {"system"} if any(map(is_conversation, values)) else set()
         pair = {name: value for name, value in row.items() if name not in read}
-        ordered_by = [name for name in ORDERED if row.get(name) not in (None, "", [], [[], []])]
+        ordered_by = [name for name in ORDERED if name in row and row[name] not in _EMPTY]
         if ordered_by and (self.label is None or (self.label != "preferred" and "preferred" in ordered_by)):
             return DataError(f"{where}: {ordered_by[0]!r} depends on which response is which, and that is guessed; {CURE}")
         try:
@@ -104,8 +105,7 @@ class ColumnMapping:
         media: dict[str, Any] = {"images": question.images} if self.images or question.images else {}
         media |= {"videos": question.videos} if question.videos else {}
         for name in ("images", "videos"):
-            if any(of_answers := [getattr(answer, name) for answer in answers]):
-                media[f"response_{name}"] = of_answers
+            media[f"response_{name}"] = [getattr(answer, name) for answer in answers]
         return {
             **pair,
             "question": question.text,
@@ -127,18 +127,6 @@ def _label_of(value: Any) -> str | None:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return None
     return re.sub(r"^(\d+)\.0+$", r"\1", str(value).strip().lower()) or None
-
-
-_TIES = re.compile(r"(?:it'?s )?(?:a )?(?:tie|tied|draw|equal|same|neither|both|both (?:are )?good|no preference)(?: vote)?")
-_BOTH_BAD = re.compile(r"(?:tie )?(?:both (?:are )?|all )(?:bad|wrong|poor)(?: vote)?")
-
-
-def tie_of(label: str | None) -> Tie | None:
-    """Return the tie that a label names in one of the usual spellings: "tie (bothbad)", "bothbad_vote", "tievote"."""
-    words = " ".join(re.sub(r"(both|tie|bad)(?=vote|bad|good)", r"\1 ", re.sub(r"[\W_]+", " ", (label or "").lower())).split())
-    if _BOTH_BAD.fullmatch(words):
-        return Tie.BOTH_BAD
-    return Tie.TIE if _TIES.fullmatch(words) else None
 
 
 def _list_of(value: Any) -> list[Any]:
@@ -236,9 +224,10 @@ class PairForm:
 
     def of_row(self, stored: FileRow, file: Path, number: int) -> FileRow:
         """Return row ``number`` of ``file`` in pair form, or why it has none."""
-        row, where = stored.row, f"{file}, row {number}{place_in_file(file, file, stored.line)}"
-        if not isinstance(row, Mapping):
+        row = stored.row
+        if not isinstance(row, Mapping) or not (self.mapping or self.cells):
             return stored
+        where = f"{file}, row {number}{place_in_file(file, file, stored.line)}"
         try:
             row = self.mapping.row_of(row, where, number) if self.mapping else row
             row = pair_cells(row) if self.cells and isinstance(row, Mapping) else row

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, pairwise, takewhile
 from typing import Any, TypeVar
 
 from rewardlab.errors import DataError
@@ -20,17 +20,18 @@ from rewardlab.types import IMAGE_MARK, VIDEO_MARK
 
 T = TypeVar("T")
 _WRITTEN = {IMAGE_MARK: r"<image>|<ImageHere>", VIDEO_MARK: r"<video>"}
-# Of a rendered prompt as well: what the chat templates of Qwen, Llama, Phi, GLM and Gemma write for an image or a video.
+# In a rendered prompt: what the chat templates of Qwen, Llama, Phi, GLM and Gemma write for an image or a video.
 _RENDERED = {
     IMAGE_MARK: r"<\|vision_start\|>(?:<\|image_pad\|>)+<\|vision_end\|>|(?:<\|image_pad\|>)+|<\|image(?:_\d+)?\|>"
-    r"|<\|vision_start\|>|<start_of_image>|<image>|<ImageHere>",
-    VIDEO_MARK: r"<\|vision_start\|>(?:<\|video_pad\|>)+<\|vision_end\|>|(?:<\|video_pad\|>)+|<video>",
+    r"|<\|vision_start\|>|<start_of_image>",
+    VIDEO_MARK: r"<\|vision_start\|>(?:<\|video_pad\|>)+<\|vision_end\|>|(?:<\|video_pad\|>)+",
 }
 _ANY = re.compile(f"[{IMAGE_MARK}{VIDEO_MARK}]")
 _TEXTS = ("text", "input_text", "output_text")  # of parts: of chat templates and OpenAI's chats; of its Responses API
 _IMAGES = ("image", "image_url", "input_image")
 _VIDEOS = ("video", "video_url")
 _KEYS = {IMAGE_MARK: ("image", "image_url", "url", "path", "value"), VIDEO_MARK: ("video", "video_url", "url", "path", "value")}
+_BESIDE = ("image", "images", "image_url", "video", "videos", "audio")
 _ROLES = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "model": "assistant"} | {
     "developer": "system",
     "observation": "tool",
@@ -80,17 +81,19 @@ def read_content(value: Any, where: str = "a message") -> Content:
         raise DataError(f"{where}: expected a string, a list of text, image and video parts, or messages, got {value!r:.60}")
     parts = [_read_part(part, where) for part in value]
     has_media = not all(isinstance(part, str) for part in parts)
-    text, media, was_text = "", {IMAGE_MARK: list[Any](), VIDEO_MARK: list[Any]()}, False
+    texts, media, was_text, end = list[str](), {IMAGE_MARK: list[Any](), VIDEO_MARK: list[Any]()}, False, ""
     for part in parts:
         if isinstance(part, str):
             words = _ANY.sub("", part) if has_media else part
-            apart = was_text and text and words and not (text[-1].isspace() or words[0].isspace())
-            text, was_text = text + ("\n" if apart else "") + words, True
+            is_apart = was_text and end and words and not (end.isspace() or words[0].isspace())
+            texts += ["\n", words] if is_apart else [words]
+            was_text, end = True, words[-1:] or end
         else:
             mark, medium = part
             media[mark].append(medium)
-            text, was_text = text + mark, False
-    return Content(text, tuple(media[IMAGE_MARK]), tuple(media[VIDEO_MARK]))
+            texts.append(mark)
+            was_text, end = False, mark
+    return Content("".join(texts), tuple(media[IMAGE_MARK]), tuple(media[VIDEO_MARK]))
 
 
 def _read_part(part: Any, where: str) -> str | tuple[str, Any]:
@@ -99,13 +102,15 @@ def _read_part(part: Any, where: str) -> str | tuple[str, Any]:
         return part
     fields = part if isinstance(part, Mapping) else {"type": type(part).__name__}
     kind = fields.get("type")
+    if kind == "text" and len(fields) == 2 and isinstance(fields.get("text"), str):
+        return str(fields["text"])  # most are so
     text = next((fields[key] for key in ("text", "value") if isinstance(fields.get(key), str)), None)
     if kind in _TEXTS and text is not None:
         return _refuse_second(str(text), fields, (), where)
     for mark, kinds in ((IMAGE_MARK, _IMAGES), (VIDEO_MARK, _VIDEOS)):
         medium = next((fields[key] for key in _KEYS[mark] if fields.get(key) is not None), None)
         if kind in kinds or (kind is None and medium is not None and kinds[0] in fields):
-            same = [key for key in _KEYS[mark] if fields.get(key) == medium]
+            same = [key for key in _KEYS[mark] if is_same(fields.get(key), medium)]
             medium = medium.get("url", medium) if isinstance(medium, Mapping) else medium
             return _refuse_second((mark, medium), fields, same, where)
     if kind is None and isinstance(fields.get("text"), str):
@@ -118,21 +123,49 @@ def _refuse_second(read: T, fields: Mapping[str, Any], keys: Sequence[str], wher
     which would be lost."""
     others = media_beside(fields)
     if isinstance(read, tuple):
-        others += [key for key in ("text", "url", "path") if fields.get(key)]
-    if lost := [key for key in others if key not in keys and _holds_something(fields[key])]:
+        others += [key for key in ("text", "url", "path") if _holds_something(fields.get(key))]
+    if lost := [key for key in others if key not in keys]:
         raise DataError(f"{where}: a part holds {lost[0]!r} besides; expected one text, image or video in each part")
     return read
 
 
 def _holds_something(value: Any) -> bool:
-    """Return whether a field has a value; ``datasets`` writes one without as an object of nulls."""
-    return any(item is not None for item in value.values()) if isinstance(value, Mapping) else bool(value)
+    """Return whether a field has a value; ``datasets`` writes one without as an object of nulls. Arrays have no truth value."""
+    if isinstance(value, Mapping):
+        return any(item is not None for item in value.values())
+    return value is not None and (hasattr(value, "shape") or bool(value))
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return whether two media are equal, arrays among them, which ``==`` compares by element."""
+    if one is other:
+        return True
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(is_same(value, other[key]) for key, value in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(is_same, one, other))
+    if hasattr(one, "shape") or hasattr(other, "shape"):
+        return getattr(one, "shape", None) == getattr(other, "shape", None) and bool((one == other).all())
+    return bool(one == other)
+
+
+def are_alike(turns: Sequence[Turn]) -> bool:
+    """Return whether turns have one role, one text and the same media."""
+    (first, content), rest = (turns[0], turns[0].content), turns[1:]
+    return not [
+        turn
+        for turn in rest
+        if turn.role != first.role
+        or turn.content.text != content.text
+        or (turn.content.images is not content.images and not is_same(turn.content.images, content.images))
+        or (turn.content.videos is not content.videos and not is_same(turn.content.videos, content.videos))
+    ]
 
 
 def is_conversation(value: Any) -> bool:
     """Return whether a value is a message or a list of messages, not a list of parts."""
     first = value[0] if isinstance(value, list | tuple) and value else value
-    return isinstance(first, Mapping) and bool(first.keys() & {"role", "from", "messages"})
+    return isinstance(first, Mapping) and ("role" in first or "from" in first or "messages" in first)
 
 
 def read_turns(value: Any, where: str = "the conversation", *, role: str = "user") -> list[Turn]:
@@ -141,7 +174,8 @@ def read_turns(value: Any, where: str = "the conversation", *, role: str = "user
     if isinstance(value, Mapping) and "messages" in value:  # OpenAI's preference pairs
         value = value["messages"]
     if not is_conversation(value):
-        return [Turn(role, read_content(value, where))] if value not in (None, "", [], ()) else []
+        is_empty = value is None or (isinstance(value, str | list | tuple) and not value)
+        return [] if is_empty else [Turn(role, read_content(value, where))]
     turns = []
     for message in [value] if isinstance(value, Mapping) else value:
         if not isinstance(message, Mapping):
@@ -173,11 +207,16 @@ def with_tool_calls(content: Content, message: Mapping[str, Any], where: str) ->
 
 def media_beside(item: Mapping[str, Any]) -> list[str]:
     """Return the fields of a message or document with images, videos or sound outside of its text."""
-    return [name for name in ("image", "images", "image_url", "video", "videos", "audio") if item.get(name)]
+    return [] if item.keys().isdisjoint(_BESIDE) else [name for name in _BESIDE if _holds_something(item.get(name))]
 
 
 def joined_turns(turns: Iterable[Turn]) -> Content:
-    """Return turns as one content: that of a single turn, or every turn after its role, ``User: ...``, a line each."""
+    """Return turns as one content: that of a single turn, or every turn after its role, ``User: ...``, a line each. If a turn
+    has images as parts, U+FFFC in the text of another is no place and is left out, as within a message."""
+    turns = list(turns)
+    for mark in (IMAGE_MARK, VIDEO_MARK) if len(turns) > 1 else ():
+        if any(turn.content.media(mark) for turn in turns):
+            turns = [replace(turn, content=without_empty_places(turn.content, mark)) for turn in turns]
     spoken = [turn for turn in turns if turn.content.text.strip()]
     if len(spoken) == 1:
         return spoken[0].content
@@ -195,23 +234,25 @@ def split_answers(prompt: Any, answers: Sequence[Any], where: str, *, system: An
     to the last turn of the user, belongs to the question. An answer that begins with the assistant follows that of the others.
     Raise DataError for an answer that is missing, and if the answers do not follow one question.
     """
-    if missing := [n for n, answer in enumerate(answers) if answer is None]:
-        raise DataError(f"{where}: response {missing[0]} is missing; expected a text, parts or messages")
     if isinstance(prompt, str) and not system and all(isinstance(answer, str) for answer in answers):
         return Content(prompt), [Content(answer) for answer in answers]
+    if missing := [n for n, answer in enumerate(answers) if answer is None]:
+        raise DataError(f"{where}: response {missing[0]} is missing; expected a text, parts or messages")
     prompt_turns = read_turns(prompt, f"{where}, question")
     answer_turns = [read_turns(answer, f"{where}, response {n}", role="assistant") for n, answer in enumerate(answers)]
-    whole = [turns for turns in answer_turns if turns and turns[0].role != "assistant"]
-    if whole:
-        num_shared = min(map(len, whole))
-        alike = [all(turns[n] == whole[0][n] for turns in whole) for n in range(num_shared)]
-        num_alike = alike.index(False) if False in alike else num_shared
-        if not (users := [n for n in range(num_alike) if whole[0][n].role in ("user", "tool")]):
+    are_whole = [bool(turns) and turns[0].role != "assistant" for turns in answer_turns]
+    if any(are_whole):
+        abreast = zip(*compress(answer_turns, are_whole), strict=False)
+        alike = [turns[0] for turns in takewhile(are_alike, abreast)]
+        if not (users := [n for n, turn in enumerate(alike) if turn.role in ("user", "tool")]):
             raise DataError(f"{where}: the conversations of the answers do not begin with the same question")
-        begin = whole[0][: users[-1] + 1]
-        answer_turns = [turns[len(begin) :] if turns in whole else turns for turns in answer_turns]
-        if all(turn in begin for turn in prompt_turns if turn.role != "system"):  # the prompt once more
-            prompt_turns = [*(turn for turn in prompt_turns if turn.role == "system" and turn not in begin), *begin]
+        begin = alike[: users[-1] + 1]
+        answer_turns = [
+            turns[len(begin) :] if is_whole else turns for turns, is_whole in zip(answer_turns, are_whole, strict=True)
+        ]
+        added = [turn for turn in prompt_turns if not any(are_alike((turn, other)) for other in begin)]
+        if all(turn.role == "system" for turn in added):  # the prompt once more
+            prompt_turns = [*added, *begin]
         elif prompt_turns[-1].role == "assistant":
             prompt_turns = [*prompt_turns, *begin]
         else:
@@ -239,26 +280,44 @@ def place_media(
 ) -> list[Content]:
     """Return a question and its answers with media from separate lists at their places, in the order of the texts.
 
-    ``<image>`` in the question is a place if there are as many as images; so it is in the answers if each has one and the
-    numbers fit with those of the question. One mark at the beginning may be that of several images. Images without a mark, and
-    those whose marks are all at the beginning of the question, come before the text. With ``rendered`` the marks of chat
-    templates are places as well. With ``answers_quote``, for answers of a policy, their marks are text unless the numbers fit:
-    a policy may write ``<image>``. Raise DataError if the numbers of marks and media differ: media elsewhere would mislead.
+    ``<image>`` in the question is a place if there are as many as images. One mark at the beginning may be that of several
+    images. Images without a mark, and those whose marks are all at the beginning of the question, come before the text.
+    Marks of answers are places if each answer has some, the numbers fit with those of the question, and each such mark is on a
+    line of its own or the question has marks, too few for the images: within a sentence ``<image>`` may be quoted.
+    With ``rendered`` the marks of chat templates are places, too, and ``<image>`` beside enough of them is text.
+    With ``answers_quote``, for answers to be judged, marks are places on lines of their own alone, and text otherwise; images
+    without a mark are the question's. Raise DataError if the numbers of marks and media differ, or an answer in a file may
+    quote a mark or mean it: media elsewhere would mislead.
     """
     placed = list(contents)
     if all(content.is_text and _has_no_mark(content.text) for content in placed):
         return [Content(placed[0].text, tuple(images), tuple(videos)), *placed[1:]] if images or videos else placed
     for mark, media, name in ((IMAGE_MARK, images, "image"), (VIDEO_MARK, videos, "video")):
-        written = re.compile((_RENDERED if rendered else _WRITTEN)[mark])
+        written = re.compile(_WRITTEN[mark])
+        if rendered:
+            tokens = re.compile(_RENDERED[mark])
+            is_enough = media and len(tokens.findall(placed[0].text)) == len(media)
+            written = tokens if is_enough else re.compile(f"{tokens.pattern}|{written.pattern}")
         placed = _place(placed, mark, list(media), written, name, where, answers_quote)
-    question = placed[0]
+    question, *answers = placed
     if len({*question.text} & {IMAGE_MARK, VIDEO_MARK}) == 1 and (text := _ahead(question.text, _ANY)):
-        placed[0] = replace(question, text=text)
-    return placed
+        question = question if has_written_mark(text) else replace(question, text=text)
+    return [question, *(map(without_empty_places, answers) if answers_quote else answers)]
+
+
+def without_empty_places(content: Content, marks: str = IMAGE_MARK + VIDEO_MARK) -> Content:
+    """Return a content without the characters U+FFFC and U+FFF9 if it has no image or no video for them."""
+    for mark in marks:
+        if mark in content.text and not content.media(mark):
+            content = replace(content, text=content.text.replace(mark, ""))
+    return content
 
 
 def place_own(answer: Content, images: Sequence[Any], videos: Sequence[Any], where: str) -> Content:
-    """Return an answer with its own media, at its marks or before its text. Raise DataError as :func:`place_media` does."""
+    """Return an answer with its own media, at its marks or before its text; without media ``<image>`` is text. Raise DataError
+    as :func:`place_media` does."""
+    if not (images or videos):
+        return answer
     [placed] = place_media([answer], images, videos, where=where)
     text = placed.text
     for mark in (VIDEO_MARK, IMAGE_MARK):
@@ -310,10 +369,12 @@ def _place(
     texts = [content.text for content in contents]
     counts = [text.count(mark) or len(written.findall(text)) for text in texts]
     in_answers = counts[1:]
-    if any(in_answers) and all(in_answers) and sum(counts) == len(media) and counts[0] != len(media):
+    fit = any(in_answers) and all(in_answers) and sum(counts) == len(media) and counts[0] != len(media)
+    may_be_quoted = counts[0] == 0 or answers_quote
+    if fit and (not may_be_quoted or all(_are_lines(text, mark, written) for text in texts[1:])):
         texts, numbers = [_marked(text, mark, written) for text in texts], counts
     elif not answers_quote and any(mark in text for text in texts[1:]):
-        raise _other_number(counts, len(media), name, where, mark if any(mark in text for text in texts) else "")
+        raise _other_number(counts, len(media), name, where, mark)
     elif counts[0] == len(media):
         texts[0], numbers = _marked(texts[0], mark, written), [len(media), *(0 for _ in in_answers)]
     elif (answers_quote or not any(in_answers)) and (
@@ -333,17 +394,29 @@ def _place(
 def _other_number(counts: Sequence[int], num_media: int, name: str, where: str, mark: str) -> DataError:
     """Return the error for other numbers of marks and media; ``mark`` is the character that the texts hold, "" for none."""
     sign = f"<{name}>" + (f" (the character U+{ord(mark):04X})" if mark else "")
-    in_answers = f" and {sum(counts[1:])} in the answers" if sum(counts[1:]) else ""
-    cure = ", or list those of the answers in 'response_images'" if in_answers and name == "image" else ""
-    return DataError(
-        f"{where}: there are {counts[0]} marks {sign} in the text{in_answers}, and {num_media} {name}s; give one {name} for "
-        f"each mark, or remove the marks{cure}"
-    )
+    marks = "is 1 mark" if counts[0] == 1 else f"are {counts[0]} marks"
+    media = f"1 {name}" if num_media == 1 else f"{num_media} {name}s"
+    in_answers, cure = "", f"give one {name} for each mark, or remove the marks"
+    if sum(counts[1:]):
+        in_answers = f" and {sum(counts[1:])} in the answers"
+        cure = f"mark the places of the question's {name}s by <{name}>, or list those of the answers in 'response_{name}s'"
+    return DataError(f"{where}: there {marks} {sign} in the text{in_answers}, and {media}; {cure}")
+
+
+def has_written_mark(text: str) -> bool:
+    """Return whether a text has ``<image>`` or the like: read again without the places of its media, that would be one."""
+    return "<" in text and any(re.search(written, text) for written in _WRITTEN.values())
 
 
 def _has_no_mark(text: str) -> bool:
     """Return whether a text surely has no mark: searching it takes many times as long."""
     return "<" not in text and IMAGE_MARK not in text and VIDEO_MARK not in text
+
+
+def _are_lines(text: str, mark: str, written: re.Pattern[str]) -> bool:
+    """Return whether each mark of a text is on a line with marks alone."""
+    pattern = re.compile(mark) if mark in text else written
+    return all(not pattern.sub("", line).strip() for line in text.splitlines() if pattern.search(line))
 
 
 def _marked(text: str, mark: str, written: re.Pattern[str]) -> str:

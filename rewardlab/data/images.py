@@ -118,10 +118,10 @@ def _why(error: Exception) -> object:
     return "its first bytes are of no image format" if isinstance(error, UnidentifiedImageError) else error
 
 
-def check_image(source: bytes | Path, *, where: str = "image") -> None:
-    """Raise MediaError for an image that its first and last bytes show to be none: another kind of file, too large, too small,
-    too thin, or cut off; of a PNG in memory also by its check sums. It is decoded only where one is wrong, or its end is not at
-    the end of the file: that takes a hundred times as long.
+def check_image(source: bytes | Path, *, where: str = "image") -> tuple[int, int]:
+    """Return (width, height) of an image. Raise MediaError if its first and last bytes show it to be none: another kind of
+    file, too large, too small, too thin, or cut off; of a PNG in memory also by its check sums. It is decoded only where one is
+    wrong, or its end is not at the end of the file: that takes a hundred times as long.
     """
     try:
         if isinstance(source, Path):
@@ -146,6 +146,7 @@ def check_image(source: bytes | Path, *, where: str = "image") -> None:
     is_whole = kind in _ENDS and _ENDS[kind] in _last_bytes(source)
     if not is_whole or (kind == "PNG" and isinstance(source, bytes) and not _has_sound_chunks(source)):
         decode_image(source if isinstance(source, bytes) else source.read_bytes(), where=where)  # cut off, or more behind it
+    return size
 
 
 def _has_sound_chunks(data: bytes) -> bool:

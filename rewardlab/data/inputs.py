@@ -52,4 +52,5 @@ def pair_of(
     if not isinstance(value, Mapping):
         raise DataError(f"{where}: expected a PreferencePair or a row with question and responses, got {type(value).__name__}")
     files = Files(is_callers=True, urls=urls)
-    return with_frames(from_row(value, index=number, files=files, where="pair"), frames, policy=policy)
+    pair = from_row(value, index=number, files=files, where="pair", answers_quote=True)
+    return with_frames(pair, frames, policy=policy)

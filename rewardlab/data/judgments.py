@@ -172,6 +172,8 @@ class PreferenceRules:
     def reason_against(self, judged: JudgedPair) -> str | None:
         """Return why a pair is dropped, None for one that is kept."""
         share = judged.judgment.share_0
+        if judged.pair.tie is not None:
+            return "people call it a tie"
         if not judged.has_votes:
             return "not judged"
         if judged.failed:

@@ -112,7 +112,8 @@ def embedded(value: Any) -> Any:
         data = value.get("bytes")
         if isinstance(data, str) and data:
             return _of_base64(data) or value
-        value = data if data not in (None, b"", "", []) else value.get("path")
+        is_empty = data is None or (isinstance(data, bytes | str | list) and not data)
+        value = value.get("path") if is_empty else data
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     if isinstance(value, Path):

@@ -330,7 +330,7 @@ class PairTable(Sequence[PreferencePair]):
         digest, media = hashlib.sha256(), SetCheck()
         with bar("pairs", sum(map(len, self._files)) or None) as advance:
             self._all_facts = [PairFacts.of(pair) for pair in media.of(self._light_pairs(digest, advance))]
-        media.refuse_broken(str(path))
+        media.refuse_broken(str(path), allow_columns)
         if not allow_without_images:
             media.refuse_blind_set(str(path))
         for note in media.notes():
@@ -455,6 +455,11 @@ def allows_without_images(pairs: Sequence[PreferencePair]) -> bool:
 def select_pairs(pairs: Sequence[PreferencePair], numbers: Sequence[int]) -> Sequence[PreferencePair]:
     """Return some of the pairs; pairs on disk are not read."""
     return pairs.select(numbers) if isinstance(pairs, PairTable) else [pairs[n] for n in numbers]
+
+
+def without_ties(pairs: Sequence[PreferencePair]) -> Sequence[PreferencePair]:
+    """Return the pairs that are no ties; pairs on disk are not read."""
+    return select_pairs(pairs, [number for number, facts in enumerate(pair_facts(pairs)) if not facts.tied])
 
 
 def light_pairs(pairs: Sequence[PreferencePair]) -> Iterator[tuple[int, PreferencePair]]:

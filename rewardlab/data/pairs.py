@@ -18,6 +18,7 @@ from typing import Any
 
 from rewardlab.data.column_mapping import rows_in_pair_form
 from rewardlab.data.columns import AllowedColumns
+from rewardlab.data.conversations import has_written_mark
 from rewardlab.data.files import mark_unfinished, place_in_file
 from rewardlab.data.images import kind_of
 from rewardlab.data.media import Files
@@ -47,6 +48,20 @@ class BadRow:
     @property
     def reason(self) -> str:
         return str(self.error)
+
+
+def with_unique_ids(pairs: Iterable[PreferencePair], path: Path) -> Iterator[PreferencePair]:
+    """Yield the pairs of the set ``path``. Raise DataError for an id that an earlier pair has: nobody could say which of them
+    a vote or a judgment is for."""
+    ids: set[int] = set()  # hashes: ids themselves would take too much memory
+    for number, pair in enumerate(pairs):
+        if (key := hash(pair.pair_id)) in ids:
+            raise DataError(
+                f"{path}, row {number}: pair_id {pair.pair_id!r:.80} appears twice; every pair needs its own. Rename it, or "
+                "drop the column: pairs without an id are numbered"
+            )
+        ids.add(key)
+        yield pair
 
 
 class Shard:
@@ -140,6 +155,8 @@ def write_jsonl(pairs: Iterable[PreferencePair], path: Path) -> int:
         with partial.open("w", encoding="utf-8") as file:
             for number, pair in enumerate(pairs, start=1):  # noqa: B007
                 row = {name: value for name, value in to_row(pair).items() if value not in ("", None, [], [[], []])}
+                if any(map(has_written_mark, pair.responses)):
+                    row.setdefault("response_images", [[], []])
                 for name in {"images", "videos"} & row.keys():
                     row[name] = paths(row[name])
                 for name in {"response_images", "response_videos"} & row.keys():

@@ -10,7 +10,7 @@ videos             list of the same    MP4, MOV, WebM, Matroska, AVI; read as fr
 responses          list of 2 strings   with a U+FFFC for each of its own images, a U+FFF9 for each of its own videos
 response_images    2 lists of images
 response_videos    2 lists of videos
-preferred          int8                0 or 1, the better response; null: unknown, or neither (in JSON also "tie", "both_bad")
+preferred          int8                0 or 1, the better response; null: unknown, or neither (in JSON also "tie", "Both bad")
 tie                string              "tie" or "both_bad": people called them so; "": no tie
 category, source   string
 licence            string              of the source, as it names it
@@ -38,7 +38,7 @@ from dataclasses import replace
 from typing import Any
 
 from rewardlab.data.columns import AllowedColumns
-from rewardlab.data.conversations import Content, place_media, place_own, split_answers
+from rewardlab.data.conversations import Content, place_media, place_own, split_answers, without_empty_places
 from rewardlab.data.images import blank_like
 from rewardlab.data.media import Files
 from rewardlab.data.qwen_video import VideoPolicy
@@ -48,13 +48,15 @@ from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Candidates, Order, Preferenc
 
 VERSION = 2
 TEXTS = ("category", "source", "licence", "attempts", "judgment", "provenance")
+_ORDERS = (None, "", *Order)  # of a row
 FRAMES = 8  # default number of frames of a video
 BLANK = 240  # grey of a blank image, 0..255
 
 
 def _has_lone_surrogate(text: str) -> bool:
     try:
-        text.encode()  # much faster than a search
+        if not text.isascii():
+            text.encode()  # much faster than a search
     except UnicodeEncodeError:
         return True
     return False
@@ -74,7 +76,8 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
     same = pair.responses[0].strip() == pair.responses[1].strip()
     if same and not _differ_in_media(pair):
         raise DataError(f"{where}: the two responses are equal, so neither can be better; drop the pair")
-    if pair.preferred not in (0, 1, None) or isinstance(pair.preferred, bool | float):
+    is_array = bool(getattr(pair.preferred, "shape", ()))  # which has no truth value
+    if is_array or pair.preferred not in (0, 1, None) or isinstance(pair.preferred, bool | float):
         raise DataError(f"{where}: preferred is {pair.preferred!r}; expected 0 or 1, the index of the better response")
     return pair
 
@@ -134,10 +137,11 @@ def from_row(
     where: str = "row",
     columns: AllowedColumns | None = None,
     place: str = "",
+    answers_quote: bool = False,
 ) -> PreferencePair:
-    """Return one checked pair, its videos as files; ``columns``: other columns that may be in the row (None: none). Raises
-    DataError or MediaError, naming the row and ``place``, words for its file and line; UnreadColumnsError, with the rest of the
-    row, for columns of other names.
+    """Return one checked pair, its videos as files; ``columns``: other columns that may be in the row (None: none);
+    ``answers_quote`` as in :func:`rewardlab.data.conversations.place_media`. Raises DataError or MediaError, naming the row and
+    ``place``, words for its file and line; UnreadColumnsError, with the rest of the row, for columns of other names.
 
     A whole number may be 1.0 and a missing one NaN: pandas keeps columns with gaps as floats.
     """
@@ -154,12 +158,15 @@ def from_row(
         except (DataError, MediaError) as error:
             unread.rest = error
         raise unread
-    question, answers = _contents(row, responses, where)
-    if row.get("order") not in (None, "", *Order):
+    question, answers = _contents(row, responses, where, answers_quote)
+    if row.get("order") not in _ORDERS:
         raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
+    texts: dict[str, str] = {}
     for name in TEXTS:
-        if not isinstance(row.get(name) or "", str):
-            raise DataError(f"{where}: {name!r} must be a string, got {row[name]!r:.60}")
+        text = row.get(name)
+        if not (text is None or isinstance(text, str)) and (hasattr(text, "shape") or text):
+            raise DataError(f"{where}: {name!r} must be a string, got {text!r:.60}")
+        texts[name] = text or ""
     if not isinstance(row.get("pair_id") or "", str | int | float):
         raise DataError(f"{where}: 'pair_id' must be a string or a number, got {row['pair_id']!r:.60}")
     preferred, tie = _label(row, where)
@@ -181,7 +188,7 @@ def from_row(
         videos=_videos(question.videos, files, where),
         response_videos=(_videos(answers[0].videos, files, where), _videos(answers[1].videos, files, where)),
         teacher_share=share,
-        **{name: row.get(name) or "" for name in TEXTS},
+        **texts,
     )
     check_marks(pair, where)
     return validate(pair, where=where)
@@ -219,34 +226,49 @@ def _contents(
     """Return the question and the answers of a row with their media in their places."""
     question, answers = split_answers(row.get("question"), responses, where)
     images, videos = _list(row, "images", where), _list(row, "videos", where)
-    if not (row.get("response_images") or row.get("response_videos")):
-        contents = [question, *answers]
-        question, *answers = place_media(contents, images, videos, where=where, answers_quote=answers_quote)
+    own_images, own_videos = _list(row, "response_images", where), _list(row, "response_videos", where)
+    if not (own_images or own_videos):
+        question, *answers = place_media([question, *answers], images, videos, where=where, answers_quote=answers_quote)
         return question, answers
-    lists_of = [_list(row, name, where) or [[]] * len(answers) for name in ("response_images", "response_videos")]
-    for name, lists in zip(("response_images", "response_videos"), lists_of, strict=True):
-        if len(lists) != len(answers) or not all(isinstance(media, list | tuple) for media in lists):
+    for name, lists in (("response_images", own_images), ("response_videos", own_videos)):
+        if lists and (len(lists) != len(answers) or not all(isinstance(media, list | tuple) for media in lists)):
             raise DataError(f"{where}: {name!r} must be a list for each response (two lists for a pair), got {lists!r:.80}")
-    if any(lists_of[0]) or any(lists_of[1]):
-        [question] = place_media([question], images, videos, where=where)
+    [question] = place_media([question], images, videos, where=where)
+    if any(own_images) or any(own_videos):
+        nothing: list[Sequence[Any]] = [()] * len(answers)
         answers = [
-            place_own(answer, lists_of[0][n], lists_of[1][n], f"{where}, response {n}") for n, answer in enumerate(answers)
-        ]
-    else:
-        question, *answers = place_media([question, *answers], images, videos, where=where)
-    return question, answers
+            place_own(answer, of_images, of_videos, f"{where}, response {n}")
+            for n, (answer, of_images, of_videos) in enumerate(
+                zip(answers, own_images or nothing, own_videos or nothing, strict=True)
+            )
+        ]  # if all are empty, as in files that rewardlab wrote, a mark in an answer is text
+    return question, list(map(without_empty_places, answers)) if answers_quote else answers
 
 
 def _label(row: Mapping[str, Any], where: str) -> tuple[Any, Tie | None]:
     """Return (preferred, tie) of a row; :func:`validate` looks at the first."""
-    preferred, tie = _number(row.get("preferred")), _number(row.get("tie")) or None
-    if isinstance(preferred, str) and preferred in [*Tie]:
-        preferred, tie = None, preferred
-    if tie is not None and (tie not in [*Tie] or preferred is not None):
+    preferred, tie = _number(row.get("preferred")), _number(row.get("tie"))
+    if isinstance(preferred, str) and tie_of(preferred):
+        preferred, tie = None, tie or preferred
+    if tie is None or (not hasattr(tie, "shape") and not tie):
+        return preferred, None
+    if not isinstance(tie, str) or (read := tie_of(tie)) is None or preferred is not None:
         raise DataError(
             f"{where}: 'tie' is {tie!r:.40} and 'preferred' {preferred!r:.40}; expected tie or both_bad, and no preferred"
         )
-    return preferred, None if tie is None else Tie(tie)
+    return None, read
+
+
+_TIES = re.compile(r"(?:it'?s )?(?:a )?(?:tie|tied|draw|equal|same|neither|both|both (?:are )?good|no preference)(?: vote)?")
+_BOTH_BAD = re.compile(r"(?:tie )?(?:both (?:are )?|all )(?:bad|wrong|poor)(?: vote)?")
+
+
+def tie_of(label: str | None) -> Tie | None:
+    """Return the tie that a label names in one of the usual spellings: "tie (bothbad)", "bothbad_vote", "tievote"."""
+    words = " ".join(re.sub(r"(both|tie|bad)(?=vote|bad|good)", r"\1 ", re.sub(r"[\W_]+", " ", (label or "").lower())).split())
+    if _BOTH_BAD.fullmatch(words):
+        return Tie.BOTH_BAD
+    return Tie.TIE if _TIES.fullmatch(words) else None
 
 
 def _number(value: Any) -> Any:
@@ -266,11 +288,11 @@ def _list(row: Mapping[str, Any], name: str, where: str) -> Sequence[Any]:
 
 
 def _images(values: Sequence[Any], files: Files, where: str) -> tuple[bytes, ...]:
-    return tuple(files.image(image, f"{where}, image {n}") for n, image in enumerate(values))
+    return tuple(files.image(image, f"{where}, image {n}") for n, image in enumerate(values)) if values else ()
 
 
 def _videos(values: Sequence[Any], files: Files, where: str) -> tuple[bytes, ...]:
-    return tuple(files.video(video, f"{where}, video {n}") for n, video in enumerate(values))
+    return tuple(files.video(video, f"{where}, video {n}") for n, video in enumerate(values)) if values else ()
 
 
 def check_marks(pair: PreferencePair, where: str) -> None:
@@ -280,7 +302,7 @@ def check_marks(pair: PreferencePair, where: str) -> None:
             continue
         for mark, kind, media in ((IMAGE_MARK, "images", images), (VIDEO_MARK, "videos", videos)):
             if (places := text.count(mark)) != len(media) and (places or name != "question"):
-                raise DataError(f"{where}: the {name} has {places} placeholders for {kind}, but {len(media)} {kind} were given")
+                raise DataError(f"{where}: the {name} has {places} of the placeholders for {kind}, and {len(media)} {kind}")
 
 
 def _responses(pair: PreferencePair) -> list[tuple[str, str, tuple[bytes, ...], tuple[bytes, ...]]]:

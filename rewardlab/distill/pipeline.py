@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from rewardlab.data.files import write_atomic
 from rewardlab.data.pairs import Shard
 from rewardlab.data.parquet import TableFile
 from rewardlab.data.rows import media_of
-from rewardlab.data.set_checks import SetCheck
+from rewardlab.data.set_checks import NO_IMAGES, SetCheck, tie_note
 from rewardlab.distill.budget import BudgetGuard
 from rewardlab.distill.journal import Answer, Journal
 from rewardlab.distill.statistics import AttemptRow, Statistics, Summary, Tally
@@ -80,17 +80,20 @@ def _attempt(pair: PreferencePair, answer: Answer, verdict_format: str, *, kept:
 STATISTICS, JOURNAL = "statistics.json", "journal.sqlite"
 
 
-def survey(pairs: Iterable[PreferencePair], *, allow_without_images: bool = False) -> tuple[int, str]:
-    """Return (number of pairs, hash of their identities, texts, labels and media).
+def survey(pairs: Iterable[PreferencePair], *, allow: Collection[str] = ()) -> tuple[int, str]:
+    """Return (number of pairs, hash of their identities, texts, labels and media), ties left out.
 
-    Raises DataError for no pairs, for unlabelled pairs and shared ids, and, unless ``allow_without_images``, if questions
-    refer to images and no pair has any. Logs how many pairs lack images that others have.
+    Raises DataError for no pairs, for ties alone, for unlabelled pairs and shared ids, for texts that have gone wrong, and if
+    questions refer to images and no pair has any; ``allow`` switches the last two off by their names. Logs how many pairs are
+    ties, and how many lack images that others have.
     """
     digest, number = hashlib.sha256(), 0
     ids: set[str] = set()
     unlabelled: list[str] = []
     media = SetCheck()
     for pair in media.of(pairs):
+        if pair.tie is not None:
+            continue
         number += 1
         digest.update(repr((pair.pair_id, pair.question, pair.responses, pair.preferred)).encode(errors="backslashreplace"))
         for data in media_of(pair):
@@ -98,13 +101,24 @@ def survey(pairs: Iterable[PreferencePair], *, allow_without_images: bool = Fals
         ids.add(pair.pair_id)
         if pair.preferred is None:
             unlabelled.append(pair.pair_id)
+    ties = tie_note(media.num_pairs - number, media.num_pairs)
     refuse_unfit(number, len(ids), unlabelled)
-    media.refuse_broken("these pairs")
-    if not allow_without_images:
+    media.refuse_broken("these pairs", allow)
+    if NO_IMAGES not in allow:
         media.refuse_blind_set("these pairs")
-    for note in media.notes():
+    for note in [*([ties] if ties else []), *media.notes()]:
         log_line(note)
     return number, digest.hexdigest()[:16]
+
+
+class WithoutTies:
+    """Pairs that may be on disk, but for ties; they can be iterated any number of times."""
+
+    def __init__(self, pairs: Iterable[PreferencePair]) -> None:
+        self._pairs = pairs
+
+    def __iter__(self) -> Iterator[PreferencePair]:
+        return (pair for pair in self._pairs if pair.tie is None)
 
 
 def refuse_unfit(number: int, num_ids: int, unlabelled: Sequence[str]) -> None:
@@ -147,7 +161,7 @@ def distill(
     config: DistillConfig,
     out: Path,
     *,
-    allow_without_images: bool = False,
+    allow: Collection[str] = (),
 ) -> Statistics:
     """Run (or continue) the teacher stage into folder ``out``; returns the statistics it also writes.
 
@@ -159,7 +173,8 @@ def distill(
     again. Raises EndpointError if the endpoint is down, ConfigError if ``out`` holds another run's journal, and DataError as
     :func:`survey` does.
     """
-    number, data = survey(pairs, allow_without_images=allow_without_images)
+    number, data = survey(pairs, allow=allow)
+    pairs = WithoutTies(pairs)
     with Journal(out / JOURNAL, identity_of(config, data)) as journal:
         progress = asyncio.run(_ask_all(pairs, number, config, journal))
     return finish(pairs, number, data, progress, config, out)

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from rewardlab.data.row_files import files_of, is_checked
 from rewardlab.data.rows import from_row
 from rewardlab.distill.budget import BudgetGuard, BudgetSpentError, CallLedger
 from rewardlab.distill.journal import Answer, Journal
-from rewardlab.distill.pipeline import JOURNAL, finish, identity_of, survey
+from rewardlab.distill.pipeline import JOURNAL, WithoutTies, finish, identity_of, survey
 from rewardlab.distill.statistics import Statistics
 from rewardlab.distill.teacher import Progress
 from rewardlab.distill.transports import ChatTransport, open_endpoints
@@ -124,7 +124,7 @@ class Worker:
         """Return the progress of the batch as one row: counts, and the ids of pairs that failed."""
         files = Files(checked=True)
         pairs = [from_row(row, index=n, files=files) for n, row in enumerate(table.to_pylist())]
-        progress = asyncio.run(self._ask(pairs))
+        progress = asyncio.run(self._ask([pair for pair in pairs if pair.tie is None]))
         row = {"done": progress.done, "kept": progress.kept, "failed": sorted(progress.failed), "spent": progress.out_of_budget}
         row["left_out"] = sorted(progress.left_out)
         return pa.Table.from_pylist([row], schema=SCHEMA)
@@ -155,7 +155,7 @@ def distill_on_ray(
     out: Path,
     *,
     batch: int = BATCH,
-    allow_without_images: bool = False,
+    allow: Collection[str] = (),
 ) -> Statistics:
     """Run :func:`rewardlab.distill.pipeline.distill` on Parquet shards with media inside, by the actors of ``config.ray``.
 
@@ -168,7 +168,7 @@ def distill_on_ray(
             f"{wrong[0]}: with Ray, --data must be Parquet shards written by rewardlab; see `rewardlab data convert`"
         )
     pairs = PairSet(data, frames=None)
-    number, fingerprint = survey(pairs, allow_without_images=allow_without_images)
+    number, fingerprint = survey(pairs, allow=allow)
     with _open_journal(out / JOURNAL, identity_of(config, fingerprint)) as journal:  # raise its errors here, not in an actor
         if journal.open_batches():
             raise ConfigError(f"{out / JOURNAL}: some batches are not collected yet; collect them first (transport: batch)")
@@ -214,4 +214,4 @@ def distill_on_ray(
                 ray.get(ledger.shut.remote())
             ray.kill(ledger)
         ray.shutdown()
-    return finish(pairs, number, fingerprint, progress, config, out)
+    return finish(WithoutTies(pairs), number, fingerprint, progress, config, out)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
@@ -19,6 +19,7 @@ from scipy.stats import binom
 from rewardlab.config import SelfDistilConfig
 from rewardlab.data.append_log import AppendLog, undamaged
 from rewardlab.data.files import write_atomic
+from rewardlab.data.pair_table import without_ties
 from rewardlab.data.pairs import write_parquet
 from rewardlab.data.texts import opening_of
 from rewardlab.data.votes import num_failed
@@ -88,14 +89,15 @@ def self_distill(
     out: Path,
     *,
     batch: int = 64,
-    allow_without_images: bool = False,
+    allow: Collection[str] = (),
 ) -> dict[str, object]:
     """Write ``distilled.parquet`` and ``statistics.json`` into ``out``; returns the statistics.
 
     Pairs are sampled ``batch`` at a time and journalled: a killed run resumes, and gives the same set. Raises DataError if
     nothing is kept, ConfigError if ``out`` holds another run, and what the judge raises.
     """
-    _, data = survey(pairs, allow_without_images=allow_without_images)
+    _, data = survey(pairs, allow=allow)
+    pairs = without_ties(pairs)
     least_correct = least_correct_or_beyond(2 * config.samples, config.alpha)
     if least_correct > 2 * config.samples:
         raise ConfigError(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +23,7 @@ from typing import Any, TypedDict, cast
 from rewardlab.config import StepsConfig
 from rewardlab.data.append_log import AppendLog
 from rewardlab.data.files import read_lines, write_atomic
+from rewardlab.data.pair_table import without_ties
 from rewardlab.distill.pipeline import survey
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.judging.judge import GenerativeJudge
@@ -243,14 +244,15 @@ def label_steps(
     judge: GenerativeJudge,
     out: Path,
     *,
-    allow_without_images: bool = False,
+    allow: Collection[str] = (),
 ) -> dict[str, object]:
     """Label steps (or resume) into folder ``out``; return the statistics, which are also written.
 
     A resumed run gives the labels of an uninterrupted one. Raises ConfigError for a judge that cannot continue a text, or if
     ``out`` holds another run's journal; DataError for pairs without labels or, with source: pairs, without judgments.
     """
-    _, data = survey(pairs, allow_without_images=allow_without_images)
+    _, data = survey(pairs, allow=allow)
+    pairs = without_ties(pairs)
     if config.source == "pairs" and not any(pair.judgment for pair in pairs):
         raise DataError("no pair carries a judgment; use source: judge, or the output of `rewardlab distill`")
     if not isinstance(judge.sampler, HFSampler):

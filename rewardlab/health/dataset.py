@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from rewardlab.config import MethodConfig, PRMConfig, RLConfig, RMConfig, SFTConfig, TrainConfig
+from rewardlab.config import DPOConfig, MethodConfig, PRMConfig, RLConfig, RMConfig, SFTConfig, TrainConfig
 from rewardlab.data.pair_table import light_pairs, pair_facts, select_pairs
 from rewardlab.data.rows import media_of
+from rewardlab.data.set_checks import tie_note
 from rewardlab.errors import CheckpointError
 from rewardlab.health.shapes import ANSWER_TOKENS, MEGAPIXEL, TEXT_TOKENS, PictureShape, picture_shape
 from rewardlab.models.architectures import config_of
@@ -192,22 +193,23 @@ def held_out_of(pairs: Sequence[PreferencePair], config: TrainConfig) -> HeldOut
 
 def trained_pairs(config: TrainConfig, pairs: Sequence[PreferencePair]) -> Sequence[PreferencePair]:
     """Return the pairs a stage trains on: those with a judgment, a label, or a tag of difficulty. Raise DataError."""
+    if isinstance(config, MethodConfig | PRMConfig) and not isinstance(config, RLConfig):
+        return pairs
+    tie_note(sum(facts.tied for facts in pair_facts(pairs)), len(pairs))
     if isinstance(config, RLConfig):
         return hard_pairs(pairs, config)
-    if isinstance(config, MethodConfig | PRMConfig):
-        return pairs
     needs_label = _trains_on_labels(config)
     facts = enumerate(pair_facts(pairs))
     return select_pairs(pairs, [n for n, fact in facts if (fact.preferred is not None if needs_label else fact.judged)])
 
 
 def _trains_on_labels(config: TrainConfig) -> bool:
-    return isinstance(config, RMConfig) or load_template(config.template).verdict_format == "bare"
+    return isinstance(config, RMConfig | DPOConfig) or load_template(config.template).verdict_format == "bare"
 
 
 def num_sequences(config: TrainConfig, num_pairs: int) -> int | None:
-    """Return the sequences of an epoch over so many trained pairs; None for a PRM."""
-    if isinstance(config, PRMConfig):
+    """Return the sequences of an epoch over so many trained pairs; None where they are made of steps or votes."""
+    if isinstance(config, PRMConfig | DPOConfig):
         return None
     if isinstance(config, MethodConfig):
         orders = 2 if isinstance(config, RLConfig) and config.both_orders else 1

@@ -16,6 +16,7 @@ import torch
 from rewardlab.config import (
     SCHEMAS,
     DistillConfig,
+    DPOConfig,
     EngineConfig,
     EvaluationConfig,
     MethodConfig,
@@ -28,7 +29,8 @@ from rewardlab.config import (
     load_config,
     load_yaml,
 )
-from rewardlab.data.pair_table import pair_facts, select_pairs
+from rewardlab.data.pair_table import pair_facts, select_pairs, without_ties
+from rewardlab.data.set_checks import tie_note
 from rewardlab.distill.pipeline import refuse_unfit
 from rewardlab.errors import CheckpointError, ConfigError, RewardlabError
 from rewardlab.health.dataset import (
@@ -182,6 +184,8 @@ def _distillation(config: DistillConfig, read: ReadPairs | None) -> Iterator[Fin
 def distillation_cost(config: DistillConfig, pairs: Sequence[PreferencePair]) -> Finding:
     """Return the most that a teacher's judgments of ``pairs`` can cost: all attempts, answers of ``max_tokens``. Raise
     DataError or MediaError."""
+    num_pairs, pairs = len(pairs), without_ties(pairs)
+    tie_note(num_pairs - len(pairs), num_pairs)
     facts = list(pair_facts(pairs))
     unlabelled = [fact.pair_id for fact in facts if fact.preferred is None]
     refuse_unfit(len(facts), len({fact.pair_id for fact in facts}), unlabelled)
@@ -291,7 +295,10 @@ def _try_run(config: TrainConfig, plan: Plan, pairs: Sequence[PreferencePair]) -
         return
     if not isinstance(config, RMConfig):
         yield _try("judgment", lambda: _judgment(config, pairs))
-    if plan.launch.processes > 1:
+    if isinstance(config, DPOConfig):
+        message = "skipped: its comparisons are made of votes; start the run with max_steps=1 to try a step"
+        yield Finding("one step", "look", message)
+    elif plan.launch.processes > 1:
         message = f"skipped: it needs {plan.launch.processes} processes; start the run under its launcher with max_steps: 1"
         yield Finding("one step", "look", message)
     elif isinstance(config, SFTConfig | RLConfig):

@@ -53,6 +53,12 @@ def three_way_outcome(votes: Sequence[Vote]) -> Outcome:
     return outcomes[0] if len(set(outcomes)) == 1 else Outcome.TIE
 
 
+def orders_differ(votes: Sequence[Vote]) -> bool | None:
+    """Return whether the two orders name different responses; None unless each names one."""
+    winners = [outcome.winner for outcome in _outcomes(votes)]
+    return None if len(winners) < len(BOTH_ORDERS) or None in winners else winners[0] != winners[1]
+
+
 def tie_scores(
     labelled: Sequence[Labeled],
     clusters: Sequence[str],
@@ -65,9 +71,9 @@ def tie_scores(
     tied_outcomes = [three_way_outcome(judgment.votes) for judgment in tied]
     right = [outcome.winner == item.preferred for outcome, item in zip(outcomes, labelled, strict=True)]
     right += [outcome is Outcome.TIE for outcome in tied_outcomes]
-    winners = [[outcome.winner for outcome in _outcomes(judgment.votes)] for judgment in tied]
-    named = [n for n, of_pair in enumerate(winners) if len(of_pair) == len(BOTH_ORDERS) and None not in of_pair]
-    differ = [float(winners[n][0] != winners[n][1]) for n in named]
+    flips = [orders_differ(judgment.votes) for judgment in tied]
+    named = [n for n, flip in enumerate(flips) if flip is not None]
+    differ = [float(flips[n] or 0) for n in named]
     interval = mean_interval(differ, [tied_clusters[n] for n in named])
     return TieScores(
         num_pairs=len(right),

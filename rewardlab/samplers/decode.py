@@ -241,9 +241,10 @@ class Steps:
 
 
 def has_fixed_steps(model: Any) -> bool:
-    """Return whether decoding steps keep their shapes: on a GPU, unless layers gather their weights in the forward pass."""
+    """Return whether decoding steps keep their shapes: on a GPU, unless layers gather or dequantise weights in a pass."""
     weight = next(model.parameters())
-    return weight.is_cuda and not isinstance(model, FSDPModule) and not hasattr(weight, "ds_id")
+    is_plain = not isinstance(model, FSDPModule) and not hasattr(weight, "ds_id") and not getattr(model, "is_quantized", False)
+    return weight.is_cuda and is_plain
 
 
 def steps_per_wait(device: torch.device) -> int:

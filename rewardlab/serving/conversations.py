@@ -164,7 +164,7 @@ def labeled_sample(question: str, response: str, label: Any = None, images: Sequ
         raise DataError(f"a label's anchor is {anchor!r:.80}; expected a string to compare with")
     where = 'the prompt (images are uploaded, and named in the label as {"media": ["upload:ID"]})'
     [placed] = place_media([Content(str(fields.get("question") or question))], [*media, *images], where=where, rendered=True)
-    [placed] = place_media([Content(strip_markup(placed.text))], placed.images, where=where)
+    [placed] = place_media([replace(placed, text=strip_markup(placed.text))], where=where)
     return Sample(placed.text, strip_markup(response), placed.images, anchor)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from fastapi.concurrency import run_in_threadpool
 
 from rewardlab.config.judge import JudgeConfig
-from rewardlab.data.conversations import Content, place_media, read_content
+from rewardlab.data.conversations import Content, place_media, read_content, without_empty_places
 from rewardlab.data.rows import FRAMES, text_with_frames, validate
 from rewardlab.data.urls import without_credentials
 from rewardlab.errors import DataError
@@ -214,6 +214,7 @@ class JudgeService:
         contents = [Content(sample.response, sample.response_images) for sample in samples]
         if first.anchor is not None:
             contents, strategy = [*contents, Content(first.anchor)], "anchor"
+        contents = list(map(without_empty_places, contents))
         group = await self._group(Content(first.question, first.images), contents, options)
         return await self.compare_group(group, strategy, budget, options)
 

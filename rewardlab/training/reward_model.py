@@ -36,7 +36,7 @@ from rewardlab.samplers.hf import encode
 from rewardlab.training.run.evaluation import JudgePairs, plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.held_out import hold_out
-from rewardlab.training.run.inputs import leave_out_unreadable, pairs_named
+from rewardlab.training.run.inputs import count_ties, leave_out_unreadable, pairs_named
 from rewardlab.training.run.length_grouping import NUM_IMAGES, LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import drop_too_long, processor_of
 from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
@@ -118,6 +118,7 @@ def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: P
     """Run (or resume) the fit of a scalar head; return the final folder, which ``rewards/pairwise.py`` and ``ValueModel`` read.
     Raise DataError without labels, ConfigError for a finished or different run in ``out``."""
     template = load_template(config.template)
+    count_ties(pairs)
     readable = leave_out_unreadable(pairs, out)
     held_out = hold_out(readable.pairs, config, template, num_left_out=readable.num_labelled_left_out)
     kept = drop_too_long(labelled(held_out.trained), config, template, out)

@@ -35,7 +35,7 @@ from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import SAMPLES, data_workers
 from rewardlab.training.run.held_out import hold_out
-from rewardlab.training.run.inputs import config_of, leave_out_unreadable, pairs_of, refuse_repeated_ids
+from rewardlab.training.run.inputs import config_of, count_ties, leave_out_unreadable, pairs_of, refuse_repeated_ids
 from rewardlab.training.run.preflight import drop_too_long
 from rewardlab.training.run.rows import PromptReader, PromptRows
 from rewardlab.types import BOTH_ORDERS, PreferencePair
@@ -157,6 +157,7 @@ def train_rl(
     config, out = config_of(RLConfig, config, **overrides), Path(out)
     pairs = pairs_of(pairs, config.frames, config.model)
     refuse_repeated_ids(pairs)
+    count_ties(pairs)
     readable = leave_out_unreadable(pairs, out)
     pairs = readable.pairs
     template = load_template_for(config.model, config.template)

@@ -38,7 +38,7 @@ from rewardlab.samplers.hf import special_tokens, thinking_opening
 from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.held_out import hold_out
-from rewardlab.training.run.inputs import config_of, leave_out_unreadable, pairs_of
+from rewardlab.training.run.inputs import config_of, count_ties, leave_out_unreadable, pairs_of
 from rewardlab.training.run.length_grouping import CountedImages, LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import numbers_that_fit
 from rewardlab.training.run.resume import StrictResumeMixin
@@ -162,7 +162,9 @@ def train_sft(
         )
     if votes and isinstance(pairs, str | Path):
         require_same_run(votes, Path(pairs), template=template.hash)
-    readable = leave_out_unreadable(pairs_of(pairs, config.frames, config.model), out)
+    pairs = pairs_of(pairs, config.frames, config.model)
+    count_ties(pairs)
+    readable = leave_out_unreadable(pairs, out)
     pairs = readable.pairs
     held_out = hold_out(pairs, config, template, num_left_out=readable.num_labelled_left_out)
     facts = pair_facts(pairs)

@@ -155,6 +155,7 @@ def test_tally() -> None:
     assert tally(in_order(votes, Order.GIVEN)) == "2 of 4 votes for A, 1 for B, 1 without a verdict"
     assert tally(in_order(votes, Order.SWAPPED)) == "1 of 1 vote for B"
     assert tally(labeled("--").judgment.votes) == "2 of 2 votes without a verdict"
+    assert tally(labeled("1==-").judgment.votes) == "1 of 4 votes for A, 2 for a tie, 1 without a verdict"
 
 
 def with_every_row(report: Report) -> Report:

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from rewardlab.cli import main
+from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.distill.pipeline import survey
+from rewardlab.errors import DataError
 from rewardlab.types import PreferencePair
 from tests.support.images import png
 from tests.support.shell import run_main
@@ -65,3 +68,39 @@ def test_an_embedded_picture_is_decoded(tmp_path: Path) -> None:
         assert (done.returncode, "row 11, image 0: not a readable image" in done.stderr) == (2, True)
         assert not (tmp_path / name).exists()
     assert run_main(main, "data", "validate", tmp_path / "good").returncode == 0
+
+
+def test_equal_ids_are_not_written(tmp_path: Path) -> None:
+    """As `data validate` refuses them; a mapping of `data build` numbers them."""
+    rows = [{"pair_id": "x", "question": f"q{n}", "responses": [f"good {n}", f"bad {n}"], "preferred": 0} for n in range(3)]
+    data = tmp_path / "p.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for command, name in (("convert", "y.jsonl"), ("convert", "y.parquet"), ("balance", "y"), ("split", "z")):
+        done = run_main(main, "data", command, data, "--out", tmp_path / name)
+        assert (done.returncode, "row 1: pair_id 'x' appears twice" in done.stderr) == (2, True), done.stderr
+        assert not (tmp_path / name).is_file()
+    mapping = tmp_path / "m.yaml"
+    mapping.write_text("name: m\nid: pair_id\nquestion: question\nchosen: responses.0\nrejected: responses.1\n")
+    done = run_main(main, "data", "build", mapping, "--from", data, "--against", "none", "--out", tmp_path / "set")
+    assert done.returncode == 0, done.stderr
+    assert sorted(pair.pair_id for pair in read_pairs(tmp_path / "set")) == ["x", "x#2", "x#3"]
+
+
+def test_texts_that_are_meant_to_be_so(tmp_path: Path) -> None:
+    """`nan` may be the answer to a question on numbers; a command without the check says so."""
+    data = tmp_path / "p.jsonl"
+    rows = [{"question": f"What is 0 / 0, {n}?", "responses": ["nan", f"{n}"], "preferred": 0} for n in range(9)]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = run_main(main, "data", "validate", data)
+    assert (done.returncode, "--allow broken-texts" in done.stderr) == (2, True)
+    done = run_main(main, "data", "validate", data, "--allow", "broken-texts")
+    assert (done.returncode, "9 pairs have gone wrong" in done.stdout) == (0, True), done.stderr
+    for command in (("convert", data, "--out", tmp_path / "y"), ("stats", data, "--out", tmp_path / "s")):
+        done = run_main(main, "data", *command, "--allow", "broken-texts")
+        assert (done.returncode, "broken-texts has no effect" in done.stderr) == (2, True)
+    assert len(PairTable(data, allow_columns=["broken-texts"])) == 9
+    labelled = read_pairs(data)
+    assert survey(labelled, allow=["broken-texts"])[0] == 9
+    for read in (lambda: PairTable(data), lambda: survey(labelled)):
+        with pytest.raises(DataError, match="empty value written as text"):
+            read()

@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
 from rewardlab.config import FilterConfig
+from rewardlab.curation import duplicates
 from rewardlab.curation.build import Balance
 from rewardlab.curation.duplicates import Duplicates, hold_out_groups, picture_groups
 from rewardlab.curation.image_hashes import picture_of
@@ -196,6 +198,48 @@ def test_pairs_of_other_videos_are_others(of_answers: bool) -> None:
     repeated = index.find_or_add(made[2], ())
     assert repeated is not None
     assert repeated.pair_id == "a"
+
+
+def test_statistics_read_the_size_of_an_image_in_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is read was decoded; to decode it once more would take most of the time."""
+    image, overview = encode_png(Image.new("RGB", (300, 40))), Overview()
+    monkeypatch.setattr("rewardlab.data.images.decode_image", lambda *_, **__: pytest.fail("decoded"))
+    for n, one in enumerate((image, jpeg(image))):
+        overview.add(PreferencePair(f"p{n}", "Which?", ("a", "b"), 0, images=(one,)))
+    assert overview.numbers()["image_side"] == {"256": 2}
+
+
+def _template(n: int) -> PreferencePair:
+    question = f"What does the sign of house number {n // 3} in the long street say, and to whom does it say so?"
+    return PreferencePair(f"p{n}", question, (f"{LONG} {n % 3 // 2}", f"{LONG[9:]} {n % 2}"), n % 2)
+
+
+def test_pairs_of_one_template_are_not_compared_with_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions that differ in a number, and pictures of one question: few are compared, and the same are found."""
+    noise = np.random.default_rng(0).integers(0, 256, (150, 8, 8, 3), dtype=np.uint8)
+    views = [picture_of(encode_png(Image.fromarray(pixels).resize((64, 64)))) for pixels in noise]
+    asked = [(PreferencePair(f"a{n}", "Is there a cat?", ("Yes.", "No."), 0), [views[n * n % 150]]) for n in range(300)]
+    compared = 0
+
+    def repeats(*pairs: Any) -> Any:
+        nonlocal compared
+        compared += 1
+        return one_by_one(*pairs)
+
+    one_by_one = Duplicates._repeats
+    monkeypatch.setattr(Duplicates, "_repeats", repeats)
+
+    def found(few: int) -> tuple[list[str | None], int]:
+        nonlocal compared
+        monkeypatch.setattr(duplicates, "FEW", few)
+        index, compared = Duplicates(0.9), 0
+        made = [*((_template(n), []) for n in range(300)), *asked]
+        return [earlier and earlier.pair_id for earlier in (index.find_or_add(*one) for one in made)], compared
+
+    (many, num_many), (few, num_few) = found(10**9), found(0)
+    assert many == few
+    assert 100 < sum(map(bool, many)) < 500
+    assert num_few < 0.1 * num_many
 
 
 def test_a_split_leaks_no_picture(demo_pairs: Any) -> None:

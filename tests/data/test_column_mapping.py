@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from rewardlab.cli import app
 from rewardlab.config import MappingConfig, load_config
 from rewardlab.data.candidates import read_candidates
-from rewardlab.data.column_mapping import OPEN, guess_mapping, suggested_mapping, tie_of
+from rewardlab.data.column_mapping import OPEN, guess_mapping, suggested_mapping
 from rewardlab.data.conversations import content_parts, read_content
 from rewardlab.data.images import decode_image, encode_png
 from rewardlab.data.inputs import candidates_of_texts
@@ -28,7 +28,7 @@ from rewardlab.data.pair_table import PairTable, ParquetRows
 from rewardlab.data.pairs import read_pairs, write_parquet
 from rewardlab.data.recipes import Rejected, convert_source, recipe_of
 from rewardlab.data.row_files import data_files_of
-from rewardlab.data.rows import from_row
+from rewardlab.data.rows import from_row, tie_of
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import PreferencePair, Tie
 from tests.support.images import png
@@ -397,7 +397,14 @@ def test_ties_of_a_file_are_kept_and_are_no_side(tmp_path: Path) -> None:
     guessed = {"question": "q", "response_a": "x", "response_b": "y", "winner": "tie (bothbad)"}
     own = {"question": "q", "responses": ["x", "y"], "preferred": "tie"}
     for number, (row, tie) in enumerate(
-        ((guessed, Tie.BOTH_BAD), (own, Tie.TIE), ({**own, "preferred": None, "tie": "tie"}, Tie.TIE))
+        (
+            (guessed, Tie.BOTH_BAD),
+            (own, Tie.TIE),
+            ({**own, "preferred": "Tie"}, Tie.TIE),
+            ({**own, "preferred": " BOTH_BAD "}, Tie.BOTH_BAD),
+            ({**own, "preferred": "tie", "tie": "Both bad"}, Tie.BOTH_BAD),
+            ({**own, "preferred": None, "tie": "tie"}, Tie.TIE),
+        )
     ):
         file = tmp_path / f"{number}.jsonl"
         file.write_text(json.dumps(row) + "\n")

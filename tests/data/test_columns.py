@@ -164,6 +164,15 @@ def test_bad_rows_of_one_kind_are_counted(tmp_path: Path) -> None:
         ("Describe this picture.", True),
         ("How high is the bar in the chart?", True),
         ("What colour has the car in the second photo?", True),
+        ("WHICH ANIMAL DOES THIS IMAGE SHOW?", True),
+        ("Summarise the attached screenshots", True),
+        ("What is about these old photographs?", True),
+        ("Name the bird pictured below.", True),
+        ("Who is depicted here", True),
+        ("Plugin the image loader.", False),
+        ("Bathe picture, then frame.", False),
+        ("Why is the imaged area small?", False),
+        ("Who pictured inside of it wins?", False),
         ("What is the capital of France?", False),
         ("Write a poem about imagination.", False),
         ("How do I resize images in Python?", False),
@@ -205,7 +214,7 @@ def test_training_and_distillation_count_media(tmp_path: Path, capsys: pytest.Ca
     with pytest.raises(DataError, match=r"2 of 2 questions mention an image.* --allow no-images"):
         survey(read_pairs(blind))
     table = PairTable(blind, allow_without_images=True)
-    assert len(table) == survey(read_pairs(blind), allow_without_images=True)[0] == 2
+    assert len(table) == survey(read_pairs(blind), allow=["no-images"])[0] == 2
     assert len(pairs_beside(table, str(blind), SFTConfig())) == 2
     (tmp_path / "x.png").write_bytes(png())
     mixed = write(tmp_path / "m.jsonl", [row(images=["x.png"]), row()])

@@ -291,4 +291,6 @@ def test_the_images_of_a_run_with_ties(tmp_path: Path) -> None:
     ]
     write_parquet(pairs, tmp_path / "p.parquet")
     run_bench(bench_settings("pairs", tmp_path / "p.parquet", f"hf:{DEMO_JUDGE}", controls=()), tmp_path / "run")
-    assert [one.has_votes for one in read_judged(tmp_path / "run", tmp_path / "p.parquet")] == [True, False, True, False]
+    judged = list(read_judged(tmp_path / "run", tmp_path / "p.parquet"))
+    assert [one.has_votes for one in judged] == [True, False, True, False]
+    assert [PreferenceRules().reason_against(one) for one in judged][1::2] == ["people call it a tie"] * 2

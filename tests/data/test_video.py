@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import random
+import weakref
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.data.images import decode_image
 from rewardlab.data.rows import with_frames
-from rewardlab.data.video import DecodingBounds, frames_of_video, video_pixels
+from rewardlab.data.video import DecodingBounds, _Work, frames_of_video, video_pixels
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, PreferencePair
 from tests.support.images import png
@@ -46,6 +48,38 @@ def test_media_without_a_place_come_first(tmp_path: Path) -> None:
     ):
         shown = with_frames(PreferencePair("p", question, ("a", "b"), 0, (image,), videos=(video,)), 2)
         assert (shown.question, shown.images, shown.videos) == (expected, images, ())
+
+
+def test_frames_are_sampled_while_decoding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Of a question and of an answer alike: a frame is let go before the next but one is decoded, and few become images."""
+
+    class Frame:
+        num_images = 0
+
+        def __init__(self, frame: Any) -> None:
+            self._frame = frame
+
+        def to_image(self) -> Image.Image:
+            Frame.num_images += 1
+            image: Image.Image = self._frame.to_image()
+            return image
+
+    def frames(self: Any, container: Any) -> Iterator[Frame]:
+        for frame in decoded(self, container):
+            wrapped = Frame(frame)
+            alive.add(wrapped)
+            assert len(alive) <= 2
+            yield wrapped
+            del wrapped
+
+    decoded, alive = _Work.frames, weakref.WeakSet[Frame]()
+    monkeypatch.setattr(_Work, "frames", frames)
+    clip = film(tmp_path / "a.mp4", 40).read_bytes()
+    of_question = PreferencePair("p", f"{VIDEO_MARK}q", ("a", "b"), 0, videos=(clip,))
+    of_answers = PreferencePair("p", "q", (f"{VIDEO_MARK}a", "b"), 0, response_videos=((clip,), ()))
+    shown = [with_frames(pair, 5) for pair in (of_question, of_answers)]
+    assert shown[0].images == shown[1].response_images[0]
+    assert (len(shown[0].images), Frame.num_images) == (5, 10)
 
 
 def test_a_video_has_bounds(tmp_path: Path) -> None:

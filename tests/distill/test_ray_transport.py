@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from rewardlab.data.pairs import read_pairs, write_shards
 from rewardlab.distill.pipeline import distill
 from rewardlab.errors import ConfigError
+from rewardlab.types import Tie
 from tests.support.distillation import calls_of, config_for
 
 pytest.importorskip("ray", reason="Ray is an extra: pip install 'rewardlab[ray]'")
@@ -41,7 +43,9 @@ def test_two_workers_give_the_set_of_one(demo_pairs: Any, demo_server: Any, tmp_
     """Killed once in mid-flight and run again; then the journal says that every call was answered once, and the plain stage,
     run over what Ray left, has nothing to ask."""
     url = demo_server()
-    list(write_shards(demo_pairs[0], tmp_path / "data", rows_per_shard=50))
+    ties = {3, 60}  # which no teacher is asked about
+    pairs = [replace(pair, preferred=None, tie=Tie.TIE) if n in ties else pair for n, pair in enumerate(demo_pairs[0])]
+    list(write_shards(pairs, tmp_path / "data", rows_per_shard=50))
     config = config_for(url, concurrency=4, ray={"workers": 2})
     journal = tmp_path / "ray" / "journal.sqlite"
     first = run(config, tmp_path / "data", tmp_path / "ray")
@@ -58,7 +62,7 @@ def test_two_workers_give_the_set_of_one(demo_pairs: Any, demo_server: Any, tmp_
     second = run(config, tmp_path / "data", tmp_path / "ray")
     _, said = second.communicate()
     assert second.returncode == 0, said[-2000:]
-    distill(demo_pairs[0], config, tmp_path / "plain")
+    assert distill(pairs, config, tmp_path / "plain")["num_pairs_asked_about"] == len(pairs) - len(ties)
     assert read_pairs(tmp_path / "ray" / "distilled.parquet") == read_pairs(tmp_path / "plain" / "distilled.parquet")
     calls = calls_of(journal)
     assert all(call["finish"] == "stop" for call in calls)

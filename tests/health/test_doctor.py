@@ -253,9 +253,8 @@ def test_a_run_page(tiny_checkpoint: Path, tmp_path: Path) -> None:
         write_run_page(tmp_path)
 
 
-FAMILY_NAMES = [
-    name if name in ("qwen2_vl", "internvl", "gemma4") else pytest.param(name, marks=pytest.mark.nightly) for name in FAMILIES
-]
+DAILY = ("qwen2_vl", "internvl", "gemma4")
+FAMILY_NAMES = [name if name in DAILY else pytest.param(name, marks=pytest.mark.nightly) for name in FAMILIES]
 
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)

@@ -108,9 +108,9 @@ def by_easyr1(url: str, question: str, images: list[Any] | None) -> list[float]:
 @pytest.mark.parametrize("mark", MARKS)
 def test_every_mark_without_its_image_is_refused(mark: str) -> None:
     """By the client, as the server refuses it in a label."""
-    with pytest.raises(DataError, match="1 marks <image> in the text, and 0 images"):
+    with pytest.raises(DataError, match="1 mark <image> in the text, and 0 images"):
         labeled_sample(f"{mark}{SEE}", "a")
-    with pytest.raises(DataError, match=r"1 marks <image> in the text, and 0 images"):
+    with pytest.raises(DataError, match=r"1 mark <image> in the text, and 0 images"):
         read_prompt(f"{mark}{SEE}")
 
 
@@ -119,7 +119,7 @@ def test_a_mark_without_its_image_is_refused(url: str, adapter: Any, monkeypatch
     """By each adapter; with its image it is judged."""
     monkeypatch.setenv("REWARDLAB_URL", url)
     mark = MARKS[2]
-    with pytest.raises(DataError, match=r"1 marks <image> in the text, and 0 images"):
+    with pytest.raises(DataError, match=r"1 mark <image> in the text, and 0 images"):
         adapter(url, f"{mark}{SEE}", None)
     assert adapter(url, f"{mark}{SEE}", [DATA_URL]) == [-1, 1, 0]
 

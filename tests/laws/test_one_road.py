@@ -18,15 +18,16 @@ from rewardlab.benchmarks.media import read_media
 from rewardlab.config.data import MappingConfig
 from rewardlab.data.candidates import read_candidates
 from rewardlab.data.images import decode_image, to_data_url
-from rewardlab.data.inputs import load_image, pair_of
+from rewardlab.data.inputs import candidates_of_texts, load_image, pair_of
 from rewardlab.data.pair_table import PairTable
-from rewardlab.data.pairs import read_pairs
-from rewardlab.data.recipes import convert_source, recipe_of
+from rewardlab.data.pairs import read_pairs, write_jsonl, write_parquet
+from rewardlab.data.recipes import Rejected, convert_source, recipe_of
 from rewardlab.data.urls import AllowedUrls
-from rewardlab.errors import DataError
+from rewardlab.errors import DataError, InputError
 from rewardlab.integrations.chats import read_prompt
 from rewardlab.integrations.client import image_url
 from rewardlab.prompts import build_messages, load_template
+from rewardlab.serving.conversations import labeled_sample
 from rewardlab.serving.limits import Limits
 from rewardlab.serving.media import Media
 from rewardlab.types import Order, PreferencePair
@@ -147,7 +148,7 @@ DOORS: dict[str, tuple[str, Callable[[Path], bytes]]] = {
 }
 # These decode what a door has read: its bytes, which every decoder shows alike.
 BEHIND = {
-    *("rewardlab/curation/image_hashes.py", "rewardlab/curation/overview.py", "rewardlab/data/attacks/families.py"),
+    *("rewardlab/curation/image_hashes.py", "rewardlab/data/attacks/families.py"),
     *("rewardlab/samplers/hf.py", "rewardlab/samplers/vllm.py"),
     *("rewardlab/training/run/rows.py", "rewardlab/training/run/preflight.py"),
 }
@@ -301,3 +302,158 @@ def test_pictures_of_answers_are_shown_in_the_answers(tmp_path: Path) -> None:
         assert decode_image(pair.response_images[pair.preferred or 0][0]).getpixel((1, 1)) == (80, 0, 0)
     better = [PairTable(line(tmp_path, {**marks, "prompt": f"Edit {n}: <image>"}))[0].preferred for n in range(40)]
     assert 8 < sum(map(bool, better)) < 32
+
+
+# Answers that quote <image>, or hold U+FFFC without an image, beside pictures of the question: (marks of the answers, whether
+# they are places). A file may mean a place, so it is refused; what is judged keeps its pictures with the question.
+SENTENCES = ["It uses <image> here.", "Its tag is <image>, twice."]
+LINES = ["<image>", "The other:\n<image>"]
+
+
+def by_pair_file(folder: Path, question: Any, answers: list[str], images: list[str]) -> PreferencePair:
+    return PairTable(line(folder, {"question": question, "responses": answers, "preferred": 0, "images": images}))[0]
+
+
+def by_chosen(folder: Path, question: Any, answers: list[str], images: list[str]) -> PreferencePair:
+    return PairTable(line(folder, {"prompt": question, "chosen": answers[0], "rejected": answers[1], "images": images}))[0]
+
+
+def by_build(folder: Path, question: Any, answers: list[str], images: list[str]) -> PreferencePair:
+    config = MappingConfig(name="x", question="prompt", chosen="chosen", rejected="rejected", images=["images"])
+    file = line(folder, {"prompt": question, "chosen": answers[0], "rejected": answers[1], "images": images})
+    [pair] = convert_source(recipe_of(config), file)
+    if isinstance(pair, Rejected):
+        raise DataError(pair.reason)
+    assert isinstance(pair, PreferencePair)
+    return pair
+
+
+def by_compare(folder: Path, question: Any, answers: list[str], images: list[str]) -> PreferencePair:
+    row = {"question": question, "responses": answers, "images": [folder / image for image in images]}
+    return pair_of(row, 0, AllowedUrls())
+
+
+def by_rank(folder: Path, question: Any, answers: list[str], images: list[str]) -> PreferencePair:
+    return candidates_of_texts(question, answers, images=[folder / image for image in images]).pair(0, 1)
+
+
+def by_rank_file(folder: Path, question: Any, answers: list[str], images: list[str]) -> PreferencePair:
+    return read_candidates(line(folder, {"question": question, "responses": answers, "images": images}))[0].pair(0, 1)
+
+
+FILES = [by_pair_file, by_chosen, by_build]
+JUDGING = [by_compare, by_rank, by_rank_file]
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> list[str]:
+    for name in ("a.png", "b.png", "c.png"):
+        Image.new("RGB", (32, 32), (ord(name[0]), 0, 0)).save(tmp_path / name)
+    return ["a.png", "b.png", "c.png"]
+
+
+@pytest.mark.parametrize("reader", FILES + JUDGING)
+def test_marks_on_their_own_lines_are_places(reader: Any, shots: list[str], tmp_path: Path) -> None:
+    pair = reader(tmp_path, "Which?", LINES, shots[:2])
+    assert pair.images == ()
+    assert [len(images) for images in pair.response_images] == [1, 1]
+
+
+@pytest.mark.parametrize("reader", FILES)
+def test_a_file_in_which_a_mark_may_be_quoted_is_refused(reader: Any, shots: list[str], tmp_path: Path) -> None:
+    """Unless the question has the marks of all images, or too few: then the answers have the others."""
+    for answers, number in ((SENTENCES, 2), ([SENTENCES[0], "b"], 1), (["\ufffc", "b"], 0), (["\ufffc", "b"], 1)):
+        with pytest.raises(DataError, match="in the answers"):
+            reader(tmp_path, "Which?", answers, shots[:number])
+    kept = reader(tmp_path, "<image> <image> Which?", SENTENCES, shots[:2])
+    assert (len(kept.images), set(kept.responses), kept.response_images) == (2, set(SENTENCES), ((), ()))
+    edit = reader(tmp_path, "Edit <image> so.", ["Done: <image>", "See <image>"], shots)
+    assert (len(edit.images), [len(images) for images in edit.response_images]) == (1, [1, 1])
+
+
+@pytest.mark.parametrize("name", ["p.parquet", "p.jsonl"])
+def test_quoted_marks_are_the_same_when_written_and_read(name: str, shots: list[str], tmp_path: Path) -> None:
+    picture = {"type": "image", "image": to_data_url((tmp_path / "a.png").read_bytes())}
+    asked = [{"role": "user", "content": [picture, {"type": "text", "text": "What does <image> do?"}]}]
+    own = {"question": "q", "responses": ["", "No <image>."], "response_images": [["a.png"], []], "preferred": 0}
+    pairs = [
+        by_chosen(tmp_path, "<image> <image> Which?", SENTENCES, shots[:2]),
+        by_chosen(tmp_path, "<image> <image> Which?", LINES, shots[:2]),
+        by_pair_file(tmp_path, asked, SENTENCES, []),
+        PairTable(line(tmp_path, own))[0],
+    ]
+    (write_jsonl if name.endswith("l") else write_parquet)(pairs, tmp_path / name)
+    assert list(PairTable(tmp_path / name)) == pairs
+
+
+@pytest.mark.parametrize("reader", JUDGING)
+def test_a_mark_that_is_judged_moves_no_picture(reader: Any, shots: list[str], tmp_path: Path) -> None:
+    for question, answers, number in (
+        ("Which?", SENTENCES, 2),
+        ("<image>Which?", SENTENCES, 3),
+        ("Which?", [SENTENCES[0], "b"], 1),
+        ("Which?", SENTENCES, 0),
+    ):
+        pair = reader(tmp_path, question, answers, shots[:number])
+        assert (len(pair.images), pair.responses, any(pair.response_images)) == (number, tuple(answers), False)
+        assert shown(pair).startswith("[IMG]" * number)
+
+
+@pytest.mark.parametrize("reader", JUDGING)
+def test_the_character_of_a_missing_image_is_left_out_of_an_answer(reader: Any, shots: list[str], tmp_path: Path) -> None:
+    for number in (0, 1, 2):
+        pair = reader(tmp_path, "Which?", ["It \ufffcis.", "b\ufff9"], shots[:number])
+        assert (len(pair.images), pair.responses) == (number, ("It is.", "b"))
+
+
+@pytest.mark.parametrize("reader", FILES + JUDGING)
+def test_a_question_that_quotes_a_mark_beside_a_part(reader: Any, shots: list[str], tmp_path: Path) -> None:
+    """Whichever turn it is in: the picture is where the part is."""
+    url = to_data_url((tmp_path / "a.png").read_bytes())
+    picture = {"type": "image", "image": url}
+    quote = "What does <image> or \ufffc do here?"
+    for turns in (
+        [{"role": "user", "content": [{"type": "text", "text": quote}, picture]}],
+        [{"role": "user", "content": [picture, {"type": "text", "text": quote}]}],
+        [{"role": "user", "content": quote}, EARLIER, {"role": "user", "content": ["And here?", picture]}],
+    ):
+        pair = reader(tmp_path, turns, ["a", "b"], [])
+        assert len(pair.images) == pair.question.count("\ufffc") == 1
+        assert pair.question.strip("\ufffc") == pair.question.replace("\ufffc", "")
+        assert "<image>" in pair.question
+        assert read_prompt(turns) == (pair.question, [url])
+
+
+def test_a_rendered_prompt_may_quote_a_mark() -> None:
+    """Its picture is where the template has its tokens, and before the text if these are at the beginning."""
+    pad, said = "<|vision_start|><|image_pad|><|vision_end|>", "What does <image> do?"
+    for text, question in ((pad + said, f"\ufffc{said}"), (f"{said} {pad} Here.", f"{said} \ufffc Here.")):
+        assert read_prompt(text, ["x.png"]) == (question, ["x.png"])
+        rendered = f"<|im_start|>user\n{text}<|im_end|>\n"
+        sample = labeled_sample(rendered, "a", {"media": ["upload:1"]})
+        assert (sample.question, sample.images) == (question, ("upload:1",))
+
+
+def test_arrays_in_conversations(tmp_path: Path) -> None:
+    """As parts of messages, in prompts that answers repeat, and as media of answers; another picture is another question."""
+
+    def said(array: Any, answer: str) -> list[dict[str, Any]]:
+        asked = [{"type": "image", "image": array}, {"type": "text", "text": "Who?"}]
+        return [{"role": "user", "content": asked}, {"role": "assistant", "content": answer}]
+
+    array = np.array(scene())
+    pair = pair_of({"question": None, "responses": [said(array, "a"), said(array.copy(), "b")]}, 0, AllowedUrls())
+    assert (pair.question, pair.responses) == ("Who?", ("a", "b"))
+    assert pair.images == (load_image(array, AllowedUrls(), where="x"),)
+    with pytest.raises(DataError, match="same question"):
+        pair_of({"question": None, "responses": [said(array, "a"), said(255 - array, "b")]}, 0, AllowedUrls())
+    own = pair_of({"question": "q", "responses": ["", ""], "response_images": [[array], [255 - array]]}, 0, AllowedUrls())
+    assert own.response_images[0] == (pair.images[0],)
+    for column in ({"category": np.array(["x", "y"])}, {"preferred": np.array([1])}, {"tie": np.array([1, 2])}):
+        with pytest.raises(InputError, match=r"must be a string|expected"):
+            pair_of({"question": "q", "responses": ["a", "b"], **column}, 0, AllowedUrls())
+    for name in ("response_images", "images"):
+        with pytest.raises(InputError, match="must be a list"):
+            pair_of({"question": "q", "responses": ["a", "b"], name: np.stack([array, array])}, 0, AllowedUrls())
+    with pytest.raises(InputError, match="is no image"):
+        load_image({"bytes": np.zeros(9, np.uint8)}, AllowedUrls(), where="x")

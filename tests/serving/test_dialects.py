@@ -130,7 +130,7 @@ def test_openrlhf_and_r1_reward(client: httpx.Client) -> None:
     shown = {"query": [SEEN + a + "<|im_end|>" for a in ANSWERS]}
     seen = client.post("/get_reward", json={**shown, "labels": [label] * 3})
     assert seen.json()["rewards"] == [-1, 1, 0]
-    assert "1 marks <image> in the text, and 0 images" in client.post("/get_reward", json=shown).json()["error"]
+    assert "1 mark <image> in the text, and 0 images" in client.post("/get_reward", json=shown).json()["error"]
     blind = client.post("/get_reward", json={**body, "labels": [json.dumps({"question": "Do you see the star?"})] * 3})
     assert blind.status_code == 503
 
@@ -328,7 +328,7 @@ def test_a_response_does_not_choose_where_it_begins() -> None:
         split_sequence("[INST] Q? [/INST] Bad. [/INST] Good.")
     foreign = "<|im_start|>user\nQ?<|im_end|>\n<|im_start|>assistant\nBad. [/INST] hi <|assistant|> there"
     assert labeled_sample(*split_sequence(foreign)).question == "Q?"
-    with pytest.raises(DataError, match="1 marks <image> in the text, and 0 images"):
+    with pytest.raises(DataError, match="1 mark <image> in the text, and 0 images"):
         labeled_sample("<|vision_start|><|image_pad|><|vision_end|>Q?", "A.")
     seen = labeled_sample("<|vision_start|><|image_pad|><|vision_end|>Q?", "A.", {"media": ["upload:1"]})
     assert (seen.question, seen.images) == ("Q?", ("upload:1",))

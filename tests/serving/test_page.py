@@ -18,10 +18,11 @@ from typing import Any
 
 import httpx
 import pytest
+from PIL import Image
 from playwright.sync_api import expect
 
 import rewardlab.serving
-from rewardlab.data.images import encode_png
+from rewardlab.data.images import decode_image, encode_png
 from rewardlab.judging.judge import GenerativeJudge
 from rewardlab.metrics.intervals import wilson_interval
 from rewardlab.prompts import load_template
@@ -66,7 +67,6 @@ def url() -> Iterator[str]:
 
 @pytest.fixture
 def picture(tmp_path: Path) -> Path:
-    from PIL import Image
 
     path = tmp_path / "a.png"
     path.write_bytes(encode_png(Image.new("RGB", (448, 300), (200, 0, 0))))
@@ -237,6 +237,54 @@ def test_a_group(chromium: Any, url: str) -> None:
         assert page.locator("#group img").count() == 0
 
 
+@SIZES
+def test_pictures_in_responses(chromium: Any, size: tuple[int, int], tmp_path: Path) -> None:
+    """Chosen for a response, they are shown within it: to the judge, in the outcome, and in what a link restores."""
+    prompts: list[str] = []
+
+    def reddest(prompt: tuple[Message, ...], draw: int) -> str:
+        parts = [
+            part.text if part.image is None else f"[{decode_image(part.image).getpixel((9, 9))[0]}]" for part in prompt[0].parts
+        ]
+        prompts.append("".join(parts))
+        first, second = (int(color) for color in re.findall(r"Response [12]: [^\[]*\[(\d+)\]", prompts[-1]))
+        return f"<think>I see.</think><answer>{1 if first > second else 2}</answer>"
+
+    paths = [tmp_path / f"{red}.png" for red in (250, 100, 7)]
+    for path in paths:
+        Image.new("RGB", (448, 300), (int(path.stem), 0, 0)).save(path)
+    with served(reddest) as url, opened(chromium, url, size, permissions=["clipboard-read", "clipboard-write"]) as page:
+        page.set_input_files("#files", paths[2])
+        for letter, path in zip("AB", paths[1::-1], strict=True):
+            page.get_by_label(f"Images and videos of {letter}", exact=True).set_input_files(path)
+        page.get_by_label("Question").fill("Draw a rose.")
+        page.get_by_role("textbox", name="Response B", exact=True).fill("Here:")
+        page.get_by_label("Votes per order").fill("1")
+        press(page)
+        expect(page.locator("#headline")).to_have_text("Response B is better")
+        assert "[image]" in page.inner_text("#short-a")
+        assert "Here: [image]" in page.inner_text("#short-b")
+        assert len(prompts) == 2
+        assert all(sorted(re.findall(r"\[(\d+)\]", prompt)) == ["100", "250", "7"] for prompt in prompts)
+        assert all(prompt.startswith("[7]") for prompt in prompts)
+        page.get_by_role("button", name="Copy link").click()
+        expect(page.locator("#copied")).to_have_text("Link copied.")
+        link = page.evaluate("navigator.clipboard.readText()")
+        page.get_by_role("button", name="Add a response").click()
+        assert page.locator(".response img").count() == 2
+        page.get_by_role("button", name="Remove the last").click()
+        page.get_by_role("button", name="Remove image 1 of A").click()
+        press(page)
+        assert page.evaluate("document.activeElement.id") == "response-0", "a response without text and images is not sent"
+        page.goto("about:blank")
+        page.goto(link)
+        expect(page.locator("#headline")).to_have_text("Response B is better")
+        expect(page.locator("#thumbs img")).to_have_count(1)
+        expect(page.locator(".response img")).to_have_count(2)
+        if folder := os.environ.get("SHOTS"):
+            page.screenshot(path=f"{folder}/{size[0]}.png", full_page=True)
+
+
 def test_a_video_and_references(chromium: Any, url: str, tmp_path: Path) -> None:
     """A video is uploaded and shown to the judge as frames; an upload is named by its id, and a URL is left to the server."""
     from tests.support.videos import film
@@ -289,7 +337,7 @@ def test_a_hostile_link(chromium: Any, url: str) -> None:
     entry = {
         "request": {
             "question": HOSTILE,
-            "responses": [HOSTILE, "B"],
+            "responses": [HOSTILE, [{"type": "text", "text": HOSTILE}, {"type": "image", "image": "javascript:alert(2)"}]],
             "images": ["constructor", "javascript:alert(1)", "https://example.org/a.png"],
             "videos": [],
             "votes": 1,
@@ -299,20 +347,30 @@ def test_a_hostile_link(chromium: Any, url: str) -> None:
         "result": {"votes": [vote], "outcome": "constructor", "p_first_better": None, "seconds": 0},
         "labels": ["Response 1", "Response 2"],
     }
-    packed = base64.urlsafe_b64encode(zlib.compress(json.dumps(entry).encode(), wbits=-15)).decode().rstrip("=")
-    with opened(chromium, url, path=f"/ui#judgment={packed}") as page:
+    with opened(chromium, url, path=f"/ui#judgment={packed(entry)}") as page:
         expect(page.locator("#headline")).to_have_text("constructor")
         expect(page.locator(".vote .chip")).to_have_text("constructor")
-        expect(page.locator(".tag")).to_have_count(3)
+        expect(page.locator(".tag")).to_have_count(4)
+        assert page.get_by_role("textbox", name="Response B", exact=True).input_value() == HOSTILE
         expect(page.locator(".tag a")).to_have_count(1)
         assert HOSTILE in page.inner_text(".vote")
         assert page.title() not in ("1", "2")
 
 
+def packed(entry: Any) -> str:
+    return base64.urlsafe_b64encode(zlib.compress(json.dumps(entry).encode(), wbits=-15)).decode().rstrip("=")
+
+
+NO_PARTS = [None, {"type": "audio", "audio": "x"}, {"type": "image", "image": 1}, {"type": "__proto__"}]
+
+
 def test_a_damaged_link(chromium: Any, url: str) -> None:
     """It is said to be one; nothing of it is shown."""
+    request = {"question": "q", "images": [], "videos": [], "votes": 1, "policy": "majority"}
+    whole = {"request": request, "result": {"votes": [], "outcome": "tie"}, "labels": ["Response 1", "Response 2"]}
+    links = [packed({**whole, "request": {**request, "responses": ["a", [part]]}}) for part in NO_PARTS]
     with opened(chromium, url) as page:
-        for fragment in ("!!", "AAAA", "q1YqSy0qzszPU7JSykjNyclXqgUA"):
+        for fragment in ("!!", "AAAA", "q1YqSy0qzszPU7JSykjNyclXqgUA", *links):
             page.evaluate("fragment => { location.hash = fragment; }", "judging")
             page.evaluate("document.getElementById('error').textContent = ''")
             page.evaluate("fragment => { location.hash = fragment; }", f"judgment={fragment}")

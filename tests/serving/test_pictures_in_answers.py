@@ -13,6 +13,7 @@ import httpx
 import pytest
 from PIL import Image
 
+from rewardlab.cli import main
 from rewardlab.data.images import decode_image, encode_png, to_data_url
 from rewardlab.integrations.client import RewardClient
 from rewardlab.serving.app import create_app
@@ -26,6 +27,7 @@ from rewardlab.verdicts.parse import format_verdict
 from tests.support.scripted_judge import QUESTION
 from tests.support.servers import running
 from tests.support.serving import in_process, judge_of
+from tests.support.shell import run_main
 from tests.support.videos import film
 
 RED, BLUE = (to_data_url(encode_png(Image.new("RGB", (32, 32), color))) for color in ("red", "blue"))
@@ -146,6 +148,28 @@ def test_a_pair_and_its_order(client: httpx.Client) -> None:
         assert client.post("/v1/judge", json=body).json()["p_first_better"] == better
 
 
+def test_the_judge_command_shows_pictures_of_responses(tmp_path: Path) -> None:
+    """In the order of the texts; one within a sentence stays with the question."""
+    paths = [tmp_path / f"{color}.png" for color in ("red", "blue")]
+    for path in paths:
+        Image.new("RGB", (32, 32), path.stem).save(path)
+
+    def judge(url: str, first: str, second: str, *images: Path, question: str = QUESTION) -> Any:
+        options = [option for image in images for option in ("--image", image)]
+        return run_main(main, "judge", "--judge", url, "--question", question, "--first", first, "--second", second, *options)
+
+    with running(create_app(judge_of(reddest), ServerOptions())) as url:
+        done = judge(url, "<image>", "<image>", *paths)
+        assert (done.returncode, "the first response is better" in done.stdout) == (0, True), done.stderr
+        done = judge(url, "<image>", "Here:\n<image>", paths[0], *paths[::-1], question="Edit <image>.")
+        assert (done.returncode, "the second response is better" in done.stdout) == (0, True), done.stderr
+        done = judge(url, "The <image> is red.", "Its <image>.", *paths)
+        assert (done.returncode, "I see nothing" in done.stdout) == (1, True), done.stderr
+        for first, images in (("<image>", [paths[0], tmp_path / "no.png"]), ("a", [paths[0], tmp_path])):
+            done = judge(url, first, "<image>", *images)
+            assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+
+
 def test_the_client_of_trainers_sends_pictures() -> None:
     """As parts, or as images in memory alone."""
     import asyncio
@@ -186,6 +210,14 @@ REFUSED: dict[str, tuple[str, Any]] = {
 QUOTED: dict[str, tuple[str, Any]] = {
     "rewards": ("/v1/rewards", {"question": QUESTION, "images": [RED], "responses": ["The <image> is red.", "b", "c"]}),
     "a mark of ours": ("/v1/rewards", {"question": QUESTION, "images": [RED], "responses": ["The \ufffc is red.", "b"]}),
+    "as many marks as images": (
+        "/v1/rewards",
+        {"question": QUESTION, "images": [RED, BLUE], "responses": ["The <image> is red.", "Its <image>."]},
+    ),
+    "as many marks as further images": (
+        "/v1/judge",
+        {"question": f"<image>{QUESTION}", "images": [RED, BLUE, RED], "responses": ["The <image> is red.", "Its <image>."]},
+    ),
     "judge": ("/v1/judge", {"question": QUESTION, "images": [RED], "responses": ["The <image> is red.", "b"]}),
     "rerank": ("/rerank", {"query": QUESTION, "documents": [{"text": "The <image> is red."}, {"text": "b"}]}),
 }
@@ -207,6 +239,46 @@ def test_a_mark_that_an_answer_quotes_is_text(name: str) -> None:
     assert all(prompt.count("[red]") == len(body.get("images", ())) for prompt in prompts)
     assert all(prompt.startswith("[red]") for prompt in prompts if "images" in body)
     assert any("is red." in prompt for prompt in prompts)
+
+
+ALONE = "\ufffc\ufff9"
+MISSING: dict[str, tuple[str, Any]] = {
+    "judge": ("/v1/judge", {"question": QUESTION, "responses": [f"a{ALONE}", "b"]}),
+    "rewards": ("/v1/rewards", {"question": QUESTION, "responses": [ALONE, "b"]}),
+    "rewards, anchor": ("/v1/rewards", {"question": QUESTION, "responses": ["b"], "strategy": "anchor", "anchor": ALONE}),
+    "score": ("/score", {"text_1": QUESTION, "text_2": [ALONE, "b"]}),
+    "rerank": ("/rerank", {"query": QUESTION, "documents": [{"content": ALONE}, "b"], "anchor": ALONE}),
+    "compare": (
+        "/compare",
+        {
+            "conversation_history": [{"role": "user", "content": [part(RED), {"type": "input_text", "text": QUESTION}]}],
+            "response_objs": [{"output": [{**SAID, "type": "message", "content": text}]} for text in (ALONE, "b")],
+        },
+    ),
+    "get_reward": (
+        "/get_reward",
+        {"query": [QUESTION + ALONE, f"{QUESTION}b"], "prompts": [QUESTION] * 2, "labels": [None] * 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_the_character_of_a_missing_image_is_left_out_of_an_answer(name: str) -> None:
+    """The others of its group are judged all the same; an answer of it alone is an empty one."""
+    prompts: list[str] = []
+
+    def judge(prompt: tuple[Message, ...], draw: int) -> str:
+        prompts.append("".join(part.text for part in prompt[0].parts))
+        return format_verdict(Choice.FIRST, "first")
+
+    path, body = MISSING[name]
+    with in_process(create_app(judge_of(judge), ServerOptions())) as client:
+        answer = client.post(path, json=body)
+        empty = client.post("/v1/judge", json={"question": QUESTION, "responses": [ALONE, "b"]})
+    assert answer.status_code == 200, answer.text
+    assert prompts
+    assert not [prompt for prompt in prompts if set(ALONE) & set(prompt)]
+    assert (empty.status_code, "a response is empty" in empty.text) == (422, True)
 
 
 def test_a_video_of_an_answer_may_be_as_long_as_one_of_a_question(client: httpx.Client) -> None:

@@ -28,7 +28,7 @@ from rewardlab.training import sft as sft_module
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
 from rewardlab.training.sft import train_sft
-from rewardlab.types import Choice, PreferencePair, choice_of
+from rewardlab.types import IMAGE_MARK, Choice, PreferencePair, Tie, choice_of
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.killing import Kill, KilledError
 from tests.support.preferring_judge import Prefers
@@ -81,6 +81,18 @@ def mixed() -> list[PreferencePair]:
         elif kind == 6:
             made[n] = with_frames(replace(pair, images=(), videos=(film(n),)), 4)
     assert sorted({len(pair.images) for pair in made}) == [0, 1, 3, 4]
+    return made
+
+
+def tied() -> list[PreferencePair]:
+    """Pairs with a picture in each answer, every third of which is a tie."""
+    made, others = pairs()[:24], pairs()[1:]
+    for n, pair in enumerate(made):
+        first, second = (f"{IMAGE_MARK}{text}" for text in pair.responses)
+        answers = (pair.images, others[n].images)
+        made[n] = replace(pair, images=(), responses=(first, second), response_images=answers)
+        if n % 3 == 1:
+            made[n] = replace(made[n], preferred=None, tie=Tie.TIE if n % 2 else Tie.BOTH_BAD)
     return made
 
 
@@ -270,7 +282,7 @@ def main(checkpoint: Path, folder: Path, *wanted: str) -> None:
         stage, name, *kill = what.split(":")
         if stage == "rl+taken_back":
             PolicyTrainer.log = collapsing(3, 1)[0]  # type: ignore[method-assign]
-        data = mixed() if stage.endswith("+mixed") else None
+        data = {"mixed": mixed, "tied": tied}.get(stage.rpartition("+")[2], pairs)()
         run(stage.partition("+")[0], checkpoint, folder / name, kill=bool(kill), data=data, **CHANGES.get(stage, {}))
     torch.distributed.barrier()
     torch.distributed.destroy_process_group()

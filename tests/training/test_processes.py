@@ -75,6 +75,17 @@ def test_two_processes_share_uneven_batches(tiny_checkpoint: Path, tmp_path: Pat
 
 
 @pytest.mark.nightly
+def test_ties_and_pictures_in_answers(tiny_checkpoint: Path, tmp_path: Path) -> None:
+    """A set with ties on two processes gives the run of one process on the set without them."""
+    labelled = [pair for pair in scaled_runs.tied() if pair.tie is None]
+    for stage in ("sft", "rl"):
+        scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}_alone", data=labelled)
+    train_on(tiny_checkpoint, tmp_path, "sft+tied:sft", "rl+tied:rl")
+    for stage in ("sft", "rl"):
+        same(tmp_path / f"{stage}_alone", tmp_path / stage)
+
+
+@pytest.mark.nightly
 def test_rewards_that_compare_rollouts(tiny_checkpoint: Path, tmp_path: Path) -> None:
     """The two orders of a pair, a group that is compared with itself, and what a batch pays at least and on average are on two
     processes: everyone earns what they do on one."""

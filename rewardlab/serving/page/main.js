@@ -1,10 +1,10 @@
 // The form and one judgment of it: its request, the votes so far, the result. And which view is shown.
 import { $, colorOf, complain, el, isNarrow, letter } from "./dom.js";
-import { references, setReferences } from "./media.js";
+import { Media, questionMedia, takeFiles } from "./media.js";
 import { lines, post, RequestError } from "./server.js";
 import { copyCurl, copyLink, readLink } from "./share.js";
 import { judge as served, watch } from "./status.js";
-import { addVote, groupHeadline, pairHeadline, showGroup, summarizePair } from "./votes.js";
+import { addVote, groupHeadline, pairHeadline, partsOf, showGroup, summarizePair } from "./votes.js";
 
 const MOST_RESPONSES = 32;
 const TIMEOUT_S = 600;  // a person stops what takes too long
@@ -12,20 +12,34 @@ let running = null;
 let current = null;  // { request, votes, result, labels }
 
 const isPair = request => request.responses.length === 2;
-const fields = () => [...document.querySelectorAll("#responses textarea")];
+const fields = () => [...document.querySelectorAll("#responses .response")];
+const texts = () => fields().map(field => field.querySelector("textarea").value);
 const headline = text => { $("headline").textContent = text; };
 
-function setResponses(responses) {
-  $("responses").replaceChildren(...responses.map((text, n) => el("div", {},
-    el("label", { htmlFor: `response-${n}`, className: responses.length === 2 ? colorOf(n) : "" }, `Response ${letter(n)}`),
-    el("textarea", { id: `response-${n}`, rows: 3, required: true, value: text }))));
+// A field for response n, with the images and videos of its own.
+function responseField(text, n, isOfPair) {
+  const thumbs = el("div", { className: "thumbs" });
+  const area = el("textarea", { id: `response-${n}`, rows: 3, required: true, value: text });
+  const input = el("input", { type: "file", accept: "image/*,video/*", multiple: true,
+    ariaLabel: `Images and videos of ${letter(n)}` });
+  const media = new Media(` of ${letter(n)}`, thumbs);
+  media.onChange = () => { area.required = !media.items.length; };
+  takeFiles(input, media);
+  return Object.assign(el("div", { className: "response" },
+    el("label", { htmlFor: area.id, className: isOfPair ? colorOf(n) : "" }, `Response ${letter(n)}`), area, thumbs,
+    el("label", { className: "drop" }, input, "Add images or videos to this response")), { media });
+}
+
+function setResponses(responses, media = []) {
+  $("responses").replaceChildren(...responses.map((text, n) => responseField(text, n, responses.length === 2)));
+  media.forEach((items, n) => fields()[n]?.media.set(items));
   $("strategy-field").hidden = $("remove-response").hidden = responses.length < 3;
   $("add-response").hidden = responses.length >= MOST_RESPONSES;
 }
 
 // The request that the form describes, but for its media.
 function readForm() {
-  const responses = fields().map(field => field.value);
+  const responses = texts();
   const request = { question: $("question").value, responses, votes: Number($("num-votes").value), policy: $("policy").value,
                     timeout_s: TIMEOUT_S, seed: crypto.getRandomValues(new Uint32Array(1))[0] >>> 1 };
   return responses.length === 2 ? { ...request, orders: "both" } : { ...request, strategy: $("strategy").value };
@@ -77,8 +91,11 @@ async function judge() {
   try {
     begin({ ...form, images: [], videos: [] });
     headline("Sending the images…");
-    const { images, videos } = await references();
-    begin({ ...form, images, videos });
+    const all = [questionMedia, ...fields().map(field => field.media)];
+    const [media, ...own] = await Promise.all(all.map(one => one.references()));
+    const of = kind => media.filter(item => item.kind === kind).map(item => item.reference);
+    const responses = form.responses.map((text, n) => own[n].length ? partsOf(text, own[n]) : text);
+    begin({ ...form, responses, images: of("image"), videos: of("video") });
     show();
     if (isNarrow()) $("result").scrollIntoView({ behavior: "smooth" });
     current.result = await resultOf(current.request, running.signal);
@@ -106,13 +123,19 @@ function end(error) {
   if (isNarrow()) $("go").scrollIntoView({ block: "center" });
 }
 
+const referencesOf = parts =>
+  parts.filter(({ type }) => type !== "text").map(part => ({ kind: part.type, reference: part[part.type] }));
+
 // Show a judgment that came by a link, and its request in the form.
 function restore({ request, result, labels }) {
   $("question").value = request.question;
-  setResponses(request.responses);
+  const parts = request.responses.map(response => typeof response === "string" ? [{ type: "text", text: response }] : response);
+  setResponses(parts.map(some => some.map(part => part.text ?? "").join("")));
+  parts.forEach((some, n) => fields()[n].media.setReferences(referencesOf(some)));
   for (const [id, value] of [["num-votes", request.votes], ["policy", request.policy],
                              ["strategy", request.strategy ?? "all_pairs"]]) $(id).value = value;
-  setReferences(request.images, request.videos);
+  const media = ["image", "video"].flatMap(kind => request[`${kind}s`].map(reference => ({ type: kind, [kind]: reference })));
+  questionMedia.setReferences(referencesOf(media));
   begin(request, labels);
   for (const vote of result.votes ?? []) take(vote);
   current.result = result;
@@ -142,11 +165,12 @@ function route() {
   showLink();
 }
 
+const ownMedia = () => fields().map(field => field.media.items);
 $("add-response").onclick = () => {
-  setResponses([...fields().map(field => field.value), ""]);
-  fields().at(-1).focus();
+  setResponses([...texts(), ""], ownMedia());
+  fields().at(-1).querySelector("textarea").focus();
 };
-$("remove-response").onclick = () => setResponses(fields().slice(0, -1).map(field => field.value));
+$("remove-response").onclick = () => setResponses(texts().slice(0, -1), ownMedia());
 $("form").onsubmit = event => { event.preventDefault(); judge(); };
 $("form").onkeydown = event => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) event.preventDefault(), $("form").requestSubmit();

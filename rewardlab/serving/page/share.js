@@ -2,6 +2,7 @@
 import { $ } from "./dom.js";
 import { hasKey } from "./server.js";
 
+const KINDS = ["text", "image", "video"];  // of the parts of a response
 const PREFIX = "#judgment=", MOST_CHARS = 5_000_000;
 
 const pipe = (data, stream) => new Blob([data]).stream().pipeThrough(stream);
@@ -24,8 +25,10 @@ export async function readLink() {
   for (let part = await reader.read(); !part.done; part = await reader.read())
     if ((text += part.value).length > MOST_CHARS) throw Error("too long");
   const { request, result, labels } = JSON.parse(text);
-  const texts = [request.question, ...request.responses, ...request.images, ...request.videos];
-  if (texts.length > 64 || request.responses.length < 2 || ![...texts, ...labels].every(one => typeof one === "string")
+  const parts = request.responses.filter(response => typeof response !== "string").flat();
+  const responses = request.responses.filter(response => !Array.isArray(response));
+  const texts = [request.question, ...responses, ...parts.map(part => part[part.type]), ...request.images, ...request.videos];
+  if (texts.length > 128 || !parts.every(part => KINDS.includes(part.type)) || request.responses.length < 2 || ![...texts, ...labels].every(one => typeof one === "string")
       || !labels.every(label => /^\w+ [12AB]$/.test(label))) throw Error("not a judgment");
   return { request, result, labels };
 }

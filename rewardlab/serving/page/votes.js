@@ -7,6 +7,12 @@ const OUTCOMES = {  // a link may name any other
   no_majority: "No majority of the votes", no_valid_vote: "No vote of an order names a response",
 };
 
+// The parts of a response with media, and what is shown of a response in words.
+export const partsOf = (text, media) =>
+  [...(text ? [{ type: "text", text }] : []), ...media.map(({ kind, reference }) => ({ type: kind, [kind]: reference }))];
+const wordsOf = response => typeof response === "string" ? response :
+  response.map(part => part.text ?? `[${part.type}]`).join(" ");
+
 export const pairHeadline = result => OUTCOMES[result.outcome] ?? result.outcome;
 
 // Wilson's 95 % interval of hits / number, in 0..1.
@@ -80,7 +86,7 @@ export function summarizePair({ request, votes, result }) {
   const better = result?.p_first_better ?? null;
   for (const [n, part] of [better, better === null ? null : 1 - better].entries()) {
     $(`share-${"ab"[n]}`).textContent = letter(n) + (part === null ? "" : ` ${percent(part)}`);
-    $(`short-${"ab"[n]}`).textContent = request.responses[n];
+    $(`short-${"ab"[n]}`).textContent = wordsOf(request.responses[n]);
   }
   const isProbability = request.policy === "weighted" || votes.some(vote => vote.p_first_shown != null);
   const meaning = isProbability ? "Probability of being the better one" : "Share of the valid votes";
@@ -115,7 +121,7 @@ export function showGroup(judgment) {
   const deviation = n => isFitted && deviations[n] !== null ? ` ± ${deviations[n].toFixed(2)}` : "";
   const order = [...rewards.keys()].sort((one, other) => rankKey(judgment, one) > rankKey(judgment, other) ? 1 : -1);
   const rows = order.map(n => el("tr", {}, el("th", { scope: "row" }, letter(n)),
-    el("td", { className: "text" }, request.responses[n]), el("td", {}, number(n), el("small", {}, deviation(n)))));
+    el("td", { className: "text" }, wordsOf(request.responses[n])), el("td", {}, number(n), el("small", {}, deviation(n)))));
   const caption = isFitted ? "Rewards: fitted strengths in logits" : "Rewards: wins less losses, from −1 to 1";
   $("group").replaceChildren(el("table", {}, el("caption", { className: "soft" }, caption), el("tbody", {}, ...rows)));
   list($("facts"), [["Comparisons", `${matches.length}${failed ? `, ${failed} without a verdict` : ""}`],

@@ -23,6 +23,7 @@ from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.data.images import check_image, decode_image
 from rewardlab.data.pair_table import PairFacts, PairTable, fingerprint_of, pair_facts, select_pairs, text_identity
 from rewardlab.data.rows import media_of
+from rewardlab.data.set_checks import tie_note
 from rewardlab.errors import ConfigError, DataError, MediaError
 from rewardlab.models.model_config import video_policy_of
 from rewardlab.processes import is_main, num_cores, num_processes, process_index
@@ -147,6 +148,12 @@ class ReadablePairs:
         return MediaError(f"{message}. Its pair is listed in {self.out / UNREADABLE}: the same command continues without it")
 
 
+def count_ties(pairs: Sequence[PreferencePair]) -> None:
+    """Log how many pairs are ties, from whose labels nothing is learnt. Raise DataError if all are."""
+    if (note := tie_note(sum(facts.tied for facts in pair_facts(pairs)), len(pairs))) and is_main():
+        log_line(note)
+
+
 def leave_out_unreadable(pairs: Sequence[PreferencePair], out: Path) -> ReadablePairs:
     """Return the pairs whose images can be read. The others are listed in ``out/unreadable.jsonl`` and logged; pairs listed in
     an interrupted run stay left out. Raise DataError if none is left, ConfigError for a finished run."""
@@ -164,8 +171,6 @@ def leave_out_unreadable(pairs: Sequence[PreferencePair], out: Path) -> Readable
     num_labelled = sum(facts[n].preferred is not None for n in left_out) + sum(row["labelled"] for row in gone.values())
     if is_main():
         _write_list(out, rows)
-        if num_tied := sum(pair.tied for pair in facts):
-            log_line(f"{num_tied:,} of {len(pairs):,} pairs are ties, which are not trained on")
         if left_out:
             log_line(
                 f"{len(left_out):,} of {len(pairs):,} pairs have pictures that cannot be read, such as: "

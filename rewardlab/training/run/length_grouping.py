@@ -139,13 +139,15 @@ def group_by_length(
 
 
 class CountedImages:
-    """A collator that adds the ``images`` of each row as ``num_images``: their tokens do not tell where one ends."""
+    """A collator that adds the ``images`` of each row as ``num_images``: their tokens do not tell where one ends.
+    ``rows_per_sample``: as of a layout."""
 
-    def __init__(self, collate: Callable[..., dict[str, Any]]) -> None:
-        self._collate = collate
+    def __init__(self, collate: Callable[..., dict[str, Any]], rows_per_sample: int = 1) -> None:
+        self._collate, self._rows_per_sample = collate, rows_per_sample
 
     def __call__(self, rows: list[Any]) -> dict[str, Any]:
-        return self._collate(rows) | {NUM_IMAGES: torch.tensor([len(row.get("images") or ()) for row in rows])}
+        numbers = torch.tensor([len(row.get("images") or ()) for row in rows])
+        return {**self._collate(rows), NUM_IMAGES: numbers.repeat(self._rows_per_sample)}
 
 
 class RoundedPixels:
