@@ -16,6 +16,7 @@ from rewardlab.health.shapes import TEXT_TOKENS, PictureShape, Shapes, shapes_of
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.architectures import build_on_meta, config_of
 from rewardlab.models.families import part_pattern
+from rewardlab.models.loading import adapted_weights
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import HF, VLLM
 from rewardlab.training.run.evaluation import sequences_at_once
@@ -176,12 +177,8 @@ def counts(model: Any, config: TrainConfig) -> tuple[int, int]:
 
     if config.lora is None:
         return total, sum(weight.numel() for name, weight in model.named_parameters() if not is_frozen(name))
-    linear = [(name, module) for name, module in model.named_modules() if type(module).__name__ == "Linear"]
-    adapted = sum(
-        config.lora.r * (module.in_features + module.out_features)
-        for name, module in linear
-        if "lm_head" not in name and not is_frozen(f"{name}.")
-    )
+    shapes = [weight.shape for _, weight in adapted_weights(config.lora, model, config.freeze)]
+    adapted = sum(config.lora.r * math.prod(shape[:-2]) * sum(shape[-2:]) for shape in shapes)  # of each expert
     return total + adapted, adapted
 
 

@@ -30,6 +30,7 @@ from rewardlab.health.memory import (
 )
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.architectures import ARCHITECTURES, build_on_meta
+from rewardlab.models.loading import adapter_coverage
 from rewardlab.processes import memory_here
 from rewardlab.samplers.base import VLLM
 from rewardlab.training.run.evaluation import sequences_at_once
@@ -111,6 +112,8 @@ def needs(config: TrainConfig, plan: Plan, facts: DataFacts | None = None) -> It
         yield Finding("memory", "look", message)
         return
     yield _memory(setup, plan)
+    if config.lora:
+        yield Finding("adapters", "ok", adapter_coverage(config.lora, setup.model, config.freeze))
     if facts is None or facts.lengths is None:
         yield from _unbounded_pictures(config)
     yield from _consistency_card(setup, plan)

@@ -2,7 +2,7 @@
 
 Qwen's families pass one stack of patches for all images (``image_grid_thw`` says how many each image has) and rotate
 positions by three coordinates; Gemma 3 passes one entry of pixels per image and marks the tokens of images in
-``token_type_ids``. A new family is added here, and in :mod:`rewardlab.models.architectures` for the doctor.
+``token_type_ids``. A family is new here only by the names of its fields (:data:`IMAGE_FIELDS`).
 
 Shapes: ``N`` rows, ``T`` tokens.
 """
@@ -57,8 +57,8 @@ def vision_token_ids(config: Any) -> list[int]:
 
 def image_token_id(config: Any) -> int | None:
     """Return the token that is repeated for each patch of an image, None for a model without one."""
-    token: int | None = getattr(config, "image_token_id", None) or getattr(config, "image_token_index", None)
-    return token
+    names = ("image_token_id", "image_token_index")
+    return next((token for name in names if isinstance(token := getattr(config, name, None), int)), None)
 
 
 def end_token_ids(model: Any) -> frozenset[int]:
@@ -139,7 +139,7 @@ def has_grids(inputs: Mapping[str, Any]) -> bool:
 
 def count_tokens(ids_NT: Tensor, token: int | None) -> list[int]:
     """Return how often each row has a token, 0 for None."""
-    return [0] * len(ids_NT) if token is None else ids_NT.eq(token).sum(1).tolist()
+    return [0] * len(ids_NT) if token is None else [int(count) for count in ids_NT.eq(token).sum(1)]
 
 
 def split_images(
