@@ -117,7 +117,7 @@ def most_image_tokens(processor: Any) -> int | None:
     size, patch, merge = (getattr(images, name, None) for name in ("size", "patch_size", "merge_size"))
     if not isinstance(patch, int) or not merge or not size or "longest_edge" not in size:
         return None
-    return int(size["longest_edge"]) // (patch * merge) ** 2
+    return int(size["longest_edge"]) // int(patch * merge) ** 2
 
 
 # Rows and their images.
@@ -190,7 +190,7 @@ def _join(parts: Sequence[Tensor], name: str, pixel_axis: int) -> Tensor:
     filler = -1 if name == "image_position_ids" else 0
     padded = []
     for part in parts:
-        missing = [max(0, full - own) for full, own in zip(shape, part.shape, strict=True)]
+        missing = [max(0, full - size) for full, size in zip(shape, part.shape, strict=True)]
         padding = [edge for number in reversed(missing) for edge in (0, number)]
         padded.append(nn.functional.pad(part, padding, value=filler) if any(missing) else part)
     return torch.cat(padded, axis)

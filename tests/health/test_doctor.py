@@ -46,6 +46,8 @@ def test_what_ships_passes(path: Path) -> None:
         ("Qwen/Qwen2.5-VL-7B-Instruct", 8292.2),
         ("Qwen/Qwen3-VL-4B-Instruct", 4437.8),
         ("Qwen/Qwen3-VL-8B-Instruct", 8767.1),
+        ("Qwen/Qwen3-VL-30B-A3B-Instruct", 31070.8),
+        ("zai-org/GLM-4.6V-Flash", 10292.8),
     ],
 )
 def test_known_sizes(name: str, millions: float) -> None:

@@ -17,8 +17,9 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from rewardlab.config.base import LoraConfig
 from rewardlab.errors import ConfigError
-from rewardlab.models.loading import adapted_weights, adapter_coverage, load_model, merged_weights, peft_config
+from rewardlab.models.loading import adapted_weights, adapter_coverage, load_model, merge_adapter, merged_weights, peft_config
 from rewardlab.training.policy_gradient.rollouts.engine import send_merged_copies
+from tests.support import scaled_runs
 
 UPDATES = 40
 
@@ -119,3 +120,16 @@ def test_frozen_experts_have_no_adapters(checkpoint_of: Callable[[str], Path]) -
     model = load_model(str(checkpoint_of("qwen3_vl_moe")), device="cpu")[0]
     assert peft_config(LoraConfig(r=4), model, ["language"]).target_parameters is None
     assert peft_config(LoraConfig(r=4, target_modules=["q_proj"]), model, []).target_parameters is None
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("stage", ["sft", "rl"])
+@pytest.mark.parametrize("name", ["qwen3_vl_moe", "qwen3_5_moe", "glm4v_moe"])
+def test_adapters_of_experts_learn(name: str, stage: str, checkpoint_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """In a run, and are in the checkpoint that it leaves: merged, experts of every layer have moved."""
+    scaled_runs.run(stage, checkpoint_of(name), tmp_path / "run", data=scaled_runs.mixed(), lora={"r": 4}, max_steps=2)
+    merged = merge_adapter(tmp_path / "run" / "final", tmp_path / "merged")
+    after, before = (load_model(str(folder), device="cpu")[0].state_dict() for folder in (merged, checkpoint_of(name)))
+    experts = [key for key, weight in after.items() if ".experts." in key and weight.ndim == 3]
+    assert experts
+    assert all(not torch.equal(after[key], before[key]) for key in experts)

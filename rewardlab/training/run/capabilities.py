@@ -84,11 +84,11 @@ def refuse_incapable(config: TrainConfig) -> None:
 def capability_report(config: TrainConfig) -> str:
     """Return what was tried of a stage's model, in a sentence. Raise ConfigError for what a stage cannot do without, and
     CheckpointError."""
-    found = capabilities_of(config.model)
+    abilities = capabilities_of(config.model)
     samples = isinstance(config, MethodConfig) and config.engine is None
-    if why := found.training or (found.sampling if samples else None):
+    if why := abilities.training or (abilities.sampling if samples else None):
         raise ConfigError(f"{config.model}: {why}")
-    return found.report + (f"; {found.sampling}" if found.sampling else "")
+    return abilities.report + (f"; {abilities.sampling}" if abilities.sampling else "")
 
 
 def capabilities_of(model: str) -> Capabilities:
