@@ -250,19 +250,24 @@ def peft_config(lora: LoraConfig | None, model: Any, frozen: list[str]) -> Any:
     import peft
 
     excluded = [name for name, _ in model.named_modules() if any(part_pattern(part).search(f"{name}.") for part in frozen)]
-    experts = sorted(
-        {".".join(name.split(".")[-2:]) for name, weight in adapted_weights(lora, model, frozen) if is_expert(name, weight)}
-    )
+    chosen = adapted_weights(lora, model, frozen)
+    experts = sorted({".".join(name.split(".")[-2:]) for name, weight in chosen if is_expert(name, weight)})
     if experts and lora.dropout:
         raise ConfigError(f"lora.dropout {lora.dropout}: adapters of experts ({', '.join(experts)}) have none; set it to 0")
     if is_main():
         log_line(adapter_coverage(lora, model, frozen))
+    modules: str | list[str] = lora.target_modules
+    converted = _converted_names(model) if experts else set()
+    if converted:
+        linear = [name.removesuffix(".weight") for name, weight in chosen if not is_expert(name, weight)]
+        modules = [name for name in linear if name.split(".")[-1] not in converted]
+        experts += [f"{name}.weight" for name in linear if name.split(".")[-1] in converted]
     return peft.LoraConfig(
         target_parameters=experts or None,
         r=lora.r,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules=lora.target_modules,
+        target_modules=modules,
         exclude_modules=excluded or None,
         task_type="CAUSAL_LM",
     )
@@ -288,6 +293,15 @@ def adapted_weights(lora: LoraConfig, model: Any, frozen: Sequence[str]) -> list
     if lora.target_modules == "all-linear":
         chosen += [(name, weight) for name, weight in model.named_parameters() if is_expert(name, weight)]
     return [(name, weight) for name, weight in chosen if not any(pattern.search(name) for pattern in patterns)]
+
+
+def _converted_names(model: Any) -> set[str]:
+    """Return the names of linear layers that peft takes for experts, as old checkpoints of some mixtures name them (GLM-4.5V):
+    with "all-linear" it would leave out every layer of that name and adapt the router."""
+    from peft.utils import transformers_weight_conversion as conversion
+
+    family = conversion._MODEL_TO_CONVERSION_PATTERN.get(model.config.model_type, "")
+    return set(conversion._MOE_TARGET_MODULE_MAPPING.get(family, ()))
 
 
 def is_expert(name: str, weight: nn.Parameter) -> bool:

@@ -92,7 +92,7 @@ def test_what_is_sent_otherwise(adapted: Any) -> None:
         send_merged_copies(sharded)
 
 
-@pytest.mark.parametrize("name", ["qwen3_vl_moe", pytest.param("glm4v_moe", marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("name", ["qwen3_vl_moe", "glm4v_moe"])
 def test_adapters_reach_experts(name: str, checkpoint_of: Callable[[str], Path]) -> None:
     """Each expert's 3-D weights have one; merged for an engine they are what peft merges; a dropout would be ignored."""
     model = load_model(str(checkpoint_of(name)), device="cpu")[0]
