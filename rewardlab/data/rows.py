@@ -48,7 +48,7 @@ from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Candidates, Order, Preferenc
 
 VERSION = 2
 TEXTS = ("category", "source", "licence", "attempts", "judgment", "provenance")
-_ORDERS = (None, "", *Order)  # of a row
+_ORDERS = ("", *Order)  # of a row
 FRAMES = 8  # default number of frames of a video
 BLANK = 240  # grey of a blank image, 0..255
 
@@ -78,7 +78,7 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
         raise DataError(f"{where}: the two responses are equal, so neither can be better; drop the pair")
     is_array = bool(getattr(pair.preferred, "shape", ()))  # which has no truth value
     if is_array or pair.preferred not in (0, 1, None) or isinstance(pair.preferred, bool | float):
-        raise DataError(f"{where}: preferred is {pair.preferred!r}; expected 0 or 1, the index of the better response")
+        raise DataError(f"{where}: preferred is {pair.preferred!r:.60}; expected 0 or 1, the index of the better response")
     return pair
 
 
@@ -159,31 +159,32 @@ def from_row(
             unread.rest = error
         raise unread
     question, answers = _contents(row, responses, where, answers_quote)
-    if row.get("order") not in _ORDERS:
-        raise DataError(f"{where}: 'order' is {row['order']!r}; expected given or swapped")
+    order, named = row.get("order"), row.get("pair_id")
+    if order is not None and (not isinstance(order, str) or order not in _ORDERS):
+        raise DataError(f"{where}: 'order' is {order!r:.60}; expected given or swapped")
     texts: dict[str, str] = {}
     for name in TEXTS:
         text = row.get(name)
         if not (text is None or isinstance(text, str)) and (hasattr(text, "shape") or text):
             raise DataError(f"{where}: {name!r} must be a string, got {text!r:.60}")
         texts[name] = text or ""
-    if not isinstance(row.get("pair_id") or "", str | int | float):
-        raise DataError(f"{where}: 'pair_id' must be a string or a number, got {row['pair_id']!r:.60}")
+    if not (named is None or isinstance(named, str | int | float)) and (hasattr(named, "shape") or named):
+        raise DataError(f"{where}: 'pair_id' must be a string or a number, got {named!r:.60}")
     preferred, tie = _label(row, where)
     level, share = _number(row.get("level")), _number(row.get("teacher_share"))
     if level is not None and (not isinstance(level, int) or not 0 <= level < 128):
-        raise DataError(f"{where}: 'level' is {level!r}; expected a whole number from 0 to 127, or nothing")
+        raise DataError(f"{where}: 'level' is {level!r:.60}; expected a whole number from 0 to 127, or nothing")
     if share is not None and not (isinstance(share, int | float) and 0 <= share <= 1):
-        raise DataError(f"{where}: 'teacher_share' is {share!r}; expected a number from 0 to 1, or nothing")
+        raise DataError(f"{where}: 'teacher_share' is {share!r:.60}; expected a number from 0 to 1, or nothing")
     pair = PreferencePair(
-        pair_id=str(row.get("pair_id") or f"row-{index}"),
+        pair_id=str(named or f"row-{index}"),
         question=question.text,
         responses=(answers[0].text, answers[1].text),
         preferred=preferred,
         tie=tie,
         images=_images(question.images, files, where),
         level=level,
-        order=Order(row.get("order") or "given"),
+        order=Order(order or "given"),
         response_images=(_images(answers[0].images, files, where), _images(answers[1].images, files, where)),
         videos=_videos(question.videos, files, where),
         response_videos=(_videos(answers[0].videos, files, where), _videos(answers[1].videos, files, where)),

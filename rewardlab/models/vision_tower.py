@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from inspect import signature
+from inspect import Parameter, signature
 from itertools import chain, pairwise
 from typing import Any
 
@@ -65,8 +65,8 @@ def attend_packed(
     outputs = []
     for place, number, length in sequences.groups:
         q, k, v = (x[0] if place is None else x[0, :, place] for x in (query, key, value))
-        q, k, v = (x.reshape(h, number, length, d).transpose(0, 1) for x in (q, k, v))
-        output = scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling)
+        q, k, v = (x.reshape(len(x), number, length, d).transpose(0, 1) for x in (q, k, v))
+        output = scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scaling, enable_gqa=key.shape[1] != h)
         outputs.append(output.transpose(1, 2).reshape(number * length, h, d))
     output = torch.cat(outputs) if sequences.order is None else torch.cat(outputs)[sequences.order]
     return output[None], None
@@ -88,16 +88,17 @@ class PatchProjection(nn.Conv3d):
         return linear(patches.flatten(1), self.weight.flatten(1), self.bias)[:, :, None, None, None]
 
 
+def _always_packs(part: nn.Module) -> bool:
+    ends = signature(part.forward).parameters.get("cu_seqlens")
+    return ends is not None and ends.default is Parameter.empty
+
+
 def prepare_vision_tower(model: Any) -> Any:
     """Return ``model``. Its vision attention takes :func:`attend_packed` instead of SDPA, its patches :class:`PatchProjection`;
     weights and their names stay."""
     for part in model.modules():
         config = getattr(part, "config", None)
-        if (
-            config is not None
-            and getattr(config, "_attn_implementation", None) == "sdpa"
-            and "cu_seqlens" in signature(part.forward).parameters
-        ):
+        if config is not None and getattr(config, "_attn_implementation", None) == "sdpa" and _always_packs(part):
             config._attn_implementation = PACKED
         if type(part) is nn.Conv3d and part.kernel_size == part.stride and part.groups == 1 and not any(part.padding):
             part.__class__ = PatchProjection

@@ -171,14 +171,16 @@ def read_logits(model: Any, inputs: dict[str, Tensor], groups: Sequence[int] | N
 
 
 class Steps:
-    """Reads one more token of each draw at a time; ``cache`` holds the keys and values, ``mask_RT`` hides padding in them.
+    """Reads one more token of each draw at a time, ``num_tokens`` at most; ``cache`` holds the keys and values, ``mask_RT``
+    hides padding in them.
 
     ``fixed``: shapes and addresses stay the same until the buffers are full or draws leave. A GPU then replays one graph of
     kernels; launched one by one, those of 3B take 20 times as long as reading the weights.
     """
 
-    def __init__(self, model: Any, cache: Any, mask_RT: Tensor | None, *, fixed: bool) -> None:
+    def __init__(self, model: Any, cache: Any, mask_RT: Tensor | None, num_tokens: int, *, fixed: bool) -> None:
         self._model, self._cache, self._mask_RT, self._fixed = model, cache, mask_RT, fixed
+        self._num_tokens = num_tokens
         self._capacity = self._length = 0  # tokens that the buffers hold, tokens written; no capacity: shapes are not fixed
         self._has_read = False
         self._graph: torch.cuda.CUDAGraph | None = None
@@ -214,12 +216,13 @@ class Steps:
         return logits
 
     def _fix(self, tokens_R: Tensor, positions: Tensor) -> None:
-        """Make room for as many tokens as there are, and for the inputs of a step."""
+        """Make room for as many tokens as there are, or may come, and for the inputs of a step."""
         self._unfix()
         self._length = self._cache.layers[0].num_added()
         self._tokens, self._positions = torch.empty_like(tokens_R[:, None]), torch.empty_like(positions).contiguous()
         self._place = torch.zeros(1, dtype=torch.long, device=tokens_R.device)
-        (self._capacity,) = {layer.fix(self._place, max(1, self._length)) for layer in self._cache.layers}
+        room = min(max(1, self._length), self._num_tokens)
+        (self._capacity,) = {layer.fix(self._place, room) for layer in self._cache.layers}
         self._index_C = torch.arange(self._capacity, device=tokens_R.device)
         mask_RT = self._index_C[None] >= 0 if self._mask_RT is None else self._mask_RT > 0
         self._shown_RC = pad(mask_RT, (0, self._capacity - mask_RT.shape[1]), value=True)
@@ -293,7 +296,8 @@ def draw(
     tokens_RT = torch.zeros(len(rows), max_tokens, dtype=torch.long, device=mask.device)
     logprobs_RT = torch.zeros(len(rows), max_tokens, device=mask.device)
     with draws_of_prompts(model, cache, prompt_mask, prompt, fixed=has_fixed_steps(model)) as (has_copies, fixed):
-        steps = Steps(model, cache, mask if has_copies and not bool(prompt_mask.all()) else None, fixed=fixed)
+        padded = has_copies and not bool(prompt_mask.all())
+        steps = Steps(model, cache, mask if padded else None, max_tokens, fixed=fixed)
         for step in range(max_tokens):
             heat = hot if hot is not None and step == hot.position else None
             if heat is None:

@@ -45,7 +45,7 @@ from rewardlab.training.run.inputs import leave_out_unreadable
 from rewardlab.training.run.length_grouping import CountedImages, LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import TOO_LONG
 from rewardlab.training.run.resume import StrictResumeMixin
-from rewardlab.training.run.rows import PromptReader, SFTDialogue, log_special_tokens, places_that_fit, turn
+from rewardlab.training.run.rows import PromptReader, SFTDialogue, list_special_tokens, places_that_fit, turn
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import continuation
@@ -326,7 +326,7 @@ def train_dpo(
     processor = load_processor(config.model)
     specials, opening = special_tokens(processor.tokenizer), thinking_opening(processor)
     if is_main():
-        log_special_tokens(_answers(comparisons), specials)
+        list_special_tokens(_answers(pairs, comparisons), specials, out)
     rows = comparison_dataset(PromptReader(pairs, template, specials, opening), comparisons)
     data = f"{readable.fingerprint} {hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
 
@@ -354,6 +354,8 @@ def train_dpo(
     return run_stage(Stage("dpo", config, out, data, 2 * len(comparisons), build, evaluation=evaluation, readable=readable))
 
 
-def _answers(comparisons: Sequence[Comparison]) -> Iterator[str]:
+def _answers(pairs: Sequence[PreferencePair], comparisons: Sequence[Comparison]) -> Iterator[tuple[str, str]]:
+    facts = pair_facts(pairs)
     for comparison in comparisons:
-        yield from (comparison.chosen, comparison.rejected)
+        pair_id = facts[comparison.number].pair_id
+        yield from ((pair_id, comparison.chosen), (pair_id, comparison.rejected))

@@ -357,6 +357,8 @@ def test_marks_on_their_own_lines_are_places(reader: Any, shots: list[str], tmp_
     pair = reader(tmp_path, "Which?", LINES, shots[:2])
     assert pair.images == ()
     assert [len(images) for images in pair.response_images] == [1, 1]
+    ahead = reader(tmp_path, "Which?", ["<image>\nHere.", "<image>"], shots[:2])
+    assert {*ahead.responses} == {"\ufffc\nHere.", "\ufffc"}
 
 
 @pytest.mark.parametrize("reader", FILES)
@@ -379,6 +381,7 @@ def test_quoted_marks_are_the_same_when_written_and_read(name: str, shots: list[
     pairs = [
         by_chosen(tmp_path, "<image> <image> Which?", SENTENCES, shots[:2]),
         by_chosen(tmp_path, "<image> <image> Which?", LINES, shots[:2]),
+        by_pair_file(tmp_path, "Which?", ["<image>\nHere.", "<image>"], shots[:2]),
         by_pair_file(tmp_path, asked, SENTENCES, []),
         PairTable(line(tmp_path, own))[0],
     ]
@@ -449,7 +452,15 @@ def test_arrays_in_conversations(tmp_path: Path) -> None:
         pair_of({"question": None, "responses": [said(array, "a"), said(255 - array, "b")]}, 0, AllowedUrls())
     own = pair_of({"question": "q", "responses": ["", ""], "response_images": [[array], [255 - array]]}, 0, AllowedUrls())
     assert own.response_images[0] == (pair.images[0],)
-    for column in ({"category": np.array(["x", "y"])}, {"preferred": np.array([1])}, {"tie": np.array([1, 2])}):
+    parts = [[{"type": "image", "image": array}], [{"type": "image", "image": 255 - array}]]
+    assert pair_of({"question": "q", "responses": parts}, 0, AllowedUrls()).response_images == own.response_images
+    for column in (
+        {"category": np.array(["x", "y"])},
+        {"preferred": np.array([1])},
+        {"tie": np.array([1, 2])},
+        {"order": np.array([1, 2])},
+        {"pair_id": np.array([1, 2])},
+    ):
         with pytest.raises(InputError, match=r"must be a string|expected"):
             pair_of({"question": "q", "responses": ["a", "b"], **column}, 0, AllowedUrls())
     for name in ("response_images", "images"):

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Exaone4_5_VisionConfig, RadioConfig
+from transformers.models.exaone4_5.modeling_exaone4_5 import Exaone4_5_VisionAttention
+from transformers.models.radio.modeling_radio import RadioAttention
 
 from rewardlab.models import vision_tower
 from rewardlab.models.families import vision_language_module
@@ -62,3 +65,23 @@ def test_a_patch_is_a_matrix_product(name: str, checkpoint_of: Callable[[str], P
     assert isinstance(projection, vision_tower.PatchProjection)
     patches = torch.randn(50, *projection.weight.shape[1:], generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(projection.product(patches), projection(patches), atol=1e-5, rtol=1e-5)
+
+
+def test_heads_that_share_keys() -> None:
+    """Vision towers with fewer heads of keys than of queries give what they gave."""
+    config = Exaone4_5_VisionConfig(hidden_size=64, num_heads=4, num_key_value_heads=2)
+    config._attn_implementation = "sdpa"
+    attention, states, angles = Exaone4_5_VisionAttention(config), torch.randn(24, 64), torch.randn(24, 16)
+    ends = torch.tensor([0, 8, 16, 24])
+    before = attention(states, ends, position_embeddings=(angles.cos(), angles.sin()))
+    vision_tower.prepare_vision_tower(attention)
+    assert config._attn_implementation == vision_tower.PACKED
+    assert torch.equal(attention(states, ends, position_embeddings=(angles.cos(), angles.sin())), before)
+
+
+def test_an_attention_that_may_not_pack_stays() -> None:
+    config = RadioConfig(hidden_size=64, num_attention_heads=4)
+    config._attn_implementation = "sdpa"
+    attention, states = RadioAttention(config), torch.randn(2, 8, 64)
+    before = attention(states)[0]
+    assert torch.equal(vision_tower.prepare_vision_tower(attention)(states)[0], before)

@@ -20,6 +20,7 @@ from rewardlab.samplers import decode, shared_prompt
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import Draws, draw, draw_uniforms, pick
 from rewardlab.samplers.hf import HFSampler
+from rewardlab.samplers.kv_cache import GrowingLayer
 from rewardlab.samplers.shared_prompt import Layout, PromptCache
 from rewardlab.types import Order
 from tests.support import scaled_runs
@@ -138,6 +139,18 @@ def test_steps_of_fixed_shapes(
     assert fixed.tokens == plain.tokens
     for a, b in zip(fixed.logprobs, plain.logprobs, strict=True):
         torch.testing.assert_close(torch.tensor(a), torch.tensor(b), atol=2e-5, rtol=1e-5)
+
+
+def test_room_for_the_tokens_of_a_draw(checkpoint_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers of copies of long prompts have room for the tokens that may come, not for as many as the prompt has."""
+    rooms: list[int] = []
+    fix = GrowingLayer.fix
+    monkeypatch.setattr(GrowingLayer, "fix", lambda layer, place, room: rooms.append(room) or fix(layer, place, room))
+    record_graphs(monkeypatch)
+    changes: dict[str, Any] = {"num_draws": (1, 1, 1, 1), "max_tokens": 8, "uniforms": draw_uniforms((0,), range(4), 8)}
+    drawn(HFSampler.load(checkpoint_of("qwen2_5_vl"), device="cpu"), **changes, ends=frozenset())
+    assert rooms
+    assert max(rooms) <= 8
 
 
 def test_autocast_rounds_weights_once(checkpoint_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:

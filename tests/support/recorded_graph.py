@@ -54,7 +54,6 @@ def record_graphs(monkeypatch: pytest.MonkeyPatch) -> list[RecordedGraph]:
         return graphs[-1]
 
     monkeypatch.setattr(decode, "has_fixed_steps", lambda model: True)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
     monkeypatch.setattr(torch.cuda, "CUDAGraph", make)
     monkeypatch.setattr(torch.cuda, "graph", Recording)
     return graphs

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rewardlab.errors import ConfigError
+from rewardlab.models.vision_tower import PACKED
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.run import runner
 from tests.support import scaled_runs
@@ -16,23 +17,27 @@ from tests.support import scaled_runs
 BESIDE: dict[str, Any] = {"advantage": "gae", "kl_coef": 0.1, "outliers": "keep"}  # a critic and a reference
 
 
-def test_every_model_computes_by_it(tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Policy, critic and the reference that TRL loads; run.json and the log say so."""
+@pytest.mark.parametrize(("attention", "kinds"), [("eager", {"eager"}), ("sdpa", {"sdpa", PACKED})])
+def test_every_model_computes_by_it(
+    attention: str, kinds: set[str], tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Policy, critic and the reference that TRL loads, in their vision towers too; run.json and the log say so."""
     seen: list[PolicyTrainer] = []
     lines: list[str] = []
     monkeypatch.setattr(runner, "log_line", lines.append)
     models_of = runner.models_of
     monkeypatch.setattr(runner, "models_of", lambda trainer: seen.append(trainer) or models_of(trainer))
-    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", max_steps=1, save_steps=1, attn_implementation="eager", **BESIDE)
+    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "run", max_steps=1, save_steps=1, attn_implementation=attention, **BESIDE)
     (trainer,) = seen
     models = [trainer.model, trainer.ref_model, trainer.critic.backbone]
-    layers = [module.config for model in models for module in model.modules() if hasattr(module, "config")]
-    assert {config._attn_implementation for config in layers} == {"eager"}
+    for model in models:
+        layers = [module.config for module in model.modules() if hasattr(module, "config")]
+        assert {config._attn_implementation for config in layers} == kinds
     facts = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert facts["attention"] == dict.fromkeys(("model", "reference", "critic"), "eager")
+    assert facts["attention"] == dict.fromkeys(("model", "reference", "critic"), attention)
     assert facts["weights"] == dict.fromkeys(facts["attention"], "float32")
-    assert "critic: attn_implementation eager, weights float32" in lines[0]
-    assert facts["config"]["attn_implementation"] == "eager"
+    assert f"critic: attn_implementation {attention}, weights float32" in lines[0]
+    assert facts["config"]["attn_implementation"] == attention
 
 
 def test_what_cannot_be_is_refused_at_once(tiny_checkpoint: Path, tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ export async function readLink() {
   const parts = request.responses.filter(response => typeof response !== "string").flat();
   const responses = request.responses.filter(response => !Array.isArray(response));
   const texts = [request.question, ...responses, ...parts.map(part => part[part.type]), ...request.images, ...request.videos];
-  if (texts.length > 128 || !parts.every(part => KINDS.includes(part.type)) || request.responses.length < 2 || ![...texts, ...labels].every(one => typeof one === "string")
+  if (texts.length > 128 || request.responses.length < 2 || !parts.every(part => KINDS.includes(part.type))
+      || ![...texts, ...labels].every(one => typeof one === "string")
       || !labels.every(label => /^\w+ [12AB]$/.test(label))) throw Error("not a judgment");
   return { request, result, labels };
 }
