@@ -18,7 +18,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from eval.gpu_speed import PLAIN, SHAPES, make_model, never_end, noisy_pairs
 from rewardlab.demo.pairs import make_pairs
-from rewardlab.models.families import IMAGE_FIELDS, vision_token_ids
+from rewardlab.models.families import IMAGE_FIELDS, IMAGE_ROWS, vision_token_ids
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages
 from rewardlab.samplers import decode
@@ -170,7 +170,7 @@ def decoder_beside_trainer(device: str, shape: str) -> dict[str, Any]:
             fields.pop("attention_mask")
             drawn = texts[2].tokens[row * draws_each]
             ids = torch.cat([prompt, torch.tensor([drawn], device=device)], 1)
-            images = {name: fields[name].to(device) for name in IMAGE_FIELDS} | {"num_images": [1]}
+            images: dict[str, Any] = {IMAGE_ROWS: [{name: fields[name].to(device) for name in IMAGE_FIELDS if name in fields}]}
             images["mm_token_type_ids"] = torch.cat([fields["mm_token_type_ids"].to(device), ids.new_zeros(1, len(drawn))], 1)
             with torch.no_grad():
                 everywhere = torch.ones_like(ids)

@@ -210,7 +210,7 @@ def finished_run(models: Path, base_checkpoint: Path, demo_pairs: Any, tmp_path_
 
 @pytest.fixture(scope="session")
 def checkpoint_of(tiny_checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return a tiny checkpoint of each family: qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_5, gemma3."""
+    """Return a tiny checkpoint of a family by its name: qwen2_5_vl, or one of ``tests.support.families.FAMILIES``."""
     from transformers import AutoTokenizer
 
     from tests.support import families

@@ -242,7 +242,7 @@ def nested(schema: type[BaseModel], description: str) -> Any:
 
 
 class LoraConfig(Schema):
-    """Low-rank adapters on every linear layer (peft's "all-linear") unless named otherwise."""
+    """Low-rank adapters on every linear layer (peft's "all-linear") and on the experts of a mixture, unless named otherwise."""
 
     r: int = Field(16, ge=1, description="Rank of the adapters.")
     alpha: int = Field(32, ge=1, description="Scale of the adapters: their output is multiplied by alpha / r.")

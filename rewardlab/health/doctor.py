@@ -57,6 +57,7 @@ from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient.rollouts.engine import check_engine
 from rewardlab.training.reward_model import train_reward_model
 from rewardlab.training.rl import consistency_judge, train_rl
+from rewardlab.training.run.capabilities import capability_report
 from rewardlab.training.run.folder import micro_batch_size, micro_batches, trackers
 from rewardlab.training.run.inputs import unreadable_rows
 from rewardlab.training.sft import train_sft
@@ -118,6 +119,7 @@ def _training(config: TrainConfig, plan: Plan, read: ReadPairs | None, *, dry: b
         yield _try("reward terms", lambda: ", ".join(term.name for term in load_terms(config.reward_terms)))
     if isinstance(config, PolicyConfig):
         yield _try("judge", lambda: _judges(config.loaded_judges))
+    yield _try("model", lambda: _model(config))
     yield _try("batches", lambda: _batches(config, plan.launch.processes))
     facts = DataFacts()
     if read is None:
@@ -205,6 +207,14 @@ def distillation_cost(config: DistillConfig, pairs: Sequence[PreferencePair]) ->
 
 
 # A training run without weights.
+
+
+def _model(config: TrainConfig) -> str | Finding:
+    """Return what two layers of random weights can do behind the model's processor; a "look" without a processor."""
+    try:
+        return capability_report(config)
+    except CheckpointError as error:
+        return Finding("model", "look", f"{error}. Images, sampling and the chat template are not checked")
 
 
 def _batches(config: TrainConfig, processes: int) -> str:

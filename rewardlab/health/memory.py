@@ -16,6 +16,7 @@ from rewardlab.health.shapes import TEXT_TOKENS, PictureShape, Shapes, shapes_of
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.architectures import build_on_meta, config_of
 from rewardlab.models.families import part_pattern
+from rewardlab.models.loading import adapted_weights, is_expert
 from rewardlab.prompts import load_template
 from rewardlab.samplers.base import HF, VLLM
 from rewardlab.training.run.evaluation import sequences_at_once
@@ -176,12 +177,8 @@ def counts(model: Any, config: TrainConfig) -> tuple[int, int]:
 
     if config.lora is None:
         return total, sum(weight.numel() for name, weight in model.named_parameters() if not is_frozen(name))
-    linear = [(name, module) for name, module in model.named_modules() if type(module).__name__ == "Linear"]
-    adapted = sum(
-        config.lora.r * (module.in_features + module.out_features)
-        for name, module in linear
-        if "lm_head" not in name and not is_frozen(f"{name}.")
-    )
+    shapes = [weight.shape for _, weight in adapted_weights(config.lora, model, config.freeze)]
+    adapted = sum(config.lora.r * math.prod(shape[:-2]) * sum(shape[-2:]) for shape in shapes)  # of each expert
     return total + adapted, adapted
 
 
@@ -292,6 +289,21 @@ def _gradients(setup: Setup) -> Iterator[MemoryLine]:
         yield _weight_line("gradients", trained, 2.0, "bfloat16", processes=launch.processes)
 
 
+def _expert_changes(setup: Setup) -> Iterator[MemoryLine]:
+    """Yield the line of what peft computes of the experts' adapters: their product and its gradient in float32, and the sum
+    with the experts in 16 bits twice, in each layer whole; without checkpointing the sums of all layers stay."""
+    if setup.config.lora is None:
+        return
+    adapted = adapted_weights(setup.config.lora, setup.model, setup.config.freeze)
+    experts = sum(weight.numel() for name, weight in adapted if is_expert(name, weight))
+    if experts == 0:
+        return
+    layers = setup.shapes.language.number
+    size = 12.0 * experts / layers + (0.0 if setup.config.gradient_checkpointing else 2.0 * experts)
+    how = f"their adapters' products with gradient, {experts / layers / 1e9:.2f} B weights of a layer x 12 B"
+    yield MemoryLine("changes of experts", size, Phase.TRAINING, how)
+
+
 def _activations(setup: Setup) -> Iterator[MemoryLine]:
     config, shapes, tokens = setup.config, setup.shapes, setup.positions
     models = 2 if setup.critic else 1
@@ -301,6 +313,7 @@ def _activations(setup: Setup) -> Iterator[MemoryLine]:
     way = "one layer and all layers' inputs" if config.gradient_checkpointing else "of all layers"
     how = f"{f'{models} models x ' if models > 1 else ''}{tokens:,} tokens x {per_token / 2**20:.2f} MiB, {way}"
     yield MemoryLine("activations", models * tokens * per_token, Phase.TRAINING, how)
+    yield from _expert_changes(setup)
     if setup.wide:
         copies = 2.0 * (setup.learning + setup.critic - (1 + (setup.critic > 0)) * shapes.embedding)
         for phase in setup.passes:

@@ -30,6 +30,7 @@ from rewardlab.health.memory import (
 )
 from rewardlab.judging.spec import JudgeSpec
 from rewardlab.models.architectures import ARCHITECTURES, build_on_meta
+from rewardlab.models.loading import adapter_coverage
 from rewardlab.processes import memory_here
 from rewardlab.samplers.base import VLLM
 from rewardlab.training.run.evaluation import sequences_at_once
@@ -97,7 +98,13 @@ def plan_setup(config: TrainConfig, plan: Plan, facts: DataFacts | None = None) 
 
 def needs(config: TrainConfig, plan: Plan, facts: DataFacts | None = None) -> Iterator[Finding]:
     """Yield the findings on memory, disk and host of a plan; a single one for an unknown model."""
-    if (setup := plan_setup(config, plan, facts)) is None:
+    try:
+        setup = plan_setup(config, plan, facts)
+    except (AttributeError, TypeError, KeyError, IndexError) as error:  # a configuration that shapes.py does not know
+        message = f"no estimate: the doctor does not know the shapes of {config.model} ({type(error).__name__}: {error})"
+        yield Finding("memory", "look", f"{message}; start with micro_batch_size: 1 and watch the card")
+        return
+    if setup is None:
         message = (
             f"{config.model} is neither a checkpoint here nor known by name: set model to what it will be, a folder or one of "
             f"{', '.join(ARCHITECTURES)}"
@@ -105,6 +112,8 @@ def needs(config: TrainConfig, plan: Plan, facts: DataFacts | None = None) -> It
         yield Finding("memory", "look", message)
         return
     yield _memory(setup, plan)
+    if config.lora:
+        yield Finding("adapters", "ok", adapter_coverage(config.lora, setup.model, config.freeze))
     if facts is None or facts.lengths is None:
         yield from _unbounded_pictures(config)
     yield from _consistency_card(setup, plan)

@@ -6,6 +6,7 @@ compares them with torch's own memory tracker on fake tensors.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,11 +97,20 @@ def shapes_of(model: Any) -> Shapes:
         widest=max(linear.values()),
         vocabulary=text.vocab_size,
         kv=head_dim * text.num_key_value_heads,
-        language=Layers(text.num_hidden_layers, text.hidden_size, text.intermediate_size, normed),
+        language=Layers(text.num_hidden_layers, text.hidden_size, _inner(text, text.hidden_size), normed),
         vision=_vision(model),
         has_grids=hasattr(getattr(model.config, "vision_config", None), "spatial_merge_size"),
         shares_prompts=text.model_type in FAMILIES,
     )
+
+
+def _inner(config: Any, hidden: int) -> int:
+    """Return the elements a token that an inner layer has: of all experts that read it, or of a dense layer."""
+    if expert := getattr(config, "moe_intermediate_size", None):
+        chosen = getattr(config, "num_experts_per_tok", None) or getattr(config, "top_k_experts", None) or 0
+        shared = getattr(config, "shared_expert_intermediate_size", None)
+        return int(chosen * expert + (shared or expert * (getattr(config, "n_shared_experts", None) or 0)))
+    return int(getattr(config, "intermediate_size", None) or hidden * getattr(config, "mlp_ratio", 4))
 
 
 def _vision(model: Any) -> Layers:
@@ -108,20 +118,44 @@ def _vision(model: Any) -> Layers:
     if vision is None:
         return Layers(0, 0, 0)
     number = getattr(vision, "depth", None) or vision.num_hidden_layers
+    hidden = getattr(vision, "embed_dim", None) or vision.hidden_size  # Qwen2-VL's hidden size is the language model's
     gated = any("vis" in name and name.endswith("gate_proj") for name, _ in model.named_modules())
-    return Layers(number, vision.hidden_size, vision.intermediate_size, gated=gated)
+    return Layers(number, hidden, _inner(vision, hidden), gated=gated)
+
+
+# Most tiles of an image besides the whole one, by the model type: as many as its pixels fill; Idefics3 enlarges all images.
+TILES = {"internvl": 12, "minicpmv4_6": 9, "llava_next": 4, "llava_onevision": 9, "idefics3": 16, "smolvlm": 16}
+ENLARGES = ("idefics3", "smolvlm")
+SOFT_TOKENS = 280  # of Gemma 4, at most
 
 
 def picture_shape(config: Any, pixels: int) -> PictureShape:
-    """Return the cost of a picture of ``pixels`` under a model's configuration; of a family that shows all pictures at one
-    size, of that size."""
-    vision = getattr(config, "vision_config", None)
+    """Return the cost of an image of ``pixels`` under a model's configuration: at its own size, in tiles, or at the one size of
+    a family."""
+    vision, family = getattr(config, "vision_config", None), config.model_type
     if vision is None:
         return PictureShape(0, 0, 0, 0)
-    merge = getattr(vision, "spatial_merge_size", None)
+    patch, frames = _side(vision.patch_size), _side(getattr(vision, "temporal_patch_size", 1))
+    merge = getattr(vision, "spatial_merge_size", None) or getattr(config, "spatial_merge_size", None)
+    if merge is None and vision.model_type == "pixtral":
+        merge = 1
+    if merge is None and (pool := getattr(vision, "pooling_kernel_size", None)):
+        merge, pixels = pool, min(pixels, SOFT_TOKENS * (pool * patch) ** 2)
     if merge is None:
-        pixels = vision.image_size**2
-        patches = pixels // vision.patch_size**2
-        return PictureShape(getattr(config, "mm_tokens_per_image", patches), patches, pixels, pixels * 3 * 4)
-    patches = pixels // vision.patch_size**2
-    return PictureShape(patches // merge**2, patches, pixels, pixels * 3 * 4 * getattr(vision, "temporal_patch_size", 1))
+        tile = _side(config.image_size if family == "minicpmv4_6" else vision.image_size) ** 2
+        most = TILES.get(family, 0)
+        tiles = most if family in ENLARGES else min(most, math.ceil(pixels / tile))
+        pixels = tile * (1 + (tiles if tiles > 1 else 0))
+        per_token = {"minicpmv4_6": 16, "internvl": round(getattr(config, "downsample_ratio", 1) ** -2)}.get(family)
+        per_token = per_token or getattr(config, "scale_factor", 1) ** 2
+        tokens = getattr(config, "mm_tokens_per_image", pixels // patch**2 // per_token)
+        return PictureShape(tokens, pixels // patch**2, pixels, pixels * 3 * 4)
+    patches = pixels // patch**2
+    return PictureShape(patches // merge**2, patches, pixels, pixels * 3 * 4 * frames)
+
+
+def _side(value: Any) -> int:
+    """Return the side of a square from a number, a pair or a mapping."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return int(value if isinstance(value, int) else value[0])

@@ -2,7 +2,7 @@
 
 Qwen's families pass one stack of patches for all images (``image_grid_thw`` says how many each image has) and rotate
 positions by three coordinates; Gemma 3 passes one entry of pixels per image and marks the tokens of images in
-``token_type_ids``. A new family is added here, and in :mod:`rewardlab.models.architectures` for the doctor.
+``token_type_ids``. A family is new here only by the names of its fields (:data:`IMAGE_FIELDS`).
 
 Shapes: ``N`` rows, ``T`` tokens.
 """
@@ -10,7 +10,7 @@ Shapes: ``N`` rows, ``T`` tokens.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -19,10 +19,20 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-# Inputs of a forward pass besides tokens and their mask: one number per token, fields of images, images per row.
+# Inputs of a forward pass besides tokens and their mask: one number per token, and fields of images with the rule that assigns
+# their entries to rows.
 TOKEN_FIELDS = ("mm_token_type_ids", "token_type_ids")
-IMAGE_FIELDS = ("pixel_values", "image_grid_thw")
-FORWARD_KEYS = (*IMAGE_FIELDS, *TOKEN_FIELDS, "num_images")
+IMAGE_FIELDS = {
+    "pixel_values": "an entry per image; per tile if there are more; patches, if a field below gives their numbers",
+    "image_grid_thw": "an entry per image, whose product is the number of its patches in pixel_values",
+    "target_sizes": "an entry per tile, whose product is the number of its patches, packed along the last axis of pixel_values",
+    "image_sizes": "an entry per image",
+    "image_position_ids": "an entry per image",
+    "batch_num_images": "the number of images of each row that has any",
+    "pixel_attention_mask": "an entry per row, as of pixel_values, both padded with empty tiles",
+}
+IMAGE_ROWS = "image_rows"  # a list of the image fields of each row, {} for a row without images
+FORWARD_KEYS = (*IMAGE_FIELDS, *TOKEN_FIELDS, IMAGE_ROWS)
 
 # Names of parts in transformers; any other name of a part is a regular expression.
 PARTS = {
@@ -31,6 +41,7 @@ PARTS = {
     "language": r"\b(language_model|lm_head)\b",
 }
 
+TAGS = 2  # tokens before and behind an image
 Fields = dict[str, Any]  # of a processor, of TRL or of a batch: tensors, arrays, or lists of one list per row
 
 
@@ -46,7 +57,8 @@ def vision_token_ids(config: Any) -> list[int]:
 
 def image_token_id(config: Any) -> int | None:
     """Return the token that is repeated for each patch of an image, None for a model without one."""
-    return getattr(config, "image_token_id", None)
+    names = ("image_token_id", "image_token_index")
+    return next((token for name in names if isinstance(token := getattr(config, name, None), int)), None)
 
 
 def end_token_ids(model: Any) -> frozenset[int]:
@@ -76,18 +88,36 @@ def _count_tokens(tokenizer: Any, texts: Sequence[str]) -> list[int]:
     return [len(tokens) for tokens in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
-def count_image_tokens(processor: Any, sizes: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the number of tokens of each image of (height, width) px, without decoding it."""
-    return list(processor._get_num_multimodal_tokens(image_sizes=list(sizes)).num_image_tokens)
+def count_image_tokens(processor: Any, sizes: Sequence[tuple[int, int]], *, by_formula: bool = True) -> list[int]:
+    """Return the number of tokens of each image of (height, width) px if it is the only one of its prompt: by the processor's
+    own formula, or without ``by_formula`` from what it makes of a grey image."""
+    if by_formula:
+        return list(processor._get_num_multimodal_tokens(image_sizes=list(sizes)).num_image_tokens)
+    chat = [{"role": "user", "content": [{"type": "image"}]}]
+    text = str(processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+    [rest] = count_text_tokens(processor, [text], [""], [1])
+    images = [Image.new("RGB", (width, height), "grey") for height, width in sizes]
+    return [len(processor(text=[text], images=[[image]])["input_ids"][0]) - rest for image in images]
+
+
+def has_token_formula(processor: Any) -> bool:
+    """Return whether the processor has a formula of image tokens, and it holds for an image: some leave out the tags around."""
+    if not hasattr(processor, "_get_num_multimodal_tokens"):
+        return False
+    sizes = [(100, 260)]
+    return count_image_tokens(processor, sizes) == count_image_tokens(processor, sizes, by_formula=False)
 
 
 def most_image_tokens(processor: Any) -> int | None:
-    """Return the most tokens of an image of any size; None if unknown."""
-    if fixed := getattr(processor, "image_seq_length", None):
-        return int(fixed)
+    """Return the most tokens of an image of any size, with the tags that the processor adds; None if unknown."""
     images = processor.image_processor
-    size, merged = getattr(images, "size", {}), getattr(images, "patch_size", 0) * getattr(images, "merge_size", 0)
-    return int(size["longest_edge"]) // merged**2 if merged and "longest_edge" in size else None
+    if fixed := getattr(processor, "image_seq_length", None):
+        tiles = getattr(images, "max_patches", None)  # InternVL: tiles of that many tokens, and one of the whole image
+        return int(fixed) * (tiles + 1 if tiles else 1) + TAGS
+    size, patch, merge = (getattr(images, name, None) for name in ("size", "patch_size", "merge_size"))
+    if not isinstance(patch, int) or not merge or not size or "longest_edge" not in size:
+        return None
+    return int(size["longest_edge"]) // int(patch * merge) ** 2
 
 
 # Rows and their images.
@@ -107,34 +137,94 @@ def has_grids(inputs: Mapping[str, Any]) -> bool:
     return "image_grid_thw" in inputs
 
 
-def select_images(fields: Mapping[str, Any], images: Sequence[int], num_images: int) -> dict[str, Tensor]:
-    """Return the pixels of some of a batch's ``num_images`` images, and their grids if patches are stacked; {} for none.
+def count_tokens(ids_NT: Tensor, token: int | None) -> list[int]:
+    """Return how often each row has a token, 0 for None."""
+    return [0] * len(ids_NT) if token is None else [int(count) for count in ids_NT.eq(token).sum(1)]
 
-    Raise NotImplementedError for pixels in a form that no rule covers.
+
+def split_images(
+    fields: Mapping[str, Any], num_images: Sequence[int] | None, image_tokens: Sequence[int]
+) -> list[dict[str, Tensor]]:
+    """Return the image fields of each row, {} for a row without images, by the rules of :data:`IMAGE_FIELDS`.
+
+    ``num_images``: images of each row, None if unknown. ``image_tokens``: image tokens of each row, by which tiles are
+    assigned, and images if their number is unknown. Raise NotImplementedError if the numbers do not match.
     """
-    if not images:
-        return {}
-    pixels, first, last = _tensor(fields["pixel_values"]), images[0], images[-1] + 1
-    adjacent = list(images) == list(range(first, last))  # then without a copy
-    if fields.get("image_grid_thw") is None:
-        if pixels.size(0) != num_images:
-            raise NotImplementedError(f"{pixels.size(0)} entries of pixels for {num_images} images: no rule assigns them")
-        return {"pixel_values": pixels[first:last] if adjacent else pixels[list(images)]}
-    grids = _tensor(fields["image_grid_thw"])
-    starts = [0, *accumulate(grids.prod(1).tolist())]
-    if adjacent:
-        return {"image_grid_thw": grids[first:last], "pixel_values": pixels[starts[first] : starts[last]]}
-    patches = torch.cat([pixels[starts[image] : starts[image + 1]] for image in images])
-    return {"image_grid_thw": grids[list(images)], "pixel_values": patches}
+    if fields.get("pixel_values") is None:
+        return [{} for _ in image_tokens]
+    tensors = {name: _tensor(fields[name]) for name in IMAGE_FIELDS if fields.get(name) is not None}
+    if "pixel_attention_mask" in tensors:
+        return [_without_empty_tiles(tensors, n) for n in range(len(image_tokens))]
+    sizes, packed = tensors.get("image_grid_thw", tensors.get("target_sizes")), "target_sizes" in tensors
+    rows = []
+    for part in _entries_by_row(tensors, num_images, image_tokens, sizes):
+        row = {name: tensor[part.start : part.stop] for name, tensor in tensors.items()}
+        if sizes is not None:
+            axis, patches = _pixel_axis(tensors), sizes.prod(1) * (tensors["pixel_values"].shape[-2] if packed else 1)
+            first, length = int(patches[: part.start].sum()), int(patches[part.start : part.stop].sum())
+            row["pixel_values"] = tensors["pixel_values"].narrow(axis, first, length)
+        if "batch_num_images" in tensors:
+            row["batch_num_images"] = torch.tensor([len(part)], device=tensors["pixel_values"].device)
+        rows.append(row if part else {})
+    return rows
 
 
-def images_of_rows(rows: Sequence[Tensor], grids: Tensor, image_token: int) -> list[range]:
-    """Return the consecutive images of each row of tokens, given the ``grids`` of all images."""
-    patches = grids.prod(1).tolist()
-    counts = [int((row == image_token).sum()) for row in rows]
-    merged = sum(patches) // max(1, sum(counts))  # patches behind one token
+def join_images(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Return the image fields of some rows as a model takes them, {} if no row has images. Smaller images and fewer tiles are
+    padded."""
+    parts = [row for row in rows if row]
+    return {name: _join([part[name] for part in parts], name, _pixel_axis(parts[0])) for name in (parts[0] if parts else ())}
+
+
+def _pixel_axis(fields: Mapping[str, Any]) -> int:
+    """Return the axis along which a row's pixels are joined to another's: tiles of a padded row, packed patches, or entries."""
+    return 1 if "pixel_attention_mask" in fields else -1 if "target_sizes" in fields else 0
+
+
+def _join(parts: Sequence[Tensor], name: str, pixel_axis: int) -> Tensor:
+    if len(parts) == 1:
+        return parts[0]
+    axis = pixel_axis if name.startswith("pixel_") else 0
+    shape = [max(part.shape[n] for part in parts) for n in range(parts[0].ndim)]
+    shape[axis] = 0  # of the joined axis nothing is padded
+    filler = -1 if name == "image_position_ids" else 0
+    padded = []
+    for part in parts:
+        missing = [max(0, full - size) for full, size in zip(shape, part.shape, strict=True)]
+        padding = [edge for number in reversed(missing) for edge in (0, number)]
+        padded.append(nn.functional.pad(part, padding, value=filler) if any(missing) else part)
+    return torch.cat(padded, axis)
+
+
+def _without_empty_tiles(tensors: Mapping[str, Tensor], row: int) -> dict[str, Tensor]:
+    """Return the tiles [1, tiles, ...] of a row, whose padding is at the end."""
+    number = int(tensors["pixel_attention_mask"][row].flatten(1).any(1).sum())
+    return {name: tensor[row : row + 1, :number] for name, tensor in tensors.items()} if number else {}
+
+
+def _entries_by_row(
+    tensors: Mapping[str, Tensor], num_images: Sequence[int] | None, image_tokens: Sequence[int], sizes: Tensor | None
+) -> list[range]:
+    """Return the consecutive entries of each row: images, or tiles."""
+    number = len(tensors["pixel_values"] if sizes is None else sizes)
+    if num_images is not None and number == sum(num_images) and "target_sizes" not in tensors:
+        ends = list(accumulate(num_images))
+    elif sizes is not None:
+        return images_of_tokens(image_tokens, sizes.prod(1).tolist())
+    else:
+        total = sum(image_tokens)
+        if set(tensors) != {"pixel_values"} or any(count * number % max(1, total) for count in image_tokens):
+            images = "an unknown number of" if num_images is None else sum(num_images)
+            raise NotImplementedError(f"{number} entries of {sorted(tensors)} for {images} images: no rule assigns them")
+        ends = [count * number // max(1, total) for count in accumulate(image_tokens)]
+    return [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
+
+
+def images_of_tokens(image_tokens: Sequence[int], patches: Sequence[int]) -> list[range]:
+    """Return the consecutive images (or tiles) of each row, given its image tokens and the patches of each image."""
+    merged = sum(patches) // max(1, sum(image_tokens))  # patches behind one token
     images, image = [], 0
-    for count in counts:
+    for count in image_tokens:
         first, remaining = image, count * merged
         while remaining > 0:
             remaining -= patches[image]
@@ -143,66 +233,48 @@ def images_of_rows(rows: Sequence[Tensor], grids: Tensor, image_token: int) -> l
     return images
 
 
-def images_by_row(fields: Mapping[str, Any], rows: Sequence[Tensor], image_token: int | None) -> list[range]:
-    """Return the consecutive images of each row of tokens. Raise NotImplementedError for a model without an image token."""
-    if fields.get("pixel_values") is None:
-        return [range(0)] * len(rows)
-    if image_token is None:
-        raise NotImplementedError("a prompt has images but no image token")
-    if has_grids(fields):
-        return images_of_rows(rows, fields["image_grid_thw"], image_token)
-    counts = [int((row == image_token).sum()) for row in rows]
-    per_image = sum(counts) // len(fields["pixel_values"])
-    ends = [count // per_image for count in accumulate(counts)]
-    return [range(first, end) for first, end in zip([0, *ends], ends, strict=False)]
+def with_image_rows(
+    fields: Mapping[str, Any], prompt_ids: Sequence[Sequence[int]], images: Sequence[Any] | None, image_token: int | None
+) -> Fields:
+    """Return a processor's fields of unpadded prompts in the form that is sliced by row: token fields, and ``image_rows``, the
+    image fields of each row. ``images`` are those of each prompt, None if no prompt has any: then it is {}.
 
-
-def image_fields_of_rows(batch: Mapping[str, Any], rows: Sequence[int]) -> Fields:
-    """Return the pixels of some rows of a batch, in the order of ``rows``, with grids and numbers of images; {} without
-    images."""
-    num_images = batch.get("num_images")
-    if batch.get("pixel_values") is None or num_images is None:
-        return {}
-    starts = [0, *accumulate(num_images)]
-    if not (images := [image for row in rows for image in range(starts[row], starts[row + 1])]):
-        return {}
-    return {**select_images(batch, images, starts[-1]), "num_images": [num_images[row] for row in rows]}
-
-
-def select_fields(fields: Mapping[str, Any], images: Any, rows: Sequence[int], lengths: Sequence[int]) -> Fields:
-    """Return the multimodal fields of some prompts, whose token ids have grown to ``lengths`` by text.
-
-    ``images`` are those of each prompt, None if no prompt has any. Raise NotImplementedError for an unknown field.
+    Raise NotImplementedError for a field without a rule.
     """
     if images is None:
         return {}
-    _check_names(fields)
-    counts = [len(of_prompt or ()) for of_prompt in images]
+    check_fields(fields)
+    counts = [sum(token == image_token for token in ids) for ids in prompt_ids]
+    rows = split_images(fields, [len(of_prompt or ()) for of_prompt in images], counts)
+    return {name: fields[name] for name in TOKEN_FIELDS if name in fields} | {IMAGE_ROWS: rows}
+
+
+def image_fields_of_rows(batch: Mapping[str, Any], rows: Sequence[int]) -> Fields:
+    """Return the image fields of some rows of a batch with ``image_rows``, in the order of ``rows``; {} without images."""
+    of_rows = batch.get(IMAGE_ROWS)
+    return join_images([of_rows[row] for row in rows]) if of_rows else {}
+
+
+def select_fields(fields: Mapping[str, Any], rows: Sequence[int], lengths: Sequence[int]) -> Fields:
+    """Return the fields (:func:`with_image_rows`) of some prompts, whose token ids have grown to ``lengths`` by text."""
     selected: Fields = {
         name: [list(fields[name][row]) + [0] * (n - len(fields[name][row])) for row, n in zip(rows, lengths, strict=True)]
         for name in TOKEN_FIELDS
         if name in fields
     }
-    if "pixel_values" in fields:
-        indices = [sum(counts[:row]) + n for row in rows for n in range(counts[row])]
-        selected |= select_images(fields, indices, sum(counts))
-    return selected
+    return selected | ({IMAGE_ROWS: [fields[IMAGE_ROWS][row] for row in rows]} if IMAGE_ROWS in fields else {})
 
 
 def prompt_batch(
-    prompt_ids: Sequence[list[int]], fields: Mapping[str, Any], images: Any, rows: Sequence[int], pad: int
+    prompt_ids: Sequence[list[int]], fields: Mapping[str, Any], rows: Sequence[int], pad: int
 ) -> dict[str, Tensor]:
-    """Return some of the prompts as a model reads them, left-padded.
-
-    ``images`` are those of each prompt, None if no prompt has any. Raise NotImplementedError for an unknown field.
-    """
+    """Return some of the prompts as a model reads them, left-padded. ``fields``: see :func:`with_image_rows`."""
     tokens = [torch.tensor(prompt_ids[row], dtype=torch.long) for row in rows]
     mask = left_pad([torch.ones_like(ids) for ids in tokens], 0)
-    batch = {"input_ids": left_pad(tokens, pad), "attention_mask": mask}
-    by_prompt = [()] * len(prompt_ids) if images is None else images
-    for name, value in select_fields(fields, by_prompt, rows, list(map(len, tokens))).items():
-        batch[name] = left_pad([torch.as_tensor(row) for row in value], 0) if name in TOKEN_FIELDS else value
-    return batch
+    selected = select_fields(fields, rows, list(map(len, tokens)))
+    images = join_images(selected.pop(IMAGE_ROWS, []))
+    batch = {"input_ids": left_pad(tokens, pad), "attention_mask": mask} | images
+    return batch | {name: left_pad([torch.as_tensor(row) for row in value], 0) for name, value in selected.items()}
 
 
 def images_by_prompt(images: Any) -> list[list[Any]] | None:
@@ -210,9 +282,10 @@ def images_by_prompt(images: Any) -> list[list[Any]] | None:
     return [of_prompt or [] for of_prompt in images] if images and any(images) else None
 
 
-def _check_names(fields: Mapping[str, Any]) -> None:
-    if unknown := set(fields) - {*IMAGE_FIELDS, *TOKEN_FIELDS}:
-        raise NotImplementedError(f"no rule assigns {sorted(unknown)}")
+def check_fields(fields: Iterable[str]) -> None:
+    """Raise NotImplementedError for a field of a processor without a rule."""
+    if unknown := set(fields) - {*IMAGE_FIELDS, *TOKEN_FIELDS, "input_ids", "attention_mask"}:
+        raise NotImplementedError(f"no rule assigns {sorted(unknown)} to the images of a row")
 
 
 def _tensor(value: Any) -> Tensor:

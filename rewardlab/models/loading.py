@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +29,7 @@ from rewardlab.models.hub import hub_options, why_absent
 from rewardlab.models.model_card import write_model_card
 from rewardlab.models.vision_tower import prepare_vision_tower
 from rewardlab.processes import is_main, num_processes
+from rewardlab.reporting.progress import log_line
 
 
 def load_processor(path: str) -> Any:
@@ -247,14 +250,78 @@ def peft_config(lora: LoraConfig | None, model: Any, frozen: list[str]) -> Any:
     import peft
 
     excluded = [name for name, _ in model.named_modules() if any(part_pattern(part).search(f"{name}.") for part in frozen)]
+    chosen = adapted_weights(lora, model, frozen)
+    experts = sorted({".".join(name.split(".")[-2:]) for name, weight in chosen if is_expert(name, weight)})
+    if experts and lora.dropout:
+        raise ConfigError(f"lora.dropout {lora.dropout}: adapters of experts ({', '.join(experts)}) have none; set it to 0")
+    if is_main():
+        log_line(adapter_coverage(lora, model, frozen))
+    modules: str | list[str] = lora.target_modules
+    converted = _converted_names(model) if experts else set()
+    if converted:
+        linear = [name.removesuffix(".weight") for name, weight in chosen if not is_expert(name, weight)]
+        modules = [name for name in linear if name.split(".")[-1] not in converted]
+        experts += [f"{name}.weight" for name in linear if name.split(".")[-1] in converted]
     return peft.LoraConfig(
+        target_parameters=experts or None,
         r=lora.r,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
-        target_modules=lora.target_modules,
+        target_modules=modules,
         exclude_modules=excluded or None,
         task_type="CAUSAL_LM",
     )
+
+
+def adapted_weights(lora: LoraConfig, model: Any, frozen: Sequence[str]) -> list[tuple[str, nn.Parameter]]:
+    """Return (name, weight) of what adapters are added to: chosen linear layers, and with "all-linear" the experts of a
+    mixture, which are 3-D parameters [experts, in, out] or [experts, out, in]. The output head has none."""
+    heads = {id(model.get_output_embeddings())}
+    patterns = [part_pattern(part) for part in frozen]
+
+    def is_chosen(name: str) -> bool:
+        targets = lora.target_modules
+        if isinstance(targets, str):
+            return targets == "all-linear" or re.fullmatch(targets, name) is not None
+        return any(name == target or name.endswith(f".{target}") for target in targets)
+
+    chosen = [
+        (f"{name}.weight", cast(nn.Parameter, module.weight))
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and id(module) not in heads and is_chosen(name)
+    ]
+    if lora.target_modules == "all-linear":
+        chosen += [(name, weight) for name, weight in model.named_parameters() if is_expert(name, weight)]
+    return [(name, weight) for name, weight in chosen if not any(pattern.search(name) for pattern in patterns)]
+
+
+def _converted_names(model: Any) -> set[str]:
+    """Return the names of linear layers that peft takes for experts, as old checkpoints of some mixtures name them (GLM-4.5V):
+    with "all-linear" it would leave out every layer of that name and adapt the router."""
+    from peft.utils import transformers_weight_conversion as conversion
+
+    family = conversion._MODEL_TO_CONVERSION_PATTERN.get(model.config.model_type, "")
+    return set(conversion._MOE_TARGET_MODULE_MAPPING.get(family, ()))
+
+
+def is_expert(name: str, weight: nn.Parameter) -> bool:
+    """Return whether a parameter is of all experts of a layer: no linear layer, so that nf4 leaves it as it is."""
+    return ".experts." in name and len(getattr(weight, "ds_shape", weight.shape)) == 3  # ZeRO-3 flattens what it shards
+
+
+def adapter_coverage(lora: LoraConfig, model: Any, frozen: Sequence[str]) -> str:
+    """Return in words which fraction of the weights has adapters, and which stays in 16 bits under ``lora.quantize``."""
+
+    def size(weights: Iterable[nn.Parameter]) -> int:
+        return sum(math.prod(getattr(weight, "ds_shape", weight.shape)) for weight in weights)
+
+    total = size(model.parameters())
+    message = f"adapters on {size(weight for _, weight in adapted_weights(lora, model, frozen)) / total:.1%} of the weights"
+    experts = size(weight for name, weight in model.named_parameters() if is_expert(name, weight))
+    if experts:
+        message += f"; experts are {experts / total:.1%}"
+        message += ", which nf4 leaves in 16 bits" if lora.quantize else ""
+    return message
 
 
 def merged_weights(
@@ -266,7 +333,7 @@ def merged_weights(
     Here each weight is merged into a copy, equal to peft's bit by bit. ``gather`` is entered around the weights that each
     needs, on every process.
     """
-    layers = {f"{name}.base_layer.weight": layer for name, layer in model.named_modules() if hasattr(layer, "get_delta_weight")}
+    layers = {_weight_below(name, layer): layer for name, layer in model.named_modules() if hasattr(layer, "get_delta_weight")}
     for name, weight in model.named_parameters():
         if model.prefix in name or "original_module" in name:  # adapters, and modules that have a trained copy
             continue
@@ -274,6 +341,14 @@ def merged_weights(
         with gather([weight] if layer is None else list(layer.parameters())):
             plain = name.removeprefix("base_model.model.").replace(".base_layer", "")
             yield plain, weight.data if layer is None else _merged(layer, weight)
+
+
+def _weight_below(name: str, layer: Any) -> str:
+    """Return the name of the weight that an adapted ``layer`` changes: experts have a layer around a layer for each."""
+    part, below = layer, name
+    while hasattr(part, "base_layer"):
+        part, below = part.base_layer, f"{below}.base_layer"
+    return f"{below}.{getattr(layer, 'parameter_name', 'weight')}"
 
 
 @torch.no_grad()

@@ -7,17 +7,18 @@ tensor. Here it processes one image at a time, and each only once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from PIL.Image import Image
-from torch import Tensor
 from transformers import BatchFeature
 
+from rewardlab.models.families import join_images
 from rewardlab.processes import return_freed_memory
 
+OF_ROWS = frozenset({"pixel_attention_mask", "batch_num_images"})
 TRIM_EVERY = 8  # images, after which memory that was freed goes back to the system
 
 
@@ -27,14 +28,17 @@ def image_key(image: Image) -> Hashable:
 
 
 class ProcessedImages:
-    """Processed images, kept in the host's memory until :meth:`clear`: 24 bytes a pixel for Qwen's families."""
+    """Processed images, kept in the host's memory until :meth:`clear`: 24 bytes a pixel for Qwen's families. ``last`` are the
+    fields of the latest batch. A family whose fields depend on the other images of a row (:data:`OF_ROWS`) is not cached."""
 
     def __init__(self) -> None:
         self._fields: dict[Hashable, dict[str, Any]] = {}
+        self.last: Mapping[str, Any] = {}
 
     def clear(self) -> None:
         """Forget all images."""
         self._fields.clear()
+        self.last = {}
 
     @contextmanager
     def used_by(self, processor: Any) -> Iterator[None]:
@@ -47,6 +51,9 @@ class ProcessedImages:
 
         def preprocess(images: Any, *args: Any, **kwargs: Any) -> Any:
             kwargs["return_tensors"] = "pt"  # TRL asks for tensors in training only
+            if "crop_to_patches" in kwargs and not hasattr(images_processor, "crop_to_patches"):
+                # TRL takes every 4-D pixels of another number than the images for InternVL's tiles, and counts these.
+                return {**self.last, "num_patches": torch.ones(len([*_flat(images)]), dtype=torch.long)}
             parts, options = [], repr((args, sorted(kwargs.items())))
             for image in _flat(images):
                 key = image_key(image), options
@@ -55,9 +62,11 @@ class ProcessedImages:
                     if len(self._fields) % TRIM_EVERY == 0:  # against fragmentation of the heap
                         return_freed_memory()
                 parts.append(self._fields[key])
-            if not parts:
-                return whole(images, *args, **kwargs)
-            return BatchFeature({name: _joined([part[name] for part in parts]) for name in parts[0]})
+                if not OF_ROWS.isdisjoint(parts[-1]):
+                    parts = []
+                    break
+            self.last = BatchFeature(_joined(parts)) if parts else whole(images, *args, **kwargs)
+            return self.last
 
         images_processor.preprocess = preprocess
         try:
@@ -77,6 +86,7 @@ def _flat(images: Any) -> Iterator[Any]:
             yield image
 
 
-def _joined(values: list[Any]) -> Any:
-    """Return the concatenated parts of a field."""
-    return torch.cat(values) if isinstance(values[0], Tensor) else [row for value in values for row in value]
+def _joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the concatenated fields of images."""
+    lists = {name: [row for part in parts for row in part[name]] for name, value in parts[0].items() if isinstance(value, list)}
+    return lists | join_images([{name: value for name, value in part.items() if name not in lists} for part in parts])

@@ -110,7 +110,6 @@ def completion_values(
     for rows in limits.cut(mask.sum(1).tolist()):
         index = torch.tensor(rows, device=mask.device)
         images = image_fields_of_rows(batch, rows)
-        images.pop("num_images", None)
         with torch.no_grad(), autocast():
             read = model(**trim({name: value[index] for name, value in tokens.items()}, mask[index]), **images)
         values[index] = untrim(read, mask[index], columns)

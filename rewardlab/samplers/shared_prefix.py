@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewardlab.models.families import IMAGE_FIELDS, has_grids, images_of_rows, left_pad, select_images
+from rewardlab.models.families import count_tokens, has_grids, join_images, left_pad, split_images
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def split_prefixes(inputs: dict[str, Tensor], groups: Sequence[int], image_token
     of their images are each a group of their own.
     """
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
-    image_fields = IMAGE_FIELDS if image_token is not None and has_grids(inputs) else ()
+    image_fields = ("pixel_values", "image_grid_thw") if image_token is not None and has_grids(inputs) else ()
     others = [name for name, values in inputs.items() if values.shape != ids.shape and name not in image_fields]
     if max(groups) + 1 == len(groups) or others:  # what others hold cannot be told apart by prompt
         return None
@@ -65,8 +65,8 @@ def split_prefixes(inputs: dict[str, Tensor], groups: Sequence[int], image_token
             aligned = [values[n][-len(rows[n]) :][:length] for n, length in zip(leaders, lengths, strict=True)]
             prefix[name] = left_pad(aligned, 0)
     if image_token is not None and has_grids(inputs):
-        images = images_of_rows(rows, inputs["image_grid_thw"], image_token)
-        prefix |= select_images(inputs, [image for n in leaders for image in images[n]], len(inputs["image_grid_thw"]))
+        images = split_images(inputs, None, count_tokens(ids, image_token))
+        prefix |= join_images([images[n] for n in leaders])
     rest_ids, rest_mask = _left_padded([row[lengths[group] :] for row, group in zip(rows, groups, strict=True)])
     return SharedPrefix(prefix, rest_ids, rest_mask, torch.tensor(list(groups), device=ids.device))
 

@@ -42,7 +42,7 @@ from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import leave_out_unreadable
-from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
+from rewardlab.training.run.length_grouping import CountedImages, LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import TOO_LONG
 from rewardlab.training.run.resume import StrictResumeMixin
 from rewardlab.training.run.rows import PromptReader, SFTDialogue, list_special_tokens, places_that_fit, turn
@@ -216,6 +216,7 @@ class PreferenceTrainer(LengthGroupingMixin, StrictResumeMixin, DPOTrainer):
         layout = RowLayout.of(processing_class, "right", rows_per_sample=2)
         super().__init__(*args, processing_class=processing_class, layout=layout, **kwargs)
         adapters_to_float32(self.model)
+        self.data_collator = CountedImages(self.data_collator, layout.rows_per_sample)
         self.model_accepts_loss_kwargs = False  # the mean is over comparisons
         if not config.has_reference:
             self.ref_model = None  # TRL loads one in any case

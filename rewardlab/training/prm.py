@@ -29,7 +29,7 @@ from rewardlab.rewards.steps import token_ends
 from rewardlab.samplers.hf import append_answers, encode, special_tokens, thinking_opening, token_texts
 from rewardlab.training.run.folder import refuse_finished, supervised_arguments
 from rewardlab.training.run.inputs import leave_out_unreadable, pairs_named, refuse_repeated_ids
-from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
+from rewardlab.training.run.length_grouping import NUM_IMAGES, LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import TOO_LONG, processor_of
 from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
 from rewardlab.training.run.rows import SFTDialogue, list_special_tokens, places_that_fit
@@ -91,7 +91,7 @@ class StepCollator:
         for n, (row, tokens) in enumerate(zip(rows, ends, strict=True)):
             for token, label in zip(tokens, row["step"]["labels"], strict=True):
                 labels_NL[n, token] = label  # of two steps in one token, the later: what holds after it
-        return {**inputs, "labels": labels_NL}
+        return {**inputs, "labels": labels_NL, NUM_IMAGES: torch.tensor([len(row["pair"].images) for row in rows])}
 
     def read(self, rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Tensor], list[list[int]]]:
         """Return model inputs, and where in each row its steps end."""

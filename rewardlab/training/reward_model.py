@@ -37,7 +37,7 @@ from rewardlab.training.run.evaluation import JudgePairs, plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import count_ties, leave_out_unreadable, pairs_named
-from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
+from rewardlab.training.run.length_grouping import NUM_IMAGES, LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import drop_too_long, processor_of
 from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
@@ -62,7 +62,8 @@ class ScalarCollator:
         chosen = [single_response_prompt(pair, int(pair.preferred == 1), self._template) for pair in pairs]
         rejected = [single_response_prompt(pair, int(pair.preferred == 0), self._template) for pair in pairs]
         with pairs_named(pairs):
-            return encode(self._processor, chosen + rejected)
+            num_images = torch.tensor([sum(len(message.images) for message in prompt) for prompt in chosen + rejected])
+            return encode(self._processor, chosen + rejected) | {NUM_IMAGES: num_images}
 
 
 class BradleyTerryTrainer(LengthGroupingMixin, ValueModelMixin, StrictResumeMixin, Trainer):

@@ -39,7 +39,7 @@ from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import supervised_arguments
 from rewardlab.training.run.held_out import hold_out
 from rewardlab.training.run.inputs import config_of, count_ties, leave_out_unreadable, pairs_of
-from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
+from rewardlab.training.run.length_grouping import CountedImages, LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import numbers_that_fit
 from rewardlab.training.run.resume import StrictResumeMixin
 from rewardlab.training.run.rows import (
@@ -65,6 +65,7 @@ class ResumableSFTTrainer(LengthGroupingMixin, StrictResumeMixin, SFTTrainer):
         layout = RowLayout.of(processing_class, "right")
         super().__init__(*args, processing_class=processing_class, layout=layout, **kwargs)
         adapters_to_float32(self.model)
+        self.data_collator = CountedImages(self.data_collator)
         if first_token_only:
             self.data_collator = FirstTokenOnly(self.data_collator)
         # The Qwen-VL classes say no, and a batch would be the mean of its micro-batches' means, however few their tokens; TRL's
@@ -201,7 +202,7 @@ def train_sft(
 
     def build(resume: str | None) -> Built:
         # TRL's arguments before the model: ZeRO-3 deals its weights out as they are read. Cutting a sequence could cut images.
-        arguments = TRLSFTConfig(max_length=None, **supervised_arguments(config, out))
+        arguments = TRLSFTConfig(max_length=None, router_aux_loss_coef=0.0, **supervised_arguments(config, out))
         model, processor = load_policy(config, out)
         processor.tokenizer.padding_side = "right"
         trainer = ResumableSFTTrainer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,16 @@ import pytest
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
+from rewardlab.config import SFTConfig
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.health import doctor
+from rewardlab.health.plan import Plan, needs
 from rewardlab.health.run_page import write_run_page
 from rewardlab.models.architectures import build_on_meta
 from tests.support import scaled_runs
+from tests.support.families import FAMILIES
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SHIPPED = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parent.name != "launch")  # a Kubernetes Job is no run's
@@ -41,6 +46,8 @@ def test_what_ships_passes(path: Path) -> None:
         ("Qwen/Qwen2.5-VL-7B-Instruct", 8292.2),
         ("Qwen/Qwen3-VL-4B-Instruct", 4437.8),
         ("Qwen/Qwen3-VL-8B-Instruct", 8767.1),
+        ("Qwen/Qwen3-VL-30B-A3B-Instruct", 31070.8),
+        ("zai-org/GLM-4.6V-Flash", 10292.8),
     ],
 )
 def test_known_sizes(name: str, millions: float) -> None:
@@ -246,3 +253,27 @@ def test_a_run_page(tiny_checkpoint: Path, tmp_path: Path) -> None:
     assert "<script>alert" not in page
     with pytest.raises(DataError, match="not a training run"):
         write_run_page(tmp_path)
+
+
+DAILY = ("qwen2_vl", "internvl", "gemma4")
+FAMILY_NAMES = [name if name in DAILY else pytest.param(name, marks=pytest.mark.nightly) for name in FAMILIES]
+
+
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_it_is_right_about_every_family(name: str, checkpoint_of: Callable[[str], Path]) -> None:
+    """What trains is no failure: its memory is estimated, and its images are assigned to rows."""
+    plan = Plan(memory_gib=24.0)
+    config = SFTConfig(model=str(checkpoint_of(name)))
+    [model] = [finding for finding in doctor._training(config, plan, None, dry=True) if finding.name == "model"]
+    assert model.outcome == "ok"
+    assert "agree to" in model.message
+    [memory] = [finding for finding in needs(config, plan) if finding.name == "memory"]
+    assert memory.outcome == "ok"
+
+
+def test_unknown_shapes_are_a_look(tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A family that trains is not failed because the doctor does not know it."""
+    monkeypatch.setattr("rewardlab.health.memory.shapes_of", lambda model: model.config.no_such_key)
+    [finding] = needs(SFTConfig(model=str(tiny_checkpoint)), Plan(memory_gib=24.0))
+    assert (finding.name, finding.outcome) == ("memory", "look")
+    assert "does not know the shapes" in finding.message

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,8 +17,9 @@ from trl.generation.vllm_generation import VLLMGeneration
 
 from rewardlab.config.base import LoraConfig
 from rewardlab.errors import ConfigError
-from rewardlab.models.loading import load_model, peft_config
+from rewardlab.models.loading import adapted_weights, adapter_coverage, load_model, merge_adapter, merged_weights, peft_config
 from rewardlab.training.policy_gradient.rollouts.engine import send_merged_copies
+from tests.support import scaled_runs
 
 UPDATES = 40
 
@@ -87,3 +90,46 @@ def test_what_is_sent_otherwise(adapted: Any) -> None:
     sharded._dist.fsdp_version = 2
     with pytest.raises(ConfigError, match="which FSDP keeps sharded"):
         send_merged_copies(sharded)
+
+
+@pytest.mark.parametrize("name", ["qwen3_vl_moe", "glm4v_moe"])
+def test_adapters_reach_experts(name: str, checkpoint_of: Callable[[str], Path]) -> None:
+    """Each expert's 3-D weights have one; merged for an engine they are what peft merges; a dropout would be ignored."""
+    model = load_model(str(checkpoint_of(name)), device="cpu")[0]
+    assert "experts are" in adapter_coverage(LoraConfig(r=4), model, [])
+    with pytest.raises(ConfigError, match=r"lora.dropout 0.1: adapters of experts \(experts.down_proj, experts.gate_up_proj\)"):
+        peft_config(LoraConfig(r=4, dropout=0.1), model, [])
+    start = {key: weight.clone() for key, weight in model.state_dict().items()}
+    expected = sum(weight.numel() for _, weight in adapted_weights(LoraConfig(r=4), model, []))
+    adapted = peft.get_peft_model(model, peft_config(LoraConfig(r=4), model, []))
+    for key, weight in adapted.named_parameters():
+        if "lora_B" in key:
+            weight.data = 0.05 * torch.randn_like(weight)
+    ours = dict(merged_weights(adapted, lambda weights: nullcontext()))
+    theirs = adapted.merge_and_unload().state_dict()
+    changed = 0
+    for key, weight in ours.items():
+        torch.testing.assert_close(weight, theirs[key], atol=1e-6, rtol=1e-6)
+        changed += weight.numel() if not torch.equal(weight, start[key]) else 0
+    assert any("experts" in key and not torch.equal(weight, start[key]) for key, weight in ours.items())
+    assert changed == expected
+
+
+def test_frozen_experts_have_no_adapters(checkpoint_of: Callable[[str], Path]) -> None:
+    """Nor have they if layers are named."""
+    model = load_model(str(checkpoint_of("qwen3_vl_moe")), device="cpu")[0]
+    assert peft_config(LoraConfig(r=4), model, ["language"]).target_parameters is None
+    assert peft_config(LoraConfig(r=4, target_modules=["q_proj"]), model, []).target_parameters is None
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("stage", ["sft", "rl"])
+@pytest.mark.parametrize("name", ["qwen3_vl_moe", "qwen3_5_moe", "glm4v_moe"])
+def test_adapters_of_experts_learn(name: str, stage: str, checkpoint_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """In a run, and are in the checkpoint that it leaves: merged, experts of every layer have moved."""
+    scaled_runs.run(stage, checkpoint_of(name), tmp_path / "run", data=scaled_runs.mixed(), lora={"r": 4}, max_steps=2)
+    merged = merge_adapter(tmp_path / "run" / "final", tmp_path / "merged")
+    after, before = (load_model(str(folder), device="cpu")[0].state_dict() for folder in (merged, checkpoint_of(name)))
+    experts = [key for key, weight in after.items() if ".experts." in key and weight.ndim == 3]
+    assert experts
+    assert all(not torch.equal(after[key], before[key]) for key in experts)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+import transformers as hf
 from tokenizers import AddedToken
 from transformers import (
     Gemma3Config,
@@ -55,6 +57,15 @@ VISION_3: dict[str, Any] = {
     "num_position_embeddings": 64,
 }
 ROPE: dict[str, Any] = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+LINEAR: dict[str, Any] = {
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+    "head_dim": 16,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5},
+}
 
 
 def _qwen(config: Any, tokenizer: Any, text: dict[str, Any], vision: dict[str, Any]) -> Any:
@@ -102,10 +113,7 @@ def qwen3_vl(tokenizer: Any, folder: Path) -> Path:
 def qwen3_5(tokenizer: Any, folder: Path) -> Path:
     """Linear attention, which keeps a state of fixed size, in two of three layers."""
     torch.manual_seed(0)
-    text = {"layer_types": ["linear_attention", "linear_attention", "full_attention"], "head_dim": 16}
-    text |= {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2, "linear_num_value_heads": 4}
-    text |= {"rope_parameters": {**ROPE, "partial_rotary_factor": 0.5}}
-    model = Qwen3_5ForConditionalGeneration(_qwen(Qwen3_5Config, tokenizer, text, VISION_3))
+    model = Qwen3_5ForConditionalGeneration(_qwen(Qwen3_5Config, tokenizer, LINEAR, VISION_3))
     return _saved_qwen3(model, tokenizer, folder)
 
 
@@ -158,6 +166,258 @@ def gemma3(tokenizer: Any, folder: Path) -> Path:
     return _saved(Gemma3ForConditionalGeneration(config), processor, folder, [token("<end_of_turn>")])
 
 
+def _template(image: str) -> str:
+    """Return the demo's chat template with another placeholder of an image."""
+    return CHAT_TEMPLATE.replace("<|vision_start|><|image_pad|><|vision_end|>", image)
+
+
+def _with_tokens(tokenizer: Any, *others: str, **names: str) -> Any:
+    """Add special tokens to a tokenizer: those of ``names`` are its attributes, too. Return how it numbers them."""
+    for name in (*names.values(), *others):
+        tokenizer.add_tokens([AddedToken(name, normalized=False, special=True)])
+    tokenizer._set_model_specific_special_tokens(names)
+    return tokenizer.convert_tokens_to_ids
+
+
+def _text(tokenizer: Any, model_type: str, **changes: Any) -> dict[str, Any]:
+    token = tokenizer.convert_tokens_to_ids
+    ends = {"pad_token_id": token("<|endoftext|>"), "eos_token_id": token("<|im_end|>"), "bos_token_id": None}
+    return {"model_type": model_type, **TEXT, **ends, "vocab_size": len(tokenizer), "tie_word_embeddings": False, **changes}
+
+
+def _saved_other(model: Any, processor: Any, folder: Path) -> Path:
+    return _saved(model, processor, folder, processor.tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"]))
+
+
+MOE: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+SIGHT: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def qwen3_vl_moe(tokenizer: Any, folder: Path) -> Path:
+    """Four experts, of which two read a token; they are 3-D parameters."""
+    torch.manual_seed(0)
+    config = _qwen(hf.Qwen3VLMoeConfig, tokenizer, {"head_dim": 8, **MOE}, {**VISION_3, "deepstack_visual_indexes": [0, 1]})
+    return _saved_qwen3(hf.Qwen3VLMoeForConditionalGeneration(config), tokenizer, folder)
+
+
+def qwen3_5_moe(tokenizer: Any, folder: Path) -> Path:
+    """Linear attention, experts, and one that reads every token."""
+    torch.manual_seed(0)
+    text = {**LINEAR, **MOE, "shared_expert_intermediate_size": 16}
+    config = _qwen(hf.Qwen3_5MoeConfig, tokenizer, text, VISION_3)
+    return _saved_qwen3(hf.Qwen3_5MoeForConditionalGeneration(config), tokenizer, folder)
+
+
+def _glm(tokenizer: Any, folder: Path, config: Any, model: Any, text: str, vision: str, processor: Any, **more: Any) -> Path:
+    torch.manual_seed(0)
+    token = _with_tokens(tokenizer, "<|begin_of_image|>", "<|end_of_image|>", "<|video|>", image_token="<|image|>")
+    rope = {**ROPE, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 0]}
+    sight = {"depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 4, "out_hidden_size": 32}
+    made = config(
+        text_config=_text(tokenizer, text, rope_parameters=rope, **more),
+        vision_config={"model_type": vision, **sight, "patch_size": 14, "image_size": 112},
+        image_token_id=token("<|image|>"),
+        video_token_id=token("<|video|>"),
+        image_start_token_id=token("<|begin_of_image|>"),
+        image_end_token_id=token("<|end_of_image|>"),
+    )
+    images = hf.Glm4vImageProcessor(size={"shortest_edge": 2 * 56 * 56, "longest_edge": 2 * 112 * 112})
+    template = _template("<|begin_of_image|><|image|><|end_of_image|>")
+    return _saved_other(
+        model(made),
+        processor(
+            image_processor=images, tokenizer=tokenizer, video_processor=hf.Glm4vVideoProcessor(), chat_template=template
+        ),
+        folder,
+    )
+
+
+def glm4v(tokenizer: Any, folder: Path) -> Path:
+    """GLM-4.1V: half of each head is rotated; norms before and behind each part."""
+    classes = hf.Glm4vConfig, hf.Glm4vForConditionalGeneration, "glm4v_text", "glm4v_vision", hf.Glm4vProcessor
+    return _glm(tokenizer, folder, *classes)
+
+
+def glm46v(tokenizer: Any, folder: Path) -> Path:
+    """GLM-4.6V-Flash: the parts of GLM-4.1V, another processor."""
+    classes = hf.Glm46VConfig, hf.Glm46VForConditionalGeneration, "glm4v_text", "glm4v_vision", hf.Glm46VProcessor
+    return _glm(tokenizer, folder, *classes)
+
+
+def glm4v_moe(tokenizer: Any, folder: Path) -> Path:
+    """GLM-4.5V: a dense layer, then experts with one that reads every token."""
+    classes = hf.Glm4vMoeConfig, hf.Glm4vMoeForConditionalGeneration, "glm4v_moe_text", "glm4v_moe_vision", hf.Glm4vProcessor
+    moe = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    return _glm(tokenizer, folder, *classes, **moe)
+
+
+def internvl(tokenizer: Any, folder: Path) -> Path:
+    """An image is one to five tiles of four tokens; nothing in its fields tells how many."""
+    torch.manual_seed(0)
+    names = {"start_image_token": "<img>", "end_image_token": "</img>", "context_image_token": "<IMG_CONTEXT>"}
+    token = _with_tokens(tokenizer, **names, video_token="<video>")
+    config = hf.InternVLConfig(
+        vision_config={**SIGHT, "image_size": [56, 56], "patch_size": [14, 14]},
+        text_config=_text(tokenizer, "qwen2"),
+        image_token_id=token("<IMG_CONTEXT>"),
+        image_seq_length=4,
+    )
+    images = hf.GotOcr2ImageProcessor(size={"height": 56, "width": 56}, crop_to_patches=True, min_patches=1, max_patches=4)
+    processor = hf.InternVLProcessor(
+        image_processor=images,
+        tokenizer=tokenizer,
+        video_processor=hf.InternVLVideoProcessor(),
+        image_seq_length=4,
+        chat_template=_template("<IMG_CONTEXT>"),
+    )
+    return _saved_other(hf.InternVLForConditionalGeneration(config), processor, folder)
+
+
+def _llava(tokenizer: Any, folder: Path, config: Any, model: Any, processor: Any, vision: dict[str, Any], **more: Any) -> Path:
+    torch.manual_seed(0)
+    token = _with_tokens(tokenizer, "<video>", image_token="<image>")
+    made = config(vision_config=vision, text_config=_text(tokenizer, "qwen2"), image_token_index=token("<image>"), **more)
+    return _saved_other(model(made), processor(tokenizer=tokenizer, chat_template=_template("<image>")), folder)
+
+
+CLIP = {"model_type": "clip_vision_model", **SIGHT, "image_size": 56, "patch_size": 14}
+SIGLIP = {"model_type": "siglip_vision_model", **SIGHT, "image_size": 56, "patch_size": 14, "vision_use_head": False}
+PINPOINTS = [[56, 112], [112, 56], [112, 112]]
+
+
+def llava(tokenizer: Any, folder: Path) -> Path:
+    """LLaVA-1.5: every image at one size, of sixteen tokens."""
+    images = hf.CLIPImageProcessor(size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56})
+    rule = {"patch_size": 14, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+    processor = partial(hf.LlavaProcessor, image_processor=images, **rule)
+    return _llava(tokenizer, folder, hf.LlavaConfig, hf.LlavaForConditionalGeneration, processor, CLIP)
+
+
+def llava_next(tokenizer: Any, folder: Path) -> Path:
+    """An image is a small one and its crops, padded to the most crops of a batch."""
+    images = hf.LlavaNextImageProcessor(
+        size={"shortest_edge": 56}, crop_size={"height": 56, "width": 56}, image_grid_pinpoints=PINPOINTS
+    )
+    rule = {"patch_size": 14, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+    processor = partial(hf.LlavaNextProcessor, image_processor=images, **rule)
+    classes = hf.LlavaNextConfig, hf.LlavaNextForConditionalGeneration, processor
+    return _llava(tokenizer, folder, *classes, CLIP, image_grid_pinpoints=PINPOINTS)
+
+
+def llava_onevision(tokenizer: Any, folder: Path) -> Path:
+    """Crops of a single image; of several in a row, none."""
+    images = hf.LlavaOnevisionImageProcessor(size={"height": 56, "width": 56}, image_grid_pinpoints=PINPOINTS)
+    rule = {"num_image_tokens": 16, "vision_feature_select_strategy": "full"}
+    videos = hf.LlavaOnevisionVideoProcessor(size={"height": 56, "width": 56})
+    processor = partial(hf.LlavaOnevisionProcessor, image_processor=images, video_processor=videos, **rule)
+    classes = hf.LlavaOnevisionConfig, hf.LlavaOnevisionForConditionalGeneration, processor
+    return _llava(tokenizer, folder, *classes, SIGLIP, image_grid_pinpoints=PINPOINTS, video_token_index=len(tokenizer))
+
+
+def idefics3(tokenizer: Any, folder: Path) -> Path:
+    """Tiles by row, padded with empty ones."""
+    torch.manual_seed(0)
+    token = _with_tokens(tokenizer, "<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>")
+    _with_tokens(tokenizer, *(f"<row_{row + 1}_col_{column + 1}>" for row in range(2) for column in range(2)))
+    config = hf.Idefics3Config(
+        vision_config={**SIGHT, "image_size": 56, "patch_size": 14},
+        text_config=_text(tokenizer, "llama"),
+        image_token_id=token("<image>"),
+        scale_factor=2,
+        pad_token_id=token("<|endoftext|>"),
+    )
+    images = hf.Idefics3ImageProcessor(size={"longest_edge": 112}, max_image_size={"longest_edge": 56})
+    processor = hf.Idefics3Processor(images, tokenizer, image_seq_len=4, chat_template=_template("<image>"))
+    return _saved_other(hf.Idefics3ForConditionalGeneration(config), processor, folder)
+
+
+PIXTRAL = {"model_type": "pixtral", **SIGHT, "image_size": 112, "patch_size": 14, "head_dim": 8}
+
+
+def mistral3(tokenizer: Any, folder: Path) -> Path:
+    """Images of their own sizes, padded to the largest of a batch, a token at the end of each line."""
+    torch.manual_seed(0)
+    token = _with_tokens(tokenizer, "[IMG]", "[IMG_BREAK]", "[IMG_END]")
+    config = hf.Mistral3Config(
+        vision_config=PIXTRAL, text_config=_text(tokenizer, "mistral", head_dim=8), image_token_index=token("[IMG]")
+    )
+    images = hf.PixtralImageProcessor(size={"longest_edge": 112}, patch_size={"height": 14, "width": 14})
+    processor = hf.PixtralProcessor(images, tokenizer, patch_size=14, spatial_merge_size=2, chat_template=_template("[IMG]"))
+    return _saved_other(hf.Mistral3ForConditionalGeneration(config), processor, folder)
+
+
+def pixtral(tokenizer: Any, folder: Path) -> Path:
+    """The same images without merging, in LLaVA's class."""
+    torch.manual_seed(0)
+    token = _with_tokens(tokenizer, "[IMG]", "[IMG_BREAK]", "[IMG_END]")
+    config = hf.LlavaConfig(
+        vision_config=PIXTRAL,
+        text_config=_text(tokenizer, "mistral", head_dim=8),
+        image_token_index=token("[IMG]"),
+        vision_feature_select_strategy="full",
+        vision_feature_layer=-1,
+    )
+    images = hf.PixtralImageProcessor(size={"longest_edge": 112}, patch_size={"height": 14, "width": 14})
+    processor = hf.PixtralProcessor(images, tokenizer, patch_size=14, chat_template=_template("[IMG]"))
+    return _saved_other(hf.LlavaForConditionalGeneration(config), processor, folder)
+
+
+def gemma4(tokenizer: Any, folder: Path) -> Path:
+    """Patches with their positions, padded to the most of an image; every image as many tokens as its shape has."""
+    torch.manual_seed(0)
+    names = {"boi_token": "<|image>", "eoi_token": "<image|>", "image_token": "<|image|>", "audio_token": "<|audio|>"}
+    token = _with_tokens(tokenizer, "<|video|>", **names, boa_token="<|audio>", eoa_token="<audio|>")
+    layers = ["sliding_attention", "sliding_attention", "full_attention"]
+    per_layer = {"vocab_size_per_layer_input": len(tokenizer), "hidden_size_per_layer_input": 8}
+    config = hf.Gemma4Config(
+        text_config=_text(
+            tokenizer, "gemma4_text", head_dim=8, global_head_dim=8, sliding_window=16, layer_types=layers, **per_layer
+        ),
+        vision_config={**SIGHT, "num_key_value_heads": 4, "head_dim": 8, "patch_size": 14, "pooling_kernel_size": 2},
+        audio_config=None,
+        image_token_id=token("<|image|>"),
+        boi_token_id=token("<|image>"),
+        eoi_token_id=token("<image|>"),
+        video_token_id=token("<|video|>"),
+        audio_token_id=token("<|audio|>"),
+    )
+    processor = hf.Gemma4Processor(
+        feature_extractor=hf.Gemma4AudioFeatureExtractor(),
+        image_processor=hf.Gemma4ImageProcessor(patch_size=14, pooling_kernel_size=2, max_soft_tokens=70),
+        tokenizer=tokenizer,
+        video_processor=hf.Gemma4VideoProcessor(),
+        chat_template=_template("<|image|>"),
+        image_seq_length=70,
+    )
+    return _saved_other(hf.Gemma4ForConditionalGeneration(config), processor, folder)
+
+
+def minicpm_v(tokenizer: Any, folder: Path) -> Path:
+    """MiniCPM-V 4.6: patches of all slices packed in one line; a text part with linear attention."""
+    torch.manual_seed(0)
+    names = {
+        f"{part}_{end}_token": f"<{'/' * (end == 'end')}{part}>" for part in ("image", "slice") for end in ("start", "end")
+    }
+    names |= {"image_id_start_token": "<image_id>", "image_id_end_token": "</image_id>"}
+    token = _with_tokens(tokenizer, **names, image_token="<|image|>", video_token="<|video|>")
+    rope = {**ROPE, "partial_rotary_factor": 0.5}
+    config = hf.MiniCPMV4_6Config(
+        text_config=_text(tokenizer, "qwen3_5_text", **{**LINEAR, "rope_parameters": rope}),
+        vision_config={**SIGHT, "image_size": 112, "patch_size": 14},
+        insert_layer_id=0,
+        image_size=112,
+        image_token_id=token("<|image|>"),
+        video_token_id=token("<|video|>"),
+    )
+    processor = hf.MiniCPMV4_6Processor(
+        image_processor=hf.MiniCPMV4_6ImageProcessor(scale_resolution=112, max_slice_nums=4),
+        video_processor=hf.MiniCPMV4_6VideoProcessor(),
+        tokenizer=tokenizer,
+        chat_template=_template("<|image|>"),
+    )
+    return _saved_other(hf.MiniCPMV4_6ForConditionalGeneration(config), processor, folder)
+
+
 def _saved(model: Any, processor: Any, folder: Path, ends: list[int]) -> Path:
     _fan_in_init(model)
     pad = processor.tokenizer.pad_token_id
@@ -168,4 +428,21 @@ def _saved(model: Any, processor: Any, folder: Path, ends: list[int]) -> Path:
     return folder
 
 
+OTHERS = (
+    qwen3_vl_moe,
+    qwen3_5_moe,
+    glm4v,
+    glm46v,
+    glm4v_moe,
+    internvl,
+    llava,
+    llava_next,
+    llava_onevision,
+    idefics3,
+    mistral3,
+    pixtral,
+    gemma4,
+    minicpm_v,
+)
 FAMILIES = {"qwen2_vl": qwen2_vl, "qwen3_vl": qwen3_vl, "qwen3_5": qwen3_5, "gemma3": gemma3}
+FAMILIES |= {make.__name__: make for make in OTHERS}

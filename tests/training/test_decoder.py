@@ -94,7 +94,7 @@ def alone(trainer: PolicyTrainer, prompts: Prompts) -> Any:
     for row in range(len(prompts.ids)):
         draws = draw(
             trainer.model,
-            prompt_batch(prompts.ids, prompts.fields, prompts.images, [row], prompts.pad),
+            prompt_batch(prompts.ids, prompts.fields, [row], prompts.pad),
             num_draws=1,
             max_tokens=LENGTH,
             temperature=1.0,
@@ -133,8 +133,10 @@ def test_no_pixels_of_the_last_batch_are_held_while_the_next_is_made(trainer: Po
             trainer._step = 0
             inputs = trainer._prepare_inputs(rows)
             assert trainer._buffered_inputs is not None
-            held = [weakref.ref(batch["pixel_values"]) for batch in trainer._buffered_inputs]
-            assert inputs["pixel_values"] is trainer._buffered_inputs[0]["pixel_values"]
+            rows_of = [batch["image_rows"] for batch in trainer._buffered_inputs]
+            held = [weakref.ref(images["pixel_values"]) for of_batch in rows_of for images in of_batch]
+            assert inputs["image_rows"] is rows_of[0]
+            del rows_of
             del inputs
     trainer.model.eval()
     assert alive[0] == []
@@ -191,7 +193,7 @@ def test_rollouts_that_are_continued(trainer: PolicyTrainer, batch_size: int | N
     begun = prompts_of(trainer, [0, 0, 1, 4, 0, 5, 0])
     longer = [[], [7, 8, 9], [5], [7, 8, 9], [7, 8, 9], [], [11]]
     ids = [prompt + tokens for prompt, tokens in zip(begun.ids, longer, strict=True)]
-    fields = select_fields(begun.fields, begun.images, range(len(ids)), list(map(len, ids)))
+    fields = select_fields(begun.fields, range(len(ids)), list(map(len, ids)))
     prompts = replace(begun, ids=ids, fields=fields)
     assert_equal(drawn(trainer, prompts, batch_size), alone(trainer, prompts))
 

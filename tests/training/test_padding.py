@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from rewardlab.models.families import TOKEN_FIELDS
+from rewardlab.models.families import TOKEN_FIELDS, join_images
 from rewardlab.models.loading import load_model
 from rewardlab.models.padding import PassLimits
 from rewardlab.training.policy_gradient import trainer as trainer_module
@@ -36,7 +36,7 @@ def one_of(names: Sequence[str], daily: str) -> list[Any]:
 def padded_logprobs(model: Any, ids: Any, mask: Any, fields: Any, width: int, *, passes: Any, autocast: Any) -> Any:
     """Log-probs and entropies of a plain forward pass over the batch as it is padded, in one piece."""
     tokens = {name: fields[name] for name in TOKEN_FIELDS if name in fields}
-    pixels = {name: fields[name] for name in ("pixel_values", "image_grid_thw") if name in fields}
+    pixels = join_images(fields.get("image_rows", []))
     logits = model(input_ids=ids, attention_mask=mask, **tokens, **pixels).logits[:, -width - 1 : -1].float()
     everything_NTV = logits.log_softmax(-1)
     logprobs_NT = everything_NTV.gather(2, ids[:, -width:, None])[..., 0]
@@ -203,17 +203,16 @@ def test_rollouts_stay_in_their_optimizer_step() -> None:
         {
             "prompt_mask": torch.ones(2, 1, dtype=torch.long),
             "completion_mask": torch.tensor([[1] * (width - 1) + [0] * (5 - width) for width in of_batch]),
-            "num_images": [width % 2 for width in of_batch],
-            "pixel_values": torch.tensor([[float(width)] for width in of_batch if width % 2]).reshape(-1, 1),
+            "image_rows": [{"pixel_values": torch.tensor([[float(width)]])} if width % 2 else {} for width in of_batch],
             "num_items_in_batch": torch.tensor(7),
         }
         for of_batch in widths
     ]
     parts = sort_steps(micro_batches, 2)
     assert [rollout_widths(part) for part in parts] == [[4, 3], [2, 1], [4, 2], [1, 1]]
-    assert [part["pixel_values"].flatten().tolist() for part in parts] == [[3.0], [1.0], [], [1.0, 1.0]]
-    assert [part["num_images"] for part in parts] == [[0, 1], [0, 1], [0, 0], [1, 1]]
+    pixels = [[row["pixel_values"].item() if row else None for row in part["image_rows"]] for part in parts]
+    assert pixels == [[None, 3.0], [None, 1.0], [None, None], [1.0, 1.0]]
     assert all(part["num_items_in_batch"] == 7 for part in parts)
     assert sort_steps(parts, 2) == parts  # those of one length in their order: nothing is moved, nor copied
     halves = split_rollouts(parts[0], PassLimits(positions=4))
-    assert [half["pixel_values"].flatten().tolist() for half in halves] == [[], [3.0]]
+    assert [half["image_rows"] for half in halves] == [[{}], [{"pixel_values": torch.tensor([[3.0]])}]]

@@ -174,10 +174,8 @@ def test_rewards_land_on_step_ends(
         row = {key: batch[key][n : n + 1] for key in ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")}
         row |= {
             "mm_token_type_ids": batch["mm_token_type_ids"][n : n + 1],
-            "image_grid_thw": batch["image_grid_thw"][n : n + 1],
+            "image_rows": batch["image_rows"][n : n + 1],
         }
-        patches = int(batch["image_grid_thw"][0].prod())
-        row |= {"pixel_values": batch["pixel_values"][n * patches : (n + 1) * patches], "num_images": [1]}
         scores = completion_values(model, row, limits=PassLimits(rows=1), autocast=nullcontext)[0, 1:]
         places = step_tokens(tokenizer, batch["completion_ids"][n, : batch["completion_mask"][n].sum()].tolist())
         assert [tokenizer.decode(batch["completion_ids"][n, : p + 1]) for p in places] == [

@@ -140,14 +140,12 @@ def test_a_hot_token_reaches_the_sampler_and_is_not_learnt(
 
 def alone(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Each row of a batch by itself: no padding before its prompt, its own image or none."""
-    patches = iter(batch["pixel_values"].split(batch["image_grid_thw"].prod(1).tolist()))
-    grids = iter(batch["image_grid_thw"])
-    for row, num_images in enumerate(batch["num_images"]):
+    for row, images in enumerate(batch["image_rows"]):
         prompt = batch["prompt_mask"][row].bool()
         own = {name: batch[name][row : row + 1] for name in ("completion_ids", "completion_mask")}
         own |= {name: batch[name][row : row + 1, prompt] for name in ("prompt_ids", "prompt_mask")}
-        if num_images:
-            own |= {"pixel_values": next(patches), "image_grid_thw": next(grids)[None], "num_images": [1]}
+        if images:
+            own["image_rows"] = [images]
             if "mm_token_type_ids" in batch:
                 kept = torch.cat([prompt, torch.ones(batch["completion_ids"].shape[1], dtype=torch.bool)])
                 own["mm_token_type_ids"] = batch["mm_token_type_ids"][row : row + 1, kept]
@@ -168,7 +166,7 @@ def test_pairs_with_and_without_an_image_in_one_batch(
         rows = [trainer.train_dataset[n // 2] for n in range(8)]
         batch = trainer._generate_and_score_completions(rows)
         together = trainer._logprobs(trainer.model, RolloutBatch.from_trl(batch), 8)[0].detach()
-        assert sorted(set(batch["num_images"])) == [0, 1]
+        assert sorted({len(images.get("image_grid_thw", ())) for images in batch["image_rows"]}) == [0, 1]
         for row, own in enumerate(alone(batch)):
             length = int(batch["completion_mask"][row].sum())
             logprobs = trainer._logprobs(trainer.model, RolloutBatch.from_trl(own), 1)[0].detach()[0, :length]

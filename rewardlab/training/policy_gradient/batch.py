@@ -17,9 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from trl.trainer.utils import split_pixel_values_by_grid, split_tensor_dict, unsplit_pixel_values_by_grid
+from trl.trainer.utils import split_tensor_dict
 
-from rewardlab.models.families import FORWARD_KEYS, TOKEN_FIELDS, Fields, image_fields_of_rows
+from rewardlab.models.families import (
+    FORWARD_KEYS,
+    IMAGE_ROWS,
+    TOKEN_FIELDS,
+    Fields,
+    check_fields,
+    count_tokens,
+    image_fields_of_rows,
+    split_images,
+)
 from rewardlab.models.padding import PassLimits, trim, untrim
 from rewardlab.rewards.rollout import Rollout, Row
 from rewardlab.rl.self_verification import VERIFICATION, segments
@@ -182,15 +191,13 @@ def rollout_widths(batch: TRLBatch) -> list[int]:
 
 def split_rollouts(batch: TRLBatch, limits: PassLimits) -> list[TRLBatch]:
     """Return the parts in which a micro-batch is read, each rollout with its images. What has no dimension stays whole."""
-    rollouts = split_pixel_values_by_grid(batch)
-    parts = limits.cut(rollout_widths(batch))
-    return [dict(unsplit_pixel_values_by_grid(_select(rollouts, rows))) for rows in parts]
+    return [_select(batch, rows) for rows in limits.cut(rollout_widths(batch))]
 
 
 def sort_steps(micro_batches: Sequence[TRLBatch], per_step: int) -> list[TRLBatch]:
     """Return the micro-batches of each optimizer step (``per_step`` of them) sorted by length, the longest rollouts first."""
     batches = list(micro_batches)
-    for start in range(0, len(batches), per_step):  # one step at a time: the pixels of one are held twice, not of all
+    for start in range(0, len(batches), per_step):
         batches[start : start + per_step] = _sorted(batches[start : start + per_step])
     return batches
 
@@ -200,9 +207,8 @@ def _sorted(micro_batches: list[TRLBatch]) -> list[TRLBatch]:
     order = sorted(range(len(all_widths)), key=lambda row: -all_widths[row])
     if order == sorted(order):
         return micro_batches
-    parts = [split_pixel_values_by_grid(batch) for batch in micro_batches]
-    step = _select({name: _join([part[name] for part in parts]) for name in parts[0]}, order)
-    return [dict(unsplit_pixel_values_by_grid(part)) for part in split_tensor_dict(step, len(parts))]
+    step = _select({name: _join([batch[name] for batch in micro_batches]) for name in micro_batches[0]}, order)
+    return [dict(part) for part in split_tensor_dict(step, len(micro_batches))]
 
 
 def _join(values: list[Any]) -> Any:
@@ -221,14 +227,18 @@ def _select(batch: TRLBatch, rows: Sequence[int]) -> TRLBatch:
     return selected
 
 
-def forward_fields(inputs: dict[str, Any]) -> Fields:
-    """Return the model inputs besides tokens and their mask. Raise NotImplementedError for inputs without a rule in
+def forward_fields(inputs: dict[str, Any], ids_NL: Tensor, image_token: int | None) -> Fields:
+    """Return the model inputs besides the tokens ``ids_NL`` and their mask, images by row. TRL's own are the outputs of a
+    processor, with ``num_images`` and ``num_tiles`` of each row. Raise NotImplementedError for inputs without a rule in
     families.py."""
-    if unknown := [
-        name for name, value in inputs.items() if value is not None and value is not False and name not in FORWARD_KEYS
-    ]:
-        raise NotImplementedError(f"no rule assigns {unknown}")
-    return {name: value for name, value in inputs.items() if name in FORWARD_KEYS}
+    fields = {name: value for name, value in inputs.items() if value is not None and value is not False}
+    num_images, _ = fields.pop("num_images", None), fields.pop("num_tiles", None)
+    check_fields(fields.keys() - {IMAGE_ROWS})
+    of_tokens = {name: fields[name] for name in TOKEN_FIELDS if name in fields}
+    rows = fields.get(IMAGE_ROWS)
+    if rows is None and "pixel_values" in fields:
+        rows = split_images(fields, num_images, count_tokens(ids_NL, image_token))
+    return of_tokens | ({} if rows is None else {IMAGE_ROWS: rows})
 
 
 def pass_inputs(tokens: Fields, fields: Fields, rows: Sequence[int]) -> tuple[Tensor, Fields]:
@@ -236,7 +246,6 @@ def pass_inputs(tokens: Fields, fields: Fields, rows: Sequence[int]) -> tuple[Te
     index = torch.tensor(rows, device=tokens["input_ids"].device)
     of_rows = {name: values[index] for name, values in tokens.items()}
     images = image_fields_of_rows(fields, rows)
-    images.pop("num_images", None)
     return of_rows["attention_mask"], {**trim(of_rows, of_rows["attention_mask"]), **images}
 
 

@@ -54,6 +54,7 @@ def trl_arguments(config: MethodConfig, out: Path, **more: Any) -> PolicyArgumen
         "num_generations": config.group_size,
         "max_completion_length": config.max_completion_length,
         "temperature": config.temperature,
+        "router_aux_loss_coef": 0.0,  # of experts' balance, which depends on how rows are cut into micro-batches
         "top_p": 1.0,
         "top_k": 0,
         "disable_dropout": True,  # of the model's own: the policy that samples, that is trained and that is compared are one

@@ -25,7 +25,14 @@ from trl import GRPOTrainer
 
 from rewardlab.config import CovarianceConfig, Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
-from rewardlab.models.families import Fields, always_run_vision_tower, images_by_prompt
+from rewardlab.models.families import (
+    IMAGE_FIELDS,
+    IMAGE_ROWS,
+    Fields,
+    always_run_vision_tower,
+    images_by_prompt,
+    with_image_rows,
+)
 from rewardlab.models.padding import PassLimits
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.models.processed_images import ProcessedImages
@@ -138,6 +145,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     kept_elsewhere = (PREFIX,)
     _buffered_inputs: list[TRLBatch] | None  # TRL's: the micro-batches of a rollout batch
+    chat_template_kwargs: dict[str, Any]
 
     def __init__(self, parts: TrainerParts, **trl: Any) -> None:
         """``trl`` are GRPOTrainer's own arguments: model, args, train_dataset, processing_class, peft_config, callbacks."""
@@ -283,12 +291,21 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             )
 
     def _tokenize_prompts(self, prompts: list[Any]) -> Any:
-        with self._images.used_by(self.processing_class):
-            ids, images, fields = super()._tokenize_prompts(prompts)
+        options: dict[str, Any] = self.chat_template_kwargs
+        self.chat_template_kwargs = {**options, "processor_kwargs": {"padding": False, "return_tensors": None}}  # some pad
+        try:
+            with self._images.used_by(self.processing_class):
+                ids, images, fields = super()._tokenize_prompts(prompts)
+        finally:
+            self.chat_template_kwargs = options
         if self._engine is None:
-            return ids, images, fields
+            return ids, images, with_image_rows(fields, ids, images, self._image_token)
         self._engine.prompts = prompts  # it is asked in words and images, not in tokens and pixels
         return ids, images, {}
+
+    @property
+    def _image_token(self) -> int | None:
+        return getattr(self.processing_class, "image_token_id", None)
 
     def close_engine(self) -> None:
         """End the engine's process, if there is one, however training ended."""
@@ -309,6 +326,12 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         rollouts = self._current
         with self._images.used_by(self.processing_class):
             padded = super()._generate_and_score_completions([rollout.row for rollout in rollouts])
+        if self.args.bf16 and "pixel_values" in padded:  # autocast rounds them so in any case
+            padded["pixel_values"] = padded["pixel_values"].to(torch.bfloat16)
+        images = {name: padded.pop(name) for name in (*IMAGE_FIELDS, "num_images", "num_tiles") if name in padded}
+        if "pixel_values" in images:
+            images |= {name: value for name, value in self._images.last.items() if name in IMAGE_FIELDS and name not in images}
+            padded[IMAGE_ROWS] = forward_fields(images, padded["prompt_ids"], self._image_token)[IMAGE_ROWS]
         self._images.clear()
         batch = RolloutBatch.from_trl(padded).with_rollouts(rollouts, self._parts.kl_coef_of)
         padded.pop("tool_mask", None)  # a part of the loss mask by now
@@ -318,8 +341,6 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             batch.loss_mask_NT[[self._is_truncated(rollout.trajectory) for rollout in rollouts]] = 0
         padded |= self._add_advantages(batch, rollouts).to_trl()
         self._current = [replace(rollout, images=None) for rollout in rollouts]
-        if self.args.bf16 and "pixel_values" in padded:  # autocast rounds them so in any case
-            padded["pixel_values"] = padded["pixel_values"].to(torch.bfloat16)
         return dict(padded)
 
     def _generate(self, prompts: list[Any]) -> Any:
@@ -465,7 +486,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         """Return TRL's log-probs, of ``batch_size`` rollouts of like length at a time (None: all), without their padding."""
         if self.value_only:  # the critic needs none
             return input_ids.new_zeros((len(input_ids), logits_to_keep), dtype=torch.float32), None, None
-        fields = self._parts.image_fields(forward_fields(more))
+        fields = self._parts.image_fields(forward_fields(more, input_ids, self._image_token))
         widths = attention_mask.sum(1).tolist()
         passes = [list(range(len(widths)))] if batch_size is None else self._limits(batch_size).cut(widths)
         self._add_metrics({"tokens/padding_frac": padding_frac(widths, passes)})

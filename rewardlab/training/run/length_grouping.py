@@ -20,9 +20,10 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from rewardlab.metrics.running import MetricAccumulator
-from rewardlab.models.families import IMAGE_FIELDS, images_by_row, select_images
+from rewardlab.models.families import IMAGE_FIELDS, check_fields, count_tokens, join_images, split_images
 from rewardlab.training.run.parallel import padding_frac, pass_limits, without_sync
 
+NUM_IMAGES = "num_images"  # [N], a batch's images of each row, which no model takes
 _FILLERS = {"labels": -100}  # of what is behind or before a row; 0 of everything else but tokens
 
 
@@ -61,15 +62,12 @@ class _Sample:
 def split(batch: Mapping[str, Any], layout: RowLayout) -> list[_Sample]:
     """Return the samples of a batch. Raise NotImplementedError for an entry that is neither of tokens nor of images."""
     ids_NL, mask_NL = batch["input_ids"], batch["attention_mask"].bool()
-    names = [name for name in batch if name not in (*IMAGE_FIELDS, "attention_mask")]
-    if unknown := [name for name in names if getattr(batch[name], "shape", None) != ids_NL.shape]:
-        raise NotImplementedError(f"no rule assigns {unknown}")
-    images = images_by_row(batch, [ids[mask] for ids, mask in zip(ids_NL, mask_NL, strict=True)], layout.image_token)
-    num_images = images[-1].stop
-    rows = [
-        ({name: batch[name][n][mask] for name in names}, select_images(batch, images[n], num_images))
-        for n, mask in enumerate(mask_NL)
-    ]
+    names = [name for name in batch if name not in (*IMAGE_FIELDS, NUM_IMAGES, "attention_mask")]
+    check_fields(name for name in names if getattr(batch[name], "shape", None) != ids_NL.shape)
+    counts = count_tokens(ids_NL, layout.image_token)
+    num_images = batch[NUM_IMAGES].tolist() if NUM_IMAGES in batch else None
+    images = split_images(batch, num_images, counts)
+    rows = [({name: batch[name][n][mask] for name in names}, images[n]) for n, mask in enumerate(mask_NL)]
     number = len(rows) // layout.rows_per_sample
     return [_Sample(rows[n::number]) for n in range(number)]
 
@@ -80,10 +78,7 @@ def join(samples: Sequence[_Sample], layout: RowLayout) -> dict[str, Tensor]:
     tokens = [fields | {"attention_mask": torch.ones_like(fields["input_ids"])} for fields, _ in rows]
     fillers = {"input_ids": layout.pad_token, **_FILLERS}
     batch = {name: _pad([row[name] for row in tokens], fillers.get(name, 0), layout.side) for name in tokens[0]}
-    for name in IMAGE_FIELDS:
-        if parts := [images[name] for _, images in rows if name in images]:
-            batch[name] = torch.cat(parts)
-    return batch
+    return batch | join_images([images for _, images in rows])
 
 
 def _pad(rows: Sequence[Tensor], filler: float, side: str) -> Tensor:
@@ -143,6 +138,18 @@ def group_by_length(
     return _MicroBatches(samples, number, layout, take)
 
 
+class CountedImages:
+    """A collator that adds the ``images`` of each row as ``num_images``: their tokens do not tell where one ends.
+    ``rows_per_sample``: as of a layout."""
+
+    def __init__(self, collate: Callable[..., dict[str, Any]], rows_per_sample: int = 1) -> None:
+        self._collate, self._rows_per_sample = collate, rows_per_sample
+
+    def __call__(self, rows: list[Any]) -> dict[str, Any]:
+        numbers = torch.tensor([len(row.get("images") or ()) for row in rows])
+        return {**self._collate(rows), NUM_IMAGES: numbers.repeat(self._rows_per_sample)}
+
+
 class RoundedPixels:
     """A collator whose pixels are bfloat16, as autocast rounds them anyway: an optimizer step's pixels take half the memory."""
 
@@ -180,7 +187,7 @@ class LengthGroupingMixin:
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         read = super().training_step  # type: ignore[misc]
-        parts = self._parts(inputs)
+        parts = [{name: value for name, value in part.items() if name != NUM_IMAGES} for part in self._parts(inputs)]
         total: Any = 0.0
         for n, part in enumerate(parts):
             mask_NL = part["attention_mask"]

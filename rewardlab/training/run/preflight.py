@@ -26,7 +26,7 @@ from rewardlab.data.pair_table import fingerprint_of, light_pairs, pair_facts, s
 from rewardlab.data.rows import media_of
 from rewardlab.errors import DataError
 from rewardlab.models.attention import check_attention
-from rewardlab.models.families import count_image_tokens, count_text_tokens, most_image_tokens
+from rewardlab.models.families import count_image_tokens, count_text_tokens, has_token_formula, most_image_tokens
 from rewardlab.models.loading import load_config_of, load_processor, set_pixels
 from rewardlab.models.model_config import max_positions
 from rewardlab.processes import is_main, num_processes, process_index
@@ -34,6 +34,7 @@ from rewardlab.prompts import Template, build_messages
 from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.reporting.progress import Advance, bar, log_line
 from rewardlab.samplers.hf import chat_of, special_tokens, thinking_opening
+from rewardlab.training.run.capabilities import refuse_incapable
 from rewardlab.training.run.folder import has_begun, refuse_finished
 from rewardlab.types import BOTH_ORDERS, Message, Order, PreferencePair
 from rewardlab.verdicts.parse import continuation
@@ -117,10 +118,12 @@ def short_samples(
 ) -> Sequence[int]:
     """Return which of ``number`` samples fit. Those longer than ``config.max_tokens`` are listed in ``file`` and logged. Raise
     DataError if none fits, and without ``max_tokens`` for a sample longer than the model's context: cutting could cut an image.
+    Raise ConfigError for a model that cannot be trained (:func:`refuse_incapable`).
 
     ``candidates`` yields this process's samples that may be longer than a limit; only these are counted, by ``count``. ``key``
     identifies the samples, so that a resumed run of several processes does not count them again.
     """
+    refuse_incapable(config)
     limit, out = config.max_tokens or context_of(config.model), file.parent
     if limit is None or not number:
         return range(number)
@@ -280,7 +283,8 @@ class TokenCounter:
         all_sizes = list(sizes)
         new = sorted({size for size in all_sizes if size not in self._by_size})
         if new:
-            self._by_size |= dict(zip(new, count_image_tokens(self._processor, new), strict=True))
+            counts = count_image_tokens(self._processor, new, by_formula=self._has_formula)
+            self._by_size |= dict(zip(new, counts, strict=True))
         return sum(self._by_size[size] for size in all_sizes)
 
     def render(self, prompt: Sequence[Message]) -> str:
@@ -295,6 +299,10 @@ class TokenCounter:
     def learnt(self, answer: str) -> str:
         """Return an answer as the model is trained on it, after the prompt."""
         return continuation(completion_to_learn(answer, self._specials), self._opening)
+
+    @cached_property
+    def _has_formula(self) -> bool:
+        return has_token_formula(self._processor)
 
     @cached_property
     def _opening(self) -> str:

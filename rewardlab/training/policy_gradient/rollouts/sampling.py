@@ -206,7 +206,7 @@ def decode_rollouts(
     for rows in plan_slices(by_prompt, by_image, batch_size or len(prompts.ids)):
         repeats = [list(members) for _, members in groupby(rows, by_prompt.__getitem__)]
         leaders = [members[0] for members in repeats]
-        batch = prompt_batch(prompts.ids, prompts.fields, prompts.images, leaders, prompts.pad)
+        batch = prompt_batch(prompts.ids, prompts.fields, leaders, prompts.pad)
         draws = draw(
             policy,
             {name: value.to(uniforms_NT.device) for name, value in batch.items()},

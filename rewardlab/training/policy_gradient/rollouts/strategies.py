@@ -46,7 +46,7 @@ class TruncatedRollouts:
 
     def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
         so_far = [prompt + prefix for prompt, prefix in zip(prompt_ids, self._prefixes, strict=True)]
-        grown = select_fields(fields, images, list(range(len(so_far))), [len(ids) for ids in so_far])
+        grown = select_fields(fields, list(range(len(so_far))), [len(ids) for ids in so_far])
         windows, logprobs = sampling.sample(so_far, images, grown, range(len(so_far)))
         completions = []
         for n, (prefix, window) in enumerate(zip(self._prefixes, windows, strict=True)):
@@ -154,7 +154,7 @@ class DialogueRollouts:
         def add_turn(rows: list[int]) -> None:
             sampled = rows or [0]  # where another process still has a turn to sample, this one takes part and drops its own
             so_far = [prompt_ids[row] + dialogues[row].tokens for row in sampled]
-            grown = select_fields(fields, images, sampled, [len(ids) for ids in so_far])
+            grown = select_fields(fields, sampled, [len(ids) for ids in so_far])
             row_images = None if images is None else [images[row] for row in sampled]
             tokens, logprobs = sampling.sample(so_far, row_images, grown, sampled)
             for n, row in enumerate(rows):
