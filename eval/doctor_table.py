@@ -39,7 +39,7 @@ class Machines:
 FOUR, EIGHT = Machines("zero3", 4), Machines("zero3", 8)
 ONE_SMALL = Machines("one_gpu", 1, 24.0)
 QWEN3 = Machines("zero3", 8, 80.0, "Qwen/Qwen3-VL-8B-Instruct")
-CRITIC_FREE = ("dapo", "dr_grpo", "grpo", "reinforce_pp", "reinforce_pp_baseline", "rlcs", "rloo")
+CRITIC_FREE = ("dapo", "dr_grpo", "grpo", "gspo", "reinforce_pp", "reinforce_pp_baseline", "rlcs", "rloo")
 MACHINES = [
     ("sft/qwen2_5_vl_7b", FOUR),
     ("sft/qwen2_5_vl_7b_classifier", FOUR),
@@ -48,6 +48,7 @@ MACHINES = [
     ("sft/qwen3_vl_4b", Machines("zero3", 2, 80.0, "Qwen/Qwen3-VL-4B-Instruct")),
     ("sft/glm_4_6v_flash", Machines("zero3", 8, 80.0, "zai-org/GLM-4.6V-Flash")),
     ("sft/qwen3_vl_30b_a3b_lora", Machines("one_gpu", 1, 80.0, "Qwen/Qwen3-VL-30B-A3B-Instruct")),
+    *((f"dpo/{name}", EIGHT) for name in ("dpo", "mpo", "simpo")),
     ("rm/qwen2_5_vl_7b", FOUR),
     ("rl/stable_reinforce", EIGHT),
     ("rl/stable_reinforce_qwen2_5_vl_7b", FOUR),

@@ -17,7 +17,7 @@ DOES_NOT = ("policy/pairwise_rl", "8 x 80, zero3")  # as its own comment says
 
 def test_no_config_is_left_out() -> None:
     shipped = {
-        f"{folder}/{path.stem}" for folder in ("sft", "rm", "rl", "policy") for path in (CONFIGS / folder).glob("*.yaml")
+        f"{folder}/{path.stem}" for folder in ("sft", "dpo", "rm", "rl", "policy") for path in (CONFIGS / folder).glob("*.yaml")
     }
     assert shipped == {name for name, _ in MACHINES}
 
