@@ -91,7 +91,7 @@ FEATURES: dict[str, dict[str, Any]] = {
     "kl in the reward": {"kl_coef": 0.05},
     "kl in the loss": {"kl": "k2_loss", "kl_coef": 0.05, "iterations": 2},
     "hot token": {"hot_token": {"position": 1}},
-    "importance": {"importance_cap": 2.0, "positive_nll": 0.1},
+    "importance": {"importance": {"mode": "token_truncate", "cap": 2.0}, "positive_nll": 0.1},
     "slices": {"sampling_batch_size": 5},
     "lora": {"lora": {"r": 4, "alpha": 8}},
 }

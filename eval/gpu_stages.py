@@ -160,7 +160,7 @@ def training_words(
 
 def rl_words(options: Options, recipe: str, *more: str) -> list[Any]:
     """Return the command of a recipe of ``configs/rl``, its batches small."""
-    words = ["rollout_batch_size=8", "max_completion_length=32", "consistency.weight=0", "importance_cap=2"]
+    words = ["rollout_batch_size=8", "max_completion_length=32", "consistency.weight=0"]
     words += ['attempts=["2"]', f"group_size={2 if recipe in GROUPED else 1}", "learning_rate=1e-5"]
     words += ["value_pretrain_steps=2", "health.policy=warn"] if recipe in FITTED else []
     words += ["window=16", "window_tail=1"] if recipe == "t_ppo" else []
@@ -386,7 +386,6 @@ def large(options: Options) -> dict[str, Case]:
         words += ["max_tokens=null", "lora={r: 16, alpha: 32}", "learning_rate=1e-5"]
         if stage == "rl":
             words += ["rollout_batch_size=8", "max_completion_length=128", "consistency.weight=0", 'attempts=["2"]']
-            words += ["importance_cap=2"]
         config = "sft/qwen2_5_vl_7b" if stage == "sft" else "rl/stable_reinforce"
         return command(stage, "--data", options.data, "--model", model, "--config", config, "--out", work / stage, *words)
 

@@ -50,7 +50,7 @@ from rewardlab.types import PreferencePair
 
 ROOT = Path(__file__).parents[1]
 BASELINES = {"trl grpo": {"kl": "k3_loss", "kl_coef": 0.04}, "trl grpo, no KL": {"kl_coef": 0.0}}
-METHOD = ("advantage", "outliers", "preclip", "clip_high", "ratio", "average", "kl", "kl_coef")
+METHOD = ("advantage", "outliers", "preclip", "clip_high", "objective", "average", "kl", "kl_coef")
 SHAPES: dict[str, Any] = {
     "template": "plain",
     "learning_rate": 1e-5,

@@ -19,6 +19,7 @@ TITLES = {
     "sft": ("SFT", "rewardlab sft --config"),
     "rl": ("RL of a judge", "rewardlab rl --config"),
     "policy": ("Policy", "rewardlab policy --config"),
+    "dpo": ("Preference optimisation", "rewardlab dpo --config"),
     "rm": ("Bradley-Terry head", "rewardlab rm --config"),
     "prm": ("Process reward model", "rewardlab prm --config"),
     "steps": ("Step labels", "rewardlab steps KEY=VALUE"),

@@ -2,12 +2,14 @@
 
 A request ("Draw a red star top left and a blue circle bottom right.") has two answers: a drawing that fits and one with an
 attribute wrong, a thing missing or two things swapped. Or it asks for a clip of a thing that moves left or right, and the other
-clip moves the other way. The tiny base model learns from judgments that read both answers. Held-out scenes are judged in both
-orders, with blank answers, with the frames of clips shuffled, and best of 8 by a served judge's rewards.
+clip moves the other way. The tiny base model learns from judgments that read both answers; in some of its pairs everything in
+the worse drawing is wrong. Held-out scenes are judged in both orders, with blank answers, with the frames of clips shuffled,
+and best of 8 by a served judge's rewards. No scene of the training pairs, asked for or drawn, is in a test pair.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import random
@@ -16,8 +18,9 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -47,15 +50,18 @@ from rewardlab.demo.quickstart import free_port
 from rewardlab.demo.tasks import choose_other
 from rewardlab.judging.api import open_judge
 from rewardlab.metrics.intervals import wilson_interval
+from rewardlab.models.checkpoints import commit
 from rewardlab.models.model_config import video_policy_of
 from rewardlab.training.sft import train_sft
 from rewardlab.types import BOTH_ORDERS, IMAGE_MARK, VIDEO_MARK, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
 
 FLAWS = ("color", "shape", "missing", "swapped")
+ALL_WRONG = "all wrong"
 NUM_FRAMES = 4
 MAX_TOKENS = 192
 SHARE_CLIPS = 0.25
+SHARE_ALL_WRONG = 0.6  # of the drawings to learn from: claims that the drawing contradicts are rare beside a single flaw
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,7 @@ class Settings:
     num_train: int = 6000
     num_test: int = 400
     num_groups: int = 100
-    steps: int = 1000
+    steps: int = 700
 
 
 def request_of(scene: Scene) -> str:
@@ -74,15 +80,22 @@ def request_of(scene: Scene) -> str:
 
 def flawed(rng: random.Random, scene: Scene, flaw: str) -> Scene:
     """Return the scene with one flaw."""
+    if flaw == ALL_WRONG:
+        return Scene.of([redrawn(rng, thing, rng.choice(("color", "shape", "shape", "both"))) for thing in scene.things])
     thing, other = rng.sample(scene.things, 2)
     if flaw == "missing":
         return Scene.of([one for one in scene.things if one != thing])
     if flaw == "swapped":
         moved = [Thing(other.cell, thing.color, thing.shape), Thing(thing.cell, other.color, other.shape)]
         return Scene.of([*(one for one in scene.things if one not in (thing, other)), *moved])
-    color = choose_other(rng, list(COLORS), thing.color) if flaw == "color" else thing.color
-    shape = choose_other(rng, SHAPES, thing.shape) if flaw == "shape" else thing.shape
-    return scene.replace(thing, Thing(thing.cell, color, shape))
+    return scene.replace(thing, redrawn(rng, thing, flaw))
+
+
+def redrawn(rng: random.Random, thing: Thing, flaw: str) -> Thing:
+    """Return the thing with another color, another shape or both."""
+    color = thing.color if flaw == "shape" else choose_other(rng, list(COLORS), thing.color)
+    shape = thing.shape if flaw == "color" else choose_other(rng, SHAPES, thing.shape)
+    return Thing(thing.cell, color, shape)
 
 
 def reading(asked: Scene, drawn: Scene) -> str:
@@ -95,11 +108,18 @@ def reading(asked: Scene, drawn: Scene) -> str:
     )
 
 
-def scene_of_split(rng: random.Random, held_out: bool) -> Scene:
+def drawings_of_split(rng: random.Random, held_out: bool, num_wrong: int) -> tuple[Scene, list[tuple[str, Scene]]]:
+    """Return a scene, and (flaw, scene) of drawings that do not fit it, all of one split."""
     while True:
         scene = random_scene(rng, rng.choice((2, 3)))
-        if is_held_out(scene) == held_out:
-            return scene
+        if is_held_out(scene) != held_out:
+            continue
+        all_wrong = 0.0 if held_out else SHARE_ALL_WRONG
+        flaws = [ALL_WRONG if rng.random() < all_wrong else rng.choice(FLAWS) for _ in range(20 * num_wrong)]
+        drawn = ((flaw, flawed(rng, scene, flaw)) for flaw in flaws)
+        wrong = list(islice(((flaw, one) for flaw, one in drawn if is_held_out(one) == held_out), num_wrong))
+        if len(wrong) == num_wrong:
+            return scene, wrong
 
 
 def clip(rng: random.Random, thing: tuple[str, str], to_left: bool, row: int) -> bytes:
@@ -135,8 +155,8 @@ def make_pair(rng: random.Random, number: int, held_out: bool) -> PreferencePair
         ]
         category, mark, media = "clip", VIDEO_MARK, clips
     else:
-        scene, flaw = scene_of_split(rng, held_out), rng.choice(FLAWS)
-        drawn = (scene, flawed(rng, scene, flaw))
+        scene, [(flaw, wrong)] = drawings_of_split(rng, held_out, 1)
+        drawn = (scene, wrong)
         question, category, mark = request_of(scene), flaw, IMAGE_MARK
         readings = [reading(scene, one) for one in drawn]
         media = [encode_png(render_scene(one, rng)) for one in drawn]
@@ -179,16 +199,18 @@ def fraction(hits: Sequence[bool]) -> dict[str, Any]:
     return {"n": len(hits), "fraction": sum(hits) / len(hits), "interval": wilson_interval(sum(hits), len(hits))}
 
 
-def best_of_8(judge: Any, rng: random.Random, num_groups: int) -> dict[str, Any]:
-    """Return how often the drawing with the highest reward fits, and how often a random one does."""
+def best_of_8(url: str, rng: random.Random, num_groups: int) -> dict[str, Any]:
+    """Return how often the drawing with the highest reward of ``/v1/rewards`` fits, and how often a random one does."""
     hits, of_random = [], []
     for _ in range(num_groups):
-        scene = scene_of_split(rng, held_out=True)
         num_right = rng.randint(1, 4)
-        drawn = [scene if n < num_right else flawed(rng, scene, rng.choice(FLAWS)) for n in range(8)]
+        scene, wrong = drawings_of_split(rng, True, 8 - num_right)
+        drawn = [scene] * num_right + [one for _, one in wrong]
         rng.shuffle(drawn)
-        pictures = [Image.open(io.BytesIO(encode_png(render_scene(one, rng)))) for one in drawn]
-        rewards = judge.rewards(request_of(scene), [[{"type": "image", "image": picture}] for picture in pictures])
+        pictures = [base64.b64encode(encode_png(render_scene(one, rng))).decode() for one in drawn]
+        parts = [[{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}] for text in pictures]
+        answer = httpx.post(f"{url}/v1/rewards", json={"question": request_of(scene), "responses": parts}, timeout=300)
+        rewards = answer.raise_for_status().json()["rewards"]
         best = max(range(8), key=lambda n: -2.0 if rewards[n] is None else rewards[n])
         hits.append(drawn[best] == scene)
         of_random.append(num_right / 8)
@@ -197,14 +219,14 @@ def best_of_8(judge: Any, rng: random.Random, num_groups: int) -> dict[str, Any]
 
 def run_seed(out: Path, seed: int, settings: Settings) -> dict[str, Any]:
     """Train and measure one seed."""
-    rng = random.Random(f"drawings {seed}")
+    rng, commit_of_code = random.Random(f"drawings {seed}"), commit()
     base = build_base(out, DemoConfig(num_train=0, num_test=0, base_steps=1000))
     train = [make_pair(rng, n, held_out=False) for n in range(settings.num_train)]
     test = [make_pair(rng, n, held_out=True) for n in range(settings.num_test)]
     write_parquet(train, out / "train.parquet")
     options = {"model": str(base), "max_steps": settings.steps, "frames": NUM_FRAMES, "seed": seed}
     final = train_sft(out / "train.parquet", "tiny/sft", out / "sft", **options)
-    figures: dict[str, Any] = {"seed": seed}
+    figures: dict[str, Any] = {"seed": seed, "commit": commit_of_code, "settings": asdict(settings)}
     for name, checkpoint in (("base", base), ("judge", final)):
         with_template = open_judge(f"hf:{checkpoint}", template="plain", temperature=0.0, max_tokens=MAX_TOKENS)
         votes = right_votes(with_template, test)
@@ -218,7 +240,7 @@ def run_seed(out: Path, seed: int, settings: Settings) -> dict[str, Any]:
     mixed = [shuffled(rng, with_frames(pair, NUM_FRAMES, policy=policy)) for pair in clips]
     figures["shuffled frames"] = fraction([hit for _, hit in right_votes(with_template, mixed)])
     with served(final, out / "serve.log") as url:
-        figures["best of 8"] = best_of_8(open_judge(url), rng, settings.num_groups)
+        figures["best of 8"] = best_of_8(url, rng, settings.num_groups)
     return figures
 
 
@@ -243,30 +265,34 @@ def served(checkpoint: Path, log: Path) -> Iterator[str]:
             server.terminate()
 
 
-ROWS = ("drawings", *FLAWS, "clip")
+CONTROLS = {"drawings, blank": "blank answers", "clips, shuffled frames": "shuffled frames", "best of 8 drawings": "best of 8"}
 
 
 def markdown(seeds: Sequence[dict[str, Any]]) -> str:
     """Return the table of all seeds."""
 
-    def cells(values: Sequence[dict[str, Any]]) -> str:
-        return " | ".join(
+    def row(name: str, values: Sequence[dict[str, Any]]) -> str:
+        cells = [
             f"{100 * value['fraction']:.1f} [{100 * value['interval'][0]:.1f}, {100 * value['interval'][1]:.1f}]"
             for value in values
-        )
+        ]
+        return f"| {name} | {' | '.join(cells)} |"
 
+    commits = ", ".join(sorted({figures["commit"] for figures in seeds}))
     lines = [
         "# Answers that are drawings and clips",
         "",
-        "`python -m eval.studies drawings`. Percent; brackets are 95 % intervals",
+        f"`python -m eval.studies drawings`, commit {commits}. Brackets: 95 % intervals (Wilson) over votes, or groups of 8.",
+        "",
+        "| right, % | " + " | ".join(f"seed {figures['seed']}" for figures in seeds) + " |",
+        "|---|" + "---|" * len(seeds),
     ]
-    lines[-1] += " over votes (Wilson). One greedy vote in each order."
-    lines += ["", "| | " + " | ".join(f"seed {figures['seed']}" for figures in seeds) + " |", "|---|" + "---|" * len(seeds)]
-    for row in ROWS:
-        lines.append(f"| right, {row}: base model | {cells([figures['base'][row] for figures in seeds])} |")
-        lines.append(f"| right, {row}: judge | {cells([figures['judge'][row] for figures in seeds])} |")
-    for row in ("blank answers", "shuffled frames", "best of 8"):
-        lines.append(f"| {row} | {cells([figures[row] for figures in seeds])} |")
+    kinds = {"drawings": "drawings", **{f"&emsp;{flaw}": flaw for flaw in FLAWS}, "clips": "clip"}
+    lines += [row(title, [figures["judge"][kind] for figures in seeds]) for title, kind in kinds.items()]
+    lines += [
+        row(f"{title}, base model", [figures["base"][kinds[title]] for figures in seeds]) for title in ("drawings", "clips")
+    ]
+    lines += [row(title, [figures[key] for figures in seeds]) for title, key in CONTROLS.items()]
     of_random = " | ".join(f"{100 * figures['best of 8']['random']:.1f}" for figures in seeds)
     return "\n".join([*lines, f"| a random one of 8 | {of_random} |"]) + "\n"
 

@@ -361,9 +361,9 @@ def _tie_problems(votes: CountedVotes, reported: TieScores | None, rows: Sequenc
         "ties with a response named in both orders": (share.n if share else 0, len(differ)),
     }
     sentences = [
-        f"{claim:,} {words} are in the report's scores of ties, votes.jsonl has {counted:,}"
-        for words, (claim, counted) in counts.items()
-        if claim != counted
+        f"{number:,} {words} are in the report's scores of ties, votes.jsonl has {counted:,}"
+        for words, (number, counted) in counts.items()
+        if number != counted
     ]
     if reported.num_both_bad > reported.num_ties:
         sentences.append(f"{reported.num_both_bad:,} of {reported.num_ties:,} ties are both bad in the report")

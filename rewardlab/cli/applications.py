@@ -18,7 +18,7 @@ from rewardlab.processes import is_main
 
 # Commands that go on where a stopped one ended, given the same arguments.
 RESUMABLE = {
-    *("distill", "self-distil", "steps", "sft", "rl", "rm", "prm", "policy", "rank", "quickstart", "harden"),
+    *("distill", "self-distil", "steps", "sft", "dpo", "rl", "rm", "prm", "policy", "rank", "quickstart", "harden"),
     *("bench run", "bench suite", "data negatives"),
 }
 

@@ -193,8 +193,8 @@ def data_split(
     names = columns_of(allow)
     pairs = PairSet(data, images=images, frames=None, allow_columns=names)
     with bar("pictures", None) as advance:
-        every = with_unique_ids(PairSet(data, images=images, allow_columns=names), data)  # videos by their frames
-        groups = picture_groups(every, advance)
+        unique = with_unique_ids(PairSet(data, images=images, allow_columns=names), data)  # videos by their frames
+        groups = picture_groups(unique, advance)
     test_groups = hold_out_groups(groups, share, seed)
     if not test_groups:
         raise DataError(f"{data}: every image has more pairs than --share {share:g} of {len(groups):,}; give a larger one")

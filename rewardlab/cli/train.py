@@ -1,4 +1,4 @@
-"""`rewardlab sft`, `rl`, `rm`, `prm`, `policy`: training; `score`, `merge` and `show`: its results."""
+"""`rewardlab sft`, `dpo`, `rl`, `rm`, `prm`, `policy`: training; `score`, `merge` and `show`: its results."""
 
 from __future__ import annotations
 
@@ -122,6 +122,41 @@ def sft_command(options: SFTOptions) -> None:
     if options.verify_votes:  # before the pairs are read, which takes a while
         require_same_run(options.verify_votes, options.data, template=load_template(settings.template).hash)
     report_run(train_sft(options.pairs(settings), settings, options.out, votes=options.verify_votes), settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPOOptions(TrainOptions):
+    model: Annotated[Optional[str], typer.Option("--model", help="SFT checkpoint folder to start from.")] = None
+    votes: Annotated[
+        Optional[Path], typer.Option("--votes", help="votes.jsonl of `bench run pairs` on the same --data, by the same judge.")
+    ] = None
+    judgments: Annotated[
+        Optional[Path],
+        typer.Option("--judgments", help="JSON lines of pair_id, order, chosen and rejected: pairs of judgments of your own."),
+    ] = None
+
+
+@command(app, "dpo", rich_help_panel=TRAINING)
+def dpo_command(options: DPOOptions) -> None:
+    """Train a judge to prefer right judgments to wrong ones of the same pair and order (DPO, SimPO, MPO).
+
+    Votes of the judge itself make the comparisons; sample them first:
+    `rewardlab bench run pairs --data train.parquet --judge hf:runs/sft/final --votes 8 --out runs/votes`, then
+    `rewardlab dpo --data train.parquet --votes runs/votes/votes.jsonl --out runs/dpo --config dpo model=runs/sft/final`.
+    Writes `OUT/final`; the same command resumes an interrupted run.
+    """
+    from rewardlab.config import DPOConfig
+    from rewardlab.data.votes import require_same_run
+    from rewardlab.models.checkpoints import load_template_for
+
+    settings = options.settings(DPOConfig)
+    from rewardlab.training.dpo import train_dpo
+
+    template = load_template_for(settings.model, settings.template)
+    if options.votes:  # before the pairs are read, which takes a while
+        require_same_run(options.votes, options.data, template=template.hash)
+    final = train_dpo(options.pairs(settings), settings, options.out, votes=options.votes, judgments=options.judgments)
+    report_run(final, settings)
 
 
 @dataclass(frozen=True, kw_only=True)

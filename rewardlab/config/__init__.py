@@ -31,25 +31,41 @@ from rewardlab.config.files import (
 from rewardlab.config.judge import SuiteConfig
 from rewardlab.config.loading import config_keys, load_config, load_yaml, parse_overrides, resolved_yaml
 from rewardlab.config.policy import PolicyConfig, SignsConfig
-from rewardlab.config.rl import ConsistencyConfig, EngineConfig, HotTokenConfig, Method, MethodConfig, RLConfig
-from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
+from rewardlab.config.rl import (
+    ConsistencyConfig,
+    CovarianceConfig,
+    EngineConfig,
+    EntropyConfig,
+    HotTokenConfig,
+    ImportanceConfig,
+    Method,
+    MethodConfig,
+    ObjectiveName,
+    RLConfig,
+)
+from rewardlab.config.supervised import DPOConfig, PRMConfig, RMConfig, SFTConfig
 
 __all__ = [
     "SCHEMAS",
     "BuildConfig",
     "ConsistencyConfig",
+    "CovarianceConfig",
+    "DPOConfig",
     "DistillConfig",
     "EngineConfig",
+    "EntropyConfig",
     "EvaluationConfig",
     "FilterConfig",
     "HealthConfig",
     "HotTokenConfig",
+    "ImportanceConfig",
     "LoraConfig",
     "MappingConfig",
     "MatchConfig",
     "Method",
     "MethodConfig",
     "NegativesConfig",
+    "ObjectiveName",
     "PRMConfig",
     "PixelConfig",
     "PolicyConfig",

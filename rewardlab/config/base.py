@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 ROLLOUT_SIGNS = (
     "health.window health.min_entropy health.max_invalid_frac health.length_factor health.max_position_bias "
-    "health.hacking_drop health.min_explained_variance health.max_advantage_bias"
+    "health.hacking_drop health.min_explained_variance health.max_advantage_bias health.max_sampler_gap"
 )
 
 
@@ -44,6 +44,8 @@ PARTS = (
     ConfigPart("EvaluationConfig", "a file of held-out pairs", "images", lambda c: c.data is not None, "set data"),
     ConfigPart("SFTConfig", "rollouts", ROLLOUT_SIGNS, lambda c: False),
     ConfigPart("PRMConfig", "rollouts", ROLLOUT_SIGNS, lambda c: False),
+    ConfigPart("DPOConfig", "rollouts", ROLLOUT_SIGNS, lambda c: False),
+    ConfigPart("DPOConfig", "SimPO", "margin", lambda c: "simpo" in c.losses, "add simpo to losses"),
     ConfigPart("RMConfig", "judgments in words", "evaluation.max_tokens", lambda c: False),
     ConfigPart(
         "Method",
@@ -52,6 +54,22 @@ PARTS = (
         lambda c: c.estimator.by_token,
         "set advantage to reinforce_pp, reinforce_pp_baseline or gae",
     ),
+    ConfigPart(
+        "Method",
+        "a clip of ratios",
+        "clip_low",
+        lambda c: c.objective not in ("cispo", "sapo"),
+        "set objective to ppo_clip, gspo, response_clip or gmpo",
+    ),
+    ConfigPart("Method", "an upper clip", "clip_high", lambda c: c.objective != "sapo", "set another objective than sapo"),
+    ConfigPart(
+        "Method",
+        "PPO's clip",
+        "dual_clip",
+        lambda c: c.objective in ("ppo_clip", "gspo", "response_clip"),
+        "set objective to ppo_clip, gspo or response_clip",
+    ),
+    ConfigPart("Method", "SAPO", "sapo_temperatures", lambda c: c.objective == "sapo", "set objective to sapo"),
     ConfigPart("Method", "a KL divergence", "kl", lambda c: c.kl_coef > 0, "set kl_coef above 0"),
     ConfigPart(
         "Method",
@@ -79,6 +97,13 @@ PARTS = (
     ),
     ConfigPart(
         "MethodConfig",
+        "a correction for the sampler",
+        "health.max_sampler_gap",
+        lambda c: c.importance is not None,
+        "set engine or importance",
+    ),
+    ConfigPart(
+        "MethodConfig",
         "dynamic sampling",
         "max_sampling_rounds difficulty_weighted",
         lambda c: c.dynamic_sampling != "off",
@@ -91,6 +116,9 @@ PARTS = (
         lambda c: c.engine is None,
         "set engine to null",
     ),
+    ConfigPart("CovarianceConfig", "Clip-Cov", "low high", lambda c: c.kind == "clip", "set kind to clip"),
+    ConfigPart("CovarianceConfig", "KL-Cov", "coef", lambda c: c.kind == "kl", "set kind to kl"),
+    ConfigPart("EntropyConfig", "a target", "step max", lambda c: c.target is not None, "set target"),
     ConfigPart("EngineConfig", "kind serve", "args devices deadline_s ahead", lambda c: c.kind == "serve", "set kind to serve"),
     ConfigPart("EngineConfig", "kind server", "base_url", lambda c: c.kind == "server", "set kind to server"),
     ConfigPart(
@@ -255,6 +283,9 @@ class HealthConfig(Schema):
     )
     max_advantage_bias: float = Field(1.0, gt=0, description="Maximum gap of mean advantages, last to first tenth, in std.")
     hacking_drop: float = Field(0.1, gt=0, description="Drop of accuracy that counts as reward hacking if the reward rises.")
+    max_sampler_gap: float = Field(
+        0.1, gt=0, description="Maximum distance of the sampler's log-probabilities from the trainer's, in nats per token."
+    )
     max_rollbacks: int = Field(2, ge=1, description="Number of rollbacks before the run ends.")
 
 

@@ -21,13 +21,14 @@ from rewardlab.config.judge import JudgeConfig
 from rewardlab.config.pipeline import HardenConfig, PipelineConfig
 from rewardlab.config.policy import PolicyConfig
 from rewardlab.config.rl import RLConfig
-from rewardlab.config.supervised import PRMConfig, RMConfig, SFTConfig
+from rewardlab.config.supervised import DPOConfig, PRMConfig, RMConfig, SFTConfig
 from rewardlab.errors import ConfigError
 
 # stage -> schema, of configs/STAGE/*.yaml and of files called STAGE.yaml
 SCHEMAS: dict[str, type[BaseModel]] = {
     "distill": DistillConfig,
     "sft": SFTConfig,
+    "dpo": DPOConfig,
     "rm": RMConfig,
     "rl": RLConfig,
     "prm": PRMConfig,

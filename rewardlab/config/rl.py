@@ -6,7 +6,7 @@ A :class:`Method` is what the trainer computes and what ``rl/reference.py`` chec
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -71,6 +71,68 @@ class EngineConfig(Schema):
         return self
 
 
+class ImportanceConfig(Schema):
+    """Correction for a sampler that is not quite the policy: an engine, or weights of an earlier batch. Each token's loss is
+    multiplied by the ratio p_trainer / p_sampler. Masked tokens leave the loss and the counts that it is divided by. The modes
+    are those of TRL's ``vllm_importance_sampling_mode``, and the geometric mean.
+    """
+
+    mode: Literal[
+        "token_truncate", "token_mask", "sequence_truncate", "sequence_mask", "geometric_truncate", "geometric_mask"
+    ] = Field(
+        "sequence_mask",
+        description="Ratio of a token, of its sequence (the product), or its geometric mean; truncated or masked.",
+    )
+    cap: float | None = Field(3.0, ge=1, description="Upper bound of the ratio; null: none.")
+    floor: float | None = Field(None, gt=0, le=1, description="Lower bound of the ratio; null: none.")
+    veto: float | None = Field(
+        None, gt=0, lt=1, description="Ratio of one token below which its whole rollout is masked (1e-4 is usual); null: none."
+    )
+
+    @model_validator(mode="after")
+    def _has_a_bound(self) -> Self:
+        if self.cap is None and self.floor is None:
+            raise ValueError("importance without cap and floor bounds nothing: set one of them")
+        return self
+
+
+class EntropyConfig(Schema):
+    """A bonus for entropy: ``coef`` times the mean entropy of tokens is subtracted from the loss. With ``target`` it is
+    adaptive (Skywork-OR1, arXiv 2505.22312): after an optimizer step whose entropy is at most ``target`` the weight rises by
+    ``step``, after any other it falls by it; it acts only in steps that follow one of the first kind. Defaults are TRL's.
+    """
+
+    coef: float = Field(0.0, ge=0, description="Weight of the mean entropy; with target, the weight at first.")
+    target: float | None = Field(None, gt=0, description="Entropy to keep, in nats per token; null: a fixed weight.")
+    step: float = Field(0.005, gt=0, description="Change of the weight per optimizer step.")
+    max: float = Field(1.0, gt=0, description="Maximum weight.")
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        if self.coef == 0 and self.target is None:
+            raise ValueError("entropy with coef 0 and no target does nothing: set one of them, or entropy to null")
+        return self
+
+
+class CovarianceConfig(Schema):
+    """A limit on the tokens that take entropy away: those whose log-prob and advantage covary most (arXiv 2505.22617).
+    Covariances are over the tokens of a rollout batch, by the log-probs before its update.
+    """
+
+    kind: Literal["clip", "kl"] = Field(
+        "clip", description="Clip-Cov: chosen tokens have no policy gradient. KL-Cov: they are held by a penalty."
+    )
+    fraction: float = Field(
+        2e-4, gt=0, lt=1, description="Fraction of tokens: of `low` to `high` at random (clip), or of highest covariance (kl)."
+    )
+    low: float = Field(1.0, description="Minimum covariance of a token without gradient.")
+    high: float = Field(5.0, description="Maximum covariance of a token without gradient.")
+    coef: float = Field(1.0, gt=0, description="Weight of the penalty, the distance of a token's log-prob from the old one.")
+
+
+ObjectiveName = Literal["ppo_clip", "gspo", "response_clip", "cispo", "sapo", "gmpo"]
+
+
 class Method(Schema):
     """What tells one method from another. The defaults are StableReinforce's (arXiv 2505.02835, section 4.1)."""
 
@@ -86,18 +148,35 @@ class Method(Schema):
     preclip: tuple[float, float] | None = Field(
         (1e-3, 1e3), description="Bounds of the ratio before exponentiation; null: none."
     )
-    ratio: Literal["token", "sequence", "product"] = Field(
-        "token", description="Probability ratio: per `token`, `sequence` mean (GSPO), or `product` over the response (RLOO)."
+    objective: ObjectiveName = Field(
+        "ppo_clip",
+        description="Policy loss: PPO's clip of each token's ratio, of the sequence's geometric mean (`gspo`), or of the "
+        "response's product (`response_clip`, RLOO's); `cispo`, `sapo`, `gmpo`.",
+    )
+    sapo_temperatures: tuple[float, float] = Field(
+        (1.0, 1.05), description="SAPO's temperatures of positive and of other advantages."
     )
     average: Literal["sequence", "token", "constant"] = Field(
         "sequence", description="Mean of token losses: by rollout, over all tokens, or the sum over max_completion_length."
     )
-    kl: Literal["k1_reward", "k2_loss", "k3_loss"] = Field(
-        "k1_reward", description="KL divergence to the initial policy: k1 in the reward, k2 or k3 in the loss."
+    kl: Literal["k1_reward", "k2_loss", "k3_loss", "k3_corrected"] = Field(
+        "k1_reward",
+        description="KL divergence to the initial policy: k1 in the reward, k2 or k3 in the loss, or k3 times the probability "
+        "ratio in the loss (DeepSeek-V3.2).",
     )
     kl_coef: float = Field(0.0, ge=0, description="Weight of the KL divergence; 0: none, and no reference model in memory.")
     positive_nll: float = Field(0.0, ge=0, description="Weight of the likelihood of correct rollouts in the loss.")
-    importance_cap: float | None = Field(None, gt=0, description="Bound on the weight p_trainer / p_sampler; null: weight 1.")
+    mask_truncated: bool = Field(
+        False, description="Leave rollouts that are cut at max_completion_length out of the loss (overlong filtering)."
+    )
+    top_entropy: float = Field(
+        1.0, gt=0, le=1, description="Fraction of tokens, those of highest entropy, with a policy gradient (0.2: 80/20 rule)."
+    )
+    entropy: EntropyConfig | None = Field(None, description="Bonus for entropy in the loss, fixed or adaptive; null: none.")
+    covariance: CovarianceConfig | None = Field(None, description="Clip-Cov or KL-Cov, against loss of entropy; null: none.")
+    importance: ImportanceConfig | None = Field(
+        None, description="Correction for the sampler's probabilities; null: with an engine the defaults below, otherwise none."
+    )
     gae_lambda: float = Field(0.95, ge=0, le=1, description="GAE's lambda of the policy's advantages.")
     gae_lambda_critic: float = Field(1.0, ge=0, le=1, description="GAE's lambda of the critic's targets.")
     length_alpha: float | None = Field(
@@ -114,6 +193,11 @@ class Method(Schema):
         return ESTIMATORS[self.advantage]
 
     @property
+    def upper_clip(self) -> float:
+        """Clip of the ratio above 1."""
+        return self.clip_low if self.clip_high is None else self.clip_high
+
+    @property
     def subtracts_kl(self) -> bool:
         """Whether the KL divergence is subtracted from the reward."""
         return bool(self.kl_coef) and self.kl == "k1_reward"
@@ -124,6 +208,22 @@ class Method(Schema):
         baseline, and its errors only add noise."""
         short = self.gae_lambda < 1 or self.length_alpha is not None or self.window is not None
         return self.estimator.critic and short
+
+    @field_validator("sapo_temperatures")
+    @classmethod
+    def _above_zero(cls, temperatures: tuple[float, float]) -> tuple[float, float]:
+        if min(temperatures) <= 0:
+            raise ValueError(f"sapo_temperatures must both be above 0, got {temperatures}")
+        return temperatures
+
+    @model_validator(mode="after")
+    def _one_action(self) -> Self:
+        if self.objective == "response_clip" and self.importance and self.importance.mode.startswith("token"):
+            raise ValueError(
+                f"objective response_clip has one ratio per response, but importance.mode {self.importance.mode} has one per "
+                "token: use sequence_truncate or sequence_mask"
+            )
+        return self
 
     @field_validator("preclip")
     @classmethod
@@ -176,6 +276,13 @@ class MethodConfig(TrainConfig, Method):
     value_pretrain_batch_size: int | None = Field(None, ge=1, description="Rollouts of a pretraining step; null: batch_size.")
     value_patience: int = Field(10, ge=1, description="Rollout batches without improvement that end its pretraining.")
     value_init: str | None = Field(None, description="Checkpoint or value model to start the critic from; null: the policy's.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _corrects_for_the_engine(cls, values: Any) -> Any:
+        """An engine samples slightly differently from the trainer, so it always has a correction."""
+        with_engine = isinstance(values, dict) and values.get("engine") is not None
+        return {**values, "importance": {}} if with_engine and values.get("importance") is None else values
 
     @property
     def steps_of_rollouts(self) -> int:
@@ -232,10 +339,6 @@ class MethodConfig(TrainConfig, Method):
         if self.window:
             raise ValueError(
                 "an engine takes text and completes whole turns, but a window continues from tokens: set window to null"
-            )
-        if self.importance_cap is None:
-            raise ValueError(
-                "an engine samples slightly differently from the trainer; set importance_cap (2 is usual) to correct for it"
             )
         if engine.ahead and self.dynamic_sampling != "off":
             raise ValueError("dynamic_sampling chooses prompts by earlier rollouts: set engine.ahead to 0, or it to off")
@@ -339,6 +442,10 @@ class RLConfig(MethodConfig):
         if self.swap_weight or self.process_reward:
             raise ValueError(
                 "self_verify rewards turns, but swap_weight and process_reward reward whole rollouts: set them to 0 and null"
+            )
+        if self.mask_truncated:
+            raise ValueError(
+                "mask_truncated looks at a rollout's last token, and self_verify samples several turns: set it to false"
             )
         if self.positive_nll:
             raise ValueError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -24,6 +24,35 @@ class SFTConfig(TrainConfig):
     def _divides(self) -> Self:
         if self.batch_size % self.micro_batch_size:
             raise ValueError(f"batch_size {self.batch_size} must be a multiple of micro_batch_size {self.micro_batch_size}")
+        return self
+
+
+class DPOConfig(SFTConfig):
+    """Preference optimisation: right judgments against wrong ones of the same pair and order. The defaults are DPO's (arXiv
+    2305.18290). ``batch_size`` counts judgments, two per comparison, so that a step reads as many sequences as one of SFT."""
+
+    learning_rate: float = Field(1e-6, gt=0, description="Peak learning rate of AdamW.")
+    batch_size: int = Field(128, ge=2, description="Judgments of an optimizer step, two per comparison, of all processes.")
+    losses: dict[Literal["dpo", "simpo", "bco", "sft"], float] = Field(
+        {"dpo": 1.0}, min_length=1, description="Losses and their weights; `sft` is the likelihood of the right judgment."
+    )
+    beta: float = Field(0.1, gt=0, description="Scale of a log-ratio in the losses; SimPO: of a mean log-prob, 2 is common.")
+    margin: float = Field(0.0, ge=0, description="Margin that SimPO asks for between the two, after beta.")
+    comparisons_per_order: int = Field(1, ge=1, description="Maximum comparisons of one pair in one order, from --votes.")
+
+    @property
+    def has_reference(self) -> bool:
+        """Return whether a loss compares with the model that training starts from."""
+        return not {*self.losses}.isdisjoint(("dpo", "bco"))
+
+    @model_validator(mode="after")
+    def _compares(self) -> Self:
+        if self.micro_batch_size % 2:
+            raise ValueError(f"micro_batch_size {self.micro_batch_size} counts both judgments of a comparison; make it even")
+        if not {*self.losses} - {"sft"}:
+            raise ValueError("losses has sft alone, which compares nothing: add dpo, simpo or bco, or use `rewardlab sft`")
+        if any(weight <= 0 for weight in self.losses.values()):
+            raise ValueError("a weight in losses is not above 0; leave the loss out instead")
         return self
 
 

@@ -113,12 +113,12 @@ class PairBits:
             return () if others is None else (others,)
         if len(others) <= FEW:
             return others
-        bits, sizes, numbers = self._bits[number], self._sizes[number], np.frombuffer(others, dtype=np.uint32)
-        numbers = numbers[self._bits[numbers, 0] == bits[0]]  # a copy: an array that is viewed cannot grow
+        bits, sizes, kept = self._bits[number], self._sizes[number], np.frombuffer(others, dtype=np.uint32)
+        kept = kept[self._bits[kept, 0] == bits[0]]  # a copy: an array that is viewed cannot grow
         for columns, text in ((slice(1, 2), None), (slice(2, 4), 0), (slice(4, None), 1)):
-            most = ImageLimits().bits if text is None else self._most * (sizes[text] + self._sizes[numbers, text]) + 1e-6
-            numbers = numbers[np.bitwise_count(self._bits[numbers, columns] ^ bits[columns]).sum(1) <= most]
-        return list(numbers.tolist())
+            most = ImageLimits().bits if text is None else self._most * (sizes[text] + self._sizes[kept, text]) + 1e-6
+            kept = kept[np.bitwise_count(self._bits[kept, columns] ^ bits[columns]).sum(1) <= most]
+        return list(kept.tolist())
 
 
 def _bitmap(grams: np.ndarray, num_bits: int) -> np.ndarray:

@@ -361,7 +361,7 @@ def _place(
 ) -> list[Content]:
     """Return the contents with the media of one kind at their places."""
     given = [content.media(mark) for content in contents]
-    if any(given[1:]) and not given[0] and not any(None in of_answer for of_answer in given):
+    if any(given[1:]) and not given[0] and not any(medium is None for of_answer in given for medium in of_answer):
         return [
             *_place(contents[:1], mark, media, written, name, where, answers_quote),
             *contents[1:],
@@ -401,7 +401,10 @@ def _other_number(counts: Sequence[int], num_media: int, name: str, where: str, 
     in_answers, cure = "", f"give one {name} for each mark, or remove the marks"
     if sum(counts[1:]):
         in_answers = f" and {sum(counts[1:])} in the answers"
-        cure = f"mark the places of the question's {name}s by <{name}>, or list those of the answers in 'response_{name}s'"
+        cure = (
+            f"mark the places of the question's {name}s by <{name}>, or give those of the answers as parts (in a file also "
+            f"as 'response_{name}s')"
+        )
     return DataError(f"{where}: there {marks} {sign} in the text{in_answers}, and {media}; {cure}")
 
 

@@ -135,20 +135,26 @@ def _lock_mark(mark: Path) -> int:
         raise OutputError(
             f"{folder}: already has shards of a finished command ({shards[0].name}); choose another --out, or remove them"
         )
-    lock = _open_lock(mark)
+    return lock_file(mark, folder)
+
+
+def lock_file(path: Path, output: Path) -> int:
+    """Return the file descriptor of ``path``, made if absent, whose lock keeps other processes out until it is closed. Raise
+    OutputError that names ``output`` if another process has it, or if it cannot be written."""
+    lock = _open_lock(path)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.fstat(lock).st_nlink:  # its owner has just finished, and removed it
+        if not os.path.samestat(os.fstat(lock), os.stat(path)):  # its owner has just finished, and removed or moved it
             raise BlockingIOError
     except OSError as error:
         os.close(lock)
-        raise OutputError(f"{folder}: another process is writing in it; wait for it or stop it") from error
+        raise OutputError(f"{output}: another process is writing in it; wait for it or stop it") from error
     return lock
 
 
 def _open_lock(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return os.open(path, os.O_RDWR | os.O_CREAT)
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise OutputError(f"{path.parent}: cannot be written ({error.strerror}); choose a writable --out") from error

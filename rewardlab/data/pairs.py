@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Any
 from rewardlab.data.column_mapping import rows_in_pair_form
 from rewardlab.data.columns import AllowedColumns
 from rewardlab.data.conversations import has_written_mark
-from rewardlab.data.files import mark_unfinished, place_in_file
+from rewardlab.data.files import lock_file, mark_unfinished, place_in_file
 from rewardlab.data.images import kind_of
 from rewardlab.data.media import Files
 from rewardlab.data.parquet import TableFile, unwritable
@@ -150,8 +151,8 @@ def write_jsonl(pairs: Iterable[PreferencePair], path: Path) -> int:
         return [_store_media(entry["bytes"], path.parent / "media", path.parent) for entry in entries]
 
     number, partial = 0, path.with_name(f".{path.name}.partial")
+    lock = lock_file(partial, path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         with partial.open("w", encoding="utf-8") as file:
             for number, pair in enumerate(pairs, start=1):  # noqa: B007
                 row = {name: value for name, value in to_row(pair).items() if value not in ("", None, [], [[], []])}
@@ -165,6 +166,8 @@ def write_jsonl(pairs: Iterable[PreferencePair], path: Path) -> int:
         partial.replace(path)
     except OSError as error:
         raise unwritable(path, error) from error
+    finally:
+        os.close(lock)
     return number
 
 
@@ -200,15 +203,27 @@ def validate_rows(
 ) -> Generator[PreferencePair | BadRow, None, None]:
     """Yield every row of a set as a pair, or the reason why it is none. ``allow_columns``: columns that may be there and are
     not read, by name, or "all" without media; ``undecodable`` as :class:`rewardlab.data.rows.Files` has it. ``decode``: decode
-    embedded images although they were checked when the file was written. Raises DataError for a file that cannot be read."""
+    videos, and embedded images although they were checked when the file was written. Raises DataError for a file that cannot
+    be read, ConfigError if videos cannot be decoded because a package is missing."""
     index, columns = 0, AllowedColumns.of(allow_columns)
     for file in data_files_of(path):
         files = Files(images or file.parent, is_checked(file) and not decode, undecodable=undecodable)
         with closing(rows_in_pair_form(file)) as rows:  # a bad row closes the file at once, not at garbage collection
             for stored in rows:
                 place = place_in_file(path, file, stored.line)
-                yield read_row(stored.row, index=index, files=files, path=path, columns=columns, place=place)
+                pair = read_row(stored.row, index=index, files=files, path=path, columns=columns, place=place)
+                yield _with_readable_videos(pair, index, f"{path}, row {index}{place}") if decode else pair
                 index += 1
+
+
+def _with_readable_videos(pair: PreferencePair | BadRow, index: int, where: str) -> PreferencePair | BadRow:
+    """Return the pair, or why one of its videos cannot be decoded."""
+    try:
+        if not isinstance(pair, BadRow):
+            with_frames(pair, 1, where=where)
+    except MediaError as error:
+        return BadRow(index, error)
+    return pair
 
 
 def stream_pairs(

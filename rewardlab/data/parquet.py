@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from rewardlab.data.files import lock_file
 from rewardlab.errors import DataError, OutputError
 
 if TYPE_CHECKING:
@@ -22,7 +25,7 @@ class TableFile:
     column names with pyarrow types or their names ("string", "int8"). ``group_rows`` rows are held in memory. As a context
     manager it is closed, or discarded after an error.
 
-    Raises OutputError.
+    Raises OutputError, also if another process is writing the file.
     """
 
     def __init__(
@@ -37,8 +40,8 @@ class TableFile:
         self._table, self._path, self._partial, self._group_rows = pa.Table, path, path.with_suffix(".partial"), group_rows
         self._rows: list[Mapping[str, Any]] = []
         self._bytes = self.num_rows = 0
+        self._unlock = weakref.finalize(self, os.close, lock_file(self._partial, path))
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             self._writer = pq.ParquetWriter(self._partial, self._schema)
         except OSError as error:
             raise unwritable(path, error) from error
@@ -61,6 +64,7 @@ class TableFile:
         """Remove everything written so far."""
         self._writer.close()
         self._partial.unlink(missing_ok=True)
+        self._unlock()
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +86,7 @@ class TableFile:
             self._partial.replace(self._path)
         except OSError as error:
             raise unwritable(self._path, error) from error
+        self._unlock()
 
 
 def unwritable(path: Path, error: OSError) -> OutputError:

@@ -78,7 +78,7 @@ def validate(pair: PreferencePair, *, where: str) -> PreferencePair:
         raise DataError(f"{where}: the two responses are equal, so neither can be better; drop the pair")
     is_array = bool(getattr(pair.preferred, "shape", ()))  # which has no truth value
     if is_array or pair.preferred not in (0, 1, None) or isinstance(pair.preferred, bool | float):
-        raise DataError(f"{where}: preferred is {pair.preferred!r}; expected 0 or 1, the index of the better response")
+        raise DataError(f"{where}: preferred is {pair.preferred!r:.60}; expected 0 or 1, the index of the better response")
     return pair
 
 
@@ -161,9 +161,10 @@ def from_row(
     question, answers = _contents(row, responses, where, answers_quote)
     order, named = row.get("order"), row.get("pair_id")
     if order is not None and (not isinstance(order, str) or order not in _ORDERS):
-        raise DataError(f"{where}: 'order' is {order!r}; expected given or swapped")
-    texts: dict[str, Any] = {name: row.get(name) for name in TEXTS}
-    for name, text in texts.items():
+        raise DataError(f"{where}: 'order' is {order!r:.60}; expected given or swapped")
+    texts: dict[str, str] = {}
+    for name in TEXTS:
+        text = row.get(name)
         if not (text is None or isinstance(text, str)) and (hasattr(text, "shape") or text):
             raise DataError(f"{where}: {name!r} must be a string, got {text!r:.60}")
         texts[name] = text or ""
@@ -172,9 +173,9 @@ def from_row(
     preferred, tie = _label(row, where)
     level, share = _number(row.get("level")), _number(row.get("teacher_share"))
     if level is not None and (not isinstance(level, int) or not 0 <= level < 128):
-        raise DataError(f"{where}: 'level' is {level!r}; expected a whole number from 0 to 127, or nothing")
+        raise DataError(f"{where}: 'level' is {level!r:.60}; expected a whole number from 0 to 127, or nothing")
     if share is not None and not (isinstance(share, int | float) and 0 <= share <= 1):
-        raise DataError(f"{where}: 'teacher_share' is {share!r}; expected a number from 0 to 1, or nothing")
+        raise DataError(f"{where}: 'teacher_share' is {share!r:.60}; expected a number from 0 to 1, or nothing")
     pair = PreferencePair(
         pair_id=str(named or f"row-{index}"),
         question=question.text,

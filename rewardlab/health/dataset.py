@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any
 
-from rewardlab.config import MethodConfig, PRMConfig, RLConfig, RMConfig, SFTConfig, TrainConfig
+from rewardlab.config import DPOConfig, MethodConfig, PRMConfig, RLConfig, RMConfig, SFTConfig, TrainConfig
 from rewardlab.data.pair_table import light_pairs, pair_facts, select_pairs
 from rewardlab.data.rows import media_of
 from rewardlab.data.set_checks import tie_note
@@ -204,12 +204,12 @@ def trained_pairs(config: TrainConfig, pairs: Sequence[PreferencePair]) -> Seque
 
 
 def _trains_on_labels(config: TrainConfig) -> bool:
-    return isinstance(config, RMConfig) or load_template(config.template).verdict_format == "bare"
+    return isinstance(config, RMConfig | DPOConfig) or load_template(config.template).verdict_format == "bare"
 
 
 def num_sequences(config: TrainConfig, num_pairs: int) -> int | None:
-    """Return the sequences of an epoch over so many trained pairs; None for a PRM."""
-    if isinstance(config, PRMConfig):
+    """Return the sequences of an epoch over so many trained pairs; None where they are made of steps or votes."""
+    if isinstance(config, PRMConfig | DPOConfig):
         return None
     if isinstance(config, MethodConfig):
         orders = 2 if isinstance(config, RLConfig) and config.both_orders else 1

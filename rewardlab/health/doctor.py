@@ -16,6 +16,7 @@ import torch
 from rewardlab.config import (
     SCHEMAS,
     DistillConfig,
+    DPOConfig,
     EngineConfig,
     EvaluationConfig,
     MethodConfig,
@@ -284,7 +285,10 @@ def _try_run(config: TrainConfig, plan: Plan, pairs: Sequence[PreferencePair]) -
         return
     if not isinstance(config, RMConfig):
         yield _try("judgment", lambda: _judgment(config, pairs))
-    if plan.launch.processes > 1:
+    if isinstance(config, DPOConfig):
+        message = "skipped: its comparisons are made of votes; start the run with max_steps=1 to try a step"
+        yield Finding("one step", "look", message)
+    elif plan.launch.processes > 1:
         message = f"skipped: it needs {plan.launch.processes} processes; start the run under its launcher with max_steps: 1"
         yield Finding("one step", "look", message)
     elif isinstance(config, SFTConfig | RLConfig):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from rewardlab.config import MethodConfig, PolicyConfig, RLConfig, RMConfig, SFTConfig, TrainConfig
+from rewardlab.config import DPOConfig, MethodConfig, PolicyConfig, RLConfig, RMConfig, SFTConfig, TrainConfig
 from rewardlab.health.dataset import HeldOutData, Lengths, assume_lengths
 from rewardlab.health.shapes import TEXT_TOKENS, PictureShape, Shapes, shapes_of
 from rewardlab.judging.spec import JudgeSpec
@@ -254,8 +254,11 @@ def _weights(setup: Setup) -> Iterator[MemoryLine]:
     yield _weight_line("weights", frozen + trained, each, kind, processes=setup.shards)
     if setup.critic:
         yield _weight_line("critic's weights", setup.critic, each, kind, processes=setup.shards)
-    if setup.method and setup.method.kl_coef and not setup.config.lora:
-        yield _weight_line("reference model", setup.total, each, kind, processes=setup.shards, why="for the KL term, ")
+    has_kl = setup.method is not None and setup.method.kl_coef > 0
+    compares = isinstance(setup.config, DPOConfig) and setup.config.has_reference
+    if (has_kl or compares) and not setup.config.lora:
+        why = "for the KL term, " if has_kl else "for the log-ratios, "
+        yield _weight_line("reference model", setup.total, each, kind, processes=setup.shards, why=why)
 
 
 def _below_adapters(setup: Setup, frozen: int) -> Iterator[MemoryLine]:

@@ -44,6 +44,7 @@ FIRST = {  # of the page, with their names in words
     "entropy": "entropy",
     "completions/mean_length": "tokens per rollout",
     "grad_norm": "gradient norm",
+    "importance/gap": "nats between sampler and trainer",
 }
 LEFT_OUT = ("step", "epoch", "train_runtime", "train_samples_per_second", "train_steps_per_second", "total_flos", "train_loss")
 PREFIX = "eval/"

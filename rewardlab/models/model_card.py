@@ -15,11 +15,12 @@ from rewardlab.reporting.tables import markdown_table
 
 STAGES = {
     "sft": "a judge that compares two responses, fine-tuned on a teacher's judgments",
+    "dpo": "a judge that compares two responses, trained to prefer right judgments to wrong ones",
     "rl": "a judge that compares two responses, trained by reinforcement learning on labelled pairs",
     "rm": "a scalar reward model",
     "prm": "a process reward model",
 }
-JUDGES = ("sft", "rl")
+JUDGES = ("sft", "dpo", "rl")
 BODY = """# {title}
 
 This is {kind}{origin}.

@@ -7,10 +7,12 @@ It is given the rollouts of its own process; one that compares rollouts gathers 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rewardlab.errors import InputError
 from rewardlab.metrics.running import Metrics
 
 Row = dict[str, Any]  # a row of the training set, as datasets gives it
@@ -67,8 +69,15 @@ class Scored:
     metrics: Metrics = field(default_factory=dict)
 
     def attach(self, rollouts: Sequence[Rollout]) -> list[Rollout]:
-        """Return the rollouts with what was said of them; a reward that is no number is none."""
-        rewards = [None if reward is None or reward != reward else reward for reward in self.rewards]
+        """Return the rollouts with their rewards; one that is not finite is none. Raise InputError if a list has another length
+        than the rollouts."""
+        for name, values in (("rewards", self.rewards), ("correct", self.correct), ("parsed", self.parsed)):
+            if len(values) != len(rollouts):
+                raise InputError(
+                    f"the reward function returned {len(values)} {name} for {len(rollouts)} rollouts; return one for each, "
+                    "and None as the reward of a rollout that it cannot score"
+                )
+        rewards = [None if reward is None or not math.isfinite(reward) else reward for reward in self.rewards]
         columns = zip(rollouts, rewards, self.correct, self.parsed, strict=True)
         return [replace(r, reward=reward, correct=correct, parsed=parsed) for r, reward, correct, parsed in columns]
 

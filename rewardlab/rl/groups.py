@@ -13,8 +13,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from rewardlab.verdicts.margins import both_orders
-
 
 def group_ids(pair_ids: Sequence[str], orders: Sequence[str]) -> Tensor:
     """Return [N] group numbers from 0 on, one for each (pair, order), in the order of first appearance."""
@@ -80,29 +78,3 @@ def varying_frac(rewards_N: Tensor, groups_N: Tensor) -> float:
     """Return the share of groups whose rewards are not all equal: the others teach a group-relative method nothing."""
     varies_N = centered(rewards_N, groups_N).abs() > 1e-6
     return len(set(groups_N[varies_N].tolist())) / len(set(groups_N.tolist()))
-
-
-def group_differences(first_margins_GG: Tensor, combination: str = "logit") -> Tensor:
-    """[G, G] d_ij = p(i beats j) - p(j beats i), in -1..1, from judge calls [i, j] with i shown first; exactly antisymmetric.
-
-    Both orders of each pair of responses enter (the released code asks one of them only); the diagonal is not looked at.
-    """
-    d_GG = torch.tanh(both_orders(first_margins_GG, first_margins_GG.T, combination) / 2)
-    return ((d_GG - d_GG.T) / 2).fill_diagonal_(0)  # antisymmetric already, but for rounding
-
-
-def all_pairs_advantages(differences_GG: Tensor, eps: float = 1e-8) -> Tensor:
-    """[G] mean_j d_ij / sqrt(sum d^2 / (2 G (G - 1)) + eps): Think-RM's advantages of a group that is compared with itself.
-
-    With d_ij = r_i - r_j it equals GRPO with the sample's deviation. They sum to 0; all ties give 0, and so does a group of
-    one.
-    ``eps`` stands inside the root and is small against differences of unit scale; the released code pairs 1e-6 with differences
-    divided by the length of the judge's text, by which advantages shrink four-fold. Raises ValueError for a matrix that is not
-    antisymmetric or holds an unreadable comparison.
-    """
-    d_GG = differences_GG.double()
-    num = len(d_GG)
-    if not torch.equal(d_GG, -d_GG.T):
-        raise ValueError("differences must be antisymmetric, d_ij = -d_ji, and readable (no nan)")
-    variance = (d_GG**2).sum() / (2 * num * max(num - 1, 1))
-    return (d_GG.sum(1) / num / (variance + eps).sqrt()).float()

@@ -9,8 +9,6 @@ about 0, and k2 or k3 as a reward would punish the square of what k1 measures.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -75,22 +73,6 @@ def response_log_ratio(log_ratio_NT: Tensor, mask_NT: Tensor) -> Tensor:
     return (log_ratio_NT * mask_NT).sum(1, keepdim=True).expand_as(log_ratio_NT)
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """One reading of the probability ratio: (log-ratios [N, T], mask [N, T]) -> log-ratios [N, T]. ``one_action``: the whole
-    response has one ratio, of its importance weight too."""
-
-    log_ratio: Callable[[Tensor, Tensor], Tensor]
-    one_action: bool = False
-
-
-RATIOS = {
-    "token": Ratio(lambda log_ratio_NT, mask_NT: log_ratio_NT),
-    "sequence": Ratio(sequence_log_ratio),
-    "product": Ratio(response_log_ratio, one_action=True),
-}
-
-
 def ppo_clip(
     ratio_NT: Tensor, advantages_NT: Tensor, clip_low: float, clip_high: float | None = None, dual_clip: float | None = None
 ) -> Tensor:
@@ -108,31 +90,108 @@ def ppo_clip(
     return torch.where(advantages_NT < 0, torch.minimum(loss_NT, -dual_clip * advantages_NT), loss_NT)
 
 
-def importance_weights(
-    old_logprobs_NT: Tensor, sampled_logprobs_NT: Tensor, mask_NT: Tensor, cap: float, *, whole: bool = False
-) -> tuple[Tensor, dict[str, float]]:
-    """min(pi_old / pi_sampler, cap) per token, without gradient: corrects for an engine that samples unlike the trainer.
+def cispo(ratio_NT: Tensor, logprobs_NT: Tensor, advantages_NT: Tensor, clip_high: float) -> Tensor:
+    """-sg(min(ratio, 1 + clip_high)) A logp per token (CISPO, MiniMax-M1, arXiv 2506.13585, eq. 4 and 5): the weight is clipped
+    and has no gradient, so every token keeps one. The weight has no lower bound, as in the paper's runs."""
+    return -ratio_NT.clamp(max=1 + clip_high).detach() * advantages_NT * logprobs_NT
 
-    ``old_logprobs_NT`` are the trainer's of the weights that sampled, ``sampled_logprobs_NT`` the engine's of the same
-    tokens. Truncated importance sampling (Ionides, 2008); a ``cap`` of 2 is usual. With ``whole`` a response is one action: all
-    of its tokens have the bounded ratio of the whole response.
 
-    A log-prob that an engine does not give is nan: its token is left uncorrected, with a ratio of 1, as in TRL, and counted.
+def sapo(ratio_NT: Tensor, advantages_NT: Tensor, temperatures: tuple[float, float]) -> Tensor:
+    """-sigmoid(tau (ratio - 1)) (4 / tau) A per token (SAPO, arXiv 2511.20347): a soft gate instead of a clip. ``temperatures``
+    are tau of positive advantages, and of the others; both above 0, the higher the narrower."""
+    tau_NT = torch.where(advantages_NT > 0, torch.full_like(advantages_NT, temperatures[0]), temperatures[1])
+    return -torch.sigmoid(tau_NT * (ratio_NT - 1)) * 4 / tau_NT * advantages_NT
+
+
+def clip_by_sign(log_ratio_NT: Tensor, advantages_NT: Tensor, low: float, high: float) -> Tensor:
+    """Each token's log-ratio, at most ``high`` if its advantage is positive, at least -``low`` if it is negative, 0 if it is 0
+    (GMPO, arXiv 2507.20673: PPO's clip of tokens, before the geometric mean over a rollout)."""
+    sign_NT = advantages_NT.sign()
+    return sign_NT * torch.minimum(sign_NT * log_ratio_NT, sign_NT * log_ratio_NT.clamp(-low, high))
+
+
+def top_bound(values_K: Tensor, fraction: float) -> float:
+    """Return the value that the highest ``fraction`` of ``values_K`` reach, at least one; infinity for no values. The 80/20
+    rule trains the tokens whose entropy does (arXiv 2506.01939; ``fraction`` 0.2)."""
+    if not len(values_K):
+        return math.inf
+    below = math.ceil((1 - fraction) * (len(values_K) - 1) - 1e-9)  # TRL interpolates here, with the same tokens above
+    return values_K.kthvalue(below + 1).values.item()
+
+
+def high_covariance(
+    advantages_NT: Tensor,
+    logprobs_NT: Tensor,
+    tokens_2K: Tensor,
+    uniforms_NT: Tensor,
+    fraction: float,
+    bounds: tuple[float, float],
+) -> tuple[Tensor, Tensor]:
+    """Return two choices [N, T] of tokens by (A - mean A) (logp - mean logp): Clip-Cov's and KL-Cov's (arXiv 2505.22617).
+
+    ``tokens_2K`` are advantages and log-probs of the tokens of all processes. The first choice are about ``fraction`` of their
+    number, with covariances within ``bounds``, at random by ``uniforms_NT`` in [0, 1); the second the ``fraction`` of highest
+    covariance. Neither looks at a mask.
     """
+    means_2 = tokens_2K.mean(1)
+    covariance_NT = (advantages_NT - means_2[0]) * (logprobs_NT - means_2[1])
+    all_K = (tokens_2K - means_2[:, None]).prod(0)
+    num_within = ((all_K > bounds[0]) & (all_K < bounds[1])).sum().clamp(min=1)
+    is_within_NT = (covariance_NT > bounds[0]) & (covariance_NT < bounds[1])
+    chosen_NT = is_within_NT & (uniforms_NT * num_within < max(1, int(fraction * len(all_K))))
+    return chosen_NT, covariance_NT >= top_bound(all_K, fraction)
+
+
+IMPORTANCE_LEVELS = {
+    "token": lambda gap_NT, mask_NT: gap_NT,
+    "sequence": response_log_ratio,
+    "geometric": sequence_log_ratio,
+}
+
+
+def importance_weights(
+    old_logprobs_NT: Tensor,
+    sampled_logprobs_NT: Tensor,
+    mask_NT: Tensor,
+    mode: str,
+    *,
+    cap: float | None = None,
+    floor: float | None = None,
+    veto: float | None = None,
+) -> tuple[Tensor, Tensor, dict[str, float]]:
+    """Return weights [N, T] pi_old / pi_sampler without gradient, the mask [N, T] of what they keep, and metrics: they correct
+    for a sampler that is not the policy, such as an engine or older weights.
+
+    ``old_logprobs_NT`` are the trainer's, ``sampled_logprobs_NT`` the sampler's of the same tokens. ``mode`` is LEVEL_RULE as
+    in TRL. The level: the ratio of a ``token``, of its ``sequence`` (the product over the tokens), or its ``geometric`` mean.
+    The rule: ratios above ``cap`` or below ``floor`` are held there by ``truncate`` (Ionides, 2008), and dropped from the mask
+    by ``mask`` (tokens: IcePop, arXiv 2510.18855; sequences: TRL's default). ``veto`` drops each rollout that has a token of
+    lower ratio. Dropped tokens have weight 0, padding has 1.
+
+    A log-prob that an engine does not give is nan: its token has a ratio of 1, as in TRL, and is counted.
+    """
+    level, rule = mode.split("_")
     missing_NT = sampled_logprobs_NT.isnan() & (mask_NT > 0)
     gap_NT = (old_logprobs_NT - sampled_logprobs_NT).detach()
     gap_NT = gap_NT.masked_fill(missing_NT | (mask_NT == 0), 0)  # padding may hold anything, and nan * 0 is nan
-    log_weights_NT = gap_NT.sum(1, keepdim=True).expand_as(gap_NT) if whole else gap_NT
-    ratio_NT = log_weights_NT.clamp(-20, 20).exp()
-    hit_NT = (ratio_NT > cap) & (mask_NT > 0)
-    weights_NT = torch.where(mask_NT > 0, ratio_NT.clamp(max=cap), torch.ones_like(ratio_NT))
+    ratio_NT = finite_ratio(IMPORTANCE_LEVELS[level](gap_NT, mask_NT))
+    low, high = floor or 0.0, math.inf if cap is None else cap
+    beyond_NT = (ratio_NT < low) | (ratio_NT > high)
+    vetoed_N1 = (gap_NT < math.log(veto)).any(1, keepdim=True) if veto else torch.zeros_like(beyond_NT[:, :1])
+    dropped_NT = (mask_NT > 0) & (vetoed_N1 | (beyond_NT if rule == "mask" else vetoed_N1))
+    weights_NT = torch.where(mask_NT > 0, ratio_NT.clamp(low, high), torch.ones_like(ratio_NT)).masked_fill(dropped_NT, 0)
+    hit_NT = (mask_NT > 0) & (beyond_NT | vetoed_N1)
     tokens = mask_NT.sum().clamp(min=1)
-    return weights_NT, {
-        "importance/capped_frac": (hit_NT.sum() / tokens).item(),
-        "importance/mean": ((ratio_NT * mask_NT).sum() / tokens).item(),
-        "importance/gap": gap_NT.abs().sum().item() / tokens.item(),
-        "importance/missing_frac": (missing_NT.sum() / tokens).item(),
-    }
+    return (
+        weights_NT,
+        mask_NT * ~dropped_NT,
+        {
+            "importance/capped_frac": (hit_NT.sum() / tokens).item(),
+            "importance/mean": ((ratio_NT * mask_NT).sum() / tokens).item(),
+            "importance/gap": gap_NT.abs().sum().item() / tokens.item(),
+            "importance/missing_frac": (missing_NT.sum() / tokens).item(),
+        },
+    )
 
 
 def positive_nll(logprobs_NT: Tensor, mask_NT: Tensor, correct_N: Tensor, num_tokens: Tensor | None = None) -> Tensor:

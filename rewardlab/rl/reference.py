@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -35,7 +35,9 @@ class Rollouts:
     A reward of nan is none: nothing could score that rollout, and nothing is learnt from it. ``sampled_logprobs_NT`` are those
     of an engine, where another program sampled; nan where it gave none. ``hot_position`` is that of a token that was drawn at
     another temperature, from which nothing is learnt either. ``kl_coefs_N`` is each rollout's weight of the KL divergence
-    (None: all have the method's).
+    (None: all have the method's). ``entropies_NT`` are the policy's before each token, ``uniforms_NT`` in [0, 1) for
+    random choices. ``left_out_NT`` is 1 on tokens that are
+    left out of the loss and of all counts: of truncated rollouts, and those that an importance correction masks.
     """
 
     mask_NT: Tensor
@@ -53,6 +55,9 @@ class Rollouts:
     sampled_logprobs_NT: Tensor | None = None
     hot_position: int | None = None
     kl_coefs_N: Tensor | None = None
+    entropies_NT: Tensor | None = None
+    uniforms_NT: Tensor | None = None
+    left_out_NT: Tensor | None = None
 
     @property
     def loss_mask(self) -> Tensor:
@@ -61,6 +66,8 @@ class Rollouts:
         if self.turns_NT is not None:
             mask_NT[self.turns_NT == 0] = 0
         mask_NT[self.rewards_N.isnan()] = 0
+        if self.left_out_NT is not None:
+            mask_NT[self.left_out_NT.bool()] = 0
         if self.hot_position is not None:
             mask_NT[:, self.hot_position : self.hot_position + 1] = 0
         return mask_NT
@@ -119,11 +126,11 @@ def _gae(rollouts: Rollouts, method: Method, lam: float | None) -> Tensor:
     out_NT = torch.zeros_like(reward_NT)
     for n in range(len(reward_NT)):
         finished = rollouts.finished_N is None or bool(rollouts.finished_N[n])
-        discount = lam if lam is not None else method.gae_lambda
-        if lam is None and method.length_alpha is not None:
-            expected = int(rollouts.mask_NT[n].sum()) + (0.0 if finished or method.window is None else method.window / 2)
-            discount = min(1.0, max(0.95, 1 - 1 / (method.length_alpha * expected)))
         for places in filter(None, rollouts.stretches(n)):
+            discount = lam if lam is not None else method.gae_lambda
+            if lam is None and method.length_alpha is not None:  # by the length of the turn
+                expected = len(places) + (0.0 if finished or method.window is None else method.window / 2)
+                discount = min(1.0, max(0.95, 1 - 1 / (method.length_alpha * expected)))
             values = rollouts.values_NT[n, places].double().tolist()
             after = [*values[1:], 0.0 if finished else values[-1]]
             delta = [reward_NT[n, t].item() + after[k] - values[k] for k, t in enumerate(places)]
@@ -218,31 +225,36 @@ def _rewards_by_token(rollouts: Rollouts, method: Method) -> Tensor:
 def loss(
     logprobs_MT: Tensor, rollouts: Rollouts, advantages_NT: Tensor, rows_M: Tensor, method: Method, num_minibatches: int
 ) -> Tensor:
-    """The loss of one minibatch: clipped objective on the (pre-clipped) ratio, KL, likelihood of right rollouts."""
+    """The loss of one minibatch but for entropy: the objective on the (pre-clipped) ratio, KL, likelihood of right rollouts."""
     advantages_MT, mask_MT = advantages_NT[rows_M], rollouts.loss_mask[rows_M]
     log_ratio_MT = logprobs_MT - rollouts.old_logprobs_NT[rows_M]
     if method.preclip is not None:
         bounds = torch.log(torch.tensor(method.preclip))
         log_ratio_MT = torch.clamp(log_ratio_MT, bounds[0].item(), bounds[1].item())
-    if method.ratio == "sequence":
-        means = [row[mask.bool()].mean().expand(len(row)) for row, mask in zip(log_ratio_MT, mask_MT, strict=True)]
+    if method.objective == "gmpo":  # what pushes a token further than the clip is cut, token by token
+        log_ratio_MT = torch.where(advantages_MT > 0, log_ratio_MT.clamp(max=_clip_high(method)), log_ratio_MT)
+        log_ratio_MT = torch.where(advantages_MT < 0, log_ratio_MT.clamp(min=-method.clip_low), log_ratio_MT)
+        log_ratio_MT = torch.where(advantages_MT == 0, 0.0, log_ratio_MT)
+    if method.objective in ("gspo", "gmpo"):
+        means = [_over_rollout(row, mask, torch.mean) for row, mask in zip(log_ratio_MT, mask_MT, strict=True)]
         log_ratio_MT = torch.stack(means)
-    if method.ratio == "product":
-        sums = [row[mask.bool()].sum().expand(len(row)) for row, mask in zip(log_ratio_MT, mask_MT, strict=True)]
+    if method.objective == "response_clip":
+        sums = [_over_rollout(row, mask, torch.sum) for row, mask in zip(log_ratio_MT, mask_MT, strict=True)]
         log_ratio_MT = torch.stack(sums)
     ratio_MT = torch.exp(torch.clamp(log_ratio_MT, -20, 20))
-    clipped_MT = torch.clamp(ratio_MT, 1 - method.clip_low, 1 + _clip_high(method)) * advantages_MT
-    unclipped_MT = ratio_MT * advantages_MT
-    token_loss_MT = -torch.where(unclipped_MT < clipped_MT, unclipped_MT, clipped_MT)
-    if method.dual_clip is not None:
-        most_MT = -method.dual_clip * advantages_MT
-        token_loss_MT = torch.where((advantages_MT < 0) & (token_loss_MT > most_MT), most_MT, token_loss_MT)
-    if method.importance_cap is not None and rollouts.sampled_logprobs_NT is not None:
-        token_loss_MT = token_loss_MT * _importance(rollouts, rows_M, method)
+    token_loss_MT = _objective(ratio_MT, logprobs_MT, advantages_MT, method)
+    if method.importance is not None and rollouts.sampled_logprobs_NT is not None:
+        token_loss_MT = token_loss_MT * torch.stack([_importance(rollouts, n, method)[0] for n in rows_M.tolist()])
+    if method.covariance is not None and method.covariance.kind == "kl":
+        held_MT = _held(rollouts, advantages_NT, method.covariance.fraction)[rows_M]
+        distance_MT = (logprobs_MT - rollouts.old_logprobs_NT[rows_M]).abs()
+        token_loss_MT = token_loss_MT + method.covariance.coef * held_MT * distance_MT
     if rollouts.ref_logprobs_NT is not None and method.kl != "k1_reward":
         d_MT = logprobs_MT - rollouts.ref_logprobs_NT[rows_M]
         near_MT = torch.clamp(d_MT, -20, 20)
         kl_MT = d_MT**2 / 2 if method.kl == "k2_loss" else torch.exp(-near_MT) - 1 + near_MT
+        if method.kl == "k3_corrected":
+            kl_MT = kl_MT * ratio_MT
         coef_M = torch.tensor([_kl_coef(rollouts, n, method) for n in rows_M.tolist()])
         token_loss_MT = token_loss_MT + coef_M[:, None] * kl_MT
     total = _average(token_loss_MT, mask_MT, rollouts.loss_mask, method, num_minibatches)
@@ -254,20 +266,94 @@ def loss(
     return total
 
 
-def _importance(rollouts: Rollouts, rows_M: Tensor, method: Method) -> Tensor:
-    """min(p_trainer / p_engine, cap) of each token, or of the whole response where it is one action; 1 where the engine gave no
-    log-prob."""
+def _over_rollout(row_T: Tensor, mask_T: Tensor, reduce: Callable[[Tensor], Tensor]) -> Tensor:
+    """The mean or sum over a rollout's tokens, on each of them; 0 without any."""
+    return (reduce(row_T[mask_T.bool()]) if mask_T.any() else row_T.sum() * 0).expand(len(row_T))
+
+
+def _objective(ratio_MT: Tensor, logprobs_MT: Tensor, advantages_MT: Tensor, method: Method) -> Tensor:
+    """The loss of each token."""
+    if method.objective == "gmpo":
+        return -ratio_MT * advantages_MT
+    if method.objective == "cispo":  # REINFORCE, weighted by a clipped ratio without gradient
+        return -torch.clamp(ratio_MT, max=1 + _clip_high(method)).detach() * advantages_MT * logprobs_MT
+    if method.objective == "sapo":  # a gate of slope 1 at ratio 1 instead of a clip
+        gates = [torch.sigmoid(tau * (ratio_MT - 1)) * 4 / tau for tau in method.sapo_temperatures]
+        return -torch.where(advantages_MT > 0, gates[0], gates[1]) * advantages_MT
+    clipped_MT = torch.clamp(ratio_MT, 1 - method.clip_low, 1 + _clip_high(method)) * advantages_MT
+    unclipped_MT = ratio_MT * advantages_MT
+    token_loss_MT = -torch.where(unclipped_MT < clipped_MT, unclipped_MT, clipped_MT)
+    if method.dual_clip is not None:
+        most_MT = -method.dual_clip * advantages_MT
+        token_loss_MT = torch.where((advantages_MT < 0) & (token_loss_MT > most_MT), most_MT, token_loss_MT)
+    return token_loss_MT
+
+
+def _importance(rollouts: Rollouts, n: int, method: Method) -> tuple[Tensor, Tensor]:
+    """The weights p_trainer / p_sampler of the tokens of rollout ``n``, and 1 on each that is masked. Tokens without a
+    log-prob of the sampler have a ratio of 1."""
     assert rollouts.sampled_logprobs_NT is not None
-    assert method.importance_cap is not None
-    mask_MT, old_MT = rollouts.loss_mask[rows_M], rollouts.old_logprobs_NT[rows_M]
-    weights_MT = torch.ones_like(old_MT)
-    for n, row in enumerate(rollouts.sampled_logprobs_NT[rows_M]):
-        known = [t for t in range(len(row)) if mask_MT[n, t] and not math.isnan(row[t].item())]
-        gaps = {t: (old_MT[n, t] - row[t]).item() for t in known}
-        for t in range(len(row)):
-            gap = sum(gaps.values()) if method.ratio == "product" else gaps.get(t, 0.0)
-            weights_MT[n, t] = min(math.exp(max(-20.0, min(20.0, gap))), method.importance_cap) if mask_MT[n, t] else 1.0
-    return weights_MT
+    assert method.importance is not None
+    mask_T, (level, rule) = rollouts.loss_mask[n], method.importance.mode.split("_")
+    weights_T, masked_T = torch.ones(len(mask_T)), torch.zeros(len(mask_T))
+    gap_T = (rollouts.old_logprobs_NT[n] - rollouts.sampled_logprobs_NT[n]).nan_to_num(0.0)
+    gaps = {t: gap_T[t].item() for t in range(len(mask_T)) if mask_T[t]}
+    low = 0.0 if method.importance.floor is None else method.importance.floor
+    high = math.inf if method.importance.cap is None else method.importance.cap
+    vetoed = method.importance.veto is not None and any(gap < math.log(method.importance.veto) for gap in gaps.values())
+    for t, gap in gaps.items():
+        if level != "token":
+            gap = sum(gaps.values()) / (len(gaps) if level == "geometric" else 1)
+        ratio = math.exp(max(-20.0, min(20.0, gap)))
+        weights_T[t] = min(max(ratio, low), high)
+        masked_T[t] = float(vetoed or (rule == "mask" and not low <= ratio <= high))
+    return weights_T, masked_T
+
+
+def _leave_out(rollouts: Rollouts, method: Method) -> Rollouts:
+    """The rollouts without the tokens that the importance correction masks."""
+    if method.importance is None or rollouts.sampled_logprobs_NT is None:
+        return rollouts
+    masked_NT = torch.stack([_importance(rollouts, n, method)[1] for n in range(len(rollouts.rewards_N))])
+    truncated_NT = torch.zeros_like(masked_NT) if rollouts.left_out_NT is None else rollouts.left_out_NT
+    return replace(rollouts, left_out_NT=torch.maximum(masked_NT, truncated_NT))
+
+
+def _top_entropy(rollouts: Rollouts, method: Method) -> Tensor:
+    """1 on the tokens of highest entropy, which alone have a policy gradient."""
+    assert rollouts.entropies_NT is not None
+    kept = rollouts.entropies_NT[rollouts.loss_mask.bool()]
+    return (rollouts.entropies_NT >= torch.quantile(kept, 1 - method.top_entropy)).float()
+
+
+def _covariances(rollouts: Rollouts, advantages_NT: Tensor) -> dict[tuple[int, int], float]:
+    """(rollout, token) -> (A - mean A) (logp - mean logp), of the tokens that are trained on."""
+    places = [(n, t) for n, t in rollouts.loss_mask.nonzero().tolist()]
+    mean_a = sum(advantages_NT[place].item() for place in places) / len(places)
+    mean_l = sum(rollouts.old_logprobs_NT[place].item() for place in places) / len(places)
+    return {p: (advantages_NT[p].item() - mean_a) * (rollouts.old_logprobs_NT[p].item() - mean_l) for p in places}
+
+
+def _clip_covariance(rollouts: Rollouts, advantages_NT: Tensor, method: Method) -> Tensor:
+    """Advantages without those of a random choice of tokens of high covariance (Clip-Cov)."""
+    assert method.covariance is not None
+    assert rollouts.uniforms_NT is not None
+    covariances, limits = _covariances(rollouts, advantages_NT), method.covariance
+    within = [place for place, value in covariances.items() if limits.low < value < limits.high]
+    number, clipped_NT = max(1, int(limits.fraction * len(covariances))), advantages_NT.clone()
+    for place in within:
+        if rollouts.uniforms_NT[place] < number / len(within):
+            clipped_NT[place] = 0
+    return clipped_NT
+
+
+def _held(rollouts: Rollouts, advantages_NT: Tensor, fraction: float) -> Tensor:
+    """1 on the ``fraction`` of tokens of highest covariance (KL-Cov)."""
+    covariances, held_NT = _covariances(rollouts, advantages_NT), torch.zeros_like(advantages_NT)
+    number = len(covariances) - math.ceil((1 - fraction) * (len(covariances) - 1) - 1e-9)
+    for place in sorted(covariances, key=lambda place: -covariances[place])[:number]:
+        held_NT[place] = 1
+    return held_NT
 
 
 def _clip_high(method: Method) -> float:
@@ -304,21 +390,38 @@ def step(
     *,
     critic: torch.nn.Module | None = None,
     values: Callable[[Tensor], Tensor] | None = None,
+    entropies: Callable[[Tensor], Tensor] | None = None,
     max_grad_norm: float = 1.0,
 ) -> list[float]:
     """All optimizer steps on one batch of rollouts; returns the loss of each.
 
     ``logprobs(rows)`` gives the policy's log-probs, with gradient, of the completions of the rollouts named by ``rows`` [M],
-    seen with their images; ``values(rows)`` what the ``critic`` says before each of their tokens. ``minibatches`` are the
+    seen with their images; ``values(rows)`` what the ``critic`` says before each of their tokens, ``entropies(rows)`` the
+    policy's entropies there. ``minibatches`` are the
     epochs, each a list of such row indices. The optimizer holds the weights of both.
     """
+    rollouts = _leave_out(rollouts, method)
     advantages_NT = advantages(rollouts, method)
+    if method.top_entropy < 1:
+        advantages_NT = advantages_NT * _top_entropy(rollouts, method)
+    if method.covariance is not None and method.covariance.kind == "clip":
+        advantages_NT = _clip_covariance(rollouts, advantages_NT, method)
     losses = []
+    bonus, last_entropy = (method.entropy.coef if method.entropy else 0.0), math.inf
     for epoch in minibatches:
         for rows_M in epoch:
             total = loss(logprobs(rows_M), rollouts, advantages_NT, rows_M, method, len(epoch))
             if values is not None:
                 total = total + value_loss(values(rows_M), rollouts, rows_M, method, len(epoch))
+            if method.entropy is not None and entropies is not None:  # mean over tokens, all minibatches alike
+                entropies_MT, mask_MT = entropies(rows_M), rollouts.loss_mask[rows_M]
+                target = method.entropy.target
+                if target is None or last_entropy <= target:
+                    total = total - bonus * (entropies_MT * mask_MT).sum() / (rollouts.loss_mask.sum() / len(epoch))
+                if target is not None:
+                    last_entropy = entropies_MT[mask_MT.bool()].mean().item()
+                    bonus += method.entropy.step if last_entropy <= target else -method.entropy.step
+                    bonus = min(max(bonus, 0.0), method.entropy.max)
             optimizer.zero_grad()
             total.backward()
             for model in (policy, critic):

@@ -161,6 +161,7 @@ def train_policy(pairs: Sequence[PreferencePair], config: PolicyConfig, out: Pat
     pairs = readable.pairs
     template, reward = load_template(config.template), open_reward(config, pairs)
     questions = drop_too_long(pairs, config, template, out, room=config.max_completion_length)
+    readable = readable.without_long(questions)
     specials = special_tokens(load_processor(config.model).tokenizer)
     rows = policy_rows(questions, template, specials=specials, threads=data_workers(config))
 

@@ -32,7 +32,7 @@ from rewardlab.training.run.inputs import leave_out_unreadable, pairs_named, ref
 from rewardlab.training.run.length_grouping import LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import TOO_LONG, processor_of
 from rewardlab.training.run.resume import StrictResumeMixin, ValueModelMixin
-from rewardlab.training.run.rows import SFTDialogue, log_special_tokens, places_that_fit
+from rewardlab.training.run.rows import SFTDialogue, list_special_tokens, places_that_fit
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import Order, PreferencePair
 from rewardlab.verdicts.parse import continuation
@@ -155,7 +155,8 @@ def train_prm(pairs: Sequence[PreferencePair], steps: Sequence[dict[str, Any]], 
     kept = [row for row in steps if row["pair_id"] not in readable.names_left_out]
     rows = prm_rows(readable.pairs, short_judgments(readable.pairs, kept, config, template, out))
     if is_main():
-        log_special_tokens((row["text"] for row in rows.steps), special_tokens(load_processor(config.model).tokenizer))
+        specials = special_tokens(load_processor(config.model).tokenizer)
+        list_special_tokens(((row["pair_id"], row["text"]) for row in rows.steps), specials, out)
     labels = hashlib.sha256(json.dumps(list(steps), sort_keys=True).encode()).hexdigest()[:16]
 
     def build(resume: str | None) -> Built:

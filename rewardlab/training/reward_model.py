@@ -121,6 +121,7 @@ def train_reward_model(pairs: Sequence[PreferencePair], config: RMConfig, out: P
     readable = leave_out_unreadable(pairs, out)
     held_out = hold_out(readable.pairs, config, template, num_left_out=readable.num_labelled_left_out)
     kept = drop_too_long(labelled(held_out.trained), config, template, out)
+    readable = readable.without_long(kept)
 
     def build(resume: str | None) -> Built:
         processor = processor_of(config)

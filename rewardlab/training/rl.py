@@ -170,6 +170,8 @@ def train_rl(
     if config.self_verify:
         room = longest_dialogue(load_processor(config.model), room)
     hard = drop_too_long(hard, config, template, out, room=room)
+    if not config.easy_ratio:  # else it depends on all pairs which easy ones are drawn
+        readable = readable.without_long(hard)
     specials = special_tokens(load_processor(config.model).tokenizer)
     rows = rl_rows(hard, template, both_orders=config.both_orders, specials=specials, threads=data_workers(config))
     num_rollouts = len(rows) * config.group_size

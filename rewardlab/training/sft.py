@@ -47,7 +47,7 @@ from rewardlab.training.run.rows import (
     SFTDialogue,
     dialogue_dataset,
     learnt_answers,
-    log_special_tokens,
+    list_special_tokens,
     places_that_fit,
     turn,
 )
@@ -171,6 +171,8 @@ def train_sft(
     labelled = select_pairs(pairs, learnt)
     answer_of = (lambda pair: "") if verdict_only else (lambda pair: pair.judgment)
     kept = {learnt[n] for n in numbers_that_fit(labelled, config, template, out, answer=answer_of)} if learnt else set()
+    if not votes:  # which name rows of all pairs
+        readable = readable.without_long(select_pairs(pairs, sorted(kept)))
     dialogues = sft_dialogues(pairs, template, votes=votes, numbers=kept, left_out=readable.left_out)
     dialogues = short_dialogues(pairs, dialogues, config, template, out) if votes else dialogues
     if len(dialogues) < config.batch_size:
@@ -191,7 +193,7 @@ def train_sft(
             "template that asks for reasoning, or a checkpoint without thinking"
         )
     if is_main():
-        log_special_tokens(learnt_answers(pairs, dialogues), specials)
+        list_special_tokens(learnt_answers(pairs, dialogues), specials, out)
     reader = PromptReader(pairs, template, specials, opening)
     rows = dialogue_dataset(reader, dialogues)
     data = readable.fingerprint + (f" {hashlib.sha256(votes.read_bytes()).hexdigest()[:16]}" if votes else "")

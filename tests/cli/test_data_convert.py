@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rewardlab.cli import main
 from rewardlab.data.pair_table import PairTable
-from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.data.pairs import read_pairs, with_unique_ids, write_jsonl, write_parquet
 from rewardlab.distill.pipeline import survey
-from rewardlab.errors import DataError
+from rewardlab.errors import DataError, OutputError
 from rewardlab.types import PreferencePair
 from tests.support.images import png
 from tests.support.shell import run_main
+from tests.support.videos import film
 
 
 def write(path: Path, number: int) -> Path:
@@ -68,6 +73,41 @@ def test_an_embedded_picture_is_decoded(tmp_path: Path) -> None:
         assert (done.returncode, "row 11, image 0: not a readable image" in done.stderr) == (2, True)
         assert not (tmp_path / name).exists()
     assert run_main(main, "data", "validate", tmp_path / "good").returncode == 0
+
+
+def test_a_video_is_decoded(tmp_path: Path) -> None:
+    """A video that cannot be decoded is a bad row, in the question or in a response."""
+    clip = film(tmp_path / "a.mp4", 4).read_bytes()
+    (tmp_path / "notes.mp4").write_text("no video")
+    (tmp_path / "cut.mp4").write_bytes(clip[:900])
+    rows = [{"videos": ["a.mp4"]}, {"videos": ["notes.mp4"]}, {"response_videos": [["a.mp4"], ["cut.mp4"]]}]
+    lines = [json.dumps({"question": f"q{n}", "responses": ["a", "b"], "preferred": 0} | row) for n, row in enumerate(rows)]
+    data = tmp_path / "p.jsonl"
+    data.write_text("\n".join(lines))
+    done = run_main(main, "data", "validate", data)
+    assert (done.returncode, "1 good, 2 bad" in done.stdout) == (1, True), done.stdout
+    assert "row 1 (line 2): not a supported video format" in done.stdout
+    assert "row 2 (line 3): not a readable video" in done.stdout
+    done = run_main(main, "data", "convert", data, "--out", tmp_path / "y.parquet")
+    assert (done.returncode, "row 1 (line 2): not a supported" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("write_set", [write_parquet, write_jsonl])
+def test_two_writers_of_one_file(write_set: Any, tmp_path: Path) -> None:
+    """The second is kept out, and the file of the first is whole; a writer that failed keeps none out."""
+    out, pair = tmp_path / f"y.{write_set.__name__[6:]}", PreferencePair("p", "q", ("a", "b"), 0)
+
+    def pairs() -> Iterator[PreferencePair]:
+        yield pair
+        with pytest.raises(OutputError, match=f"^{re.escape(str(out))}: another process is writing in it"):
+            write_set([pair], out)
+        yield replace(pair, pair_id="p2")
+
+    with pytest.raises(DataError, match="appears twice"):
+        write_set(with_unique_ids([pair, pair], out), out)
+    assert write_set(pairs(), out) == 2
+    assert [pair.pair_id for pair in read_pairs(out)] == ["p", "p2"]
+    assert not out.stat().st_mode & 0o111
 
 
 def test_equal_ids_are_not_written(tmp_path: Path) -> None:

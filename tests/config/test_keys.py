@@ -36,7 +36,7 @@ def test_keys_in_words() -> None:
     """Types, bounds and defaults of some, worked by hand."""
     keys = {key.name: key for key in config_keys(RLConfig)}
     assert (keys["learning_rate"].type, keys["learning_rate"].default) == ("float, > 0", "1.0e-06")
-    assert keys["kl"].type == "k1_reward | k2_loss | k3_loss"
+    assert keys["kl"].type == "k1_reward | k2_loss | k3_loss | k3_corrected"
     assert (keys["preclip"].type, keys["preclip"].default) == ("[float, float] | null", "[0.001, 1000.0]")
     assert (keys["lora"].type, keys["lora"].default, keys["lora.r"].default) == ("mapping | null", "null", "16")
     assert (keys["consistency"].type, keys["consistency"].default) == ("mapping", "")

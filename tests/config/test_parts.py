@@ -22,12 +22,17 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "rollbacks": {"health.policy": "warn"},
     "a file of held-out pairs": {"evaluation.fraction": 0.1},
     "whitened advantages": {"advantage": "grpo", "group_size": 2},
+    "a clip of ratios": {"objective": "cispo"},
+    "an upper clip": {"objective": "sapo"},
+    "PPO's clip": {"objective": "gmpo"},
+    "a target": {"entropy.coef": 0.1},
+    "Clip-Cov": {"covariance.kind": "kl"},
     "a fixed lambda": {"advantage": "gae", "length_alpha": 0.05},
     "a pretrained critic": {"advantage": "gae"},
-    "the trainer's own decoder": {"engine": {"kind": "serve"}, "importance_cap": 2.0},
-    "kind serve": {"engine.kind": "colocate", "importance_cap": 2.0},
-    "kind server": {"engine.kind": "serve", "importance_cap": 2.0},
-    "kind colocate": {"engine.kind": "serve", "importance_cap": 2.0},
+    "the trainer's own decoder": {"engine": {"kind": "serve"}},
+    "kind serve": {"engine.kind": "colocate"},
+    "kind server": {"engine.kind": "serve"},
+    "kind colocate": {"engine.kind": "serve"},
     "easy pairs to add": {"attempts": ["1", "2"]},
     "a judge that compares": {"judge": "rm:runs/rm/final"},
     "anchors of several samples": {"anchor": "start"},
@@ -75,7 +80,9 @@ def other_value(field: FieldInfo) -> Any:
     if kind is int:
         return default - 1 if default and default > 1 else (default or 0) + 1
     if kind is float:
-        return default / 2 if default else 0.5
+        return default / 2 if default else max([0.5] + [2 * bound.gt for bound in field.metadata if hasattr(bound, "gt")])
+    if get_origin(kind) is tuple:
+        return [2 * value for value in default]
     if model_of(kind):
         return {}
     return ["x", "y"] if get_origin(kind) is list else "x"

@@ -174,6 +174,15 @@ def test_ids_that_are_no_names(pair_id: Any, tmp_path: Path) -> None:
     assert "'pair_id' must be a string or a number" in bad.reason
 
 
+@pytest.mark.parametrize("value", [10**400, "both" * 50_000, {"a": "b" * 50_000}], ids=["digits", "text", "object"])
+@pytest.mark.parametrize("name", ["preferred", "order", "level", "teacher_share"])
+def test_values_are_cut_in_errors(name: str, value: Any, tmp_path: Path) -> None:
+    row = {"question": "q", "responses": ["a", "b"], "preferred": 0} | {name: value}
+    [bad] = validate_rows(write(tmp_path / "rows.jsonl", row))
+    assert isinstance(bad, BadRow)
+    assert len(bad.reason) < len(str(tmp_path)) + 200
+
+
 def test_missing_files_of_a_large_folder_are_named_in_linear_time(tmp_path: Path) -> None:
     """A wrong suffix in all rows: each name is sought in the folder, which is listed once."""
     (tmp_path / "in").mkdir()

@@ -61,7 +61,7 @@ def test_known_sizes(name: str, millions: float) -> None:
             "more than the 76 that may be planned: configs/accelerate/zero3",
         ),
         (
-            "{engine: {kind: colocate, gpu_memory_utilization: 0.1}, importance_cap: 2}",
+            "{engine: {kind: colocate, gpu_memory_utilization: 0.1}}",
             ("--memory", "100", "--processes", "2", "--launcher", str(CONFIGS / "accelerate" / "zero3.yaml")),
             "= 10.0 GiB, is less than its weights there, 15.4",
         ),
@@ -158,7 +158,7 @@ def test_a_dry_run_counts_steps_and_names_what_it_leaves_out(tmp_path: Path) -> 
     data, config = tmp_path / "pairs.parquet", tmp_path / "rl.yaml"
     write_parquet(scaled_runs.pairs(), data)
     config.write_text("{rollout_batch_size: 16, batch_size: 8, attempts: ['', '2', '3', unsolved]}")
-    done = ask(str(config), "--dry-run", "--data", str(data), "engine.kind=serve", "importance_cap=2")
+    done = ask(str(config), "--dry-run", "--data", str(data), "engine.kind=serve")
     assert done.exit_code == 0, done.output
     assert "ok     data: 32 pairs; an epoch has 64 sequences: 40 optimizer steps of 8 (epochs 5)" in done.output
     assert "look   engine: serve: not checked" in done.output

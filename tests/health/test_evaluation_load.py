@@ -49,7 +49,7 @@ def test_what_is_there_beside_it() -> None:
     """Of RL the pixels of the rollouts at hand, and vLLM asleep; ``sampling_batch_size`` bounds judgments, too."""
     counted = lines(RLConfig(evaluation=HELD_OUT, sampling_batch_size=8, max_completion_length=512), Launch(8, 3))
     assert counted["keys and values"] == 8 * (2048 + 512) * KV
-    with_engine = lines(RLConfig(evaluation=HELD_OUT, engine={"kind": "colocate"}, importance_cap=2.0), Launch(8, 3))
+    with_engine = lines(RLConfig(evaluation=HELD_OUT, engine={"kind": "colocate"}), Launch(8, 3))
     assert with_engine["vLLM asleep"] == 2 * 2**30
     assert counted["pixels of rollouts"] == 32 * 5120 * 1176 * 4
     alone = lines(SFTConfig(evaluation=HELD_OUT), Launch())

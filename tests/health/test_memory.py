@@ -71,7 +71,7 @@ def test_sampling_by_the_trainers_own_decoder() -> None:
     critic = table(RLConfig(advantage="gae"), Launch(8, 3))
     assert critic["weights gathered", Phase.SAMPLING] == 2 * (B + CRITIC)
     engine = {"kind": "colocate", "gpu_memory_utilization": 0.4}
-    colocated = table(RLConfig(engine=engine, importance_cap=2.0), Launch(8, 3), card=80.0)
+    colocated = table(RLConfig(engine=engine), Launch(8, 3), card=80.0)
     assert colocated["vLLM", Phase.SAMPLING] == pytest.approx(32)
     assert ("keys and values", Phase.SAMPLING) not in colocated
 

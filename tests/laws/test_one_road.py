@@ -452,6 +452,8 @@ def test_arrays_in_conversations(tmp_path: Path) -> None:
         pair_of({"question": None, "responses": [said(array, "a"), said(255 - array, "b")]}, 0, AllowedUrls())
     own = pair_of({"question": "q", "responses": ["", ""], "response_images": [[array], [255 - array]]}, 0, AllowedUrls())
     assert own.response_images[0] == (pair.images[0],)
+    parts = [[{"type": "image", "image": array}], [{"type": "image", "image": 255 - array}]]
+    assert pair_of({"question": "q", "responses": parts}, 0, AllowedUrls()).response_images == own.response_images
     for column in (
         {"category": np.array(["x", "y"])},
         {"preferred": np.array([1])},

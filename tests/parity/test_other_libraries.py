@@ -17,10 +17,14 @@ from rewardlab.rl import objectives as kl
 from rewardlab.rl.advantages import gae, returns_to_go, token_rewards, value_targets, whiten
 from rewardlab.rl.groups import centered, leave_one_out, standardized
 from rewardlab.rl.objectives import (
+    cispo,
+    clip_by_sign,
     clipped_value_loss,
+    high_covariance,
     mean_of_sequence_means,
     mean_of_tokens,
     ppo_clip,
+    sapo,
     sequence_log_ratio,
 )
 
@@ -142,6 +146,54 @@ def test_sequence_ratio(rollouts: SimpleNamespace) -> None:
     )
     ratio = sequence_log_ratio(rollouts.new - rollouts.old, rollouts.mask).exp()
     close(mean_of_sequence_means(ppo_clip(ratio, advantages, 0.2, 0.28), rollouts.mask), theirs)
+
+
+OTHERS: dict[str, tuple[dict[str, Any], Any]] = {
+    "sapo": ({"tau_pos": 1.0, "tau_neg": 1.05}, lambda d, new, a, mask: sapo(d.exp(), a, (1.0, 1.05))),
+    "cispo": ({"clip_ratio_low": 1.0}, lambda d, new, a, mask: cispo(d.exp(), new, a, 0.28)),  # there without a lower bound
+    "geo_mean": ({}, lambda d, new, a, mask: -sequence_log_ratio(clip_by_sign(d, a, 0.2, 0.28), mask).exp() * a),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_objectives(rollouts: SimpleNamespace, name: str) -> None:
+    """SAPO, CISPO and GMPO: loss and gradient."""
+    keys, objective = OTHERS[name]
+    config = verl_actor(**({"clip_ratio_low": 0.2, "clip_ratio_high": 0.28} | keys))
+    advantages, new = rollouts.advantages[:, :1].expand_as(rollouts.mask), rollouts.new.clone().requires_grad_()
+    loss = getattr(verl, f"compute_policy_loss_{name}")
+    theirs, _ = loss(rollouts.old, new, advantages, rollouts.mask, "seq-mean-token-mean", config)
+    (their_gradient,) = torch.autograd.grad(theirs, new)
+    ours = mean_of_sequence_means(objective(new - rollouts.old, new, advantages, rollouts.mask), rollouts.mask)
+    (our_gradient,) = torch.autograd.grad(ours, new)
+    close(ours, theirs)
+    close(our_gradient, their_gradient)
+
+
+def test_tokens_of_high_covariance(rollouts: SimpleNamespace) -> None:
+    """Clip-Cov where it takes every token within its bounds, and KL-Cov: verl's loss and gradient at a ratio of 1. Theirs,
+    unlike ours, has no clip beside KL-Cov's penalty."""
+    mask, old, advantages = rollouts.mask, rollouts.old, rollouts.advantages * rollouts.mask
+    kept = mask > 0
+    tokens = torch.stack([advantages[kept], old[kept]])
+    policy_loss = {"clip_cov_ratio": 0.9, "clip_cov_lb": 0.5, "clip_cov_ub": 5.0, "kl_cov_ratio": 0.2, "ppo_kl_coef": 0.5}
+    config = verl_actor(clip_ratio_low=0.2, clip_ratio_high=0.28)
+    for name, value in policy_loss.items():
+        object.__setattr__(config.policy_loss, name, value)
+    clip, _ = high_covariance(advantages, old, tokens, torch.zeros_like(old), 0.9, (0.5, 5.0))
+    _, hold = high_covariance(advantages, old, tokens, torch.zeros_like(old), 0.2, (0.5, 5.0))
+    assert 0 < (clip & kept).sum() < kept.sum() / 2
+    for loss, ours_of in (
+        (verl.compute_policy_loss_clip_cov, lambda d: ppo_clip(d.exp(), advantages * ~clip, 0.2, 0.28)),
+        (verl.compute_policy_loss_kl_cov, lambda d: -d.exp() * advantages + 0.5 * hold * d.abs()),
+    ):
+        new = (old + 0.0).requires_grad_()
+        theirs, _ = loss(old, new, advantages, mask, "token-mean", config)
+        (their_gradient,) = torch.autograd.grad(theirs, new)
+        ours = mean_of_tokens(ours_of(new - old), mask)
+        (our_gradient,) = torch.autograd.grad(ours, new)
+        close(ours, theirs)
+        close(our_gradient, their_gradient)
 
 
 def test_value_loss(rollouts: SimpleNamespace) -> None:

@@ -20,6 +20,7 @@ from rewardlab.rewards.judgment import swap_agreement
 from rewardlab.rl import reference
 from rewardlab.rl.groups import group_ids
 from rewardlab.samplers.base import SamplingParams
+from rewardlab.samplers.decode import draw_uniforms
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.policy_gradient import trainer as trainer_module
 from rewardlab.training.policy_gradient.batch import RolloutBatch
@@ -61,7 +62,7 @@ class Recorder:
         self.inputs: list[dict[str, Any]] = []
         self.losses: list[float] = []
         self.gradients: list[torch.Tensor] = []
-        generate, compute = trainer._generate_and_score_completions, trainer._compute_loss
+        generate, compute, add = trainer._generate_and_score_completions, trainer._compute_loss, trainer._add_advantages
 
         def generate_and_keep(rows: Any) -> Any:
             batch = generate(rows)
@@ -70,17 +71,22 @@ class Recorder:
             whole = trainer._parts.read_rows(rows)
             names = [row["pair_id"] for row in whole]
             batch["kept_groups"] = group_ids(names, [row["order"] for row in whole])
+            key = (trainer.args.seed, 0, trainer.state.global_step, trainer_module.COVARIANCE)
+            batch["kept_uniforms"] = draw_uniforms(key, range(len(names)), batch["completion_ids"].size(1))
             batch["kept_pairs"] = group_ids(names, [""] * len(names))
+            return batch
+
+        def add_and_drift(batch: RolloutBatch, rollouts: Any) -> RolloutBatch:
             if noise:  # as if the sampling policy were far away: some ratios beyond any bound
                 drift = torch.Generator().manual_seed(1)
-                old = batch["old_per_token_logps"]
-                batch["old_per_token_logps"] = old + noise * torch.randn(old.shape, generator=drift)
-            if trainer._method.importance_cap:  # as if an engine had sampled, which leaves out a log-prob here and there
+                old = batch.old_logprobs_NT
+                batch = replace(batch, old_logprobs_NT=old + noise * torch.randn(old.shape, generator=drift))
+            if trainer._method.importance:  # as if an engine had sampled, which leaves out a log-prob here and there
                 drift = torch.Generator().manual_seed(2)
-                sampled = batch["sampling_per_token_logps"]
+                sampled = batch.sampling_logprobs_NT
                 sampled += 0.5 * torch.randn(sampled.shape, generator=drift)
                 sampled[::2, 1] = torch.nan
-            return batch
+            return add(batch, rollouts)
 
         def compute_and_keep(model: Any, inputs: dict[str, Any]) -> Any:
             loss = compute(model, inputs)
@@ -90,6 +96,7 @@ class Recorder:
 
         patch.setattr(trainer, "_generate_and_score_completions", generate_and_keep)
         patch.setattr(trainer, "_compute_loss", compute_and_keep)
+        patch.setattr(trainer, "_add_advantages", add_and_drift)
         recorder = self
 
         class Gradients(TrainerCallback):
@@ -117,12 +124,19 @@ def plain_values(critic: Any, inputs: dict[str, Any]) -> torch.Tensor:
     return critic(**whole(inputs))[:, -inputs["completion_ids"].shape[1] - 1 : -1]
 
 
+def plain_distributions(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+    """Log-probs of all tokens before each token of the completions, by a plain forward pass with images."""
+    return model(**whole(inputs)).logits[:, -inputs["completion_ids"].shape[1] - 1 : -1].float().log_softmax(-1)
+
+
 def plain_logprobs(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-    """Log-probs of the completions by a plain forward pass with images."""
-    logits = model(**whole(inputs)).logits
-    width = inputs["completion_ids"].shape[1]
-    picked = logits[:, -width - 1 : -1].float().log_softmax(-1).gather(2, inputs["completion_ids"][..., None])
-    return picked[..., 0]
+    """Log-probs of the completions."""
+    return plain_distributions(model, inputs).gather(2, inputs["completion_ids"][..., None])[..., 0]
+
+
+def plain_entropies(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+    logprobs = plain_distributions(model, inputs)
+    return -(logprobs.exp() * logprobs).sum(-1)
 
 
 def beside_inputs(function: Any) -> Any:
@@ -173,13 +187,37 @@ CASES: dict[str, tuple[float, dict[str, Any]]] = {  # name: (drift of the sampli
     "k2 in the loss": (0.3, {"advantage": "reinforce_pp_baseline", "group_size": 4, "kl": "k2_loss", "kl_coef": 0.3}),
     "clipped outliers": (0.3, {"outliers": "clip", "outlier_sigma": 0.7}),
     "rollouts alike": (0.3, {"whiten_by": "sequence", "outliers": "clip", "outlier_sigma": 0.7, "max_completion_length": 12}),
-    "one ratio": (0.3, {"ratio": "sequence", "preclip": None}),
+    "gspo": (0.3, {"objective": "gspo", "preclip": None}),
+    "cispo": (0.3, {"objective": "cispo", "preclip": None, "average": "token"}),
+    "sapo": (0.3, {"objective": "sapo", "preclip": None, "sapo_temperatures": (1.0, 2.0)}),
+    "gmpo": (0.3, {"objective": "gmpo", "preclip": None, "clip_low": 0.4}),
+    "corrected kl": (0.3, {"advantage": "grpo", "group_size": 4, "kl": "k3_corrected", "kl_coef": 0.3}),
+    "tokens of high entropy": (0.3, {"top_entropy": 0.5}),
+    "an entropy bonus": (0.3, {"entropy": {"coef": 0.5}, "mask_truncated": True, "max_completion_length": 12}),
+    "entropy to keep": (0.3, {"entropy": {"target": 6.21, "step": 0.3}}),
+    "clip-cov": (0.3, {"covariance": {"fraction": 0.1, "low": 0.1}}),
+    "kl-cov": (0.3, {"covariance": {"kind": "kl", "fraction": 0.2, "coef": 0.5}, "preclip": None, "average": "token"}),
+    "truncated rollouts": (0.3, {"mask_truncated": True, "max_completion_length": 12}),
+    "importance of tokens": (0.1, {"importance": {"mode": "token_mask"}}),
+    "geometric importance, and a veto": (
+        0.1,
+        {"importance": {"mode": "geometric_mask", "cap": 1.25, "floor": 0.8, "veto": 0.2}, "average": "token", "kl_coef": 0.2},
+    ),
     "dual clip": (3.0, {"dual_clip": 2.0, "preclip": None, "average": "token"}),
     "likelihood": (0.3, {"positive_nll": 0.5}),
-    "the paper's, with its engine": (0.3, {key: value for key, value in PAPER.items() if key in METHOD}),
+    "the paper's, with its engine": (
+        0.1,
+        {key: value for key, value in PAPER.items() if key in METHOD} | {"importance": {"mode": "sequence_mask"}},
+    ),
     "an engine and whole responses": (
         0.1,
-        {"advantage": "rloo", "group_size": 4, "ratio": "product", "preclip": None, "importance_cap": 1.5},
+        {
+            "advantage": "rloo",
+            "group_size": 4,
+            "objective": "response_clip",
+            "preclip": None,
+            "importance": {"mode": "sequence_truncate", "cap": 1.5},
+        },
     ),
     "both orders in a batch": (0.3, {"advantage": "grpo", "group_size": 4, "swap_weight": 0.5}),
     "a hot token": (0.3, {"hot_token": {"position": 2}}),
@@ -193,7 +231,18 @@ def test_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, case
     noise, changes = CASES[case]
     if changes.get("group_size", 1) > 1:
         changes = changes | {"group_size": 4}
-    record = compare(make_trainer(**changes), config_for(tiny_checkpoint, **changes), noise, num_batches=1)
+    trainer = make_trainer(**changes)
+    if changes.get("mask_truncated"):  # many tokens that end a rollout, for some that end
+        trainer.eos_token_ids = [*trainer.eos_token_ids, *range(0, 10_000, 12)]
+    record = compare(trainer, config_for(tiny_checkpoint, **changes), noise, num_batches=1)
+    if changes.get("mask_truncated") or changes.get("importance", {}).get("mode", "").endswith("_mask"):
+        left_out = [half["completion_mask"] * (1 - half["loss_mask"]) for half in record.inputs[:2]]
+        assert any(part.any() for part in left_out)
+        assert not all(part.all() for part in left_out)
+    if case == "entropy to keep":
+        coefs = [step["loss/entropy_coef"] for step in trainer.state.log_history if "loss/entropy_coef" in step]
+        assert coefs[0] == 0 < max(coefs)
+        assert trainer._rollout_state()["entropy"]["coef"] >= 0
     if case == "both orders in a batch":  # of one pair: two groups, with two baselines
         counts = [
             torch.cat([half[name] for half in record.inputs[:2]]).bincount().tolist() for name in ("kept_groups", "kept_pairs")
@@ -204,7 +253,7 @@ def test_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, case
 BY_ROUTE: dict[str, dict[str, Any]] = {
     "in the reward": {},
     "in the reward, with a critic": {"advantage": "gae", "outliers": "keep"},
-    "in the reward of a response": {"advantage": "rloo", "group_size": 4, "ratio": "product", "preclip": None},
+    "in the reward of a response": {"advantage": "rloo", "group_size": 4, "objective": "response_clip", "preclip": None},
     "in the loss": {"advantage": "grpo", "group_size": 4, "kl": "k3_loss"},
 }
 
@@ -228,7 +277,7 @@ UNSCORED: dict[str, dict[str, Any]] = {
     "kl in the reward": {"kl_coef": 0.2},
     "with a critic": {"advantage": "gae", "outliers": "keep"},
     "grpo": {"advantage": "grpo", "group_size": 4},
-    "rloo": {"advantage": "rloo", "group_size": 4, "ratio": "product", "preclip": None, "kl_coef": 0.1},
+    "rloo": {"advantage": "rloo", "group_size": 4, "objective": "response_clip", "preclip": None, "kl_coef": 0.1},
     "with a baseline": {"advantage": "reinforce_pp_baseline", "group_size": 4},
 }
 
@@ -286,9 +335,15 @@ def test_windowed_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: P
     assert any(((half["loss_mask"] != half["completion_mask"]).any(1)).any() for half in second)
 
 
-def test_multi_turn_trainer_equals_reference(make_trainer: Any, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PAG over dialogues of one, two and three turns, whose tokens are given."""
-    changes = {key: value for key, value in RECIPES["pag"].items() if key in METHOD} | {"self_verify": True}
+@pytest.mark.parametrize("alpha", [None, 6.0])
+def test_multi_turn_trainer_equals_reference(
+    make_trainer: Any, tiny_checkpoint: Path, monkeypatch: pytest.MonkeyPatch, alpha: float | None
+) -> None:
+    """PAG over dialogues of one, two and three turns, whose tokens are given; also with a lambda by the length of each turn."""
+    changes = {key: value for key, value in RECIPES["pag"].items() if key in METHOD} | {
+        "self_verify": True,
+        "length_alpha": alpha,
+    }
     trainer = make_trainer(**changes)
     tokenizer, end, dice = trainer._tokenizer, trainer.eos_token_ids[0], torch.Generator().manual_seed(0)
     phrases = {row: tokenizer(("The judgment is wrong", "The judgment is correct")[row % 2])["input_ids"] for row in range(8)}
@@ -369,6 +424,8 @@ def reference_step(
         own_old = torch.cat([plain_logprobs(policy, half) for half in halves])
         own_ref = torch.cat([plain_logprobs(trainer.ref_model, half) for half in halves]) if method.kl_coef else None
         values = torch.cat([plain_values(critic, half) for half in halves]) if critic is not None else None
+        entropies = torch.cat([plain_entropies(policy, half) for half in halves])
+    ends = torch.tensor(sorted(trainer.eos_token_ids))
     mask = torch.cat([half["completion_mask"] for half in halves])
     trl_old = torch.cat([half["old_per_token_logps"] for half in halves])
     if not noise:
@@ -386,9 +443,14 @@ def reference_step(
         finished,
         torch.cat([half["loss_mask"] for half in halves]) if trainer._rollouts.continues_rollouts else None,
         *(torch.cat([half[name] for half in halves]) for name in ("turns", "turn_rewards") if name in halves[0]),
-        sampled_logprobs_NT=torch.cat([half["sampling_per_token_logps"] for half in halves]) if method.importance_cap else None,
+        sampled_logprobs_NT=torch.cat([half["sampling_per_token_logps"] for half in halves]) if method.importance else None,
         hot_position=hot.position if (hot := trainer._sampling.hot_token) else None,
         kl_coefs_N=torch.cat([half["kl_coefs"] for half in halves]) if "kl_coefs" in halves[0] else None,
+        entropies_NT=entropies,
+        uniforms_NT=torch.cat([half["kept_uniforms"] for half in halves]),
+        left_out_NT=torch.stack([mask[n] * (row[mask[n].sum() - 1] not in ends) for n, row in enumerate(completions)])
+        if method.mask_truncated
+        else None,
     )
     if method.positive_nll and finished.all():
         assert 0 < rollouts.correct_N.sum() < 8
@@ -405,6 +467,7 @@ def reference_step(
         method,
         critic=critic,
         values=None if critic is None else lambda rows: plain_values(critic, half_of(rows)),
+        entropies=lambda rows: plain_entropies(policy, half_of(rows)),
     )
 
 
@@ -415,17 +478,18 @@ def test_kl_without_a_second_look(make_trainer: Any, monkeypatch: pytest.MonkeyP
         for number, weight in enumerate(trainer.ref_model.parameters()):
             weight.add_(0.02 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(number)))
     kept: dict[str, torch.Tensor] = {}
-    compute_kl = trainer._kl
+    old_logprobs = trainer._old_logprobs
 
     def both(batch: RolloutBatch, rollouts: Any) -> torch.Tensor:
         assert batch.old_logprobs_NT is None
-        kept["sampler"] = compute_kl(batch, rollouts) * batch.completion_mask_NT
+        drawn = old_logprobs(batch, rollouts)
+        kept["sampler"] = (drawn - batch.ref_logprobs_NT) * batch.completion_mask_NT
         with torch.no_grad():
             forward = trainer._logprobs(trainer.model, batch, 8)[0] - batch.ref_logprobs_NT
         kept["forward"] = forward * batch.completion_mask_NT
-        return kept["sampler"]
+        return drawn
 
-    monkeypatch.setattr(trainer, "_kl", both)
+    monkeypatch.setattr(trainer, "_old_logprobs", both)
     trainer.train()
     assert kept["forward"].abs().max() > 0.01
     torch.testing.assert_close(kept["sampler"], kept["forward"], atol=1e-4, rtol=0)
@@ -435,7 +499,9 @@ def test_no_dropout_between_sampling_and_training(tiny_checkpoint: Path, demo_pa
     """Of adapters that have one, too, which a config of RL refuses: sampled, old and trained log-probs are of one policy."""
     with pytest.raises(ValueError, match=r"lora.dropout 0.1: .*set lora.dropout to 0"):
         config_for(tiny_checkpoint, lora={"r": 4, "dropout": 0.1})
-    config = config_for(tiny_checkpoint, importance_cap=2.0).model_copy(update={"lora": LoraConfig(r=4, dropout=0.1)})
+    config = config_for(tiny_checkpoint, importance={"mode": "token_truncate"}).model_copy(
+        update={"lora": LoraConfig(r=4, dropout=0.1)}
+    )
     model, processor = load_model(str(tiny_checkpoint), device="cpu")
     rows = rl_rows(demo_pairs[0][:16], PLAIN, both_orders=True)
     trainer = build_trainer(rows, config, model, processor, PLAIN, tmp_path, reward=pseudo_reward())

@@ -66,7 +66,7 @@ def test_a_token_weighs_the_same_in_a_short_and_in_a_long_response() -> None:
     assert batch.advantages_NT is not None
     _, gradient_NT = token_gradients(batch, batch.old_logprobs_NT, method())
     torch.testing.assert_close(gradient_NT, -batch.advantages_NT / len(LENGTHS))
-    normal_NT = token_gradients(batch, batch.old_logprobs_NT, method(ratio="sequence"))[1]  # GSPO's divides by the length
+    normal_NT = token_gradients(batch, batch.old_logprobs_NT, method(objective="gspo"))[1]  # GSPO's divides by the length
     torch.testing.assert_close(normal_NT, gradient_NT / torch.tensor(LENGTHS)[:, None])
 
 

@@ -181,7 +181,7 @@ def test_every_route_and_limit_is_listed() -> None:
 
 JARGON = """
 StableReinforce, generative judge, cold start, vote, majority of K, level, unsolved, failing closed, hard pairs, pre-clip
-3-sigma filter, whitened, ragged, free flip, lost_frac, FIRE, hot_token, window, importance_cap, Acc+, trial, ring, anchor
+3-sigma filter, whitened, ragged, free flip, lost_frac, FIRE, hot_token, window, importance, Acc+, trial, ring, anchor
 MFU, digits (scans)
 """
 

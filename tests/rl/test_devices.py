@@ -21,15 +21,22 @@ from rewardlab.rl.advantages import (
     whiten,
 )
 from rewardlab.rl.groups import (
-    all_pairs_advantages,
     fill_unscored,
-    group_differences,
     leave_one_out,
     mixed_groups,
     standardized,
     varying_frac,
 )
-from rewardlab.rl.objectives import importance_weights, mean_of_sequence_means, ppo_clip, preclip
+from rewardlab.rl.objectives import (
+    cispo,
+    clip_by_sign,
+    importance_weights,
+    mean_of_sequence_means,
+    ppo_clip,
+    preclip,
+    sapo,
+    top_bound,
+)
 from rewardlab.rl.selection import difficulty_weights, overlong_penalty
 from rewardlab.rl.self_verification import at_turn_ends, segments
 
@@ -57,9 +64,10 @@ CUT_N = torch.tensor([True, False, True, False])
         lambda: leave_one_out(REWARDS_N, GROUPS_N),
         lambda: mixed_groups(REWARDS_N, GROUPS_N),
         lambda: varying_frac(REWARDS_N, GROUPS_N),
-        lambda: all_pairs_advantages(group_differences(A_NT[:, :4])),
+        lambda: cispo(A_NT, B_NT, A_NT, 0.2) + sapo(A_NT, B_NT - 0.5, (1.0, 1.05)) + clip_by_sign(A_NT, B_NT, 0.1, 0.2),
+        lambda: top_bound(A_NT.flatten(), 0.2),
         lambda: mean_of_sequence_means(ppo_clip(preclip(A_NT, B_NT, (0.5, 2.0)).exp(), B_NT, 0.2), MASK_NT),
-        lambda: importance_weights(A_NT, B_NT, MASK_NT, 1.5, whole=True)[0],
+        lambda: importance_weights(A_NT, B_NT, MASK_NT, "sequence_mask", cap=1.5, veto=0.1)[0],
         lambda: difficulty_weights(REWARDS_N),
         lambda: overlong_penalty(LENGTHS_N, longest=4, margin=2),
         lambda: at_turn_ends(A_NT[:, :3], TURNS_NT),

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from rewardlab.rl.groups import (
-    all_pairs_advantages,
     centered,
     fill_unscored,
-    group_differences,
     group_ids,
     group_means,
     group_sizes,
@@ -144,30 +142,3 @@ def test_a_pair_without_an_order_is_no_key() -> None:
     for orders in (["given"], ["given"] * 3):
         with pytest.raises(ValueError, match="argument"):
             group_ids(["a", "b"], orders)
-
-
-@pytest.mark.parametrize(
-    ("combination", "difference"), [("logit", math.tanh(0.5)), ("mean", 1 / (1 + math.exp(-3)) + 1 / (1 + math.exp(1)) - 1)]
-)
-def test_two_compared_by_hand(combination: str, difference: float) -> None:
-    """Margins 3 and 1 of the one shown first: log-odds (3 - 1) / 2 = 1, 2 p - 1 = tanh(1 / 2), or the mean of both p.
-
-    What is said of a response against itself counts for nothing.
-    """
-    margins = torch.tensor([[9.0, 3.0], [1.0, math.nan]])
-    expected = [0.0, difference, -difference, 0.0]
-    assert group_differences(margins, combination).flatten().tolist() == pytest.approx(expected, abs=1e-12)
-    if combination == "logit":
-        assert torch.equal(group_differences(margins), group_differences(margins, combination))
-
-
-def test_advantages_of_two_compared_by_hand() -> None:
-    """d = 1 / 2: sum 1 / 2 over 2, variance (1/4 + 1/4) / (2 * 2 * 1) = 1 / 8."""
-    expected = 0.25 / math.sqrt(0.125)
-    advantages = all_pairs_advantages(torch.tensor([[0.0, 0.5], [-0.5, 0.0]]))
-    assert advantages.tolist() == pytest.approx([expected, -expected], rel=1e-6)
-
-
-def test_differences_that_are_none_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^differences must be antisymmetric, d_ij = -d_ji, and readable \(no nan\)$"):
-        all_pairs_advantages(torch.ones(2, 2))

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from rewardlab.rl.objectives import (
+    cispo,
+    clip_by_sign,
     clipped_value_loss,
     finite_ratio,
     importance_weights,
@@ -21,6 +23,7 @@ from rewardlab.rl.objectives import (
     preclip,
     preclip_fraction,
     response_log_ratio,
+    sapo,
     sequence_log_ratio,
     sum_over_constant,
 )
@@ -146,31 +149,33 @@ def test_rollouts_have_ratios_of_their_own() -> None:
     mask = torch.tensor([[1, 1], [1, 0], [0, 0]])
     assert sequence_log_ratio(log_ratio, mask).tolist() == [[pytest.approx(value)] * 2 for value in (0.3, 0.5, 0.0)]
     assert response_log_ratio(log_ratio, mask).tolist() == [[pytest.approx(value)] * 2 for value in (0.6, 0.5, 0.0)]
-    weights, _ = importance_weights(log_ratio, torch.zeros(3, 2), mask, 10.0, whole=True)
+    weights, *_ = importance_weights(log_ratio, torch.zeros(3, 2), mask, "sequence_truncate", cap=10.0)
     assert weights.tolist() == [[pytest.approx(math.exp(0.6))] * 2, [pytest.approx(math.exp(0.5)), 1.0], [1.0, 1.0]]
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_a_logprob_that_the_engine_leaves_out(whole: bool) -> None:
+@pytest.mark.parametrize("mode", ["token_truncate", "sequence_truncate"])
+def test_a_logprob_that_the_engine_leaves_out(mode: str) -> None:
     """Its token is not corrected, and counted; the others are as they would be without it; padding may hold anything."""
     nan = torch.nan
     trainer = torch.log(torch.tensor([[0.4, 0.5, 0.8, 0.9]]))
     engine = torch.tensor([[math.log(0.2), nan, math.log(0.5), nan]])
-    weights, metrics = importance_weights(trainer, engine, torch.tensor([[1, 1, 1, 0]]), 4.0, whole=whole)
-    expected = [2.0 * 1.6] * 3 if whole else [2.0, 1.0, 1.6]
+    weights, _, metrics = importance_weights(trainer, engine, torch.tensor([[1, 1, 1, 0]]), mode, cap=4.0)
+    expected = [2.0 * 1.6] * 3 if mode == "sequence_truncate" else [2.0, 1.0, 1.6]
     assert weights.tolist() == [[*(pytest.approx(value) for value in expected), 1.0]]
     assert metrics["importance/missing_frac"] == pytest.approx(1 / 3)
     assert metrics["importance/gap"] == pytest.approx((math.log(2) + math.log(1.6)) / 3)
     assert metrics["importance/mean"] == pytest.approx(sum(expected) / 3)
-    assert importance_weights(trainer, trainer, torch.ones(1, 4), 4.0)[1]["importance/missing_frac"] == 0.0
+    assert importance_weights(trainer, trainer, torch.ones(1, 4), mode, cap=4.0)[2]["importance/missing_frac"] == 0.0
 
 
 def test_an_engine_that_samples_otherwise() -> None:
     """Twice as likely for the trainer: weight 2; eight times: the cap, counted; padding counts for nothing."""
     trainer = torch.log(torch.tensor([[0.4, 0.8, 0.8, 0.9]]))
     engine = torch.log(torch.tensor([[0.2, 0.1, 0.8, 0.001]]))
-    weights, metrics = importance_weights(trainer, engine, torch.tensor([[1, 1, 1, 0]]), 4.0)
+    mask = torch.tensor([[1, 1, 1, 0]])
+    weights, kept, metrics = importance_weights(trainer, engine, mask, "token_truncate", cap=4.0)
     assert weights.tolist() == [[pytest.approx(2.0), pytest.approx(4.0), pytest.approx(1.0), 1.0]]
+    assert torch.equal(kept, mask)
     assert metrics["importance/capped_frac"] == pytest.approx(1 / 3)
     assert metrics["importance/mean"] == pytest.approx(11 / 3)
 
@@ -178,14 +183,50 @@ def test_an_engine_that_samples_otherwise() -> None:
 def test_weights_are_held_within_twenty() -> None:
     """exp(-20) below, and above the cap, a number for the metrics; at the cap a weight is not capped, nor is padding."""
     far = torch.tensor([[-100.0, 100.0]])
-    weights, metrics = importance_weights(far, torch.zeros(1, 2), torch.ones(1, 2), 4.0)
+    weights, _, metrics = importance_weights(far, torch.zeros(1, 2), torch.ones(1, 2), "token_truncate", cap=4.0)
     assert weights.tolist() == [[pytest.approx(math.exp(-20)), 4.0]]
     assert metrics["importance/mean"] == pytest.approx(math.exp(20) / 2)
     assert metrics["importance/gap"] == 100.0
-    assert importance_weights(far, far, torch.ones(1, 2), 1.0)[1]["importance/capped_frac"] == 0.0
-    one = importance_weights(far[:, [1, 1]], torch.zeros(1, 2), torch.tensor([[1, 0]]), 4.0, whole=True)[1]
+    assert importance_weights(far, far, torch.ones(1, 2), "token_mask", cap=1.0)[2]["importance/capped_frac"] == 0.0
+    one = importance_weights(far[:, [1, 1]], torch.zeros(1, 2), torch.tensor([[1, 0]]), "sequence_mask", cap=4.0)[2]
     assert (one["importance/capped_frac"], one["importance/gap"]) == (1.0, 100.0)
-    assert set(importance_weights(far, far, torch.zeros(1, 2), 4.0)[1].values()) == {0.0}
+    assert set(importance_weights(far, far, torch.zeros(1, 2), "token_mask", cap=4.0)[2].values()) == {0.0}
+
+
+def test_masked_rollouts() -> None:
+    """Rollouts with ratios of 2 and 1/4, 1 and 1, 4 and 4: the geometric mean, its two bounds, and the veto of a token below
+    0.3, in a mode that masks and in one that truncates."""
+    gaps = torch.log(torch.tensor([[2.0, 0.25], [1.0, 1.0], [4.0, 4.0]]))
+    ones = torch.ones(3, 2)
+    for mode, bounds, weights in (
+        ("geometric_mask", {"cap": 3.0}, [[0.5**0.5] * 2, [1.0] * 2, [0.0] * 2]),
+        ("geometric_mask", {"cap": 5.0, "floor": 0.8}, [[0.0] * 2, [1.0] * 2, [4.0] * 2]),
+        ("geometric_truncate", {"cap": 3.0, "floor": 0.8}, [[0.8] * 2, [1.0] * 2, [3.0] * 2]),
+        ("sequence_mask", {"cap": 20.0, "veto": 0.3}, [[0.0] * 2, [1.0] * 2, [16.0] * 2]),
+        ("token_truncate", {"cap": 3.0, "veto": 0.3}, [[0.0] * 2, [1.0] * 2, [3.0] * 2]),
+        ("token_mask", {"cap": 3.0}, [[2.0, 0.25], [1.0] * 2, [0.0] * 2]),
+    ):
+        found, kept, metrics = importance_weights(gaps, torch.zeros(3, 2), ones, mode, **bounds)
+        torch.testing.assert_close(found, torch.tensor(weights))
+        assert torch.equal(kept, (found > 0).float())
+        if mode.endswith("mask"):
+            assert metrics["importance/capped_frac"] == pytest.approx(1 / 3)
+
+
+def test_other_objectives_than_ppos() -> None:
+    """CISPO's weight has an upper bound and no gradient; SAPO's gate has slope A at ratio 1; GMPO cuts what leads away."""
+    logprobs = torch.log(torch.tensor([3.0, 0.5])).requires_grad_()
+    cispo(logprobs.exp(), logprobs, torch.tensor([2.0, -1.0]), 0.28).sum().backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == pytest.approx([-1.28 * 2, 0.5])
+    ratio = torch.tensor([1.0, 1.0, 1e9, 1e9], requires_grad=True)
+    loss = sapo(ratio, torch.tensor([2.0, -1.0, 1.0, -1.0]), (1.0, 2.0))
+    assert loss.tolist() == pytest.approx([-2 * 2.0, 1.0, -4.0, 2.0])
+    loss.sum().backward()
+    assert ratio.grad is not None
+    assert ratio.grad.tolist() == pytest.approx([-2.0, 1.0, 0.0, 0.0])
+    log_ratios, advantages = torch.tensor([0.9, -0.9, 0.9, -0.9, 0.9]), torch.tensor([1.0, 1.0, -1.0, -1.0, 0.0])
+    assert clip_by_sign(log_ratios, advantages, 0.4, 0.5).tolist() == pytest.approx([0.5, -0.9, 0.9, -0.4, 0.0])
 
 
 def test_the_likelihood_of_right_rollouts() -> None:

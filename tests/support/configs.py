@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rewardlab.config import ConsistencyConfig, PRMConfig, RLConfig, RMConfig, SFTConfig
+from rewardlab.config import ConsistencyConfig, DPOConfig, PRMConfig, RLConfig, RMConfig, SFTConfig
 
-Stage = TypeVar("Stage", SFTConfig, RMConfig, PRMConfig)
+Stage = TypeVar("Stage", SFTConfig, DPOConfig, RMConfig, PRMConfig)
 
 WITH_CRITIC: dict[str, Any] = {
     "advantage": "gae",

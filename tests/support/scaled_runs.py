@@ -295,7 +295,7 @@ VLLM_ARGS = (
     "--max-model-len 1024 --enforce-eager --dtype float32 --block-size 32 --kv-cache-memory-bytes 134217728 "
     "--no-enable-chunked-prefill --max-num-batched-tokens 8192"
 )
-ENGINE: dict[str, Any] = {"engine": {"kind": "serve", "args": VLLM_ARGS}, "importance_cap": 2.0}
+ENGINE: dict[str, Any] = {"engine": {"kind": "serve", "args": VLLM_ARGS}}
 EVALUATION: dict[str, Any] = {"fraction": 0.2, "every_steps": 2, "max_tokens": 12, "batch_size": 4}
 CHANGES: dict[str, dict[str, Any]] = {
     "swap": {"advantage": "grpo", "group_size": 4},

@@ -69,7 +69,12 @@ def lines_of(run: Path) -> list[dict[str, float]]:
 @pytest.mark.usefixtures("dialogues")
 def test_verified_judgments(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """With refilled groups, a KL term in the reward, and importance weights."""
-    changes = {"dynamic_sampling": "refill", "group_size": 2, "kl_coef": 0.1, "importance_cap": 2.0}
+    changes = {
+        "dynamic_sampling": "refill",
+        "group_size": 2,
+        "kl_coef": 0.1,
+        "importance": {"mode": "token_truncate", "cap": 2.0},
+    }
     train_rl(hard, config_for(tiny_checkpoint, **DIALOGUES, **changes), tmp_path / "run", reward=parity_reward())
     first = lines_of(tmp_path / "run")[0]
     assert {"sampling/mixed_frac", "kl/sampled_k1", "importance/mean", "verifying/advantage/max_abs"} <= set(first)
@@ -78,7 +83,7 @@ def test_verified_judgments(hard: list[Any], tiny_checkpoint: Path, tmp_path: Pa
 
 def test_windows(hard: list[Any], tiny_checkpoint: Path, tmp_path: Path) -> None:
     """Rollouts of which older policies sampled the beginning: only what this one sampled is corrected, and trained on."""
-    changes = {"importance_cap": 2.0, "kl": "k2_loss", "kl_coef": 0.1}
+    changes = {"importance": {"mode": "token_truncate", "cap": 2.0}, "kl": "k2_loss", "kl_coef": 0.1}
     train_rl(hard, config_for(tiny_checkpoint, **WINDOWS, **changes), tmp_path / "run", reward=parity_reward())
     steps = lines_of(tmp_path / "run")
     assert [line["truncated/unfinished_frac"] for line in steps] == [1.0, 0.0]

@@ -12,6 +12,7 @@ import pytest
 from tokenizers import AddedToken
 
 from rewardlab.config import PRMConfig
+from rewardlab.data.files import read_complete_lines
 from rewardlab.models.loading import load_processor
 from rewardlab.prompts import load_template
 from rewardlab.prompts.sanitize import MARK
@@ -19,7 +20,7 @@ from rewardlab.rewards.steps import judgment_steps
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.prm import NO_LABEL, StepCollator, prm_rows, train_prm
 from rewardlab.training.run.preflight import TokenCounter
-from rewardlab.training.run.rows import PromptReader, SFTDialogue, dialogue_dataset, log_special_tokens, turn
+from rewardlab.training.run.rows import PromptReader, SFTDialogue, dialogue_dataset, list_special_tokens, turn
 from rewardlab.training.sft import judgment_dialogues
 from rewardlab.types import Choice, Order, PreferencePair
 from rewardlab.verdicts.formats import WRITERS
@@ -90,14 +91,20 @@ def test_tags_stay_that_a_tokenizer_has_as_special_tokens(judgment: str, verdict
     assert "<|im_end|>" not in texts[-1]
 
 
-def test_how_many_hold_special_tokens_is_said(tiny_checkpoint: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_those_with_special_tokens_are_listed(tiny_checkpoint: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "special_tokens.jsonl"
     specials = special_tokens(load_processor(str(tiny_checkpoint)).tokenizer)
-    answers = [*map(quoting, TOKENS["qwen2_5_vl"][:3]), *[quoting("nothing")] * 5]
-    log_special_tokens(answers, specials)
+    answers = [(f"pair-{n}", quoting(text)) for n, text in enumerate([*TOKENS["qwen2_5_vl"][:3], *["nothing"] * 5])]
+    list_special_tokens(answers[::-1], specials, tmp_path)
     said = capfd.readouterr().err
-    assert "3 of 8 answers to learn from hold special tokens of the model, such as <|image_pad|>" in said
-    log_special_tokens(answers[3:], specials)
+    assert "3 of 8 answers to learn from hold special tokens of the model, such as" in said
+    rows = read_complete_lines(file)
+    assert [row["pair_id"] for row in rows] == ["pair-2", "pair-1", "pair-0"]
+    assert [set(row["tokens"]) for row in rows] == [{*re.findall(r"<.*?>", TOKENS["qwen2_5_vl"][n])} for n in (2, 1, 0)]
+    assert f"{rows[0]['tokens'][0]} in pair-2: a zero-width space breaks each, as in prompts; see {file}" in said
+    list_special_tokens(answers[3:], specials, tmp_path)
     assert capfd.readouterr().err == ""
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("name", list(TOKENS))

@@ -255,7 +255,12 @@ def test_a_run_on_undecided_groups(
 ) -> None:
     """Through the real trainer: what it trains on is undecided, all candidates are in the metrics, and a killed run resumes."""
     pairs = [replace(pair, attempts="2") for pair in demo_pairs[0][:16]]
-    changes: dict[str, Any] = {"advantage": "grpo", "preclip": None, "group_size": 2, "importance_cap": 2.0}
+    changes: dict[str, Any] = {
+        "advantage": "grpo",
+        "preclip": None,
+        "group_size": 2,
+        "importance": {"mode": "token_truncate", "cap": 2.0},
+    }
     changes |= {"dynamic_sampling": kind, "difficulty_weighted": True, "max_steps": 4, "max_completion_length": 6}
     config = short_rl_config(tiny_checkpoint, **changes)
     seen = []

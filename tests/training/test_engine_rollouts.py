@@ -24,7 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from transformers import AutoTokenizer
 
-from rewardlab.config import EngineConfig, RLConfig
+from rewardlab.config import EngineConfig, ImportanceConfig, RLConfig
 from rewardlab.demo.base_model import build_model, build_processor, save_model
 from rewardlab.errors import ConfigError, EndpointError
 from rewardlab.models.loading import load_model, load_policy, load_processor
@@ -142,7 +142,7 @@ def test_a_chat_in_words_and_images() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"importance_cap": None}, "importance_cap"),
+        ({"objective": "response_clip", "importance": {"mode": "token_mask"}}, "one ratio per response"),
         ({"lora": {"r": 2}}, "needs all weights"),
         ({"engine": {"kind": "colocate"}, "lora": {"quantize": "nf4"}}, "lora.quantize does not keep"),
         ({"engine": {"kind": "colocate"}, "health": {"policy": "roll_back"}}, "cannot be started twice"),
@@ -153,7 +153,8 @@ def test_a_chat_in_words_and_images() -> None:
 )
 def test_what_goes_with_no_engine(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        RLConfig(**({"engine": {"kind": "serve"}, "importance_cap": 2.0} | change))
+        RLConfig(**({"engine": {"kind": "serve"}} | change))
+    assert RLConfig(engine={"kind": "serve"}).importance == ImportanceConfig(mode="sequence_mask", cap=3.0)
 
 
 def test_where_an_engine_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +182,7 @@ def test_vllm_within_the_trainer_reads_images_by_the_checkpoint(checkpoint: Path
     """Another pixel budget than the checkpoint's would be the trainer's alone."""
     size = load_processor(str(checkpoint)).image_processor.size
     own = {"min": size["shortest_edge"], "max": size["longest_edge"]}
-    changes: dict[str, Any] = {"model": str(checkpoint), "engine": {"kind": "colocate"}, "importance_cap": 2.0}
+    changes: dict[str, Any] = {"model": str(checkpoint), "engine": {"kind": "colocate"}}
     load_policy(RLConfig(**changes, pixels=own), tmp_path)
     with pytest.raises(ConfigError, match="train the cold start with the same pixels"):
         load_policy(RLConfig(**changes, pixels=own | {"max": 784 * 9}), tmp_path)
@@ -215,7 +216,7 @@ def test_weights_are_written_once(checkpoint: Path, tmp_path: Path, tied: bool) 
 
 def test_the_other_processes_wait_longer_than_the_engine_may_take(tmp_path: Path) -> None:
     """While the main process waits for a start, replaces weights in vain three times, and waits for a start after each."""
-    config = RLConfig(engine=EngineConfig(deadline_s=5000), importance_cap=2.0, max_completion_length=8)
+    config = RLConfig(engine=EngineConfig(deadline_s=5000), max_completion_length=8)
     longest = START_S + 3 * (4 * CALL_S + START_S)
     assert trl_arguments(config, tmp_path).ddp_timeout_delta.total_seconds() > max(longest, 5000)
     assert trl_arguments(RLConfig(), tmp_path).ddp_timeout == 1800

@@ -12,7 +12,15 @@ from rewardlab.config import HealthConfig
 from rewardlab.health.run_page import TrainingRun, run_page
 from rewardlab.training.run.watchdog import read_outcome, record_outcome, why_nothing_was_learnt
 
-FINE = {"loss": 0.1, "grad_norm": 1.0, "reward": 1.0, "reward_std": 0.5, "advantage/max_abs": 1.0, "reward/invalid_frac": 0.1}
+FINE = {
+    "loss": 0.1,
+    "grad_norm": 1.0,
+    "reward": 1.0,
+    "reward_std": 0.5,
+    "advantage/max_abs": 1.0,
+    "reward/invalid_frac": 0.1,
+    "reward/unscored_frac": 0.0,
+}
 
 
 @pytest.mark.parametrize(
@@ -20,6 +28,7 @@ FINE = {"loss": 0.1, "grad_norm": 1.0, "reward": 1.0, "reward_std": 0.5, "advant
     [
         ({}, []),
         ({"reward": 0.0, "reward_std": 0.0, "advantage/max_abs": 0.0}, ["no_reward"]),
+        ({"reward": 0.0, "reward_std": 0.0, "grad_norm": 0.0, "reward/unscored_frac": 1.0}, ["unscored"]),
         ({"reward": 0.0}, []),  # rewards of either sign whose mean is 0
         ({"advantage/max_abs": 0.0}, ["equal_rewards"]),
         ({"reward/invalid_frac": 0.96}, []),  # the others may have been learnt from

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rewardlab.config import ConsistencyConfig, LoraConfig
 from rewardlab.data.images import decode_image
-from rewardlab.errors import CheckpointError, ConfigError, DataError, EndpointError
+from rewardlab.errors import CheckpointError, ConfigError, DataError, EndpointError, InputError, OutputError
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.judgment import RewardTerm
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
@@ -20,6 +21,8 @@ from rewardlab.rewards.scorer import JudgmentReward, JudgmentScorer
 from rewardlab.samplers.hf import chat_of
 from rewardlab.training.policy_gradient.rollouts.prompts import RolloutSampler
 from rewardlab.training.rl import hard_pairs, rl_rows, train_rl
+from rewardlab.training.run.resume import run_steps
+from rewardlab.training.run.runner import count_steps
 from rewardlab.types import Choice, Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import format_verdict
 from tests.support.configs import short_rl_config
@@ -54,6 +57,46 @@ def test_pairs_without_a_teacher(tagged: list[PreferencePair], monkeypatch: pyte
     assert lines == ["these pairs have no difficulty tags: training on all 39 labelled ones"]
     assert hard_pairs([*own, replace(own[1], attempts="2")], short_rl_config()) == [replace(own[1], attempts="2")]
     assert len(lines) == 1
+
+
+@pytest.mark.parametrize("changes", [{}, {"iterations": 2, "save_steps": 4}, {"group_size": 4, "epochs": 1.5}])
+def test_steps_are_counted_as_a_run_takes_them(
+    tagged: list[PreferencePair], tiny_checkpoint: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    """Ten prompts and rollout batches of eight: an epoch leaves out the last batch if it is not full."""
+    config = short_rl_config(tiny_checkpoint, **{"max_steps": -1, "epochs": 2.0, "max_completion_length": 1} | changes)
+    pairs = [replace(pair, attempts="2") for pair in tagged[:5]]
+    train_rl(pairs, config, tmp_path, reward=TokenReward(lambda ids, n: float(n)))
+    steps = [json.loads(line)["step"] for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert count_steps(config, 10 * config.group_size * config.iterations) == steps[-1]
+
+
+def test_rewards_that_are_none() -> None:
+    """Nan and both infinities are no reward; a list of another length than the rollouts is an error with the numbers."""
+    rollouts = [Rollout({}, [1], Trajectory([n]), "") for n in range(4)]
+    rewards = [1.0, float("nan"), float("inf"), float("-inf")]
+    attached = Scored(rewards, [1.0] * 4, [True] * 4).attach(rollouts)
+    assert [rollout.reward for rollout in attached] == [1.0, None, None, None]
+    with pytest.raises(InputError, match="returned 3 rewards for 4 rollouts; return one for each"):
+        Scored(rewards[:3], [1.0] * 4, [True] * 4).attach(rollouts)
+
+
+def test_a_disk_that_is_full_is_a_sentence(tmp_path: Path) -> None:
+    """However much of the optimizer's file has been written."""
+
+    class Trainer:
+        is_deepspeed_enabled = False
+        add_callback = remove_callback = staticmethod(lambda callback: None)
+
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+        def train(self, resume_from_checkpoint: str | None) -> None:
+            torch.save({"exp_avg": torch.zeros(self.size)}, "/dev/full")
+
+    for size in (10, 100_000):
+        with pytest.raises(OutputError, match=r"a checkpoint cannot be written .*; free some space and run it again"):
+            run_steps(Trainer(size), short_rl_config(), tmp_path, None)
 
 
 def test_rows_show_each_pair_as_they_say(tagged: list[PreferencePair]) -> None:

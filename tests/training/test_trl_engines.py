@@ -58,7 +58,7 @@ def server(checkpoint: Path, env: dict[str, str]) -> Iterator[str]:
 
 
 def train(checkpoint: Path, out: Path, env: dict[str, str], **changes: Any) -> None:
-    changes = {"importance_cap": 2.0, "max_steps": STEPS, **changes}
+    changes = {"max_steps": STEPS, **changes}
     command = [sys.executable, vllm_package.__file__, "train", str(checkpoint), str(out), json.dumps(changes)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-6000:]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +20,11 @@ import pytest
 from PIL import Image
 
 from rewardlab.config import EvaluationConfig, PRMConfig, RMConfig, SFTConfig
+from rewardlab.data.files import read_complete_lines
 from rewardlab.data.images import check_image
 from rewardlab.data.pair_table import PairTable
 from rewardlab.data.pairs import write_jsonl, write_parquet
+from rewardlab.demo.pairs import make_pairs
 from rewardlab.errors import ConfigError, DataError, MediaError
 from rewardlab.training.prm import train_prm
 from rewardlab.training.reward_model import train_reward_model
@@ -27,7 +32,7 @@ from rewardlab.training.rl import train_rl
 from rewardlab.training.run.held_out import draw_places
 from rewardlab.training.run.inputs import leave_out_unreadable
 from rewardlab.training.sft import train_sft, verification_dialogues
-from rewardlab.types import Choice, Order, PreferencePair, Tie
+from rewardlab.types import Choice, Order, PreferencePair, Tie, choice_of
 from rewardlab.verdicts.parse import format_verdict
 from tests.support import scaled_runs
 from tests.support.configs import short_rl_config
@@ -50,8 +55,22 @@ def broken(pair: PreferencePair) -> PreferencePair:
     return replace(pair, images=(image,))
 
 
-def listed(out: Path) -> list[dict[str, str]]:
-    return [json.loads(line) for line in (out / "unreadable.jsonl").read_text().splitlines()]
+def long(pair: PreferencePair) -> PreferencePair:
+    """A pair of more tokens than ``SHORT`` allows."""
+    return replace(pair, question=" ".join([pair.question] * 100))
+
+
+SHORT: dict[str, Any] = {"max_tokens": 400}
+
+
+def listed(out: Path, name: str = "unreadable") -> list[dict[str, str]]:
+    return [json.loads(line) for line in (out / f"{name}.jsonl").read_text().splitlines()]
+
+
+def losses(out: Path) -> dict[int, float]:
+    """Return the loss of each step."""
+    lines = read_complete_lines(out / "metrics.jsonl")
+    return {line["step"]: line["loss"] for line in lines if "loss" in line}
 
 
 def sft(data: Any, out: Path, checkpoint: Path, **changes: Any) -> Path:
@@ -99,8 +118,7 @@ def test_a_run_leaves_them_out(
     curves = []
     for name in ("bad", "good"):
         STAGES[stage](tmp_path / f"{name}{suffix}", tmp_path / name, tiny_checkpoint)
-        lines = map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
-        curves.append([(line["step"], line["loss"]) for line in lines if "loss" in line])
+        curves.append(losses(tmp_path / name))
     assert curves[0] == curves[1]
     [row] = listed(tmp_path / "bad")
     assert row["pair_id"] == "pair-11"
@@ -122,8 +140,7 @@ def test_a_run_leaves_ties_out(stage: str, tiny_checkpoint: Path, tmp_path: Path
     for name, of_set in sets.items():
         write_parquet(of_set, tmp_path / f"{name}.parquet")
         STAGES[stage](tmp_path / f"{name}.parquet", tmp_path / name, tiny_checkpoint)
-        lines = map(json.loads, (tmp_path / name / "metrics.jsonl").read_text().splitlines())
-        curves.append([(line["step"], line["loss"]) for line in lines if "loss" in line])
+        curves.append(losses(tmp_path / name))
     assert curves[0] == curves[1]
     assert capfd.readouterr().err.count("3 of 24 pairs are ties, which are not trained on") == 1
 
@@ -167,6 +184,41 @@ def test_a_run_that_met_one_goes_on(
     STAGES[stage](data, out, tiny_checkpoint, **settings)
     assert (out / "final").exists()
     assert [row["pair_id"] for row in listed(out)] == [f"pair-{bad}"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "gone", "settings"),
+    [
+        *((stage, (3, 7), {}) for stage in STAGES),
+        ("sft", (3, 7), {"evaluation": {"fraction": 0.105, "every_steps": 2, "max_tokens": 8}}),
+        *(("sft", gone, {}) for gone in ((3, 8), (3,))),
+        ("rl", (3, 7), {"easy_ratio": 0.5, "attempts": ["2"]}),
+    ],
+)
+def test_listed_pairs_may_be_taken_out(
+    stage: str, gone: tuple[int, ...], settings: dict[str, Any], tiny_checkpoint: Path, tmp_path: Path
+) -> None:
+    """A run that was stopped goes on without its unreadable and its long pair, as if it had not been stopped; not without a
+    pair that it trains on, nor if the long one is short now, or was there when easy pairs were chosen."""
+    some, data, out = pairs(), tmp_path / "data.parquet", tmp_path / "run"
+    is_easy = [bool(settings.get("easy_ratio")) and n % 2 == 1 and n != 7 for n in range(len(some))]
+    some = [replace(pair, attempts="1" if easy else "2") for easy, pair in zip(is_easy, some, strict=True)]
+    some[3], some[7] = cut(some[3]), long(some[7])
+    settings = SHORT | settings | {"max_steps": 4, "save_steps": 2}
+    write_parquet(some, data)
+    STAGES[stage](data, tmp_path / "whole", tiny_checkpoint, **settings)
+    shutil.copytree(tmp_path / "whole", out)
+    for folder in ("final", "checkpoint-4"):  # as a run that was killed before its fourth step
+        shutil.rmtree(out / folder)
+    some[7] = some[7] if len(gone) == 2 else pairs()[7]
+    write_parquet([pair for n, pair in enumerate(some) if n not in gone], data)
+    if gone != (3, 7) or "easy_ratio" in settings:
+        with pytest.raises(ConfigError, match=r"other settings or data \(data\)"):
+            STAGES[stage](data, out, tiny_checkpoint, **settings)
+        return
+    STAGES[stage](data, out, tiny_checkpoint, **settings)
+    assert losses(out) == losses(tmp_path / "whole")
+    assert [row["pair_id"] for name in ("unreadable", "too_long") for row in listed(out, name)] == ["pair-3", "pair-7"]
 
 
 def test_pairs_in_memory(tmp_path: Path) -> None:
@@ -229,6 +281,47 @@ def test_votes_count_the_rows_of_their_set(tmp_path: Path) -> None:
     some = verification_dialogues([judged[0], judged[2]], votes, left_out={1, 3})
     assert {dialogue.number for dialogue in whole} == {0, 1, 2, 3}
     assert some == [replace(each, number=each.number // 2) for each in whole if each.number in (0, 2)]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("stage", ["sft", "rl"])
+def test_500_pairs_and_a_kill(stage: str, finished_run: Path, tmp_path: Path) -> None:
+    """A run lists its unreadable pair, its long one and, if it learns judgments, the one that quotes a special token. Killed in
+    the middle, it goes on without two of them, and learns what an undisturbed run learns without them from the start."""
+    some, data, out = list(make_pairs(500, seed=5, held_out=False)[0]), tmp_path / "data.parquet", tmp_path / "run"
+    judged = [format_verdict(choice_of(pair.preferred or 0, pair.order), "x" * (n % 7)) for n, pair in enumerate(some)]
+    some = [replace(pair, judgment=text) for pair, text in zip(some, judged, strict=True)]
+    some[111], some[222] = cut(some[111]), long(some[222])
+    some[333] = replace(some[333], judgment=judged[333].replace("x", "<|image_pad|>"))
+    names = [some[n].pair_id for n in (111, 222, 333)]
+    write_parquet(some, data)
+    keys: dict[str, Any] = {"template": "plain", "learning_rate": 1e-4, "max_steps": 12, "save_steps": 2, "logging_steps": 1}
+    keys |= {"model": finished_run / "rl" / "final", "gradient_checkpointing": "false"}
+    keys |= {"batch_size": 32, "micro_batch_size": 16, **SHORT}
+    keys |= {"sft": {}, "rl": {"rollout_batch_size": 64, "max_completion_length": 40, "consistency.weight": 0}}[stage]
+    words = [sys.executable, "-m", "rewardlab.cli", stage, *(f"{name}={value}" for name, value in keys.items())]
+
+    def command(out: Path) -> list[str]:
+        return [*words, "--data", str(data), "--out", str(out)]
+
+    with subprocess.Popen(command(out), stderr=subprocess.PIPE, text=True) as run:
+        while run.poll() is None and max(losses(out), default=0) < 5:
+            time.sleep(0.01)
+        is_running = run.poll() is None
+        run.kill()
+        said = run.communicate()[1]
+    assert is_running, said
+    assert not (out / "final").exists()
+    assert "1 of 500 pairs have pictures that cannot be read" in said
+    assert f"longer than 400 tokens; the longest, {names[1]}, has" in said
+    write_parquet([pair for pair in some if pair.pair_id not in names[:2]], data)
+    resumed = subprocess.run(command(out), check=True, capture_output=True, text=True)
+    assert re.search(r"resumes from checkpoint-\d", resumed.stderr)
+    files = ["unreadable", "too_long", "special_tokens"][: 3 if stage == "sft" else 2]
+    assert [[row["pair_id"] for row in listed(out, file)] for file in files] == [[name] for name in names[: len(files)]]
+    subprocess.run(command(tmp_path / "undisturbed"), check=True, capture_output=True)
+    assert losses(out) == losses(tmp_path / "undisturbed")
+    assert len(set(losses(out).values())) > 6
 
 
 @pytest.mark.nightly

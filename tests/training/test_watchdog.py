@@ -48,6 +48,12 @@ def seen_in(signs: Signs, logs: dict[str, float]) -> set[str]:
         ({"judge/unreadable_frac": 0.95}, None),
         ({"judge/unreadable_frac": 0.96}, "unreadable"),
         ({"verify/unclear_frac": 0.94}, None),
+        ({"reward/unscored_frac": 0.96}, "unscored"),
+        ({"reward/unscored_frac": 0.94}, None),
+        ({"importance/gap": 0.11}, "sampler"),
+        ({"importance/gap": 0.09, "importance/capped_frac": 0.49, "importance/missing_frac": 0.49}, None),
+        ({"importance/gap": 0.0, "importance/capped_frac": 0.51}, "sampler"),
+        ({"importance/gap": 0.0, "importance/missing_frac": 0.51}, "sampler"),
         ({"completions/mean_length": 401.0}, "length_runaway"),
         ({"completions/mean_length": 399.0}, None),
         ({"verdict/first_frac": 0.04}, "one_position"),
@@ -60,6 +66,25 @@ def test_signs(change: dict[str, float], sign: str | None) -> None:
     for _ in range(20):
         assert not seen_in(signs, FINE)
     assert seen_in(signs, FINE | change) == ({sign} if sign else set())
+
+
+@pytest.mark.parametrize(
+    ("first", "gap", "staleness", "is_sign"),
+    [
+        (0.0, 0.011, 0.0, True),
+        (0.0, 0.009, 0.0, False),
+        (0.01, 0.051, 0.0, True),
+        (0.01, 0.049, 0.0, False),
+        (0.0, 0.02, 1.0, False),  # drawn ahead: the weights are older on purpose
+        (0.0, 0.11, 1.0, True),
+    ],
+)
+def test_a_sampler_that_falls_behind(first: float, gap: float, staleness: float, is_sign: bool) -> None:
+    """Within two rollout batches after one with the trainer's weights; other steps log no gap."""
+    alarms = Alarms(HealthConfig())
+    rows = [{"importance/gap": first}, {}, {"importance/gap": gap}, {}, {"importance/gap": gap}]
+    seen = [set(alarms.of(FINE | {"rollouts/staleness": staleness} | row, step)) for step, row in enumerate(rows)]
+    assert seen == [set(), set(), set(), set(), {"sampler"} if is_sign else set()]
 
 
 def test_low_entropy_of_a_cold_start_is_no_sign() -> None:

@@ -13,7 +13,6 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from rewardlab.rewards.pairwise import rewards_of, without_thinking
-from rewardlab.rl.groups import all_pairs_advantages, group_differences, standardized
 from rewardlab.rl.objectives import bradley_terry_loss
 from rewardlab.verdicts.margins import (
     MARGIN_LIMIT,
@@ -166,41 +165,6 @@ def test_the_reward_does_not_see_the_thinking(text: str) -> None:
     """The answer alone is judged; thinking that never ends leaves no answer."""
     assert without_thinking(text) == "It is red."
     assert without_thinking(f"{text}<think>or blue") == ""
-
-
-def test_all_pairs_by_hand() -> None:
-    """Three responses, 0 beats both, 1 beats 2: sums 2, 0, -2 over 3; squares 6 / (2*3*2) = .5: 2/3 / .7071 = .9428."""
-    d = torch.tensor([[0.0, 1, 1], [-1, 0, 1], [-1, -1, 0]])
-    assert all_pairs_advantages(d).tolist() == pytest.approx([0.9428, 0, -0.9428], abs=1e-4)
-    small = all_pairs_advantages(d * 3e-4).tolist()
-    released = (d * 3e-4).sum(1) / 3 / ((d * 3e-4).square().sum() / 12 + 1e-6).sqrt()
-    assert small[0] > 0.8 > 0.3 > released[0]  # the scale of the released code, its epsilon, and ours
-
-
-def test_all_pairs_of_a_scalar_is_grpo() -> None:
-    """d_ij = r_i - r_j: the same as the group's own standardization, which divides by the sample's deviation."""
-    rewards = torch.tensor([0.3, 1.0, -2.0, 0.7])
-    expected = standardized(rewards, torch.zeros(4, dtype=torch.long), eps=0.0)
-    torch.testing.assert_close(all_pairs_advantages(rewards[:, None] - rewards), expected, atol=1e-5, rtol=1e-5)
-
-
-def test_all_pairs_refuses_what_is_not_antisymmetric() -> None:
-    """One order only (the released code's way), or an unreadable comparison; ties and a group of one are zeros, not nan."""
-    with pytest.raises(ValueError, match="antisymmetric"):
-        all_pairs_advantages(torch.tensor([[0.0, 1], [0, 0]]))
-    with pytest.raises(ValueError, match="antisymmetric"):
-        all_pairs_advantages(torch.tensor([[0.0, math.nan], [math.nan, 0]]))
-    assert all_pairs_advantages(torch.zeros(4, 4)).tolist() == [0, 0, 0, 0]
-    assert all_pairs_advantages(torch.zeros(1, 1)).tolist() == [0]
-
-
-def test_a_position_bias_gives_no_group_any_advantage() -> None:
-    """A judge that only likes the first slot: every pair of responses is even."""
-    margins = torch.full((3, 3), 2.5)
-    assert not group_differences(margins).any()
-    assert not group_differences(margins, "mean").any()
-    margins.fill_diagonal_(math.nan)  # a response is not compared with itself
-    assert not group_differences(margins).any()
 
 
 def test_bradley_terry_loss_by_hand() -> None:

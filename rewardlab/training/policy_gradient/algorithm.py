@@ -8,13 +8,14 @@ Shapes: ``N`` rollouts of this process, ``T`` tokens, ``G`` rollouts of all proc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from rewardlab.config import Method
+from rewardlab.config import EntropyConfig, Method, ObjectiveName
 from rewardlab.metrics.running import Metric
 from rewardlab.rl import advantages as rl_advantages
 from rewardlab.rl.advantages import (
@@ -32,7 +33,8 @@ from rewardlab.rl.advantages import (
 from rewardlab.rl.groups import fill_unscored, varying_frac
 from rewardlab.rl.objectives import (
     ESTIMATORS,
-    RATIOS,
+    cispo,
+    clip_by_sign,
     clipped_value_loss,
     finite_ratio,
     importance_weights,
@@ -42,6 +44,9 @@ from rewardlab.rl.objectives import (
     ppo_clip,
     preclip,
     preclip_fraction,
+    response_log_ratio,
+    sapo,
+    sequence_log_ratio,
     sum_of_sequence_means,
     sum_over_constant,
 )
@@ -173,14 +178,14 @@ def _actor_critic(
     assert batch.finished_N is not None
     rewards_NT = _token_rewards(batch, rewards_N, rewards, batch.completion_mask_NT, method)
     fitted_N = batch.finished_N * batch.loss_mask_NT.any(1)  # rollouts that the critic may be fitted to
-    lam: float | Tensor = method.gae_lambda
-    if method.length_alpha is not None:
-        lengths_N = torch.stack(batch.segments).sum((0, 2))  # without the user's turns
-        if method.window:  # half a window more is expected of what is not finished, as T-PPO's authors have it
-            lengths_N = lengths_N + method.window / 2 * (1 - batch.finished_N)
-        lam = length_adaptive_lambda(lengths_N, alpha=method.length_alpha)
     raw_NT, targets_NT, returns_NT, value_mask_NT = (torch.zeros_like(values_NT) for _ in range(4))
     for segment_NT in batch.segments:
+        lam: float | Tensor = method.gae_lambda
+        if method.length_alpha is not None:
+            lengths_N = segment_NT.sum(1)
+            if method.window:  # half a window more is expected of what is not finished, as T-PPO's authors have it
+                lengths_N = lengths_N + method.window / 2 * (1 - batch.finished_N)
+            lam = length_adaptive_lambda(lengths_N, alpha=method.length_alpha)
         raw_NT += gae(rewards_NT, values_NT, segment_NT, lam=lam, finished_N=batch.finished_N)
         targets_NT += value_targets(rewards_NT, values_NT, segment_NT, lam=method.gae_lambda_critic)
         returns_NT += value_targets(rewards_NT, values_NT, segment_NT)
@@ -241,14 +246,34 @@ class LossScale:
 
 
 @dataclass(frozen=True)
+class EntropyControl:
+    """The state of an entropy bonus: its weight, and the mean entropy of the last optimizer step (infinite: none yet)."""
+
+    coef: float
+    entropy: float = math.inf
+
+    def weight(self, config: EntropyConfig) -> float:
+        """Return the weight of the entropy in the loss of this step."""
+        return self.coef if config.target is None or self.entropy <= config.target else 0.0
+
+    def after(self, entropy: float, config: EntropyConfig) -> EntropyControl:
+        """Return the state after a step of this mean entropy, in nats per token."""
+        if config.target is None:
+            return self
+        change = config.step if entropy <= config.target else -config.step
+        return EntropyControl(min(config.max, max(0.0, self.coef + change)), entropy)
+
+
+@dataclass(frozen=True)
 class LossInputs:
-    """A micro-batch, the policy's log-probs and entropies of its completions [N, T], with gradient, and the scale of its
-    sums."""
+    """A micro-batch, the policy's log-probs and entropies of its completions [N, T], with gradient, the scale of its sums, and
+    the weight of the entropy in the loss."""
 
     batch: RolloutBatch
     logprobs_NT: Tensor
     entropies_NT: Tensor
     scale: LossScale
+    entropy_coef: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -259,8 +284,55 @@ class LossOutputs:
     metrics: MetricMap
 
 
+@dataclass(frozen=True)
+class Objective:
+    """A policy loss. ``log_ratio`` is (log-ratios of tokens, mask, advantages, method) -> the log-ratio that each token is
+    trained by; ``loss`` is (ratio, log-probs, advantages, method) -> loss; all tensors are [N, T]."""
+
+    log_ratio: Callable[[Tensor, Tensor, Tensor, Method], Tensor]
+    loss: Callable[[Tensor, Tensor, Tensor, Method], Tensor]
+
+
+def _ppo(ratio_NT: Tensor, logprobs_NT: Tensor, advantages_NT: Tensor, method: Method) -> Tensor:
+    return ppo_clip(ratio_NT, advantages_NT, method.clip_low, method.clip_high, method.dual_clip)
+
+
+OBJECTIVES: dict[ObjectiveName, Objective] = {
+    "ppo_clip": Objective(lambda d_NT, mask_NT, a_NT, method: d_NT, _ppo),
+    "gspo": Objective(lambda d_NT, mask_NT, a_NT, method: sequence_log_ratio(d_NT, mask_NT), _ppo),
+    "response_clip": Objective(lambda d_NT, mask_NT, a_NT, method: response_log_ratio(d_NT, mask_NT), _ppo),
+    "cispo": Objective(
+        lambda d_NT, mask_NT, a_NT, method: d_NT,
+        lambda ratio_NT, logprobs_NT, a_NT, method: cispo(ratio_NT, logprobs_NT, a_NT, method.upper_clip),
+    ),
+    "sapo": Objective(
+        lambda d_NT, mask_NT, a_NT, method: d_NT,
+        lambda ratio_NT, logprobs_NT, a_NT, method: sapo(ratio_NT, a_NT, method.sapo_temperatures),
+    ),
+    "gmpo": Objective(
+        lambda d_NT, mask_NT, a_NT, method: sequence_log_ratio(
+            clip_by_sign(d_NT, a_NT, method.clip_low, method.upper_clip), mask_NT
+        ),
+        lambda ratio_NT, logprobs_NT, a_NT, method: -ratio_NT * a_NT,
+    ),
+}
+
+
+def correct_importance(batch: RolloutBatch, old_NT: Tensor, method: Method) -> tuple[RolloutBatch, MetricMap]:
+    """Return the batch with the importance weights of ``method.importance``, without the tokens that it masks, and metrics.
+    ``old_NT`` are the log-probs of the policy before its update."""
+    sampled_NT, config = batch.sampling_logprobs_NT, method.importance
+    if config is None or sampled_NT is None:
+        return batch, {}
+    bounds = {"cap": config.cap, "floor": config.floor, "veto": config.veto}
+    weights_NT, kept_NT, metrics = importance_weights(old_NT, sampled_NT, batch.loss_mask_NT, config.mode, **bounds)
+    tokens = float(batch.loss_mask_NT.sum())
+    corrected = replace(batch, loss_mask_NT=kept_NT, importance_NT=weights_NT)
+    return corrected, {name: Metric(value, tokens) for name, value in metrics.items()}
+
+
 def policy_loss(inputs: LossInputs, method: Method) -> LossOutputs:
-    """Return the clipped objective on the (pre-clipped) ratio, corrected for the sampler, with KL and likelihood terms."""
+    """Return the objective on the (pre-clipped) ratio, corrected for the sampler, with KL and likelihood terms."""
     batch, logprobs_NT, mask_NT = inputs.batch, inputs.logprobs_NT, inputs.batch.loss_mask_NT
     assert batch.advantages_NT is not None
     tokens = float(mask_NT.sum())
@@ -271,26 +343,29 @@ def policy_loss(inputs: LossInputs, method: Method) -> LossOutputs:
         beyond = preclip_fraction(logprobs_NT.detach(), old_NT, mask_NT, method.preclip)
         metrics["loss/preclip_frac"] = Metric(beyond, tokens)
         log_ratio_NT = preclip(logprobs_NT, old_NT, method.preclip)
-    ratio = RATIOS[method.ratio]
-    ratio_NT = finite_ratio(ratio.log_ratio(log_ratio_NT, mask_NT))
-    loss_NT = ppo_clip(ratio_NT, batch.advantages_NT, method.clip_low, method.clip_high, method.dual_clip)
-    if method.importance_cap and batch.sampling_logprobs_NT is not None:
-        weights_NT, corrected = importance_weights(
-            old_NT, batch.sampling_logprobs_NT, mask_NT, method.importance_cap, whole=ratio.one_action
-        )
-        metrics |= {name: Metric(value, tokens) for name, value in corrected.items()}
-        loss_NT = loss_NT * weights_NT
+    objective = OBJECTIVES[method.objective]
+    ratio_NT = finite_ratio(objective.log_ratio(log_ratio_NT, mask_NT, batch.advantages_NT, method))
+    loss_NT = objective.loss(ratio_NT, logprobs_NT, batch.advantages_NT, method)
+    if batch.importance_NT is not None:
+        loss_NT = loss_NT * batch.importance_NT
+    if method.covariance and batch.held_NT is not None:
+        loss_NT = loss_NT + method.covariance.coef * batch.held_NT * (logprobs_NT - old_NT).abs()
     if method.kl_coef and not method.subtracts_kl:
         assert batch.ref_logprobs_NT is not None
-        kl_NT = ESTIMATORS[method.kl.removesuffix("_loss")](logprobs_NT, batch.ref_logprobs_NT)
+        kl_NT = ESTIMATORS[method.kl[:2]](logprobs_NT, batch.ref_logprobs_NT)
+        if method.kl == "k3_corrected":  # DeepSeek-V3.2 (arXiv 2512.02556, eq. 7): the ratio makes its gradient unbiased
+            kl_NT = kl_NT * ratio_NT
         metrics["kl/loss"] = Metric(mean_of_tokens(kl_NT.detach(), mask_NT).item(), tokens)
         loss_NT = loss_NT + kl_coefficient(batch, method) * kl_NT
-    clipped_NT = (ratio_NT < 1 - method.clip_low) | (ratio_NT > 1 + (method.clip_high or method.clip_low))
+    clipped_NT = (ratio_NT < 1 - method.clip_low) | (ratio_NT > 1 + method.upper_clip)
     metrics["loss/clip_frac"] = Metric(mean_of_tokens(clipped_NT.float(), mask_NT).item(), tokens)
     metrics["entropy"] = Metric(mean_of_tokens(inputs.entropies_NT.detach(), mask_NT).item(), tokens)
     assert batch.num_tokens is not None
     assert batch.num_rows is not None
     loss = average(loss_NT, mask_NT, batch.num_tokens, batch.num_rows, method, inputs.scale)
+    if inputs.entropy_coef:  # a mean over tokens, whatever the average of the objective
+        total = (inputs.entropies_NT * mask_NT).sum()
+        loss = loss - inputs.entropy_coef * total * inputs.scale.share / batch.num_tokens.clamp(min=1)
     if method.positive_nll:
         assert batch.correct_N is not None
         nll = positive_nll(logprobs_NT, mask_NT, batch.correct_N, batch.num_correct_tokens)

@@ -55,6 +55,8 @@ _KEYS = {  # attribute -> TRL's key, or ours where TRL has none
     "old_logprobs_NT": "old_per_token_logps",
     "ref_logprobs_NT": "ref_per_token_logps",
     "sampling_logprobs_NT": "sampling_per_token_logps",
+    "importance_NT": "importance_sampling_ratio",
+    "held_NT": "held",
     "num_tokens": "num_items_in_batch",
     "num_rows": "num_rows",
     "correct_N": "correct",
@@ -70,7 +72,7 @@ _KEYS = {  # attribute -> TRL's key, or ours where TRL has none
 class RolloutBatch:
     """A rollout batch or micro-batch. ``num_tokens`` and ``num_rows`` count the trained tokens, and the rollouts with any, of
     the whole rollout batch on all processes. ``image_fields`` are the model inputs besides tokens; ``kl_coefs_N`` each
-    rollout's KL coefficient, None if all have the method's.
+    rollout's KL coefficient, None if all have the method's; ``held_NT`` is 1 on the tokens that KL-Cov holds.
     """
 
     prompt_ids_NP: Tensor
@@ -83,6 +85,8 @@ class RolloutBatch:
     old_logprobs_NT: Tensor | None = None
     ref_logprobs_NT: Tensor | None = None
     sampling_logprobs_NT: Tensor | None = None
+    importance_NT: Tensor | None = None
+    held_NT: Tensor | None = None
     num_tokens: Tensor | None = None
     num_rows: Tensor | None = None
     correct_N: Tensor | None = None

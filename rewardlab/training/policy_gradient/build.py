@@ -66,7 +66,7 @@ def trl_arguments(config: MethodConfig, out: Path, **more: Any) -> PolicyArgumen
 
 
 def _vllm_arguments(config: MethodConfig) -> dict[str, Any]:
-    """Return TRL's arguments for its two vLLM modes, whose correction is ours (``importance_cap``); for ``serve``, the time-out
+    """Return TRL's arguments for its two vLLM modes, whose correction is ours (``importance``); for ``serve``, the time-out
     of the other processes, longer than the main process's."""
     engine = config.engine
     if engine is None:

@@ -142,6 +142,9 @@ def critic_config(config: Config) -> Config:
         "gae_lambda_critic": 1.0,
         "window": None,
         "kl_coef": 0.0,
+        "importance": None,  # whoever sampled them, returns are returns
+        "top_entropy": 1.0,
+        "covariance": None,
         "logging_steps": 1,
         "health": config.health.model_copy(update={"policy": policy}),
     }

@@ -20,9 +20,10 @@ from typing import Any
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor
+from transformers import TrainerCallback
 from trl import GRPOTrainer
 
-from rewardlab.config import Method
+from rewardlab.config import CovarianceConfig, Method
 from rewardlab.metrics.running import Metric, MetricAccumulator, Metrics
 from rewardlab.models.families import Fields, always_run_vision_tower, images_by_prompt
 from rewardlab.models.padding import PassLimits
@@ -34,16 +35,19 @@ from rewardlab.processes import num_processes, return_freed_memory
 from rewardlab.rewards.rollout import RewardFunction, Rollout, Row, Trajectory
 from rewardlab.rewards.steps import ProcessReward
 from rewardlab.rl.groups import group_ids
+from rewardlab.rl.objectives import high_covariance, top_bound
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.decode import draw_uniforms
 from rewardlab.samplers.hf import thinking_opening
 from rewardlab.training.policy_gradient.algorithm import (
+    EntropyControl,
     LossInputs,
     LossScale,
     OutlierFilter,
     Rewards,
     apply_outlier_rule,
     compute_advantages,
+    correct_importance,
     count_tokens,
     kl_coefficient,
     policy_loss,
@@ -116,6 +120,19 @@ class TrainerParts:
     values: Callable[[RolloutBatch, Sequence[Rollout]], Tensor] | None = None
 
 
+COVARIANCE = 1_000_000  # in the key of Clip-Cov's choice, where a sampler's key has a small count
+
+
+class AdaptEntropy(TrainerCallback):
+    """Calls ``adapt`` after each optimizer step, before a checkpoint is written."""
+
+    def __init__(self, adapt: Callable[[], None]) -> None:
+        self._adapt = adapt
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._adapt()
+
+
 class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     """GRPOTrainer whose rollouts, rewards, advantages and loss are those of its parts."""
 
@@ -125,6 +142,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
     def __init__(self, parts: TrainerParts, **trl: Any) -> None:
         """``trl`` are GRPOTrainer's own arguments: model, args, train_dataset, processing_class, peft_config, callbacks."""
         self._accumulators = {"train": MetricAccumulator(), "eval": MetricAccumulator()}
+        self._entropy = EntropyControl(parts.method.entropy.coef if parts.method.entropy else 0.0)
+        self._entropy_sums_2 = torch.zeros(2, dtype=torch.float64)  # of entropies, and their tokens, in this optimizer step
         self._parts, self._method, self._rollouts, self._sampling = parts, parts.method, parts.rollouts, parts.sampling
         self._micro_batch_tokens, self._values_of = parts.micro_batch_tokens, parts.values or self._critic_values
         self._engine: EngineRollouts | None = None
@@ -148,6 +167,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         if self.use_vllm:
             send_merged_copies(self.vllm_generation)
         self.add_callback(SetSamplerEpoch(lambda: self.rollout_sampler))
+        self.add_callback(AdaptEntropy(self.adapt_entropy))
         if self.ref_model is not None:  # TRL loads it; it must round as the policy does
             prepare_vision_tower(self.ref_model)
             if num_processes() > 1:
@@ -294,6 +314,8 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         padded.pop("tool_mask", None)  # a part of the loss mask by now
         if hot := self._sampling.hot_token:  # not of the policy's own drawing: nothing is learnt from it
             batch.loss_mask_NT[:, hot.position : hot.position + 1] = 0
+        if self._method.mask_truncated:
+            batch.loss_mask_NT[[self._is_truncated(rollout.trajectory) for rollout in rollouts]] = 0
         padded |= self._add_advantages(batch, rollouts).to_trl()
         self._current = [replace(rollout, images=None) for rollout in rollouts]
         if self.args.bf16 and "pixel_values" in padded:  # autocast rounds them so in any case
@@ -304,7 +326,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         """Return the current rollouts in the form of TRL's own sampling, which has taken place."""
         rollouts, trajectories = self._current, [rollout.trajectory for rollout in self._current]
         masks = [None if made.turns is None else [int(turn > 0) for turn in made.turns] for made in trajectories]
-        logprobs = [made.logprobs for made in trajectories] if self._method.importance_cap else None
+        logprobs = [made.logprobs for made in trajectories] if self._method.importance else None
         return (
             [rollout.prompt_ids for rollout in rollouts],
             [made.tokens for made in trajectories],
@@ -335,19 +357,26 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         elif batch.finished_N is not None:  # an unfinished rollout has no reward yet, and is trained on
             unscored_N = unscored_N & batch.finished_N.bool()
         batch = replace(batch, loss_mask_NT=batch.loss_mask_NT * ~unscored_N[:, None])
-        kl_NT, penalty_G = self._kl(batch, rollouts), None
+        if method.importance or method.subtracts_kl or method.covariance:
+            old_NT = self._old_logprobs(batch, rollouts)
+            batch, metrics = correct_importance(batch, old_NT, method)
+            self._add_metrics(metrics)
+        kl_NT, penalty_G = None, None
+        if method.subtracts_kl:
+            kl_NT, metrics = sampled_kl(batch, old_NT, method)
+            self._add_metrics(metrics)
         if kl_NT is not None and not method.estimator.by_token:  # a response is one action
             penalty_G = self.accelerator.gather((kl_coefficient(batch, method) * kl_NT).sum(1))
         rewards = Rewards(rewards_G, local, self._groups(rollouts, rewards_G), kl_NT, penalty_G)
         if self._process_reward is not None:
-            steps_NT, metrics = self._process_reward(
+            steps_NT, of_steps = self._process_reward(
                 batch.to_trl(),
                 [rollout.correct for rollout in rollouts],
                 [rollout.parsed for rollout in rollouts],
                 limits=self._limits(self.args.per_device_train_batch_size),
                 autocast=self.accelerator.autocast,
             )
-            self._add_metrics(metrics)
+            self._add_metrics(of_steps)
             rewards = replace(rewards, steps_NT=steps_NT)
         outputs = compute_advantages(
             batch,
@@ -359,12 +388,43 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         )
         self._add_metrics(outputs.metrics)
         batch = replace(batch, advantages_NT=outputs.advantages_NT, values=outputs.values)
+        if method.top_entropy < 1:
+            batch = replace(batch, advantages_NT=outputs.advantages_NT * self._top_entropy(batch))
+        if method.covariance:
+            batch = self._limit_covariance(batch, old_NT, method.covariance)
         if method.positive_nll:
             correct_N = torch.tensor([float(rollout.correct) for rollout in rollouts], device=batch.loss_mask_NT.device)
             num_tokens = self._processes.sum((batch.loss_mask_NT * correct_N[:, None]).sum())
             batch = replace(batch, correct_N=correct_N, num_correct_tokens=num_tokens)
         num_tokens, num_rows = count_tokens(batch.loss_mask_NT, self._processes.sum)
         return replace(batch, num_tokens=num_tokens, num_rows=num_rows)
+
+    def _is_truncated(self, made: Trajectory) -> bool:
+        """Return whether a rollout ends at its maximum length instead of at an end token."""
+        return made.finished and not (made.tokens and made.tokens[-1] in self.eos_token_ids)
+
+    def _top_entropy(self, batch: RolloutBatch) -> Tensor:
+        """Return the mask [N, T] of the tokens of highest entropy in the rollout batch of all processes; other tokens have no
+        policy gradient, but remain in every mean."""
+        with torch.no_grad():
+            entropies_NT = self._logprobs(self.model, batch, self.args.per_device_train_batch_size)[1].float()
+        everyone_K = torch.cat(gather_object([entropies_NT[batch.loss_mask_NT > 0].cpu()]))
+        return entropies_NT >= top_bound(everyone_K, self._method.top_entropy)
+
+    def _limit_covariance(self, batch: RolloutBatch, old_NT: Tensor, config: CovarianceConfig) -> RolloutBatch:
+        """Return the batch without the advantages of Clip-Cov's tokens, or with KL-Cov's tokens to hold."""
+        assert batch.advantages_NT is not None
+        is_trained_NT, device = batch.loss_mask_NT > 0, old_NT.device
+        tokens_2K = torch.stack([batch.advantages_NT[is_trained_NT], old_NT[is_trained_NT]]).cpu()
+        tokens_2K = torch.cat(gather_object([tokens_2K]), 1).to(device)
+        rows = range(self._processes.local(len(old_NT)).start, self._processes.local(len(old_NT)).stop)
+        key = (self.args.seed, self._sampling.num_rollbacks, self.state.global_step, COVARIANCE)
+        uniforms_NT = draw_uniforms(key, rows, old_NT.size(1)).to(device)
+        bounds = (config.low, config.high)
+        clip_NT, hold_NT = high_covariance(batch.advantages_NT, old_NT, tokens_2K, uniforms_NT, config.fraction, bounds)
+        if config.kind == "kl":
+            return replace(batch, held_NT=hold_NT * batch.loss_mask_NT)
+        return replace(batch, advantages_NT=batch.advantages_NT * ~clip_NT)
 
     def _groups(self, rollouts: Sequence[Rollout], rewards_G: Tensor) -> Tensor | None:
         """Return group numbers of all processes' rollouts, where they are compared; ``draw`` tells two of one prompt apart."""
@@ -375,22 +435,15 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         pairs, orders = zip(*gather_object(keys), strict=True)
         return group_ids(pairs, orders).to(rewards_G.device)
 
-    def _kl(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> Tensor | None:
-        """Return k1 per token against the reference [N, T], if it is subtracted from the reward. TRL leaves out the old
-        log-probs if no update lies between sampling and training; the decoder's are the same, an engine's are computed again.
-        """
-        if not self._method.subtracts_kl:
-            return None
-        old_NT, ref_NT = batch.old_logprobs_NT, batch.ref_logprobs_NT
-        assert ref_NT is not None
-        if old_NT is None and (self.use_vllm or self._sampling.engine):
-            with torch.no_grad():
-                old_NT = self._logprobs(self.model, batch, self.args.per_device_train_batch_size)[0]
-        elif old_NT is None:
-            old_NT = drawn_logprobs(rollouts, ref_NT)
-        kl_NT, metrics = sampled_kl(batch, old_NT, self._method)
-        self._add_metrics(metrics)
-        return kl_NT
+    def _old_logprobs(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> Tensor:
+        """Return the policy's log-probs [N, T] before its update. TRL leaves them out if no update lies between sampling and
+        training; the decoder's are the same, an engine's are computed again."""
+        if batch.old_logprobs_NT is not None:
+            return batch.old_logprobs_NT
+        if not (self.use_vllm or self._sampling.engine):
+            return drawn_logprobs(rollouts, batch.completion_mask_NT.float())
+        with torch.no_grad():
+            return self._logprobs(self.model, batch, self.args.per_device_train_batch_size)[0]
 
     def _critic_values(self, batch: RolloutBatch, rollouts: Sequence[Rollout]) -> Tensor:
         """Return the critic's values [N, T] of the states before each completion token, without gradient."""
@@ -480,9 +533,22 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def _policy_loss(self, model: Any, batch: RolloutBatch, scale: LossScale) -> Tensor:
         logprobs_NT, entropies_NT = self._logprobs(model, batch)
-        outputs = policy_loss(LossInputs(batch, logprobs_NT, entropies_NT, scale), self._method)
+        coef = 0.0
+        if self._method.entropy and self.model.training:
+            mask_NT, coef = batch.loss_mask_NT, self._entropy.weight(self._method.entropy)
+            self._entropy_sums_2 += torch.stack([(entropies_NT.detach() * mask_NT).sum(), mask_NT.sum()]).cpu()
+            self._add_metrics({"loss/entropy_coef": coef})
+        outputs = policy_loss(LossInputs(batch, logprobs_NT, entropies_NT, scale, coef), self._method)
         self._add_metrics(outputs.metrics)
         return outputs.loss
+
+    def adapt_entropy(self) -> None:
+        """Adapt the weight of the entropy to that of the optimizer step that has ended, on all processes."""
+        if (config := self._method.entropy) and config.target is not None:
+            total, tokens = self._processes.sum(self._entropy_sums_2.to(self.accelerator.device)).tolist()
+            if tokens:
+                self._entropy = self._entropy.after(total / tokens, config)
+            self._entropy_sums_2.zero_()
 
     @property
     def critic(self) -> ValueModel:
@@ -527,8 +593,10 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     def _rollout_state(self) -> State:
         """Return the state with which a resumed run samples the same prompts in this process."""
-        dynamic = {"dynamic": self._parts.dynamic.state_dict()} if self._parts.dynamic else {}
-        return dynamic | self._rollouts.state_dict()
+        state = {"dynamic": self._parts.dynamic.state_dict()} if self._parts.dynamic else {}
+        if self._method.entropy and self._method.entropy.target is not None:
+            state["entropy"] = {"coef": self._entropy.coef, "entropy": self._entropy.entropy}
+        return state | self._rollouts.state_dict()
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         """Save the state of the rollouts first: the trainer's own, written last, is what says that a checkpoint is complete."""
@@ -544,4 +612,6 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         states = load_states(Path(checkpoint))
         if self._parts.dynamic:
             self._parts.dynamic.load_state_dicts([state["dynamic"] for state in states])
+        if "entropy" in states[0]:
+            self._entropy = EntropyControl(**states[0]["entropy"])
         self._rollouts.load_state_dicts(states)

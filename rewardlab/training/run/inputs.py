@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,7 +29,7 @@ from rewardlab.models.model_config import video_policy_of
 from rewardlab.processes import is_main, num_cores, num_processes, process_index
 from rewardlab.reporting.progress import bar, log_line
 from rewardlab.training.run.folder import CONFIG, has_begun, refuse_finished
-from rewardlab.training.run.preflight import COUNTS, gather
+from rewardlab.training.run.preflight import COUNTS, TOO_LONG, gather
 from rewardlab.types import PreferencePair
 
 Config = TypeVar("Config", bound=BaseModel)
@@ -89,8 +89,9 @@ THREADS = 8  # each has a row group in memory
 
 @dataclass(frozen=True)
 class ReadablePairs:
-    """The pairs of a run in ``out``: of those ``given``, ``left_out`` maps unreadable numbers to reasons. ``digests`` identify
-    pairs. ``names_left_out`` and ``num_labelled_left_out`` count pairs that the set no longer has, too."""
+    """The pairs of a run in ``out``: of those ``given``, ``left_out`` maps unreadable numbers to reasons; ``long`` are numbers
+    of pairs that are too long. ``digests`` identify pairs. ``names_left_out`` and ``num_labelled_left_out`` count pairs that
+    the set no longer has, too."""
 
     given: Sequence[PreferencePair]
     digests: Sequence[str]
@@ -98,6 +99,7 @@ class ReadablePairs:
     out: Path
     names_left_out: frozenset[str] = frozenset()
     num_labelled_left_out: int = 0
+    long: frozenset[int] = frozenset()
 
     @cached_property
     def numbers(self) -> list[int]:
@@ -115,12 +117,18 @@ class ReadablePairs:
         return fingerprint_of(self.given)
 
     def _digest(self, left_out: Mapping[int, str]) -> str:
-        kept = "".join(digest for n, digest in enumerate(self.digests) if n not in left_out)
+        kept = "".join(digest for n, digest in enumerate(self.digests) if n not in left_out and n not in self.long)
         return hashlib.sha256(kept.encode()).hexdigest()[:16]
 
+    def without_long(self, trained: Sequence[PreferencePair]) -> ReadablePairs:
+        """Return the same for a run on ``trained`` that does not depend on the pairs listed as too long: a file without them
+        resumes it."""
+        long = _names_in(self.out / TOO_LONG) - {pair.pair_id for pair in pair_facts(trained)}
+        return replace(self, long=frozenset(n for n, pair in enumerate(pair_facts(self.given)) if pair.pair_id in long))
+
     def known_as(self, data: str) -> str:
-        """Return ``data``, which begins with the fingerprint, as the run in ``out`` has it if the readable pairs are the same:
-        a file without the unreadable rows, or with repaired ones, resumes the run."""
+        """Return ``data``, which begins with the fingerprint, as the run in ``out`` has it if the pairs that are used are the
+        same: a file without the unreadable rows, or with repaired ones, resumes the run."""
         before, length = _record(self.out / CONFIG), len(self.fingerprint)
         name = before.get("data", "")
         is_same = before.get("readable") == self._digest(self.left_out) and name[length:] == data[length:]
@@ -169,6 +177,7 @@ def leave_out_unreadable(pairs: Sequence[PreferencePair], out: Path) -> Readable
     gone = {name: row for name, row in listed.items() if is_resumed and name not in names}
     rows = gone | {facts[n].pair_id: _row(facts[n], error) for n, error in sorted(left_out.items())}
     num_labelled = sum(facts[n].preferred is not None for n in left_out) + sum(row["labelled"] for row in gone.values())
+    num_labelled += len(_names_in(out / TOO_LONG) - names) if is_resumed else 0
     if is_main():
         _write_list(out, rows)
         if left_out:
@@ -253,6 +262,10 @@ def _row(pair: PairFacts, error: str) -> dict[str, Any]:
 
 def _listed(out: Path) -> dict[str, dict[str, Any]]:
     return {row["pair_id"]: row for row in read_complete_lines(out / UNREADABLE)}
+
+
+def _names_in(path: Path) -> set[str]:
+    return {row["pair_id"] for row in read_complete_lines(path)}
 
 
 def _write_list(out: Path, rows: Mapping[str, dict[str, Any]]) -> None:

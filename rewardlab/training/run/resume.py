@@ -23,6 +23,7 @@ from rewardlab.processes import is_main, num_processes
 from rewardlab.training.run.parallel import is_lost_peer
 from rewardlab.training.run.watchdog import HalveLearningRate, Watchdog, rollbacks
 
+_DISK_FULL = ("inline_container.cc", "PytorchStreamWriter failed", "iostream error")  # torch.save's words for a failed write
 _JOINED = "latest_universal"  # DeepSpeed's name for what says which folder holds the joined state; written last
 
 
@@ -55,6 +56,8 @@ def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) 
                 f"{out}: another process of this run has died; the end of its output says why, or the machine's "
                 "log if it was killed, for example when out of memory. The same command resumes from the last checkpoint"
             ) from error
+        if any(name in str(error) for name in _DISK_FULL):
+            raise _unwritten(out, error) from error
         if not str(error).startswith("DataLoader worker (pid"):
             raise
         reason = str(error).splitlines()[0]
@@ -63,9 +66,14 @@ def run_steps(trainer: Any, config: TrainConfig, out: Path, resume: str | None) 
             "or lower data_workers; the same command resumes the run"
         ) from error
     except SafetensorError as error:  # no OSError, whatever the disk said
-        raise OutputError(f"{out}: a checkpoint cannot be written ({error}); free some space and run it again") from error
+        raise _unwritten(out, error) from error
     if trainer.state.global_step == 0:
         raise DataError("the data are too few for one optimizer step; add pairs, or lower the batch sizes")
+
+
+def _unwritten(out: Path, error: Exception) -> OutputError:
+    reason = str(error).splitlines()[0]
+    return OutputError(f"{out}: a checkpoint cannot be written ({reason}); free some space and run it again")
 
 
 def release(trainer: Any) -> None:

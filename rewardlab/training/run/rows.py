@@ -19,19 +19,22 @@ from datasets import Dataset
 from PIL.Image import Image
 
 from rewardlab.config import TrainConfig
+from rewardlab.data.files import write_atomic
 from rewardlab.data.images import decode_image
-from rewardlab.data.pair_table import fingerprint_of, light_pairs
+from rewardlab.data.pair_table import fingerprint_of, light_pairs, pair_facts
 from rewardlab.processes import num_processes, process_index
 from rewardlab.prompts import Template, build_messages
 from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.reporting.progress import Advance, log_line
 from rewardlab.rewards.rollout import Row
 from rewardlab.samplers.hf import chat_of
+from rewardlab.training.run.folder import has_begun
 from rewardlab.training.run.preflight import Candidate, SampleTokens, TokenCounter, short_samples
 from rewardlab.types import Message, Order, Part, PreferencePair
 from rewardlab.verdicts.parse import continuation
 
 Chat = list[dict[str, Any]]
+SPECIAL_TOKENS = "special_tokens.jsonl"
 
 
 @dataclass(frozen=True)
@@ -124,26 +127,32 @@ def turn(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
-def learnt_answers(pairs: Sequence[PreferencePair], dialogues: Sequence[SFTDialogue]) -> Iterator[str]:
-    """Yield the answers of dialogues, in any order; judgments are read from disk without media."""
-    yield from (dialogue.answer for dialogue in dialogues if dialogue.answer is not None)
+def learnt_answers(pairs: Sequence[PreferencePair], dialogues: Sequence[SFTDialogue]) -> Iterator[tuple[str, str]]:
+    """Yield (pair id, answer) of dialogues, in any order; judgments are read from disk without media."""
+    facts = pair_facts(pairs)
+    yield from ((facts[dialogue.number].pair_id, dialogue.answer) for dialogue in dialogues if dialogue.answer is not None)
     times = Counter(dialogue.number for dialogue in dialogues if dialogue.answer is None)
     for number, pair in light_pairs(pairs) if times else ():
-        yield from [pair.judgment] * times[number]
+        yield from [(pair.pair_id, pair.judgment)] * times[number]
 
 
-def log_special_tokens(answers: Iterable[str], specials: Sequence[str]) -> None:
-    """Log how many answers to learn from hold special tokens, which are broken."""
-    first, num_answers, num_broken = "", 0, 0
-    for answer in answers:
+def list_special_tokens(answers: Iterable[tuple[str, str]], specials: Sequence[str], out: Path) -> None:
+    """List the answers to learn from, given with their pairs' ids, that hold special tokens: each token is broken. Log how
+    many they are."""
+    rows, num_answers, file = [], 0, out / SPECIAL_TOKENS
+    for pair_id, answer in answers:
         num_answers += 1
         if (learnt := completion_to_learn(answer, specials)) != answer:
-            num_broken += 1
-            first = first or next(token for token in specials if token in answer and token not in learnt)
-    if num_broken:
+            tokens = [token for token in specials if token in answer and token not in learnt]
+            rows.append({"pair_id": pair_id, "tokens": tokens})
+    if rows and not has_begun(out):  # a run that is gone on with, or refused, has its list
+        write_atomic(file, "".join(json.dumps(row) + "\n" for row in rows))
+    elif file.exists() and not has_begun(out):
+        file.unlink()  # of a start that failed
+    if rows:
         log_line(
-            f"{num_broken:,} of {num_answers:,} answers to learn from hold special tokens of the model, such as {first}: a "
-            "zero-width space breaks each, as in prompts"
+            f"{len(rows):,} of {num_answers:,} answers to learn from hold special tokens of the model, such as "
+            f"{rows[0]['tokens'][0]} in {rows[0]['pair_id']}: a zero-width space breaks each, as in prompts; see {file}"
         )
 
 

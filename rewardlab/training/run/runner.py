@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rewardlab.config import TrainConfig
+from rewardlab.config import MethodConfig, TrainConfig
 from rewardlab.data.files import write_atomic
 from rewardlab.errors import MediaError
 from rewardlab.models.attention import attention_of
@@ -30,8 +30,12 @@ from rewardlab.types import PreferencePair
 
 
 def count_steps(config: TrainConfig, sequences: int) -> int:
-    """Return the optimizer steps of a run whose epoch has ``sequences``, as transformers counts them."""
-    per_epoch = max(1, math.ceil(sequences / config.batch_size))
+    """Return the optimizer steps of a run whose epoch has ``sequences``, as transformers counts them: RL leaves out the last
+    rollout batch of an epoch if it is not full."""
+    per_epoch = math.ceil(sequences / config.batch_size)
+    if isinstance(config, MethodConfig):
+        per_epoch = sequences // config.iterations // config.rollout_batch_size * config.steps_of_rollouts
+    per_epoch = max(1, per_epoch)
     return config.max_steps if config.max_steps > 0 else math.ceil(config.epochs * per_epoch)
 
 

@@ -34,7 +34,17 @@ BEGINNING = EXPLAINED_WINDOW + CRITIC_PATIENCE - 1  # rollout batches that a sta
 # means of position bias were 1.41 deviations and more with a starved critic, up to 0.59 with a fitted one, up to 1.62 in PAG's
 # dialogues; one fitted critic began at an explained variance of 0.04, close to the bound.
 CRITIC_SIGNS = ("starved_critic", "advantage_by_position")
-PATIENCE = {"not_finite": 1, **dict.fromkeys(TRENDS, 1), **dict.fromkeys(CRITIC_SIGNS, CRITIC_PATIENCE)}
+SAMPLER_PATIENCE = 2
+PATIENCE = {
+    "not_finite": 1,
+    "sampler": SAMPLER_PATIENCE,
+    **dict.fromkeys(TRENDS, 1),
+    **dict.fromkeys(CRITIC_SIGNS, CRITIC_PATIENCE),
+}
+MOST_UNCORRECTED = 0.5  # fraction of tokens that an importance correction caps or masks, or cannot correct
+# A sampler with the trainer's weights differs by rounding, which does not grow in a run: 0.005 nats on small judges.
+STALE_FACTOR, STALE_FROM = 5.0, 0.01
+NOT_OF_THE_RATE = {"unscored", "sampler"}  # signs that no lower learning rate cures
 
 
 class Signs:
@@ -50,6 +60,7 @@ class Signs:
         self._window: deque[tuple[float, float]] = deque(maxlen=2 * config.window)
         self._explained: list[float] = []
         self._biases: deque[float] = deque(maxlen=BIAS_WINDOW)
+        self._least_gap = math.inf
 
     def of(self, logs: Logs) -> dict[str, str]:
         c = self._config
@@ -71,6 +82,14 @@ class Signs:
                 unreadable > c.max_invalid_frac,
                 f"{unreadable:.0%} of the comparisons cannot be read, more than {c.max_invalid_frac:.0%}: they give no reward",
             )
+        if (unscored := logs.get("reward/unscored_frac")) is not None:
+            signs["unscored"] = _sentence(
+                unscored > c.max_invalid_frac,
+                f"{unscored:.0%} of the rollouts have no reward, more than {c.max_invalid_frac:.0%}, and train "
+                "nothing: make the reward function return finite numbers (None, nan and inf are no reward)",
+            )
+        if "importance/gap" in logs:
+            signs["sampler"] = self._sampler(logs)
         if (unclear := logs.get("verify/unclear_frac")) is not None:
             signs["unverified"] = _sentence(
                 unclear > c.max_invalid_frac,
@@ -90,6 +109,27 @@ class Signs:
             )
         policy_signs = self._policy_signs.of(logs) if self._policy_signs else {}
         return signs | policy_signs | self._critic(logs) | self._hacking(logs)
+
+    def _sampler(self, logs: Logs) -> str:
+        """Return whether rollouts are sampled by other weights, or otherwise, than the trainer assumes."""
+        gap, most = logs["importance/gap"], self._config.max_sampler_gap
+        wrong = [f"log-probs of the sampler and the trainer differ by {gap:.3f} nats per token, more than {most:g}"] * (
+            gap > most
+        )
+        for name, what in (
+            ("importance/capped_frac", "have an importance ratio beyond its bounds"),
+            ("importance/missing_frac", "have no log-prob of the sampler"),
+        ):
+            fraction = logs.get(name, 0.0)
+            wrong += [f"{fraction:.0%} of the tokens {what}, more than {MOST_UNCORRECTED:.0%}"] * (fraction > MOST_UNCORRECTED)
+        if not logs.get("rollouts/staleness"):  # else the weights are older on purpose
+            self._least_gap = min(self._least_gap, gap)
+            if max(STALE_FROM, STALE_FACTOR * self._least_gap) < gap <= most:
+                wrong.append(
+                    f"log-probs of the sampler and the trainer differ by {gap:.3f} nats per token, was {self._least_gap:.3f}"
+                )
+        cure = ": does the engine load the weights of each update, and sample at the trainer's temperature and precision?"
+        return _sentence(bool(wrong), "; ".join(wrong) + cure)
 
     def _critic(self, logs: Logs) -> dict[str, str]:
         """Return whether a critic explains too little of the returns (read at the beginning only: a judge that is nearly always
@@ -188,9 +228,10 @@ class Watchdog(TrainerCallback):
             append_event(self._path.parent, state.global_step, list(alarms), message, policy)
             log_line(f"step {state.global_step}: {message}")
         if policy != "warn":
+            cure = "" if alarms.keys() <= NOT_OF_THE_RATE else "lower learning_rate, or "
             raise HealthError(
                 f"step {state.global_step}: {message}. The checkpoints before it are in "
-                f"{self._path.parent}; lower learning_rate, or set `health: {{policy: warn}}` if this is expected"
+                f"{self._path.parent}; {cure}set `health: {{policy: warn}}` if this is expected"
             )
 
     def _forget(self, step: int) -> None:
@@ -265,8 +306,8 @@ FINISHED = "finished"  # what was done at the event: nothing, the run was over
 
 def why_nothing_was_learnt(rows: Sequence[Mapping[str, Any]], max_invalid: float) -> dict[str, str]:
     """Return what held in all rows of a run's metrics that had it, sign -> sentence; {} if it may have learnt, or of fewer than
-    :data:`LEAST_ROWS` rows. ``no_reward``: all rewards 0; ``equal_rewards``; ``no_gradient``; ``invalid``: beside another sign,
-    a fraction of rollouts above ``max_invalid`` (0..1) had no verdict.
+    :data:`LEAST_ROWS` rows. ``unscored``: no rollout had a reward; ``no_reward``: all rewards 0; ``equal_rewards``;
+    ``no_gradient``; ``invalid``: beside another sign, a fraction of rollouts above ``max_invalid`` (0..1) had no verdict.
     """
 
     def always(name: str, test: Callable[[float], bool]) -> bool:
@@ -275,13 +316,19 @@ def why_nothing_was_learnt(rows: Sequence[Mapping[str, Any]], max_invalid: float
 
     is_zero: Callable[[float], bool] = lambda value: value == 0  # noqa: E731
     signs = {}
-    if always("reward", is_zero) and not any(row.get("reward_std") for row in rows):
+    if always("reward/unscored_frac", lambda value: value == 1):
+        signs["unscored"] = "no rollout ever had a reward"
+    elif always("reward", is_zero) and not any(row.get("reward_std") for row in rows):
         signs["no_reward"] = "every reward was 0"
     elif always("advantage/max_abs", is_zero) or (
         always("reward_std", is_zero) and len({row["reward"] for row in rows if row.get("reward") is not None}) == 1
     ):  # a critic's advantages are never all 0
         signs["equal_rewards"] = "no rollout ever earned more than another"
-    others = ("advantage/max_abs", "value/grad_norm")  # while a critic alone is fitted, the policy has no gradient
+    others = (
+        "advantage/max_abs",
+        "value/grad_norm",
+        "reward/unscored_frac",
+    )  # while a critic alone is fitted, the policy has no gradient
     if always("grad_norm", is_zero) and not any(row.get(name) for row in rows for name in others):
         signs["no_gradient"] = "every gradient was 0, so no step changed the weights"
     if signs and always("reward/invalid_frac", lambda value: value > max_invalid):
@@ -290,6 +337,7 @@ def why_nothing_was_learnt(rows: Sequence[Mapping[str, Any]], max_invalid: float
 
 
 _CURES = {
+    "unscored": "make the reward function return finite numbers: None, nan and inf are no reward",
     "no_reward": f"look at {SAMPLES}: does the model write verdicts in the format of `template`, within max_completion_length?",
     "equal_rewards": "take pairs that are neither too easy nor too hard for the model, or a higher temperature",
     "invalid": f"look at {SAMPLES}: does the model write verdicts in the format of `template`, within max_completion_length?",

@@ -1,7 +1,7 @@
 """Rollouts from ``vllm serve``, a process of its own, whose weights are replaced after every update of the policy.
 
 The weights go by way of a file: the folder that the server was started on always holds the newest ones, so that a server that
-dies comes back with them. What the engine says of its own draws is corrected for by ``importance_cap``, and logged.
+dies comes back with them. What the engine says of its own draws is corrected for by ``importance``, and logged.
 """
 
 from __future__ import annotations
