@@ -189,8 +189,14 @@ def read_row(
     except RecursionError:
         return BadRow(index, DataError(f"{path}, row {index}{place}: nested too deeply to be read"))
     except (DataError, MediaError) as error:
-        other_form = isinstance(row, Mapping) and "responses" not in row
+        other_form = isinstance(row, Mapping) and ("responses" not in row or _is_ranked(row))
         return BadRow(index, DataError(f"{error}; {OTHER_FORM}") if other_form else error)
+
+
+def _is_ranked(row: Mapping[str, Any]) -> bool:
+    """Return whether a row has three responses or more, and another list of that length, such as their ranks."""
+    lengths = [len(value) for name, value in row.items() if isinstance(value, list) and name != "responses"]
+    return isinstance(row["responses"], list) and len(row["responses"]) > 2 and len(row["responses"]) in lengths
 
 
 def validate_rows(

@@ -174,6 +174,15 @@ def test_ids_that_are_no_names(pair_id: Any, tmp_path: Path) -> None:
     assert "'pair_id' must be a string or a number" in bad.reason
 
 
+@pytest.mark.parametrize(("ranks", "is_cure_named"), [([2, 1, 3], True), (None, False)])
+def test_ranked_responses_need_a_mapping(ranks: Any, is_cure_named: bool, tmp_path: Path) -> None:
+    """The error names the command that writes one, unless there is nothing to rank by."""
+    path = write(tmp_path / "rows.jsonl", {"question": "q", "responses": ["a", "b", "c"], "rankings": ranks})
+    [bad] = validate_rows(path, allow_columns=["rankings"])
+    assert isinstance(bad, BadRow)
+    assert ("--suggest` prints a mapping" in bad.reason) is is_cure_named
+
+
 @pytest.mark.parametrize("value", [10**400, "both" * 50_000, {"a": "b" * 50_000}], ids=["digits", "text", "object"])
 @pytest.mark.parametrize("name", ["preferred", "order", "level", "teacher_share"])
 def test_values_are_cut_in_errors(name: str, value: Any, tmp_path: Path) -> None:
