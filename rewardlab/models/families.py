@@ -137,7 +137,7 @@ def has_grids(inputs: Mapping[str, Any]) -> bool:
     return "image_grid_thw" in inputs
 
 
-def count_tokens(ids_NT: Tensor, token: int | None) -> list[int]:
+def count_places(ids_NT: Tensor, token: int | None) -> list[int]:
     """Return how often each row has a token, 0 for None."""
     return [0] * len(ids_NT) if token is None else [int(count) for count in ids_NT.eq(token).sum(1)]
 

@@ -25,7 +25,7 @@ from rewardlab.models.families import (
     TOKEN_FIELDS,
     Fields,
     check_fields,
-    count_tokens,
+    count_places,
     image_fields_of_rows,
     split_images,
 )
@@ -237,7 +237,7 @@ def forward_fields(inputs: dict[str, Any], ids_NL: Tensor, image_token: int | No
     of_tokens = {name: fields[name] for name in TOKEN_FIELDS if name in fields}
     rows = fields.get(IMAGE_ROWS)
     if rows is None and "pixel_values" in fields:
-        rows = split_images(fields, num_images, count_tokens(ids_NL, image_token))
+        rows = split_images(fields, num_images, count_places(ids_NL, image_token))
     return of_tokens | ({} if rows is None else {IMAGE_ROWS: rows})
 
 

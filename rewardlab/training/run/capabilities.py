@@ -25,7 +25,7 @@ from rewardlab.errors import ConfigError
 from rewardlab.models.families import (
     IMAGE_FIELDS,
     check_fields,
-    count_tokens,
+    count_places,
     image_token_id,
     join_images,
     split_images,
@@ -127,7 +127,7 @@ def probe(config: Any, processor: Any) -> Capabilities:
         rows = _rows(inputs, num_images, image_token_id(config))
     except Exception as error:  # the boundary: a processor of any library
         return Capabilities("", training=f"images cannot be assigned to the rows of a batch ({_said(error)})")
-    tokens = " and ".join(map(str, count_tokens(inputs["input_ids"][:2], image_token_id(config))))
+    tokens = " and ".join(map(str, count_places(inputs["input_ids"][:2], image_token_id(config))))
     fields = ", ".join(name for name in IMAGE_FIELDS if name in rows[1])
     opening = "opens <think>" if thinking_opening(processor) else "does not open <think>"
     report = f"{tokens} tokens of one and of two images; {fields}; the chat template {opening}"
@@ -179,7 +179,7 @@ def _rows(inputs: Mapping[str, Tensor], num_images: Sequence[int], image_token: 
     """Return each row of a padded batch as a batch of its own. Raise NotImplementedError for a field without a rule."""
     ids_NL, mask_NL = inputs["input_ids"], inputs["attention_mask"].bool()
     check_fields(inputs)
-    images = split_images(inputs, num_images, count_tokens(ids_NL, image_token))
+    images = split_images(inputs, num_images, count_places(ids_NL, image_token))
     of_tokens = {name: values for name, values in inputs.items() if values.shape == ids_NL.shape}
     return [
         {name: values[n][mask][None] for name, values in of_tokens.items()} | join_images([images[n]])

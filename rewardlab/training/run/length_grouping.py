@@ -20,7 +20,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from rewardlab.metrics.running import MetricAccumulator
-from rewardlab.models.families import IMAGE_FIELDS, check_fields, count_tokens, join_images, split_images
+from rewardlab.models.families import IMAGE_FIELDS, check_fields, count_places, join_images, split_images
 from rewardlab.training.run.parallel import padding_frac, pass_limits, without_sync
 
 NUM_IMAGES = "num_images"  # [N], a batch's images of each row, which no model takes
@@ -64,7 +64,7 @@ def split(batch: Mapping[str, Any], layout: RowLayout) -> list[_Sample]:
     ids_NL, mask_NL = batch["input_ids"], batch["attention_mask"].bool()
     names = [name for name in batch if name not in (*IMAGE_FIELDS, NUM_IMAGES, "attention_mask")]
     check_fields(name for name in names if getattr(batch[name], "shape", None) != ids_NL.shape)
-    counts = count_tokens(ids_NL, layout.image_token)
+    counts = count_places(ids_NL, layout.image_token)
     num_images = batch[NUM_IMAGES].tolist() if NUM_IMAGES in batch else None
     images = split_images(batch, num_images, counts)
     rows = [({name: batch[name][n][mask] for name in names}, images[n]) for n, mask in enumerate(mask_NL)]
