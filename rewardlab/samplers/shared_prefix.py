@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rewardlab.models.families import count_tokens, has_grids, join_images, left_pad, split_images
+from rewardlab.models.families import count_places, has_grids, join_images, left_pad, split_images
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def split_prefixes(inputs: dict[str, Tensor], groups: Sequence[int], image_token
             aligned = [values[n][-len(rows[n]) :][:length] for n, length in zip(leaders, lengths, strict=True)]
             prefix[name] = left_pad(aligned, 0)
     if image_token is not None and has_grids(inputs):
-        images = split_images(inputs, None, count_tokens(ids, image_token))
+        images = split_images(inputs, None, count_places(ids, image_token))
         prefix |= join_images([images[n] for n in leaders])
     rest_ids, rest_mask = _left_padded([row[lengths[group] :] for row, group in zip(rows, groups, strict=True)])
     return SharedPrefix(prefix, rest_ids, rest_mask, torch.tensor(list(groups), device=ids.device))
