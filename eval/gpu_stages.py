@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 Row = dict[str, Any]
 TAIL = 3000  # characters of a failed command's output that are kept
-GROUPED = ("grpo", "dr_grpo", "dapo", "rloo", "rlcs", "reinforce_pp_baseline", "vapo", "pag")
+GROUPED = ("grpo", "gspo", "dr_grpo", "dapo", "rloo", "rlcs", "reinforce_pp_baseline", "vapo", "pag")
 FITTED = ("vc_ppo", "vapo", "ppo", "t_ppo", "pag")
 SERVERS: list[subprocess.Popen[bytes]] = []  # that this process has started
 OTHER_HARDWARE = {  # recipes of configs/rl that need what one card does not have
@@ -160,7 +160,7 @@ def training_words(
 
 def rl_words(options: Options, recipe: str, *more: str) -> list[Any]:
     """Return the command of a recipe of ``configs/rl``, its batches small."""
-    words = ["rollout_batch_size=8", "max_completion_length=32", "consistency.weight=0"]
+    words = ["rollout_batch_size=8", "max_completion_length=32", "consistency.weight=0", "importance={}"]
     words += ['attempts=["2"]', f"group_size={2 if recipe in GROUPED else 1}", "learning_rate=1e-5"]
     words += ["value_pretrain_steps=2", "health.policy=warn"] if recipe in FITTED else []
     words += ["window=16", "window_tail=1"] if recipe == "t_ppo" else []

@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForImageTextToText, TrainerCallback
 
 from rewardlab.config import LoraConfig, Method, RLConfig, load_yaml
+from rewardlab.models.families import IMAGE_ROWS, image_fields_of_rows
 from rewardlab.models.loading import load_model
 from rewardlab.prompts import build_messages, load_template
 from rewardlab.rewards.judgment import swap_agreement
@@ -115,7 +116,8 @@ def whole(inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
     return {
         "input_ids": torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], 1),
         "attention_mask": torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], 1),
-        **{name: inputs[name] for name in ("pixel_values", "image_grid_thw", "mm_token_type_ids")},
+        "mm_token_type_ids": inputs["mm_token_type_ids"],
+        **image_fields_of_rows(inputs, range(len(inputs["prompt_ids"]))),
     }
 
 
@@ -551,7 +553,8 @@ def test_policy_sees_the_image(make_trainer: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(trainer, "_get_per_token_logps_and_entropies", spy)
     loss = trainer._compute_loss(trainer.model, batch)
     loss.backward()
-    trainer._compute_loss(trainer.model, {**batch, "pixel_values": batch["pixel_values"] + 0.5})
+    others = [row | {"pixel_values": row["pixel_values"] + 0.5} for row in batch[IMAGE_ROWS]]
+    trainer._compute_loss(trainer.model, {**batch, IMAGE_ROWS: others})
     mask = batch["completion_mask"]
     assert ((seen[0] - seen[1]).abs() * mask).max() > 1e-4
     blind = [name for name, p in trainer.model.model.visual.named_parameters() if p.grad is None or not p.grad.any()]
