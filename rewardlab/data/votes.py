@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -61,6 +61,18 @@ def read_votes(path: Path) -> Iterator[StoredVote]:
             entry = json.loads(line)
             votes = [_stored(entry["row"], vote) for vote in entry["votes"]] if entry["pass"] == "votes" else []
         yield from (vote for vote in votes if vote is not None)
+
+
+def votes_on_pairs(path: Path, num_pairs: int, left_out: Collection[int] = ()) -> list[StoredVote]:
+    """Return the votes on ``num_pairs`` pairs, ``row`` being the number of the pair among them: votes name rows of a set, of
+    which the rows ``left_out`` are not among the pairs. Raise DataError for a vote on a row beyond the set."""
+    stored, num_rows = list(read_votes(path)), num_pairs + len(left_out)
+    if beyond := [vote.row for vote in stored if vote.row >= num_rows]:
+        raise DataError(
+            f"{path}: has a vote on pair {beyond[0]}, but --data has {num_rows:,} pairs; give the votes on this --data"
+        )
+    numbers = {row: number for number, row in enumerate(row for row in range(num_rows) if row not in left_out)}
+    return [replace(vote, row=numbers[vote.row]) for vote in stored if vote.row in numbers]
 
 
 def _identity(first_line: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -29,7 +29,7 @@ from trl import DPOTrainer
 from rewardlab.config import DPOConfig
 from rewardlab.data.files import read_lines
 from rewardlab.data.pair_table import light_pairs, pair_facts
-from rewardlab.data.votes import StoredVote, read_votes
+from rewardlab.data.votes import votes_on_pairs
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.loading import load_model, load_policy, load_processor, peft_config
 from rewardlab.models.precision import adapters_to_float32
@@ -72,14 +72,12 @@ def judgment_pairs_of_votes(
     has a right and a wrong judgment.
     """
     facts = pair_facts(pairs)
-    rows = [row for row in range(len(facts) + len(left_out)) if row not in left_out]
-    numbers = {row: number for number, row in enumerate(rows)}
     texts: dict[tuple[int, Order, bool], dict[str, None]] = defaultdict(dict)
-    for vote in read_votes(votes):
-        if vote.row >= len(rows) + len(left_out):
-            raise DataError(f"{votes}: has a vote on pair {vote.row}, but --data has {len(rows) + len(left_out):,} pairs")
-        if vote.choice is not None and (number := numbers.get(vote.row)) is not None:
-            _file(texts, number, vote, facts[number].preferred)
+    stored = votes_on_pairs(votes, len(facts), left_out)
+    for vote in stored:
+        preferred = facts[vote.row].preferred
+        if vote.choice is not None and preferred is not None:
+            texts[vote.row, vote.order, vote.choice is choice_of(preferred, vote.order)][vote.text] = None
     unanswered = {number for number, order, _ in texts if not texts.get((number, order, True))}
     taught = {
         (number, pair.order): pair.judgment
@@ -100,17 +98,12 @@ def judgment_pairs_of_votes(
             "that it finds hard, or give pairs that a teacher judged"
         )
     if is_main():
+        num_silent = sum(vote.choice is None for vote in stored)
         log_line(
-            f"{len(made):,} comparisons of a right and a wrong judgment, {num_taught:,} of them with the teacher's as right"
+            f"{len(made):,} comparisons of a right and a wrong judgment, {num_taught:,} of them with the teacher's as right; "
+            f"{num_silent:,} of {len(stored):,} votes have no verdict and are not used"
         )
     return made
-
-
-def _file(
-    texts: Mapping[tuple[int, Order, bool], dict[str, None]], number: int, vote: StoredVote, preferred: int | None
-) -> None:
-    if preferred is not None:
-        texts[number, vote.order, vote.choice is choice_of(preferred, vote.order)][vote.text] = None
 
 
 def read_comparisons(path: Path, pairs: Sequence[PreferencePair]) -> list[JudgmentPair]:

@@ -15,7 +15,7 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from trl import SFTTrainer
 
 from rewardlab.config import SFTConfig
 from rewardlab.data.pair_table import light_pairs, pair_facts, select_pairs
-from rewardlab.data.votes import StoredVote, read_votes, require_same_run
+from rewardlab.data.votes import StoredVote, require_same_run, votes_on_pairs
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.checkpoints import template_change
 from rewardlab.models.loading import load_policy, load_processor, peft_config
@@ -313,13 +313,7 @@ def _votes_with_judgments(pairs: Sequence[PreferencePair], votes: Path, left_out
     """Yield the votes in the teacher's order, with its judgment if that mentions a difference between the responses. Raise
     DataError for a vote on a pair that is not there."""
     facts = pair_facts(pairs)
-    stored, num_rows = list(read_votes(votes)), len(facts) + len(left_out)
-    if beyond := [vote.row for vote in stored if vote.row >= num_rows]:
-        raise DataError(
-            f"{votes}: has a vote on pair {beyond[0]}, but --data has {num_rows:,} pairs; give the votes on this --data"
-        )
-    numbers = {row: number for number, row in enumerate(row for row in range(num_rows) if row not in left_out)}
-    stored = [replace(vote, row=numbers[vote.row]) for vote in stored if vote.row in numbers]
+    stored = votes_on_pairs(votes, len(facts), left_out)
     usable = {vote.row for vote in stored if vote.choice is not None and vote.order is facts[vote.row].order}
     usable = {row for row in usable if facts[row].judged and facts[row].preferred is not None}
     judgments = {

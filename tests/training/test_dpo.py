@@ -60,7 +60,7 @@ def judgments(pairs: list[PreferencePair], tmp_path: Path) -> Path:
     return path
 
 
-def test_votes_make_comparisons(pairs: list[PreferencePair], tmp_path: Path) -> None:
+def test_votes_make_comparisons(pairs: list[PreferencePair], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The n-th right vote with the n-th wrong one of its pair and order; the teacher's judgment where no vote is right."""
     pairs[2] = replace(pairs[2], judgment="the teacher's")
     votes: Votes = [
@@ -81,6 +81,8 @@ def test_votes_make_comparisons(pairs: list[PreferencePair], tmp_path: Path) -> 
     first = JudgmentPair(0, Order.GIVEN, "right 1", "wrong 1")
     others = [JudgmentPair(2, Order.GIVEN, "the teacher's", "wrong alone"), JudgmentPair(3, Order.SWAPPED, "right", "wrong")]
     assert judgment_pairs_of_votes(pairs, path, 1) == [first, *others]
+    assert "3 comparisons" in (log := capsys.readouterr().err)
+    assert "1 of them with the teacher's as right; 1 of 12 votes have no verdict" in log
     assert judgment_pairs_of_votes(pairs, path, 5) == [first, JudgmentPair(0, Order.GIVEN, "right 2", "wrong 2"), *others]
     shifted = judgment_pairs_of_votes(pairs[1:], path, 1, left_out={0})  # row 0 could not be read
     assert [(c.number, c.chosen) for c in shifted] == [(1, "the teacher's"), (2, "right")]
