@@ -22,6 +22,8 @@ import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torch
 # isort: split
 import torch
 from PIL import Image
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
 from transformers import (
     AutoModelForImageTextToText,
     GenerationConfig,
@@ -333,7 +335,58 @@ def shared_keys(sizes: Sizes) -> dict[str, Any]:
     return keys | {"batch_size": sizes.batch, "micro_batch_size": sizes.micro}
 
 
-def time_sft(model: Any, processor: Any, sizes: Sizes, device: str, rate: float, out: Path) -> Row:
+class ProfileLastStep(TrainerCallback):
+    """Profiles the last step of a training: ``row`` has its seconds, those in which the device worked, and the operations and
+    kernels that took most of them."""
+
+    def __init__(self, device: str) -> None:
+        kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (device == "cuda")
+        self._device, self._profile = device, profile(activities=kinds, record_shapes=True)
+        self._start = 0.0
+        self.row: Row = {}
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == state.max_steps - 1:
+            self._start = now(self._device)
+            self._profile.start()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step < state.max_steps - 1:
+            return
+        seconds = now(self._device) - self._start
+        self._profile.stop()
+        on_cpu = self._device == "cpu"
+        kernels, operations = self._most(on_cpu, by_shape=False), self._most(True, by_shape=True)
+        self.row = {"profiled_s": seconds, "kernels_s": sum(kernels.values())}
+        self.row |= {"kernels": list(kernels.items())[:25], "operations": list(operations.items())[:25]}
+
+    def _most(self, operations: bool, by_shape: bool) -> dict[str, float]:
+        """Return the seconds on the device of each kernel, or of each operation of PyTorch without those it calls."""
+        seconds: dict[str, float] = {}
+        for event in self._profile.key_averages(group_by_input_shape=by_shape):
+            if (event.device_type == DeviceType.CPU) == operations:
+                time = event.self_cpu_time_total if self._device == "cpu" else event.self_device_time_total
+                name = f"{event.key} {event.input_shapes}" if by_shape else event.key
+                seconds[name] = seconds.get(name, 0.0) + time / 1e6
+        return dict(sorted(seconds.items(), key=lambda item: -item[1]))
+
+
+def profile_sft(model: Any, processor: Any, sizes: Sizes, device: str, rate: float, out: Path) -> Row:
+    """Return where the time of an SFT step goes."""
+    last = ProfileLastStep(device)
+    time_sft(model, processor, sizes, device, rate, out, [last])
+    return last.row
+
+
+def time_sft(
+    model: Any,
+    processor: Any,
+    sizes: Sizes,
+    device: str,
+    rate: float,
+    out: Path,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> Row:
     """Return the time of an SFT step, its memory and its MFU."""
     pairs, timers = noisy_pairs(4 * sizes.batch, sizes.image_px, sizes.answer), Timers(device)
     config = SFTConfig(model="m", **shared_keys(sizes))
@@ -345,7 +398,7 @@ def time_sft(model: Any, processor: Any, sizes: Sizes, device: str, rate: float,
                 args=TRLSFTConfig(max_length=None, **common_arguments(config, out)),
                 train_dataset=dialogue_dataset(PromptReader(pairs, PLAIN), sft_dialogues(pairs, PLAIN)),
                 processing_class=processor,
-                callbacks=[timers.step],
+                callbacks=[timers.step, *callbacks],
             )
             return train(trainer, timers, rate, config, _prompt_tokens(processor, pairs))
     finally:

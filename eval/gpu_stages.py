@@ -327,7 +327,7 @@ class Held:
 
 def fast(options: Options) -> dict[str, Case]:
     from eval.gpu_comparisons import decoder_beside_generate
-    from eval.gpu_speed import Sizes, bandwidth, never_end, noisy_pairs, time_rl, time_sft
+    from eval.gpu_speed import Sizes, bandwidth, never_end, noisy_pairs, profile_sft, time_rl, time_sft
 
     sizes = Sizes(batch=4, micro=2, answer=12, steps=1, image_px=112) if options.on_cpu else Sizes(image_px=options.image_px)
     held = Held(options, options.model)
@@ -357,6 +357,9 @@ def fast(options: Options) -> dict[str, Case]:
         "sft": Case(partial(timed, time_sft), seconds=60, folder=folder, needs_gib=gib),
         "sft, one micro-batch": Case(
             partial(timed, time_sft, replace(sizes, micro=sizes.batch)), seconds=40, needs_gib=gib and 130.0
+        ),
+        "sft, by operation": Case(
+            partial(timed, profile_sft, replace(sizes, batch=2 * sizes.micro, steps=1)), seconds=40, needs_gib=gib
         ),
         "rl": Case(partial(timed, partial(time_rl, "rewardlab")), seconds=70, folder=folder, needs_gib=gib),
         "rl, TRL's GRPO": Case(partial(timed, partial(time_rl, "trl")), seconds=70, folder=folder, needs_gib=gib),
