@@ -171,12 +171,14 @@ def never_end(model: Any) -> None:
 
 @contextmanager
 def forward_kept(model: Any) -> Iterator[None]:
-    """Take off again what trainers lay around a model's forward pass: autocast, conversions to float32, a fused head."""
+    """Take off again what trainers lay around a model's forward pass: autocast, conversions to float32, a fused head; and
+    accelerate's mark, with which the next trainer would leave autocast out."""
     forward = vars(model).get("forward")
     try:
         yield
     finally:
-        vars(model).pop("forward", None)
+        for name in ("forward", "_original_forward", "_is_accelerate_prepared"):
+            vars(model).pop(name, None)
         if forward is not None:
             model.forward = forward
         model.zero_grad(set_to_none=True)
@@ -258,12 +260,19 @@ class Weights:
 
 
 class Reads:
-    """Tokens and patches that a model has read in passes with gradient, padding left out; counted without a wait for a card."""
+    """Tokens and patches that a model has read in passes with gradient, padding left out; counted without a wait for a card.
+    ``in_bfloat16``: whether outputs of its first and last layers were bfloat16."""
 
     def __init__(self, model: Any) -> None:
         self._tokens: list[torch.Tensor] = []
         self._patches: list[int] = []
-        self._hook = model.register_forward_pre_hook(self._read, with_kwargs=True)
+        self.in_bfloat16 = True
+        layers = [part for part in model.modules() if isinstance(part, torch.nn.Linear)]
+        self._hooks = [model.register_forward_pre_hook(self._read, with_kwargs=True)]
+        self._hooks += [layer.register_forward_hook(self._see) for layer in (layers[0], layers[-2])]  # the last is the head
+
+    def _see(self, module: Any, args: Any, output: torch.Tensor) -> None:
+        self.in_bfloat16 &= output.dtype == torch.bfloat16
 
     def _read(self, module: Any, args: Any, inputs: dict[str, Any]) -> None:
         if torch.is_grad_enabled():
@@ -278,7 +287,8 @@ class Reads:
         return 8.0 * (weights.language * tokens + weights.vision * sum(self._patches))
 
     def remove(self) -> None:
-        self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
 
 
 class Timers:
@@ -313,6 +323,7 @@ def train(trainer: Any, timers: Timers, rate: float, config: TrainConfig, prompt
     row: Row = {"step_s": step, "sampling_s": sampling, "scoring_s": scoring, "preparing_s": whole - sampling - scoring}
     row["training_s"] = training
     row |= {"num_steps": len(timers.step.seconds), "mfu": operations / training / rate}
+    row["in_bfloat16"] = float(reads.in_bfloat16)
     if timers.device == "cuda":
         row["peak_gib"] = torch.cuda.max_memory_allocated() / GIB
         row["doctor_gib"] = peak(trainer_lines(setup_of(trainer.model, config, Launch(), prompt_tokens=prompt)))[1] / GIB
@@ -359,6 +370,10 @@ class ProfileLastStep(TrainerCallback):
         kernels, operations = self._most(on_cpu, by_shape=False), self._most(True, by_shape=True)
         self.row = {"profiled_s": seconds, "kernels_s": sum(kernels.values())}
         self.row |= {"kernels": list(kernels.items())[:25], "operations": list(operations.items())[:25]}
+        if not on_cpu:
+            self.row["launches"] = sum(
+                event.count for event in self._profile.key_averages() if event.device_type != DeviceType.CPU
+            )
 
     def _most(self, operations: bool, by_shape: bool) -> dict[str, float]:
         """Return the seconds on the device of each kernel, or of each operation of PyTorch without those it calls."""
@@ -374,8 +389,7 @@ class ProfileLastStep(TrainerCallback):
 def profile_sft(model: Any, processor: Any, sizes: Sizes, device: str, rate: float, out: Path) -> Row:
     """Return where the time of an SFT step goes."""
     last = ProfileLastStep(device)
-    time_sft(model, processor, sizes, device, rate, out, [last])
-    return last.row
+    return time_sft(model, processor, replace(sizes, steps=1), device, rate, out, [last]) | last.row
 
 
 def time_sft(

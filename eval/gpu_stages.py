@@ -353,18 +353,15 @@ def fast(options: Options) -> dict[str, Case]:
         return row | {"weights_ms": 1000 * size / bandwidth(options.device)}
 
     gib = {"3b": 75.0, "7b": 1e9}.get(options.model, 0.0)  # 16 bytes a weight and activations; 7B is the stage `large`'s
-    cases = {
-        "sft": Case(partial(timed, time_sft), seconds=60, folder=folder, needs_gib=gib),
-        "sft, one micro-batch": Case(
-            partial(timed, time_sft, replace(sizes, micro=sizes.batch)), seconds=40, needs_gib=gib and 130.0
-        ),
-        "sft, by operation": Case(
-            partial(timed, profile_sft, replace(sizes, batch=2 * sizes.micro, steps=1)), seconds=40, needs_gib=gib
-        ),
-        "rl": Case(partial(timed, partial(time_rl, "rewardlab")), seconds=70, folder=folder, needs_gib=gib),
-        "rl, TRL's GRPO": Case(partial(timed, partial(time_rl, "trl")), seconds=70, folder=folder, needs_gib=gib),
-    }
-    for number in (4, 1, 16):
+    calls: dict[str, Callable[..., Row]] = {"sft": time_sft, "sft, by operation": profile_sft}
+    calls |= {"rl": partial(time_rl, "rewardlab"), "rl, TRL's GRPO": partial(time_rl, "trl")}
+    cases: dict[str, Case] = {}
+    for note, shapes in (("", replace(sizes, micro=sizes.batch)), (", micro-batches of 2", sizes)):
+        for name, call in calls.items():
+            cases[name + note] = Case(
+                partial(timed, call, shapes), seconds=40, folder=folder, needs_gib=gib, bounds={"in_bfloat16": (1, 1)}
+            )
+    for number in (16, 4, 1):
         cases[f"decoder beside generate, {number} draws"] = Case(partial(decoder, number), seconds=30)
     return cases
 
