@@ -270,21 +270,38 @@ def policy_command(options: PolicyOptions) -> None:
 
 @app.command("merge", rich_help_panel=TRAINING)
 def merge_command(
-    adapter: Annotated[Path, typer.Argument(help="Folder of a LoRA adapter, OUT/final of a run.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Folder of a LoRA adapter, two or more checkpoint folders, or with --last the folder of a run."),
+    ],
     out: Annotated[Path, typer.Option("--out", help="Checkpoint folder to write.")],
     dtype: Annotated[
-        str, typer.Option("--dtype", help="Dtype of the merged weights: bfloat16, float32, or auto (that of the base model).")
+        str, typer.Option("--dtype", help="Dtype of the new weights: bfloat16, float32, or auto (that of the model's weights).")
     ] = "auto",
+    last: Annotated[Optional[int], typer.Option("--last", min=2, help="Average the last checkpoints of a run.")] = None,
 ) -> None:
-    """Merge a LoRA adapter into its base model, for servers that take full checkpoints. The judge's card is copied too.
+    """Merge a LoRA adapter into its base model, or average the weights of checkpoints.
 
-    Weights are added in float32 and rounded once.
+    `rewardlab merge runs/rl/final --out runs/merged` writes a full checkpoint, for servers that do not load adapters.
+    `rewardlab merge runs/rl --last 3 --out runs/mean` averages the last three checkpoints of a finished run, and
+    `rewardlab merge runs/seed0/final runs/seed1/final --out runs/soup` named ones (a model soup, arXiv 2203.05482). They must
+    have the same architecture, tokenizer, processor and prompt template. Sums are in float32 and rounded once.
     """
+    from rewardlab.models.averaging import average_checkpoints
     from rewardlab.models.loading import merge_adapter
+    from rewardlab.training.run.folder import last_checkpoints
 
     if dtype not in ("auto", "bfloat16", "float32"):
         raise ConfigError(f"--dtype {dtype}: expected auto, bfloat16 or float32")
-    typer.echo(f"written: {merge_adapter(adapter, out, dtype=dtype)}")
+    if last is not None:
+        if len(folders) > 1:
+            raise ConfigError(f"--last {last}: expected one run folder, got {len(folders)}")
+        folders = last_checkpoints(folders[0], last)
+    if len(folders) > 1:
+        average_checkpoints(folders, out, dtype=dtype)
+    else:
+        merge_adapter(folders[0], out, dtype=dtype)
+    typer.echo(f"written: {out}")
 
 
 @app.command("show", rich_help_panel=TRAINING)

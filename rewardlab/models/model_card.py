@@ -110,12 +110,13 @@ def _record(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return (name, value) of what the checkpoint's own card records."""
     if not card:
         return [("record", "none: the folder has no rewardlab.json")]
-    fitted = card.get(VERDICT_TEMPERATURE)
+    fitted, averaged = card.get(VERDICT_TEMPERATURE), card.get("averaged", [])
     versions = ", ".join(f"{package} {version}" for package, version in card.get("versions", {}).items())
     return [
         ("stage", str(card.get("stage", "–"))),
         ("prompt template", f"`{card.get('template')}`, hash `{card.get('template_hash')}`: ask in these words only"),
         *((name, f"`{card[name]}`") for name in ("base", "command", "commit") if card.get(name)),
+        *([("mean of the weights of", ", ".join(f"`{part['folder']}`" for part in averaged))] if averaged else []),
         *([("temperature of verdict probabilities", TEMPERATURE.format(**fitted))] if fitted else []),
         ("versions", versions or "–"),
     ]

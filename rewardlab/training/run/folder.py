@@ -142,6 +142,17 @@ def _last_checkpoint(out: Path) -> str | None:
     return None if last is None else str(last)
 
 
+def last_checkpoints(out: Path, count: int) -> list[Path]:
+    """Return the ``count`` newest complete checkpoints of a run, oldest first. Raise ConfigError if there are fewer."""
+    complete = sorted((path for path in out.glob("checkpoint-*") if _is_complete(path)), key=_step_of)
+    if len(complete) < count:
+        raise ConfigError(
+            f"{out}: has {len(complete)} complete checkpoints (checkpoint-N), fewer than {count}: a run keeps "
+            "`save_total_limit` of them, one every `save_steps`"
+        )
+    return complete[-count:]
+
+
 def _step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.rsplit("-", 1)[1])
 
