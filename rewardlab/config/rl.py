@@ -392,6 +392,12 @@ class RLConfig(MethodConfig):
     self_verify: bool = Field(False, description="Rollouts judge, verify the judgment, and revise it if found wrong (PAG).")
     revision_bonus: float = Field(1.0, ge=0, description="Bonus per unit that a revision gains on the judgment (PAG's alpha).")
     format_weight: float = Field(0.5, ge=0, description="Reward of a rollout in the template's format.")
+    forced_answer_length: int | None = Field(
+        None,
+        ge=1,
+        description="Tokens for the answer of a rollout that is cut while it thinks: its thinking is closed for it "
+        "(GLM-4.1V-Thinking); null: it gets no answer.",
+    )
     overlong_margin: int | None = Field(
         None, ge=1, description="Last tokens, over which the length penalty grows to 1; null: none."
     )
@@ -427,7 +433,24 @@ class RLConfig(MethodConfig):
             raise ValueError("overlong_margin must not be longer than max_completion_length")
         if self.self_verify:
             self._check_dialogue()
+        if self.forced_answer_length:
+            self._check_forced_answers()
         return self
+
+    def _check_forced_answers(self) -> None:
+        """Raise ValueError for what does not go with tokens inside a rollout that the policy did not choose."""
+        refused = {
+            "advantage gae": self.estimator.critic,
+            "self_verify": self.self_verify,
+            "engine": self.engine is not None,
+            "hot_token": self.hot_token is not None,
+            "process_reward": self.process_reward is not None,
+        }
+        if others := [name for name, is_set in refused.items() if is_set]:
+            raise ValueError(
+                f"forced_answer_length continues cut rollouts after tokens that the policy did not choose, which "
+                f"{', '.join(others)} cannot: set one of them to null"
+            )
 
     def _check_dialogue(self) -> None:
         """Raise ValueError for what does not go with rollouts of several turns, each with a reward of its own."""

@@ -125,8 +125,10 @@ class Setup:
     @property
     def answer(self) -> int:
         """Return the most tokens of an answer: of a rollout in all its turns, or of a supervised one."""
-        turns = 3 if isinstance(self.config, RLConfig) and self.config.self_verify else 1
-        return self.method.max_completion_length * turns if self.method else self.lengths.answer
+        if isinstance(self.config, RLConfig):
+            turns = 3 if self.config.self_verify else 1
+            return self.config.max_completion_length * turns + (self.config.forced_answer_length or 0)
+        return self.method.max_completion_length if self.method else self.lengths.answer
 
     @property
     def method(self) -> MethodConfig | None:

@@ -21,7 +21,8 @@ Row = dict[str, Any]  # a row of the training set, as datasets gives it
 @dataclass(frozen=True)
 class Trajectory:
     """The policy's samples for one prompt. ``turns`` names the policy's turn of each token from 1 on (0: the user's); None: one
-    turn. Tokens before ``trained_from`` were trained on in an earlier step; those from ``trained_until`` on never are.
+    turn. Tokens before ``trained_from`` were trained on in an earlier step; those from ``trained_until`` on never are, nor are
+    those of ``forced``, from its first position to before its second, which the policy did not choose.
     ``finished`` is False if a later step continues it. ``logprobs`` are the sampler's. ``policy_turns`` are the tokens of each
     turn, if there are several.
     """
@@ -31,6 +32,7 @@ class Trajectory:
     turns: list[int] | None = None
     trained_from: int = 0
     trained_until: int | None = None
+    forced: tuple[int, int] = (0, 0)
     finished: bool = True
     policy_turns: tuple[list[int], ...] = ()
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, TrainerCallback
 from rewardlab.config import RLConfig
 from rewardlab.config.rl import Attempts
 from rewardlab.data.pair_table import pair_facts, select_pairs
-from rewardlab.errors import DataError, EndpointError
+from rewardlab.errors import ConfigError, DataError, EndpointError
 from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.families import end_token_ids
 from rewardlab.models.loading import load_processor
@@ -30,7 +30,12 @@ from rewardlab.rewards.scorer import JudgmentReward, JudgmentScorer
 from rewardlab.rewards.steps import ProcessReward
 from rewardlab.samplers.hf import special_tokens
 from rewardlab.training.policy_gradient.build import make_trainer, run_method
-from rewardlab.training.policy_gradient.rollouts.strategies import DialogueRollouts, longest_dialogue
+from rewardlab.training.policy_gradient.rollouts.strategies import (
+    DialogueRollouts,
+    ForcedAnswerRollouts,
+    closing_tokens,
+    longest_dialogue,
+)
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.run.evaluation import plan_evaluation
 from rewardlab.training.run.folder import SAMPLES, data_workers
@@ -39,6 +44,7 @@ from rewardlab.training.run.inputs import config_of, count_ties, leave_out_unrea
 from rewardlab.training.run.preflight import drop_too_long
 from rewardlab.training.run.rows import PromptReader, PromptRows
 from rewardlab.types import BOTH_ORDERS, PreferencePair
+from rewardlab.verdicts.formats import answer_opening
 
 
 def hard_pairs(pairs: Sequence[PreferencePair], config: RLConfig) -> Sequence[PreferencePair]:
@@ -129,6 +135,9 @@ def build_trainer(
         all_callbacks.append(CloseOnTrainEnd(reward))
     if config.self_verify:
         more = {"rollouts": DialogueRollouts(processor, bonus=config.revision_bonus), **more}
+    if config.forced_answer_length:
+        closing = answer_opening(template.verdict_format)
+        more = {"rollouts": ForcedAnswerRollouts(processor, closing, config.forced_answer_length), **more}
     if config.process_reward:
         load = partial(ProcessReward.load, config, template, processor.tokenizer)
         more = {"process_reward": lambda device: load(device=device), **more}
@@ -162,6 +171,11 @@ def train_rl(
     pairs = readable.pairs
     template = load_template_for(config.model, config.template)
     terms_of(config)  # before anything is loaded
+    if config.forced_answer_length and not answer_opening(template.verdict_format):
+        raise ConfigError(
+            f"forced_answer_length: judgments in format {template.verdict_format} have no </think> between reasoning and "
+            "verdict; set it to null, or use a template of format think_answer, answer_sentence or box_tokens"
+        )
     held_out = hold_out(pairs, config, template, num_left_out=readable.num_labelled_left_out)
     hard = hard_pairs(held_out.trained, config)
     if reward is None:
@@ -169,6 +183,9 @@ def train_rl(
     room = config.max_completion_length
     if config.self_verify:
         room = longest_dialogue(load_processor(config.model), room)
+    if config.forced_answer_length:
+        closing = closing_tokens(load_processor(config.model), answer_opening(template.verdict_format))
+        room += len(closing) + config.forced_answer_length
     hard = drop_too_long(hard, config, template, out, room=room)
     if not config.easy_ratio:  # else it depends on all pairs which easy ones are drawn
         readable = readable.without_long(hard)

@@ -16,6 +16,7 @@ import json
 import re
 from collections.abc import Callable
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import cast
 
@@ -368,3 +369,13 @@ WRITERS: dict[str, Callable[[Choice, str], str]] = {
     "choice_line": lambda c, why: f"{why}\n{_letter(c)}",
     "prose_sentence": lambda c, why: f"{why}\nResponse {_letter(c)} is better.",
 }
+
+
+def answer_opening(verdict_format: str) -> str:
+    """Return what a judgment has between its reasoning and its choice, from ``</think>`` on, such as ``</think><answer>``; ""
+    for a format that closes no thinking."""
+    write = WRITERS.get(verdict_format)
+    if write is None or not write(Choice.FIRST, "").startswith("<think></think>"):
+        return ""
+    both = zip(write(Choice.FIRST, ""), write(Choice.SECOND, ""), strict=False)
+    return "".join(a for a, _ in takewhile(lambda pair: pair[0] == pair[1], both)).removeprefix("<think>")

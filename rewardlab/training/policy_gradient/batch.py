@@ -158,9 +158,11 @@ class RolloutBatch:
         from_N1 = torch.tensor([[part.trained_from] for part in trajectories], device=device)
         ends = [len(part.tokens) if part.trained_until is None else part.trained_until for part in trajectories]
         until_N1 = torch.tensor(ends, device=device)[:, None]
+        forced_N12 = torch.tensor([part.forced for part in trajectories], device=device)[:, None]
+        forced_NT = (places_T >= forced_N12[..., 0]) & (places_T < forced_N12[..., 1])
         batch = replace(
             self,
-            loss_mask_NT=self.loss_mask_NT * (places_T >= from_N1) * (places_T < until_N1),
+            loss_mask_NT=self.loss_mask_NT * (places_T >= from_N1) * (places_T < until_N1) * ~forced_NT,
             finished_N=torch.tensor([rollout.trajectory.finished for rollout in rollouts], device=device).long(),
             kl_coefs_N=torch.tensor([kl_coef_of(r.row) for r in rollouts], device=device) if kl_coef_of else None,
         )

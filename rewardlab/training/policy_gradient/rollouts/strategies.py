@@ -85,6 +85,72 @@ class TruncatedRollouts:
         self._source.load_state_dicts([state["source"] for state in states])
 
 
+class ForcedAnswerRollouts:
+    """Whole rollouts; those that are cut while they think must answer (GLM-4.1V-Thinking, arXiv 2507.01006). ``closing`` ends
+    the thinking and opens the answer, of which up to ``length`` tokens are sampled.
+
+    The tokens of ``closing`` are context and not trained on; thinking and answer are.
+    """
+
+    continues_rollouts = False
+
+    def __init__(self, processor: Any, closing: str, length: int) -> None:
+        self._tokenizer, self._length = processor.tokenizer, length
+        self._opening = thinking_opening(processor)
+        self._closing = closing_tokens(processor, closing)
+        self.max_new_tokens: int | None = None  # of the next call of the sampler
+
+    def choose_rows(self, rows: list[Row]) -> list[Row]:
+        return rows
+
+    def _thinks(self, tokens: Sequence[int], sampling: Sampling) -> bool:
+        """Return whether a completion is cut within its thinking."""
+        text = self._opening + str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+        return tokens[-1] not in sampling.ends and text.rfind("<think>") > text.rfind("</think>")
+
+    def complete(self, prompt_ids: list[list[int]], images: Any, fields: Fields, sampling: Sampling) -> list[Trajectory]:
+        tokens, logprobs = sampling.sample(prompt_ids, images, fields, range(len(prompt_ids)))
+        made = [Trajectory(ids, None if logprobs is None else logprobs[n]) for n, ids in enumerate(tokens)]
+        cut = [n for n, ids in enumerate(tokens) if self._thinks(ids, sampling)]
+        if sampling.all_processes(not cut):
+            return made
+        rows = cut or [0]  # another process has some: this one takes part and drops its own
+        so_far = [prompt_ids[row] + tokens[row] + self._closing for row in rows]
+        grown = select_fields(fields, rows, [len(ids) for ids in so_far])
+        self.max_new_tokens = self._length
+        try:
+            answers, drawn = sampling.sample(so_far, None if images is None else [images[row] for row in rows], grown, rows)
+        finally:
+            self.max_new_tokens = None
+        for n, row in enumerate(cut):
+            begin = len(tokens[row])
+            both = None if logprobs is None or drawn is None else logprobs[row] + [0.0] * len(self._closing) + drawn[n]
+            forced = (begin, begin + len(self._closing))
+            made[row] = Trajectory(tokens[row] + self._closing + answers[n], both, forced=forced)
+        return made
+
+    def collect(self, rollouts: list[Rollout], score: Score) -> Collected:
+        scored = score(rollouts)
+        attached = scored.attach(rollouts)
+        forced = [rollout for rollout in attached if rollout.trajectory.forced[1]]
+        metrics = {"forced/frac": Metric(len(forced) / max(1, len(rollouts)), len(rollouts))}
+        if forced:
+            metrics["forced/verdict_frac"] = Metric(sum(rollout.parsed for rollout in forced) / len(forced), len(forced))
+            metrics["forced/accuracy"] = Metric(sum(rollout.correct for rollout in forced) / len(forced), len(forced))
+        return Collected(attached, as_metrics(scored.metrics) | metrics)
+
+    def state_dict(self) -> State:
+        return {}
+
+    def load_state_dicts(self, states: Sequence[State]) -> None:
+        """Nothing is kept between steps."""
+
+
+def closing_tokens(processor: Any, closing: str) -> list[int]:
+    """Return the tokens that end a thinking and open its answer."""
+    return list(processor.tokenizer(closing, add_special_tokens=False)["input_ids"])
+
+
 @dataclass
 class Dialogue:
     """The tokens after the prompt with the sampler's log-probs (0 for the user's), the policy's turn of each (0: the user's),
