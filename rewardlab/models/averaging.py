@@ -101,7 +101,7 @@ def _open(folder: Path, files: ExitStack) -> _Checkpoint:
         card = read_card(final)
     if card is None:
         raise CheckpointError(f"{folder}: no {CARD} in it (for a checkpoint-N, in the run's final): finish the run first")
-    tensors = {}
+    tensors: dict[str, tuple[str, Any]] = {}
     for path in sorted(folder.glob("*.safetensors")):
         try:
             file = files.enter_context(safe_open(path, "pt"))
@@ -162,7 +162,7 @@ def _write_means(checkpoints: Sequence[_Checkpoint], path: Path, target: torch.d
         file.write(struct.pack("<Q", len(text)) + text)
         for name, dtype in dtypes.items():
             weight = last.tensors[name][1].get_tensor(name) if dtype is None else _mean(checkpoints, name).to(dtype)
-            file.write(weight.reshape(-1).view(torch.uint8).numpy())
+            weight.reshape(-1).view(torch.uint8).numpy().tofile(file)
     return end
 
 

@@ -18,8 +18,8 @@ from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models.averaging import average_checkpoints
 from rewardlab.models.checkpoints import CARD, read_card, write_card
 from rewardlab.models.loading import load_model
-from rewardlab.models.model_card import README
 from rewardlab.prompts import load_template
+from rewardlab.reporting.cards import README
 from tests.support.weights import flat_weights
 
 Weights = dict[str, Tensor]
