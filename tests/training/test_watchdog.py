@@ -71,8 +71,8 @@ def test_signs(change: dict[str, float], sign: str | None) -> None:
 @pytest.mark.parametrize(
     ("first", "gap", "staleness", "is_sign"),
     [
-        (0.0, 0.011, 0.0, True),
-        (0.0, 0.009, 0.0, False),
+        (0.0, 0.0031, 0.0, True),
+        (0.0, 0.0029, 0.0, False),
         (0.01, 0.051, 0.0, True),
         (0.01, 0.049, 0.0, False),
         (0.0, 0.02, 1.0, False),  # drawn ahead: the weights are older on purpose
