@@ -12,7 +12,7 @@ import torch
 
 from rewardlab.config import RLConfig
 from rewardlab.demo.pairs import make_pairs
-from rewardlab.errors import ConfigError
+from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.loading import load_processor
 from rewardlab.rewards.rollout import Rollout, Scored, Trajectory
 from rewardlab.training.policy_gradient.batch import RolloutBatch
@@ -129,6 +129,23 @@ def test_a_format_without_thinking(demo_pairs: Any, tiny_checkpoint: Path, tmp_p
     config = short_rl_config(tiny_checkpoint, forced_answer_length=4, template="verdict")
     with pytest.raises(ConfigError, match="judgments in format bare have no </think>"):
         train_rl([replace(demo_pairs[0][0], attempts="2")], config, tmp_path / "rl")
+
+
+def test_prompts_leave_room_for_an_answer(
+    demo_pairs: Any, tiny_checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms: list[int] = []
+
+    def stop(*args: Any, room: int, **kwargs: Any) -> Any:
+        rooms.append(room)
+        raise DataError("seen")
+
+    monkeypatch.setattr("rewardlab.training.rl.drop_too_long", stop)
+    with pytest.raises(DataError, match="seen"):
+        pairs = [replace(pair, attempts="2") for pair in demo_pairs[0][:8]]
+        train_rl(pairs, short_rl_config(tiny_checkpoint, forced_answer_length=4), tmp_path / "rl")
+    closing = load_processor(str(tiny_checkpoint)).tokenizer(CLOSING, add_special_tokens=False)["input_ids"]
+    assert rooms == [8 + len(closing) + 4]
 
 
 def test_a_run(tmp_path: Path) -> None:
