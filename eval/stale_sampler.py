@@ -26,6 +26,7 @@ from rewardlab.config import RLConfig, load_config
 from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.demo.pairs import make_pairs
 from rewardlab.models.checkpoints import commit
+from rewardlab.reporting.tables import markdown_table
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
 
@@ -71,7 +72,7 @@ class FaultySampler:
 
 
 def run(kind: str, precision: str, seed: int) -> dict[str, Any]:
-    """Return the gap of each rollout batch of a run, and the batches at which the watchdog names the sampler."""
+    """Return the relative gap of each rollout batch of a run, and the batches at which the watchdog names the sampler."""
     changes = {
         "model": "rewardlab/demo/judge",
         "rollout_batch_size": 16 * STEPS_PER_BATCH,
@@ -94,7 +95,8 @@ def run(kind: str, precision: str, seed: int) -> dict[str, Any]:
     ):
         out = Path(folder) / "run"
         train_rl(pairs, load_config(RLConfig, "tiny/rl", changes), out)
-        gaps = [row["importance/gap"] for row in read_complete_lines(out / "metrics.jsonl") if "importance/gap" in row]
+        rows = read_complete_lines(out / "metrics.jsonl")
+        gaps = [row["importance/relative_gap"] for row in rows if "importance/relative_gap" in row]
         alarms = [row["step"] for row in read_complete_lines(out / "health.jsonl") if "sampler" in row["signs"]]
     batches = [(step - 1) // STEPS_PER_BATCH + 1 for step in alarms]
     return {"gaps": gaps, "alarms": batches}
@@ -102,10 +104,16 @@ def run(kind: str, precision: str, seed: int) -> dict[str, Any]:
 
 def table(runs: dict[str, Any]) -> str:
     """Return the results, Markdown."""
-    rows = [
-        "| sampler | computes in | runs | named | batches from the fault to the alarm | gap, nats: healthy; faulty |",
-        "|---|---|---|---|---|---|",
-    ]
+    names = (
+        "sampler",
+        "computes in",
+        "runs",
+        "named",
+        "batch of the alarm",
+        "relative gap, healthy",
+        "in the first two batches of the fault",
+    )
+    rows = []
     for kind in SEEDS:
         for precision in PRECISIONS:
             done = [runs[key] for key in (f"{kind} {precision} {seed}" for seed in SEEDS[kind]) if key in runs]
@@ -115,10 +123,10 @@ def table(runs: dict[str, Any]) -> str:
             delays = [str(part["alarms"][0] - since + 1) if part["alarms"] else "–" for part in done]
             fault = len(done[0]["gaps"]) if kind == "healthy" else FIRST_FAULT - 1
             spans = [[gap for part in done for gap in part["gaps"][cut]] for cut in (slice(fault), slice(fault, fault + 2))]
-            text = "; ".join(f"{min(gaps):.1e} to {max(gaps):.1e}" for gaps in spans if gaps)
+            text = [f"{min(gaps):.2g} to {max(gaps):.2g}" if gaps else "–" for gaps in spans]
             named = sum(bool(part["alarms"]) for part in done)
-            rows.append(f"| {kind} | {precision} | {len(done)} | {named} | {', '.join(delays)} | {text} |")
-    return "\n".join(rows)
+            rows.append((kind, precision, str(len(done)), str(named), ", ".join(delays), *text))
+    return "\n".join(markdown_table(names, rows))
 
 
 def main() -> None:

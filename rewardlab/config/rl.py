@@ -448,8 +448,8 @@ class RLConfig(MethodConfig):
         }
         if others := [name for name, is_set in refused.items() if is_set]:
             raise ValueError(
-                f"forced_answer_length continues cut rollouts after tokens that the policy did not choose, which "
-                f"{', '.join(others)} cannot: set one of them to null"
+                "forced_answer_length continues cut rollouts after tokens that the policy did not choose, which "
+                f"{', '.join(others)} cannot: set it to null, or use another method"
             )
 
     def _check_dialogue(self) -> None:

@@ -168,7 +168,9 @@ def importance_weights(
     by ``mask`` (tokens: IcePop, arXiv 2510.18855; sequences: TRL's default). ``veto`` drops each rollout that has a token of
     lower ratio. Dropped tokens have weight 0, padding has 1.
 
-    A log-prob that an engine does not give is nan: its token has a ratio of 1, as in TRL, and is counted.
+    A log-prob that an engine does not give is nan: its token has a ratio of 1, as in TRL, and is counted. The relative gap is
+    the mean distance of the log-probs over the mean of 1 - p. Rounding changes logits, and these change log p in proportion to
+    1 - p, so it stays the same while the policy gets more or less certain.
     """
     level, rule = mode.split("_")
     missing_NT = sampled_logprobs_NT.isnan() & (mask_NT > 0)
@@ -182,13 +184,16 @@ def importance_weights(
     weights_NT = torch.where(mask_NT > 0, ratio_NT.clamp(low, high), torch.ones_like(ratio_NT)).masked_fill(dropped_NT, 0)
     hit_NT = (mask_NT > 0) & (beyond_NT | vetoed_N1)
     tokens = mask_NT.sum().clamp(min=1)
+    gap = gap_NT.abs().sum().item()
+    open_NT = (1 - old_logprobs_NT.detach().exp()).clamp(min=0).masked_fill(missing_NT | (mask_NT == 0), 0)
     return (
         weights_NT,
         mask_NT * ~dropped_NT,
         {
             "importance/capped_frac": (hit_NT.sum() / tokens).item(),
             "importance/mean": ((ratio_NT * mask_NT).sum() / tokens).item(),
-            "importance/gap": gap_NT.abs().sum().item() / tokens.item(),
+            "importance/gap": gap / tokens.item(),
+            "importance/relative_gap": gap / max(open_NT.sum().item(), 1e-6),
             "importance/missing_frac": (missing_NT.sum() / tokens).item(),
         },
     )

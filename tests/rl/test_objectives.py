@@ -164,8 +164,24 @@ def test_a_logprob_that_the_engine_leaves_out(mode: str) -> None:
     assert weights.tolist() == [[*(pytest.approx(value) for value in expected), 1.0]]
     assert metrics["importance/missing_frac"] == pytest.approx(1 / 3)
     assert metrics["importance/gap"] == pytest.approx((math.log(2) + math.log(1.6)) / 3)
+    assert metrics["importance/relative_gap"] == pytest.approx((math.log(2) + math.log(1.6)) / (0.6 + 0.2))
     assert metrics["importance/mean"] == pytest.approx(sum(expected) / 3)
     assert importance_weights(trainer, trainer, torch.ones(1, 4), mode, cap=4.0)[2]["importance/missing_frac"] == 0.0
+
+
+def test_rounding_has_one_relative_gap_however_certain_the_policy() -> None:
+    """Noise on logits moves a certain policy's log-probs by a twentieth of an uncertain one's; relative to 1 - p by as much."""
+    noise, places = torch.randn(2000, 8), torch.ones(1, 2000)
+    gaps, relative = [], []
+    for margin in (2.0, 5.0):  # of the sampled token's logit over the others'
+        logits = torch.zeros(2000, 8)
+        logits[:, 0] = margin
+        logprobs = [values.log_softmax(-1)[None, :, 0] for values in (logits, logits + 0.01 * noise)]
+        metrics = importance_weights(*logprobs, places, "token_mask", cap=3.0)[2]
+        gaps.append(metrics["importance/gap"])
+        relative.append(metrics["importance/relative_gap"])
+    assert gaps[0] > 10 * gaps[1]
+    assert relative[0] == pytest.approx(relative[1], rel=0.05)
 
 
 def test_an_engine_that_samples_otherwise() -> None:

@@ -141,8 +141,8 @@ def test_prompts_leave_room_for_an_answer(
         raise DataError("seen")
 
     monkeypatch.setattr("rewardlab.training.rl.drop_too_long", stop)
+    pairs = [replace(pair, attempts="2") for pair in demo_pairs[0][:8]]
     with pytest.raises(DataError, match="seen"):
-        pairs = [replace(pair, attempts="2") for pair in demo_pairs[0][:8]]
         train_rl(pairs, short_rl_config(tiny_checkpoint, forced_answer_length=4), tmp_path / "rl")
     closing = load_processor(str(tiny_checkpoint)).tokenizer(CLOSING, add_special_tokens=False)["input_ids"]
     assert rooms == [8 + len(closing) + 4]

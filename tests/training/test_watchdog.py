@@ -71,20 +71,28 @@ def test_signs(change: dict[str, float], sign: str | None) -> None:
 @pytest.mark.parametrize(
     ("first", "gap", "staleness", "is_sign"),
     [
-        (0.0, 0.0031, 0.0, True),
-        (0.0, 0.0029, 0.0, False),
-        (0.01, 0.051, 0.0, True),
-        (0.01, 0.049, 0.0, False),
-        (0.0, 0.02, 1.0, False),  # drawn ahead: the weights are older on purpose
-        (0.0, 0.11, 1.0, True),
+        (0.0, 0.21, 0.0, True),
+        (0.0, 0.19, 0.0, False),
+        (0.1, 0.51, 0.0, True),
+        (0.1, 0.49, 0.0, False),
+        (0.0, 0.3, 1.0, False),  # drawn ahead: the weights are older on purpose
     ],
 )
 def test_a_sampler_that_falls_behind(first: float, gap: float, staleness: float, is_sign: bool) -> None:
     """Within two rollout batches after one with the trainer's weights; other steps log no gap."""
     alarms = Alarms(HealthConfig())
-    rows = [{"importance/gap": first}, {}, {"importance/gap": gap}, {}, {"importance/gap": gap}]
+    rows: list[dict[str, float]] = [{"importance/gap": 0.01, "importance/relative_gap": part} for part in (first, gap, gap)]
+    rows = [rows[0], {}, rows[1], {}, rows[2]]
     seen = [set(alarms.of(FINE | {"rollouts/staleness": staleness} | row, step)) for step, row in enumerate(rows)]
     assert seen == [set(), set(), set(), set(), {"sampler"} if is_sign else set()]
+
+
+@pytest.mark.parametrize(("gap", "staleness"), [(0.11, 1.0), (0.11, 0.0)])
+def test_a_sampler_far_from_the_trainer(gap: float, staleness: float) -> None:
+    """Also with weights that are older on purpose."""
+    alarms = Alarms(HealthConfig())
+    row = FINE | {"importance/gap": gap, "importance/relative_gap": 0.1, "rollouts/staleness": staleness}
+    assert [set(alarms.of(row, step)) for step in range(2)] == [set(), {"sampler"}]
 
 
 def test_low_entropy_of_a_cold_start_is_no_sign() -> None:

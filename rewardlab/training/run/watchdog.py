@@ -42,9 +42,10 @@ PATIENCE = {
     **dict.fromkeys(CRITIC_SIGNS, CRITIC_PATIENCE),
 }
 MOST_UNCORRECTED = 0.5  # fraction of tokens that an importance correction caps or masks, or cannot correct
-# A sampler with the trainer's weights differs by rounding, which varies by a factor of 4 in a run. In the runs that set these
-# bounds (a small judge, seeds 10 to 12) that was at most 0.0014 nats, and with weights of three batches ago at least 0.008.
-STALE_FACTOR, STALE_FROM = 5.0, 0.003
+# Bounds of the relative gap. In the runs that set them (a small judge, seeds 10 to 13) a sampler in bfloat16 with the trainer's
+# weights was off by 0.02 to 0.06, at most 2.3 times its best batch; with old (three batches) or wrong weights, by at least
+# 0.62 in the first two batches.
+STALE_FACTOR, STALE_FROM = 5.0, 0.2
 NOT_OF_THE_RATE = {"unscored", "sampler"}  # signs that no lower learning rate cures
 
 
@@ -123,11 +124,13 @@ class Signs:
         ):
             fraction = logs.get(name, 0.0)
             wrong += [f"{fraction:.0%} of the tokens {what}, more than {MOST_UNCORRECTED:.0%}"] * (fraction > MOST_UNCORRECTED)
+        relative = logs.get("importance/relative_gap", 0.0)
         if not logs.get("rollouts/staleness"):  # else the weights are older on purpose
-            self._least_gap = min(self._least_gap, gap)
-            if max(STALE_FROM, STALE_FACTOR * self._least_gap) < gap <= most:
+            self._least_gap = min(self._least_gap, relative)
+            if relative > max(STALE_FROM, STALE_FACTOR * self._least_gap):
                 wrong.append(
-                    f"log-probs of the sampler and the trainer differ by {gap:.3f} nats per token, was {self._least_gap:.3f}"
+                    f"log-probs of the sampler and the trainer differ by {relative:.2f} times the mean of 1 - probability, "
+                    f"was {self._least_gap:.2f}"
                 )
         cure = ": does the engine load the weights of each update, and sample at the trainer's temperature and precision?"
         return _sentence(bool(wrong), "; ".join(wrong) + cure)
