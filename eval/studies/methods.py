@@ -13,16 +13,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eval.studies.study import Trial
-from rewardlab.config import RLConfig, find_config, load_yaml
+from rewardlab.config import DPOConfig, RLConfig, find_config, load_yaml
 
 VALIDATION_SEED = 100  # of the trials that choose a rate; seeds of the study are below it
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A recipe, and the arm's changes to it. ``consistency``: the demonstration's checker is queried and its answer rewarded.
-    ``rate_of``: the arm whose rate this one takes, because it differs from that arm in one part. ``fit_steps``: the steps for
-    which its critic is fitted, if not :attr:`Settings.value_steps`."""
+    """A recipe of ``configs/rl/``, or ``dpo/`` and one of that folder, and the arm's changes to it.
+
+    ``consistency``: the demonstration's checker is queried and its answer rewarded. ``rate_of``: the arm whose rate this one
+    takes, because it differs from that arm in one part. ``fit_steps``: the steps for which its critic is fitted, if not
+    :attr:`Settings.value_steps`."""
 
     title: str
     recipe: str
@@ -30,6 +32,11 @@ class Arm:
     consistency: bool = False
     rate_of: str = ""
     fit_steps: int | None = None
+
+    @property
+    def is_preference(self) -> bool:
+        """Whether it learns from right and wrong votes of the start instead of by RL."""
+        return self.recipe.startswith("dpo/")
 
     @property
     def is_fitted(self) -> bool:
@@ -59,6 +66,10 @@ ARMS: dict[str, Arm] = {
     "no_parts": Arm("StableReinforce without filter and pre-clip", "stable_reinforce", {"outliers": "keep", "preclip": None}),
     "no_filter": Arm("StableReinforce without filter", "stable_reinforce", {"outliers": "keep"}, rate_of="stable_reinforce"),
     "no_preclip": Arm("StableReinforce without pre-clip", "stable_reinforce", {"preclip": None}, rate_of="stable_reinforce"),
+    "dpo": Arm("DPO", "dpo/dpo"),
+    "simpo": Arm("SimPO", "dpo/simpo"),
+    "mpo": Arm("MPO", "dpo/mpo"),
+    "right_votes": Arm("SFT on right votes", "dpo/dpo", {"losses": {"sft": 1.0}}),
     "consistency": Arm(
         "StableReinforce with the consistency reward", "stable_reinforce", consistency=True, rate_of="stable_reinforce"
     ),
@@ -178,6 +189,26 @@ def config_of(trial: Trial, settings: Settings, *, model: str, template: str) ->
         **arm.changes,
     }
     return RLConfig(**values)
+
+
+def preference_config(trial: Trial, settings: Settings, *, model: str, template: str) -> DPOConfig:
+    """Return the config of a trial of preference optimisation; its steps end with its time."""
+    arm = ARMS[trial.arm]
+    recipe = load_yaml(find_config(arm.recipe))
+    names = ("adam_beta2", "batch_size", "micro_batch_size", "save_steps", "gradient_checkpointing")
+    values = {
+        **{name: value for name, value in recipe.items() if name != "warmup_ratio"},
+        **{name: value for name, value in shared_training(settings).items() if name in names},
+        "lr_scheduler": "constant_with_warmup",
+        "warmup_steps": settings.warmup_steps,
+        "model": model,
+        "template": template,
+        "seed": trial.seed,
+        "learning_rate": trial.learning_rate,
+        "max_steps": 100_000,
+        "comparisons_per_order": settings.group,
+    }
+    return DPOConfig(**values).model_copy(update=arm.changes)  # `rewardlab dpo` refuses to learn from right votes alone
 
 
 def turn_length(recipe: str, settings: Settings) -> dict[str, Any]:
