@@ -44,6 +44,7 @@ class Arm:
         return self.recipe in FITTED
 
 
+PREFERENCE_RATES = (1e-5, 3e-5, 1e-4)  # of preference optimisation: at 3e-4 it forgets how to judge
 BASE = "stable_reinforce"  # what all arms are compared with
 FITTED = ("ppo", "vc_ppo", "vapo", "t_ppo", "pag")  # recipes with a critic
 
@@ -108,7 +109,12 @@ class Settings:
 
 def validation_plan(arms: Sequence[str], settings: Settings) -> list[Trial]:
     """Return the trials that choose the rates, arm by arm."""
-    return [Trial(VALIDATION_SEED, arm, rate) for arm in validated(arms) for rate in settings.rates]
+    return [Trial(VALIDATION_SEED, arm, rate) for arm in validated(arms) for rate in rates_of(arm, settings.rates)]
+
+
+def rates_of(arm: str, rates: Sequence[float]) -> Sequence[float]:
+    """Return the rates that an arm is tried at: ``rates``, or those of preference optimisation."""
+    return PREFERENCE_RATES if ARMS[arm].is_preference else rates
 
 
 def validated(arms: Sequence[str]) -> list[str]:
@@ -129,7 +135,7 @@ def choose_rates(records: Sequence[Mapping[str, Any]], arms: Sequence[str], rate
     for arm in arms:
         decides = ARMS[arm].rate_of or arm
         scores = {r["learning_rate"]: float(r["budgets"][0]["accuracy"]) for r in tried if r["arm"] == decides}
-        if set(rates) <= scores.keys():
+        if set(rates_of(decides, rates)) <= scores.keys():
             best[arm] = max(sorted(rates), key=scores.__getitem__)
     return best
 
