@@ -136,7 +136,7 @@ def choose_rates(records: Sequence[Mapping[str, Any]], arms: Sequence[str], rate
         decides = ARMS[arm].rate_of or arm
         scores = {r["learning_rate"]: float(r["budgets"][0]["accuracy"]) for r in tried if r["arm"] == decides}
         if set(rates_of(decides, rates)) <= scores.keys():
-            best[arm] = max(sorted(rates), key=scores.__getitem__)
+            best[arm] = max(sorted(rates_of(decides, rates)), key=scores.__getitem__)
     return best
 
 

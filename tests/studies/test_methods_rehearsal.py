@@ -66,9 +66,9 @@ def test_a_study_in_small(world: Path, tmp_path: Path, monkeypatch: pytest.Monke
     rows = {row["name"]: row for row in read_records(tmp_path)}
     learnt = [rows.pop(name) for name in sorted(rows) if name.startswith("mpo")]
     assert sorted((row["seed"], len(row["budgets"])) for row in learnt) == [(0, 2), *[(100, 1)] * 3]
-    for row in (part for row in learnt for part in row["budgets"]):
-        assert row["num_tokens"] >= row["budget"]
-        assert min(row["comparisons"], row["steps"], row["train_cpu_s"]) > 0
+    for part in [part for row in learnt for part in row["budgets"]]:
+        assert part["num_tokens"] >= part["budget"]
+        assert min(part["comparisons"], part["steps"], part["train_cpu_s"]) > 0
     assert sorted(rows) == ["consistency-0.001-0", "pag-0.001-0", "pag-0.001-100", "stable_reinforce-0.001-100"]
     for row in rows.values():
         assert [part["num_tokens"] >= part["budget"] for part in row["budgets"]] == [True] * (2 if row["seed"] == 0 else 1)
