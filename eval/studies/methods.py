@@ -40,41 +40,8 @@ class Arm:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether it has a critic, which is fitted first."""
-        return self.recipe in FITTED
-
-
-PREFERENCE_RATES = (1e-5, 3e-5, 1e-4)  # of preference optimisation: at 3e-4 it forgets how to judge
-BASE = "stable_reinforce"  # what all arms are compared with
-FITTED = ("ppo", "vc_ppo", "vapo", "t_ppo", "pag")  # recipes with a critic
-
-# In the order of trials: those that matter most are first.
-ARMS: dict[str, Arm] = {
-    "stable_reinforce": Arm("StableReinforce", "stable_reinforce"),
-    "vc_ppo": Arm("VC-PPO", "vc_ppo"),
-    "vapo": Arm("VAPO", "vapo"),
-    "grpo": Arm("GRPO", "grpo"),
-    "ppo": Arm("PPO, lambda 0.95", "ppo"),
-    "t_ppo": Arm("T-PPO", "t_ppo"),
-    "pag": Arm("PAG, last judgment", "pag"),
-    "starved_vc_ppo": Arm("VC-PPO, critic of 6 steps", "vc_ppo", rate_of="vc_ppo", fit_steps=6),
-    "dapo": Arm("DAPO", "dapo"),
-    "rloo": Arm("RLOO", "rloo"),
-    "reinforce_pp": Arm("REINFORCE++", "reinforce_pp"),
-    "reinforce_pp_baseline": Arm("REINFORCE++-baseline", "reinforce_pp_baseline"),
-    "dr_grpo": Arm("Dr. GRPO", "dr_grpo"),
-    "ppo_lambda_1": Arm("PPO, lambda 1", "ppo", {"gae_lambda": 1.0, "gae_lambda_critic": 1.0}),
-    "no_parts": Arm("StableReinforce without filter and pre-clip", "stable_reinforce", {"outliers": "keep", "preclip": None}),
-    "no_filter": Arm("StableReinforce without filter", "stable_reinforce", {"outliers": "keep"}, rate_of="stable_reinforce"),
-    "no_preclip": Arm("StableReinforce without pre-clip", "stable_reinforce", {"preclip": None}, rate_of="stable_reinforce"),
-    "dpo": Arm("DPO", "dpo/dpo"),
-    "simpo": Arm("SimPO", "dpo/simpo"),
-    "mpo": Arm("MPO", "dpo/mpo"),
-    "right_votes": Arm("SFT on right votes", "dpo/dpo", {"losses": {"sft": 1.0}}),
-    "consistency": Arm(
-        "StableReinforce with the consistency reward", "stable_reinforce", consistency=True, rate_of="stable_reinforce"
-    ),
-}
+        """Whether it has a critic that is fitted first."""
+        return self.recipe in FITTED and self.fit_steps != 0
 
 
 @dataclass(frozen=True)
@@ -105,6 +72,45 @@ class Settings:
     verify_value_patience: int = 5  # PAG's critic reaches its plateau after ten batches, which are expensive
     consistency_weight: float = 0.5
     seed: int = 1000  # of all evaluation
+
+
+PREFERENCE_RATES = (1e-5, 3e-5, 1e-4)  # of preference optimisation: at 3e-4 it forgets how to judge
+BASE = "stable_reinforce"  # what all arms are compared with
+FITTED = ("ppo", "vc_ppo", "vapo", "t_ppo", "pag")  # recipes with a critic
+
+# In the order of trials: those that matter most are first.
+ARMS: dict[str, Arm] = {
+    "stable_reinforce": Arm("StableReinforce", "stable_reinforce"),
+    "vc_ppo": Arm("VC-PPO", "vc_ppo"),
+    "vapo": Arm("VAPO", "vapo"),
+    "grpo": Arm("GRPO", "grpo"),
+    "ppo": Arm("PPO, lambda 0.95", "ppo"),
+    "t_ppo": Arm("T-PPO", "t_ppo"),
+    "pag": Arm("PAG, last judgment", "pag"),
+    "pag_of_its_authors": Arm(
+        "PAG as its authors ran it",
+        "pag",
+        {"gae_lambda": 1.0, "gae_lambda_critic": 1.0, "batch_size": Settings.rollout_batch_size},
+        fit_steps=0,
+    ),
+    "starved_vc_ppo": Arm("VC-PPO, critic of 6 steps", "vc_ppo", rate_of="vc_ppo", fit_steps=6),
+    "dapo": Arm("DAPO", "dapo"),
+    "rloo": Arm("RLOO", "rloo"),
+    "reinforce_pp": Arm("REINFORCE++", "reinforce_pp"),
+    "reinforce_pp_baseline": Arm("REINFORCE++-baseline", "reinforce_pp_baseline"),
+    "dr_grpo": Arm("Dr. GRPO", "dr_grpo"),
+    "ppo_lambda_1": Arm("PPO, lambda 1", "ppo", {"gae_lambda": 1.0, "gae_lambda_critic": 1.0}),
+    "no_parts": Arm("StableReinforce without filter and pre-clip", "stable_reinforce", {"outliers": "keep", "preclip": None}),
+    "no_filter": Arm("StableReinforce without filter", "stable_reinforce", {"outliers": "keep"}, rate_of="stable_reinforce"),
+    "no_preclip": Arm("StableReinforce without pre-clip", "stable_reinforce", {"preclip": None}, rate_of="stable_reinforce"),
+    "dpo": Arm("DPO", "dpo/dpo"),
+    "simpo": Arm("SimPO", "dpo/simpo"),
+    "mpo": Arm("MPO", "dpo/mpo"),
+    "right_votes": Arm("SFT on right votes", "dpo/dpo", {"losses": {"sft": 1.0}}),
+    "consistency": Arm(
+        "StableReinforce with the consistency reward", "stable_reinforce", consistency=True, rate_of="stable_reinforce"
+    ),
+}
 
 
 def validation_plan(arms: Sequence[str], settings: Settings) -> list[Trial]:
