@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import io
 import tempfile
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ def storages(value: Any) -> dict[int, int]:
     """Return the bytes of each storage behind the tensors of a batch, by address."""
     if isinstance(value, torch.Tensor):
         return {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes()}
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    parts: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return {address: size for part in parts for address, size in storages(part).items()}
 
 
