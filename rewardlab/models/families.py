@@ -246,7 +246,19 @@ def with_image_rows(
     check_fields(fields)
     counts = [sum(token == image_token for token in ids) for ids in prompt_ids]
     rows = split_images(fields, [len(of_prompt or ()) for of_prompt in images], counts)
-    return {name: fields[name] for name in TOKEN_FIELDS if name in fields} | {IMAGE_ROWS: rows}
+    shared = share_rows(rows, [of_prompt or () for of_prompt in images])
+    return {name: fields[name] for name in TOKEN_FIELDS if name in fields} | {IMAGE_ROWS: shared}
+
+
+def share_rows(rows: Sequence[Mapping[str, Tensor]], images: Sequence[Sequence[Any]]) -> list[dict[str, Tensor]]:
+    """Return the image fields of rows, copied from the tensors that they are parts of. Rows with the same ``images`` (objects)
+    share one copy: the pixels of a prompt are held once, not once per rollout."""
+    copies: dict[tuple[int, ...], dict[str, Tensor]] = {}
+    keys = [tuple(map(id, of_row)) for of_row in images]
+    for key, row in zip(keys, rows, strict=True):
+        if key not in copies:
+            copies[key] = {name: tensor.clone() for name, tensor in row.items()}
+    return [copies[key] for key in keys]
 
 
 def image_fields_of_rows(batch: Mapping[str, Any], rows: Sequence[int]) -> Fields:

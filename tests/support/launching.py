@@ -47,8 +47,13 @@ def train_on(checkpoint: Path, folder: Path, *wanted: str, processes: int = 2, z
         command = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", str(file)]
         command += ["--num_processes", str(processes), "--main_process_port", "0"]
     command += [str(ROOT / "tests" / "support" / "scaled_runs.py"), str(checkpoint), str(folder), *wanted]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr[-6000:]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as launcher:
+        try:
+            _, errors = launcher.communicate(timeout=280)
+        except subprocess.TimeoutExpired:
+            launcher.terminate()  # it ends its processes, which would outlive it if it were killed
+            raise
+    assert launcher.returncode == 0, errors[-6000:]
 
 
 CURVE = ("loss", "grad_norm", "reward", "entropy", "completions/mean_length", "advantage/outlier_frac", "reward_std")

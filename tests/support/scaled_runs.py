@@ -20,11 +20,14 @@ from accelerate.state import DistributedType, PartialState
 from rewardlab.config import ConsistencyConfig, PolicyConfig, RLConfig, SFTConfig
 from rewardlab.data.rows import with_frames
 from rewardlab.demo.pairs import make_pairs
+from rewardlab.metrics.running import Metric
+from rewardlab.models.families import vision_token_ids
 from rewardlab.processes import num_processes
 from rewardlab.prompts.verification import CORRECT, REVISE, VERIFY, WRONG
 from rewardlab.rewards.pairwise import Anchors, PairwiseReward, PolicyReward
 from rewardlab.training import policy as policy_module
 from rewardlab.training import sft as sft_module
+from rewardlab.training.policy_gradient.batch import whole_pass
 from rewardlab.training.policy_gradient.trainer import PolicyTrainer
 from rewardlab.training.rl import train_rl
 from rewardlab.training.sft import train_sft
@@ -110,6 +113,7 @@ def collapsing(from_step: int, times: int) -> tuple[Any, list[tuple[int, float]]
     return faulty, seen
 
 
+FAR = (0, 5, 6)  # of eight rollouts: of another sampler, with log-probs far below the trainer's
 UNEQUAL = (0.0, 1.0, 0.0, 1.0, 50.0, 3.0, 3.0, 3.0)  # rewards of a batch of eight
 
 
@@ -133,6 +137,49 @@ def unequal_rollouts() -> Iterator[None]:
         yield
     finally:
         PolicyTrainer._sample_decoder = sample  # type: ignore[method-assign]
+
+
+@contextmanager
+def sampler_apart() -> Iterator[None]:
+    """Have log-probs of rollouts be those of another sampler, as an engine's are: of three of eight far below the trainer's."""
+    sample, old = PolicyTrainer._sample_decoder, PolicyTrainer._old_logprobs
+
+    def apart(self: Any, prompt_ids: Any, images: Any, fields: Any, places: Any) -> Any:
+        tokens, logprobs = sample(self, prompt_ids, images, fields, places)
+        gaps = [0.15 if place in FAR else -0.01 * place for place in places]
+        return tokens, [[value - gap for value in row] for row, gap in zip(logprobs or [], gaps, strict=True)]
+
+    def computed(self: Any, batch: Any, rollouts: Any) -> Any:
+        with torch.no_grad():
+            return self._logprobs(self.model, batch, self.args.per_device_train_batch_size)[0]
+
+    PolicyTrainer._sample_decoder, PolicyTrainer._old_logprobs = apart, computed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        PolicyTrainer._sample_decoder, PolicyTrainer._old_logprobs = sample, old  # type: ignore[method-assign]
+
+
+@contextmanager
+def unsampled_mass() -> Iterator[None]:
+    """Log ``importance/unsampled``, the mean of -log(1 - p) for the probability p of the tokens that no engine samples. It is
+    what the log-probs of an engine with the trainer's weights exceed the trainer's by."""
+    old = PolicyTrainer._old_logprobs
+
+    def noting(self: Any, batch: Any, rollouts: Any) -> Any:
+        with torch.no_grad():
+            logits = self.model(**whole_pass(batch.model_inputs, batch.image_fields)).logits.float()
+        p_NW = logits.softmax(-1)[..., vision_token_ids(self.accelerator.unwrap_model(self.model).config)].sum(-1)
+        lost_NT, mask_NT = batch.before_completion_tokens(-(-p_NW).log1p()), batch.loss_mask_NT
+        tokens = float(mask_NT.sum())
+        self._add_metrics({"importance/unsampled": Metric(float((lost_NT * mask_NT).sum()) / tokens, tokens)})
+        return old(self, batch, rollouts)
+
+    PolicyTrainer._old_logprobs = noting  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        PolicyTrainer._old_logprobs = old  # type: ignore[method-assign]
 
 
 @contextmanager
@@ -228,10 +275,12 @@ def run(
     kill: bool = False,
     data: Sequence[PreferencePair] | None = None,
     unequal: bool = False,
+    apart: bool = False,
     **changes: Any,
 ) -> None:
     """Train ``stage`` into ``out``, or go on with it; ``kill`` ends it right after its first checkpoint. With ``unequal`` the
-    halves of each batch differ: the second's rollouts are one token long and paid more, and the first of them much more."""
+    halves of each batch differ: the second's rollouts are one token long and paid more, and the first of them much more. With
+    ``apart`` rollouts have log-probs of another sampler."""
     data = pairs() if data is None else data
     if changes.get("advantage") == "gae":  # no critic is fitted in a run this short
         changes = {"health": {"policy": "warn"}, **changes}
@@ -258,7 +307,8 @@ def run(
         correct=lambda ids, n: float(sum(ids) % 2),
     )
     scripted = unequal_rollouts() if unequal else scripted_verifications() if config.self_verify else nullcontext()
-    with suppress(KilledError), scripted:
+    sampler = sampler_apart() if apart else unsampled_mass() if config.engine else nullcontext()
+    with suppress(KilledError), scripted, sampler:
         train_rl(data, config, out, reward=reward, callbacks=[Kill()] if kill else [])
 
 
@@ -305,6 +355,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "rl+lora": {"lora": {"r": 4}},
     "rl+critic": {"advantage": "gae", "outliers": "keep", "kl": "k3_loss", "kl_coef": 0.1, "value_pretrain_steps": 2},
     "rl+unequal": {"unequal": True},
+    "rl+importance": {"apart": True, "importance": {"mode": "sequence_mask"}},
     "rl+rlcs": {"advantage": "grpo", "group_size": 2, "dynamic_sampling": "oversample", "difficulty_weighted": True},
     "rl+split": {"advantage": "grpo", "preclip": None, "group_size": 4, "rollout_batch_size": 12, "batch_size": 12}
     | {"micro_batch_size": 2},

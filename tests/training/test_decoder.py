@@ -116,7 +116,8 @@ def assert_equal(one: Any, other: Any) -> None:
 
 
 def test_no_pixels_of_the_last_batch_are_held_while_the_next_is_made(trainer: PolicyTrainer) -> None:
-    """The micro-batches of one rollout batch are gone, and so is what was cut from them, when the next is sampled."""
+    """The micro-batches of one rollout batch are gone, and so is what was cut from them, when the next is sampled. The 16
+    rollouts of both orders of a pair hold the pixels of its image once."""
     rows = [trainer.train_dataset[row] for row in (0, 1) for _ in range(8)]
     held: list[weakref.ref[torch.Tensor]] = []
     alive: list[list[bool]] = []
@@ -136,6 +137,10 @@ def test_no_pixels_of_the_last_batch_are_held_while_the_next_is_made(trainer: Po
             rows_of = [batch["image_rows"] for batch in trainer._buffered_inputs]
             held = [weakref.ref(images["pixel_values"]) for of_batch in rows_of for images in of_batch]
             assert inputs["image_rows"] is rows_of[0]
+            storages = {images["pixel_values"].untyped_storage() for of_batch in rows_of for images in of_batch}
+            assert len({storage.data_ptr() for storage in storages}) == 1
+            assert min(storage.nbytes() for storage in storages) == inputs["image_rows"][0]["pixel_values"].nbytes
+            del storages
             del rows_of
             del inputs
     trainer.model.eval()

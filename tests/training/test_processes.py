@@ -47,15 +47,17 @@ def test_two_processes_are_as_one(tiny_checkpoint: Path, alone: Path, tmp_path: 
 
 @pytest.mark.nightly
 def test_two_processes_share_uneven_batches(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """Adapters, text alone on one process and images on the other, rollouts of unequal length, a rollback: as one process."""
+    """Adapters, text alone on one process and images on the other, rollouts of unequal length, rollouts that are masked for
+    their importance ratio, a rollback: as one process."""
     for stage in ("sft", "rl"):
         scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}_alone", data=scaled_runs.mixed(), micro_batch_size=1)
         scaled_runs.run(stage, tiny_checkpoint, tmp_path / f"{stage}+lora_alone", **scaled_runs.CHANGES[f"{stage}+lora"])
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "unequal_alone", unequal=True)
+    scaled_runs.run("rl", tiny_checkpoint, tmp_path / "importance_alone", **scaled_runs.CHANGES["rl+importance"])
     halves = scaled_runs.CHANGES["rl+halves+mixed"]
     scaled_runs.run("rl", tiny_checkpoint, tmp_path / "halves_alone", data=scaled_runs.mixed(), **halves)
     kinds = ["sft+lora:sft+lora", "rl+lora:rl+lora", "sft+mixed:sft_mixed", "rl+mixed:rl_mixed", "rl+halves+mixed:halves"]
-    kinds += ["rl+unequal:unequal", "rl+taken_back:back"]
+    kinds += ["rl+unequal:unequal", "rl+importance:importance", "rl+taken_back:back"]
     train_on(tiny_checkpoint, tmp_path, *kinds)
     of_halves = [
         json.loads((tmp_path / run / "metrics.jsonl").read_text().splitlines()[0]) for run in ("halves_alone", "halves")
@@ -69,6 +71,9 @@ def test_two_processes_share_uneven_batches(tiny_checkpoint: Path, tmp_path: Pat
         # among the four tokens of its own process it would be no outlier: none of four is beyond 1.8 deviations
         assert line["advantage/outlier_frac"] == pytest.approx(1 / (8 * line["completions/mean_length"]))
         assert line["reward"] == pytest.approx(sum(scaled_runs.UNEQUAL) / 8)
+    same(tmp_path / "importance_alone", tmp_path / "importance")
+    for line in map(json.loads, (tmp_path / "importance" / "metrics.jsonl").read_text().splitlines()[:4]):
+        assert line["importance/capped_frac"] == pytest.approx(len(scaled_runs.FAR) / 8)  # one on one process, two on the other
     for stage in ("sft", "rl"):
         same(tmp_path / f"{stage}_alone", tmp_path / f"{stage}_mixed")  # text alone on one process, images on the other
         same(tmp_path / f"{stage}+lora_alone", tmp_path / f"{stage}+lora")

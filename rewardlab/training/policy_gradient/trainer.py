@@ -31,6 +31,7 @@ from rewardlab.models.families import (
     Fields,
     always_run_vision_tower,
     images_by_prompt,
+    share_rows,
     with_image_rows,
 )
 from rewardlab.models.padding import PassLimits
@@ -297,7 +298,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
             with self._images.used_by(self.processing_class):
                 ids, images, fields = super()._tokenize_prompts(prompts)
         finally:
-            self.chat_template_kwargs = options
+            self.chat_template_kwargs, self._images.last = options, {}
         if self._engine is None:
             return ids, images, with_image_rows(fields, ids, images, self._image_token)
         self._engine.prompts = prompts  # it is asked in words and images, not in tokens and pixels
@@ -326,13 +327,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         rollouts = self._current
         with self._images.used_by(self.processing_class):
             padded = super()._generate_and_score_completions([rollout.row for rollout in rollouts])
-        if self.args.bf16 and "pixel_values" in padded:  # autocast rounds them so in any case
-            padded["pixel_values"] = padded["pixel_values"].to(torch.bfloat16)
-        images = {name: padded.pop(name) for name in (*IMAGE_FIELDS, "num_images", "num_tiles") if name in padded}
-        if "pixel_values" in images:
-            images |= {name: value for name, value in self._images.last.items() if name in IMAGE_FIELDS and name not in images}
-            padded[IMAGE_ROWS] = forward_fields(images, padded["prompt_ids"], self._image_token)[IMAGE_ROWS]
-        self._images.clear()
+        self._assign_images(padded, rollouts)
         batch = RolloutBatch.from_trl(padded).with_rollouts(rollouts, self._parts.kl_coef_of)
         padded.pop("tool_mask", None)  # a part of the loss mask by now
         if hot := self._sampling.hot_token:  # not of the policy's own drawing: nothing is learnt from it
@@ -342,6 +337,17 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         padded |= self._add_advantages(batch, rollouts).to_trl()
         self._current = [replace(rollout, images=None) for rollout in rollouts]
         return dict(padded)
+
+    def _assign_images(self, padded: TRLBatch, rollouts: Sequence[Rollout]) -> None:
+        """Replace the images of a batch by those of each rollout; rollouts with the same images share them."""
+        if self.args.bf16 and "pixel_values" in padded:  # autocast rounds them so in any case
+            padded["pixel_values"] = padded["pixel_values"].to(torch.bfloat16)
+        images = {name: padded.pop(name) for name in (*IMAGE_FIELDS, "num_images", "num_tiles") if name in padded}
+        if "pixel_values" in images:
+            images |= {name: value for name, value in self._images.last.items() if name in IMAGE_FIELDS and name not in images}
+            rows = forward_fields(images, padded["prompt_ids"], self._image_token)[IMAGE_ROWS]
+            padded[IMAGE_ROWS] = share_rows(rows, [rollout.images or () for rollout in rollouts])
+        self._images.clear()
 
     def _generate(self, prompts: list[Any]) -> Any:
         """Return the current rollouts in the form of TRL's own sampling, which has taken place."""
