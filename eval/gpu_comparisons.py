@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import rewardlab  # noqa: F401  (before transformers, see rewardlab/models/torch
 # isort: split
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from trl.trainer.utils import add_fused_lm_head
 
 from eval.gpu_speed import PLAIN, SHAPES, make_model, never_end, noisy_pairs
@@ -41,14 +43,9 @@ def compare_judges(device: str, num_pairs: int) -> dict[str, Any]:
     for where, dtype in (("cpu", "float32"), (device, "bfloat16"), (device, "float32")):
         model, processor = load_model(str(JUDGE), device=where, dtype=dtype)
         drawn.append([row[0] for row in HFSampler(model, processor, batch_size=64).sample(prompts, greedy)])
-        shown = prompts[:8]
-        inputs = encode(processor, shown, [completion.text for completion in drawn[0][:8]])
-        inputs = {name: value.to(where) for name, value in inputs.items()}
-        labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
-        loss = model(**inputs, labels=labels).loss
-        loss.backward()
-        losses.append(loss.item())
-        gradients.append({name: p.grad.float().flatten().cpu() for name, p in model.named_parameters() if p.grad is not None})
+        loss, gradient = _learn(model, processor, prompts[:8], [completion.text for completion in drawn[0][:8]])
+        losses.append(loss)
+        gradients.append(gradient)
     same = [(a, b) for a, b in zip(*drawn[:2], strict=True) if a.token_ids == b.token_ids]
     gaps = [abs(p - q) for a, b in same for p, q in zip(a.logprobs, b.logprobs, strict=True)]
     whole = [torch.cat(list(gradient.values())) for gradient in gradients]
@@ -67,6 +64,40 @@ def compare_judges(device: str, num_pairs: int) -> dict[str, Any]:
         "gradient_norms": [float(gradient.norm()) for gradient in whole],
         "most_different": {name: round(parts[name] / sum(parts.values()), 3) for name in most},
     }
+
+
+def _learn(model: Any, processor: Any, prompts: Sequence[Any], texts: Sequence[str]) -> tuple[float, dict[str, Tensor]]:
+    """Return the loss of padded rows, and its gradient on the CPU by the name of the weight."""
+    inputs = {name: value.to(model.device) for name, value in encode(processor, prompts, texts).items()}
+    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
+    loss = model(**inputs, labels=labels).loss
+    loss.backward()
+    return loss.item(), {name: p.grad.float().flatten().cpu() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def compare_kernels(device: str) -> dict[str, Any]:
+    """Return the cosine of the packaged judge's gradient in bfloat16 to that in float32, by SDPA's kernel; ``default``: those
+    that training uses."""
+    pairs = make_pairs(8, seed=0, held_out=True)[0]
+    prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in pairs]
+    texts = [f"<think>{pair.question}</think><answer>1</answer>" for pair in pairs]
+
+    def gradient(dtype: str, kernels: Sequence[SDPBackend] = ()) -> Tensor:
+        model, processor = load_model(str(JUDGE), device=device, dtype=dtype)
+        with sdpa_kernel([*kernels]) if kernels else nullcontext():
+            return torch.cat(list(_learn(model, processor, prompts, texts)[1].values()))
+
+    exact = gradient("float32")
+    cosines = {"default": _cosine(exact, gradient("bfloat16"))}
+    for kernel in KERNELS[torch.device(device).type]:
+        cosines[kernel.name.lower()] = _cosine(exact, gradient("bfloat16", [kernel]))
+    return cosines
+
+
+KERNELS = {
+    "cpu": (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION),
+    "cuda": (SDPBackend.MATH, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION),
+}
 
 
 def _autocast(device: str, dtype: torch.dtype) -> Callable[[], Any]:

@@ -42,8 +42,11 @@ from rewardlab.data.images import encode_png
 from rewardlab.demo.base_model import CHAT_TEMPLATE, train_tokenizer
 from rewardlab.demo.build import corpus
 from rewardlab.demo.pairs import make_pairs
+from rewardlab.health.dataset import Lengths
 from rewardlab.health.memory import peak, setup_of, trainer_lines
+from rewardlab.health.shapes import picture_shape
 from rewardlab.models.architectures import config_of
+from rewardlab.models.attention import disable_cudnn_attention
 from rewardlab.models.families import part_pattern
 from rewardlab.models.vision_tower import prepare_vision_tower
 from rewardlab.prompts import build_messages, load_template
@@ -141,6 +144,7 @@ def make_tokenizer() -> Any:
 
 def make_model(shape: Shape, image_px: int, device: str, dtype: torch.dtype = torch.float32) -> tuple[Any, Any]:
     """Return a model with random weights and its processor; pictures have at most ``image_px`` squared pixels."""
+    disable_cudnn_attention()
     config, tokenizer = shape.config(), make_tokenizer()
     token = tokenizer.convert_tokens_to_ids
     names = {"image_token_id": "<|image_pad|>", "video_token_id": "<|video_pad|>"}
@@ -299,10 +303,10 @@ class Timers:
         self.sampling, self.scoring = Stopwatch(device), Stopwatch(device)
 
 
-def train(trainer: Any, timers: Timers, rate: float, config: TrainConfig, prompt: int) -> Row:
+def train(trainer: Any, timers: Timers, rate: float, config: TrainConfig, lengths: Lengths) -> Row:
     """Train, and return medians over steps, the first left out; a step is timed without the optimizer's update.
     ``preparing_s``: making prompts and scored samples into a batch. ``rate``: the device's operations a second.
-    ``doctor_gib``: the doctor's estimate of the peak for prompts of ``prompt`` tokens."""
+    ``doctor_gib``: the doctor's estimate of the peak for rows of ``lengths``."""
     trainer.remove_callback(PrinterCallback)
     trainer.args.save_strategy = SaveStrategy.NO  # weights and Adam of 3B are 49 GiB
     if timers.device == "cuda":
@@ -326,7 +330,7 @@ def train(trainer: Any, timers: Timers, rate: float, config: TrainConfig, prompt
     row["in_bfloat16"] = float(reads.in_bfloat16)
     if timers.device == "cuda":
         row["peak_gib"] = torch.cuda.max_memory_allocated() / GIB
-        row["doctor_gib"] = peak(trainer_lines(setup_of(trainer.model, config, Launch(), prompt_tokens=prompt)))[1] / GIB
+        row["doctor_gib"] = peak(trainer_lines(setup_of(trainer.model, config, Launch(), lengths=lengths)))[1] / GIB
     return row
 
 
@@ -414,7 +418,7 @@ def time_sft(
                 processing_class=processor,
                 callbacks=[timers.step, *callbacks],
             )
-            return train(trainer, timers, rate, config, _prompt_tokens(processor, pairs))
+            return train(trainer, timers, rate, config, count_lengths(model, processor, pairs, config, sizes))
     finally:
         processor.tokenizer.padding_side = "left"
 
@@ -429,9 +433,12 @@ class NeverEnd(TrainerCallback):
         never_end(self._model)
 
 
-def _prompt_tokens(processor: Any, pairs: Sequence[PreferencePair]) -> int:
+def count_lengths(model: Any, processor: Any, pairs: Sequence[PreferencePair], config: TrainConfig, sizes: Sizes) -> Lengths:
+    """Return the lengths of these pairs as the doctor counts those of data."""
     prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in pairs[:8]]
-    return int(encode(processor, prompts)["input_ids"].shape[1])
+    longest = int(encode(processor, prompts)["input_ids"].shape[1])
+    picture = picture_shape(model.config, sizes.image_px**2)
+    return Lengths(longest, sizes.answer, 1.0, 1.0, picture, sizes.image_px**2 / 1e6, "counted", is_counted=True)
 
 
 def rl_config(sizes: Sizes) -> RLConfig:
@@ -464,4 +471,4 @@ def time_rl(name: str, model: Any, processor: Any, sizes: Sizes, device: str, ra
             trainer = build_trainer(
                 rows, config, model, processor, PLAIN, out, reward=reward, callbacks=callbacks, rollouts=rollouts
             )
-        return train(trainer, timers, rate, config, _prompt_tokens(processor, pairs))
+        return train(trainer, timers, rate, config, count_lengths(model, processor, pairs, config, sizes))

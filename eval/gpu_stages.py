@@ -274,7 +274,13 @@ def _answers(url: str) -> bool:
 
 
 def equal(options: Options) -> dict[str, Case]:
-    from eval.gpu_comparisons import compare_judges, compare_types, decoder_beside_trainer, fused_head_beside_logits
+    from eval.gpu_comparisons import (
+        compare_judges,
+        compare_kernels,
+        compare_types,
+        decoder_beside_trainer,
+        fused_head_beside_logits,
+    )
 
     device, small = options.device, options.small
     judge = {
@@ -296,6 +302,9 @@ def equal(options: Options) -> dict[str, Case]:
         f"{small} model, bfloat16 beside float32": Case(partial(compare_types, device, small), bounds=types),
         "packaged judge, bfloat16 beside float32 on a CPU": Case(
             partial(compare_judges, device, 4 if options.on_cpu else 100), seconds=30, bounds=judge
+        ),
+        "gradient in bfloat16 by kernel of attention": Case(
+            partial(compare_kernels, device), bounds={"default": (0.999, 1.001)}
         ),
     }
 

@@ -49,18 +49,18 @@ def study_stability(
     from eval.studies.study import plan, read_records, run_trials
     from eval.studies.tables import write_report
 
-    trials = plan(ARMS, arms.split(",") if arms else list(ARMS), range(seeds), learning_rates(rates))
+    trials = plan(ARMS, arms.split(",") if arms else list(ARMS), range(seeds), numbers(rates))
     start = run_trials(partial(StabilityContext, run, Settings()), trials, out, workers=workers)
     summary = summarize(read_records(out), start, workers)
     typer.echo(f"report: {write_report('stability', summary, out, markdown=markdown, draw=draw)}")
 
 
-def learning_rates(text: str) -> list[float]:
+def numbers(text: str, option: str = "--rates") -> list[float]:
     """Return the numbers of a comma-separated list. Raise ConfigError for anything else."""
     try:
-        return [float(rate) for rate in text.split(",")]
+        return [float(number) for number in text.split(",")]
     except ValueError as error:
-        raise ConfigError(f"--rates {text!r}: expected numbers with commas between them, for example 1e-4,3e-4") from error
+        raise ConfigError(f"{option} {text!r}: expected numbers with commas between them, for example 1e-4,3e-4") from error
 
 
 @app.command("methods")
@@ -70,16 +70,18 @@ def study_methods(
     arms: Arms = None,
     seeds: Seeds = 5,
     workers: Workers = 2,
+    budgets: Annotated[str, typer.Option("--budgets", help="Generated tokens, with commas.")] = "60000,300000",
 ) -> None:
-    """Which method makes a judge better, on the same judge and pairs, at two budgets of generated tokens?
+    """Which method makes a judge better, on the same judge and pairs, at the same budgets of generated tokens?
 
-    Trains the SFT judge with every recipe of `configs/rl/`, scaled to the demonstration, each at the best of three learning
-    rates on validation pairs.
+    Trains the SFT judge with every recipe of `configs/rl/`, scaled to the demonstration, and with those of `configs/dpo/` on
+    its own votes for the same CPU seconds, each at the best of three learning rates on validation pairs.
     """
     from eval.studies.method_trials import MethodContext, run_methods
     from eval.studies.methods import ARMS, Settings
 
-    opener = partial(MethodContext, run, Settings(), out)
+    settings = Settings(budgets=tuple(sorted(int(number) for number in numbers(budgets, "--budgets"))))
+    opener = partial(MethodContext, run, settings, out)
     chosen = arms.split(",") if arms else list(ARMS)
     typer.echo(f"report: {run_methods(opener, out, chosen, num_seeds=seeds, workers=workers)}")
 

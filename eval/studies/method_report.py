@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from eval.studies.method_plots import draw_accuracy, draw_curves
-from eval.studies.methods import ARMS, BASE, VALIDATION_SEED, choose_rates, validated
+from eval.studies.methods import ARMS, BASE, PREFERENCE_RATES, VALIDATION_SEED, choose_rates, validated
 from eval.studies.study import Record
 from eval.studies.tables import Mean, cell, common_lines, mean_of, page, table, trial_facts
 from rewardlab.data.files import write_atomic
@@ -161,6 +161,7 @@ def _facts(summary: dict[str, Any]) -> list[str]:
     """Return what all trials share."""
     s, (first, last) = summary["identity"]["settings"], common_lines(summary)
     budgets, rates = (" and ".join(f"{budget:,}" for budget in s["budgets"]), ", ".join(f"{rate:g}" for rate in s["rates"]))
+    learns = ", ".join(f"{rate:g}" for rate in PREFERENCE_RATES)
     pag = [f"PAG's start, after SFT on verifications: {_scores(row)}, last judgment." for row in [summary["pag_start"]] if row]
     return [
         first,
@@ -170,7 +171,8 @@ def _facts(summary: dict[str, Any]) -> list[str]:
         f"them. Tokens of unused candidates count. The rate is constant after {s['warmup_steps']} steps of warm-up.",
         f"Rates: each method at the best of {rates} on {s['num_validation']} validation pairs, by sampled accuracy at "
         f"{s['budgets'][0]:,} tokens with seed {VALIDATION_SEED}; an arm that differs from StableReinforce in one part takes "
-        "its rate.",
+        f"its rate. Preference optimisation, on the start's own votes: the best of {learns}; it ends once it has used the CPU "
+        "seconds of StableReinforce's validation trials, sampling included.",
         f"Critics are fitted first, outside the budgets, for at most {s['value_steps']} steps of {s['value_batch_size']} "
         f"rollouts at rate {s['value_learning_rate']:g}. PPO, VC-PPO, VAPO and T-PPO share one critic per seed.",
         "Reward: format 0.5 and result 1, plus the recipe's own terms; consistency is rewarded in one arm.",
@@ -217,7 +219,8 @@ def budget_lines(summary: dict[str, Any], budget: str) -> list[str]:
 
 def validation_lines(summary: dict[str, Any]) -> list[str]:
     """Return the scores that chose the rates."""
-    rates = summary["identity"]["settings"]["rates"]
+    tried = {f"{rate:g}" for rate in summary["identity"]["settings"]["rates"]}.union(*summary["validation"].values())
+    rates = sorted(map(float, tried))
     rows = [
         [
             ARMS[arm].title,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import random
 import shutil
 import tempfile
 import time
@@ -14,17 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from transformers import PrinterCallback, TrainerCallback
+from trl import DPOConfig as TRLDPOConfig
 
 from eval.studies.method_evaluation import Evaluator, LocalChecker
 from eval.studies.method_report import summarize, write_tables
 from eval.studies.methods import (
     ARMS,
+    BASE,
     VALIDATION_SEED,
     Settings,
     choose_rates,
     config_of,
     critic_config,
+    preference_config,
     study_plan,
     validation_plan,
 )
@@ -42,7 +47,7 @@ from eval.studies.study import (
     rounded,
     run_trials,
 )
-from rewardlab.config import RLConfig, SFTConfig
+from rewardlab.config import RLConfig, SFTConfig, TrainConfig
 from rewardlab.data.files import read_complete_lines, write_atomic
 from rewardlab.data.pairs import read_pairs
 from rewardlab.errors import ConfigError, RewardlabError
@@ -53,12 +58,14 @@ from rewardlab.models.loading import load_model
 from rewardlab.rewards.judgment import terms_of
 from rewardlab.rewards.scorer import JudgmentReward, JudgmentScorer
 from rewardlab.samplers.hf import HFSampler
+from rewardlab.training.dpo import PreferenceTrainer, comparison_dataset, judgment_pairs_of_votes
 from rewardlab.training.policy_gradient.build import pretrain_value
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows
-from rewardlab.training.run.folder import FINAL, HEALTH, METRICS, SAMPLES, VALUE
+from rewardlab.training.run.folder import FINAL, HEALTH, METRICS, SAMPLES, VALUE, common_arguments
+from rewardlab.training.run.rows import PromptReader
 from rewardlab.training.run.watchdog import Watchdog
 from rewardlab.training.sft import train_sft
-from rewardlab.types import Judgment
+from rewardlab.types import BOTH_ORDERS, Judgment
 
 VERIFYING, CRITICS = "verifying", "critics"  # folders of PAG's start, and of the fitted critics
 VALIDATION, UNLIKE = "validation.parquet", "unlike.parquet"  # beside the test pairs
@@ -146,6 +153,16 @@ class AtBudgets(TrainerCallback):
             self.results.append(row | ({"revision": NO_REVISION} if verifies else {}))
 
 
+class EndsAfter(TrainerCallback):
+    """Ends a training once this process has used ``seconds`` of CPU."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_training_stop |= time.process_time() >= self._seconds
+
+
 class MethodContext:
     """The SFT judge, its hard pairs and the held-out ones; every trial gets its own copy of the weights."""
 
@@ -178,8 +195,9 @@ class MethodContext:
         files = {name: digest(path) for name, path in self.files.items()}
         return {"settings": asdict(self.settings), "judge": digest(self.judge), **files}
 
-    def config_of(self, trial: Trial) -> RLConfig:
-        return config_of(trial, self.settings, model=str(self.start_of(trial.arm)), template=self.template.name)
+    def config_of(self, trial: Trial) -> TrainConfig:
+        make = preference_config if ARMS[trial.arm].is_preference else config_of
+        return make(trial, self.settings, model=str(self.start_of(trial.arm)), template=self.template.name)
 
     def start_of(self, arm: str) -> Path:
         """Return the checkpoint that an arm starts from; :meth:`verifying` makes PAG's."""
@@ -264,7 +282,10 @@ class MethodContext:
     def run(self, trial: Trial) -> dict[str, Any]:
         """Train up to the largest budget and evaluate at every one; a validation trial ends at the smallest."""
         arm, is_validation = ARMS[trial.arm], trial.seed >= VALIDATION_SEED
-        verifies, config = arm.recipe == "pag", self.config_of(trial)
+        if arm.is_preference:
+            return self._prefer(trial)
+        verifies = arm.recipe == "pag"
+        config = config_of(trial, self.settings, model=str(self.start_of(trial.arm)), template=self.template.name)
         own_start = self.verifying() if verifies else None
         fit = self.critic(trial.arm, trial.seed) if arm.is_fitted else None
         if fit is not None:
@@ -331,6 +352,68 @@ class MethodContext:
             "events": [{name: event[name] for name in ("step", "signs", "message")} for event in events],
             "series": series.columns(),
         }
+
+    def _prefer(self, trial: Trial) -> dict[str, Any]:
+        """Train the judge on its own votes, for every budget anew: as many tokens of votes, and as many CPU seconds with
+        sampling as StableReinforce took for the smallest budget, in proportion."""
+        is_validation = trial.seed >= VALIDATION_SEED
+        budgets = self.settings.budgets[:1] if is_validation else self.settings.budgets
+        base = [record for record in read_records(self.out) if record["arm"] == BASE and record["seed"] >= VALIDATION_SEED]
+        if not base:
+            raise ConfigError(f"arm {trial.arm}: takes the time of {BASE}, which has not run; add that arm")
+        seconds = float(np.mean([record["budgets"][0]["train_cpu_s"] for record in base]))
+        results, finite = [], True
+        for budget in budgets:
+            facts, model = self._learn_from_votes(trial, budget, seconds * budget / self.settings.budgets[0])
+            ended = all(bool(torch.isfinite(weight).all()) for weight in model.parameters())
+            finite &= ended
+            scores: Callable[[], dict[str, Any]] = (
+                partial(self.evaluator.scores, model, self.validation)
+                if is_validation
+                else partial(self.measure, model, last=budget == budgets[-1])
+            )
+            results.append(facts | (scores() if ended else NOTHING))
+        nothing = {"explained": None, "events": [], "series": {"tokens": []}, "fit": None, "start": None}
+        status = "finished" if finite else "non_finite"
+        return {"status": status, "budgets": results, **nothing, "commit": self.commit}
+
+    def _learn_from_votes(self, trial: Trial, budget: int, seconds: float) -> tuple[dict[str, Any], Any]:
+        """Return the facts of a training on votes with ``budget`` tokens, which ends after CPU ``seconds``, and its model."""
+        settings, began = self.settings, time.process_time()
+        config = preference_config(trial, settings, model=str(self.judge), template=self.template.name)
+        start = config_of(replace(trial, arm=BASE), settings, model=str(self.judge), template=self.template.name)
+        pairs = list(hard_pairs(self.pairs, start))
+        random.Random(trial.seed).shuffle(pairs)
+        judge = GenerativeJudge(
+            HFSampler(self.model, self.processor, batch_size=512), self.template, max_tokens=settings.max_tokens
+        )
+        judgments, num_tokens, at_once = list[Judgment](), 0, settings.rollout_batch_size // (2 * settings.group)
+        while num_tokens < budget and (shown := pairs[len(judgments) : len(judgments) + at_once]):
+            seed = 1000 * trial.seed + len(judgments)
+            made = judge.compare_many(shown, orders=[BOTH_ORDERS] * len(shown), num_votes=settings.group, seed=seed)
+            num_tokens += sum(vote.completion.num_tokens for judgment in made for vote in judgment.votes)
+            judgments += made
+        model, ends = copy.deepcopy(self.model), EndsAfter(began + seconds)
+        with tempfile.TemporaryDirectory() as folder:
+            out = Path(folder)
+            write_votes(out / "votes.jsonl", judgments)
+            comparisons = judgment_pairs_of_votes(pairs[: len(judgments)], out / "votes.jsonl", config.comparisons_per_order)
+            arguments = common_arguments(config, out) | {"per_device_train_batch_size": config.micro_batch_size // 2}
+            arguments |= {"save_strategy": "no", "num_train_epochs": 1000}
+            trainer = PreferenceTrainer(
+                model=model.train(),
+                ref_model=copy.deepcopy(self.model) if config.has_reference else None,
+                args=TRLDPOConfig(max_length=None, **arguments),
+                train_dataset=comparison_dataset(PromptReader(pairs, self.template), comparisons),
+                processing_class=self.processor,
+                config=config,
+                callbacks=[ends],
+            )
+            trainer.remove_callback(PrinterCallback)
+            trainer.train()
+        facts = {"budget": budget, "num_tokens": num_tokens, "steps": trainer.state.global_step}
+        facts |= {"comparisons": len(comparisons), "epochs": rounded(trainer.state.epoch)}
+        return facts | {"train_cpu_s": round(time.process_time() - began, 1)}, model
 
     def _reward(self, trial: Trial, config: RLConfig, model: Any, out: Path) -> JudgmentReward | None:
         """Return the reward of an arm with the consistency reward; None for the config's own."""

@@ -13,16 +13,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eval.studies.study import Trial
-from rewardlab.config import RLConfig, find_config, load_yaml
+from rewardlab.config import DPOConfig, RLConfig, find_config, load_yaml
 
 VALIDATION_SEED = 100  # of the trials that choose a rate; seeds of the study are below it
 
 
 @dataclass(frozen=True)
 class Arm:
-    """A recipe, and the arm's changes to it. ``consistency``: the demonstration's checker is queried and its answer rewarded.
-    ``rate_of``: the arm whose rate this one takes, because it differs from that arm in one part. ``fit_steps``: the steps for
-    which its critic is fitted, if not :attr:`Settings.value_steps`."""
+    """A recipe of ``configs/rl/``, or ``dpo/`` and one of that folder, and the arm's changes to it.
+
+    ``consistency``: the demonstration's checker is queried and its answer rewarded. ``rate_of``: the arm whose rate this one
+    takes, because it differs from that arm in one part. ``fit_steps``: the steps for which its critic is fitted, if not
+    :attr:`Settings.value_steps`."""
 
     title: str
     recipe: str
@@ -32,37 +34,14 @@ class Arm:
     fit_steps: int | None = None
 
     @property
+    def is_preference(self) -> bool:
+        """Whether it learns from right and wrong votes of the start instead of by RL."""
+        return self.recipe.startswith("dpo/")
+
+    @property
     def is_fitted(self) -> bool:
-        """Whether it has a critic, which is fitted first."""
-        return self.recipe in FITTED
-
-
-BASE = "stable_reinforce"  # what all arms are compared with
-FITTED = ("ppo", "vc_ppo", "vapo", "t_ppo", "pag")  # recipes with a critic
-
-# In the order of trials: those that matter most are first.
-ARMS: dict[str, Arm] = {
-    "stable_reinforce": Arm("StableReinforce", "stable_reinforce"),
-    "vc_ppo": Arm("VC-PPO", "vc_ppo"),
-    "vapo": Arm("VAPO", "vapo"),
-    "grpo": Arm("GRPO", "grpo"),
-    "ppo": Arm("PPO, lambda 0.95", "ppo"),
-    "t_ppo": Arm("T-PPO", "t_ppo"),
-    "pag": Arm("PAG, last judgment", "pag"),
-    "starved_vc_ppo": Arm("VC-PPO, critic of 6 steps", "vc_ppo", rate_of="vc_ppo", fit_steps=6),
-    "dapo": Arm("DAPO", "dapo"),
-    "rloo": Arm("RLOO", "rloo"),
-    "reinforce_pp": Arm("REINFORCE++", "reinforce_pp"),
-    "reinforce_pp_baseline": Arm("REINFORCE++-baseline", "reinforce_pp_baseline"),
-    "dr_grpo": Arm("Dr. GRPO", "dr_grpo"),
-    "ppo_lambda_1": Arm("PPO, lambda 1", "ppo", {"gae_lambda": 1.0, "gae_lambda_critic": 1.0}),
-    "no_parts": Arm("StableReinforce without filter and pre-clip", "stable_reinforce", {"outliers": "keep", "preclip": None}),
-    "no_filter": Arm("StableReinforce without filter", "stable_reinforce", {"outliers": "keep"}, rate_of="stable_reinforce"),
-    "no_preclip": Arm("StableReinforce without pre-clip", "stable_reinforce", {"preclip": None}, rate_of="stable_reinforce"),
-    "consistency": Arm(
-        "StableReinforce with the consistency reward", "stable_reinforce", consistency=True, rate_of="stable_reinforce"
-    ),
-}
+        """Whether it has a critic that is fitted first."""
+        return self.recipe in FITTED and self.fit_steps != 0
 
 
 @dataclass(frozen=True)
@@ -95,9 +74,53 @@ class Settings:
     seed: int = 1000  # of all evaluation
 
 
+PREFERENCE_RATES = (1e-5, 3e-5, 1e-4)  # of preference optimisation: at 3e-4 it forgets how to judge
+BASE = "stable_reinforce"  # what all arms are compared with
+FITTED = ("ppo", "vc_ppo", "vapo", "t_ppo", "pag")  # recipes with a critic
+
+# In the order of trials: those that matter most are first.
+ARMS: dict[str, Arm] = {
+    "stable_reinforce": Arm("StableReinforce", "stable_reinforce"),
+    "vc_ppo": Arm("VC-PPO", "vc_ppo"),
+    "vapo": Arm("VAPO", "vapo"),
+    "grpo": Arm("GRPO", "grpo"),
+    "ppo": Arm("PPO, lambda 0.95", "ppo"),
+    "t_ppo": Arm("T-PPO", "t_ppo"),
+    "pag": Arm("PAG, last judgment", "pag"),
+    "pag_of_its_authors": Arm(
+        "PAG as its authors ran it",
+        "pag",
+        {"gae_lambda": 1.0, "gae_lambda_critic": 1.0, "batch_size": Settings.rollout_batch_size},
+        fit_steps=0,
+    ),
+    "starved_vc_ppo": Arm("VC-PPO, critic of 6 steps", "vc_ppo", rate_of="vc_ppo", fit_steps=6),
+    "dapo": Arm("DAPO", "dapo"),
+    "rloo": Arm("RLOO", "rloo"),
+    "reinforce_pp": Arm("REINFORCE++", "reinforce_pp"),
+    "reinforce_pp_baseline": Arm("REINFORCE++-baseline", "reinforce_pp_baseline"),
+    "dr_grpo": Arm("Dr. GRPO", "dr_grpo"),
+    "ppo_lambda_1": Arm("PPO, lambda 1", "ppo", {"gae_lambda": 1.0, "gae_lambda_critic": 1.0}),
+    "no_parts": Arm("StableReinforce without filter and pre-clip", "stable_reinforce", {"outliers": "keep", "preclip": None}),
+    "no_filter": Arm("StableReinforce without filter", "stable_reinforce", {"outliers": "keep"}, rate_of="stable_reinforce"),
+    "no_preclip": Arm("StableReinforce without pre-clip", "stable_reinforce", {"preclip": None}, rate_of="stable_reinforce"),
+    "dpo": Arm("DPO", "dpo/dpo"),
+    "simpo": Arm("SimPO", "dpo/simpo"),
+    "mpo": Arm("MPO", "dpo/mpo"),
+    "right_votes": Arm("SFT on right votes", "dpo/dpo", {"losses": {"sft": 1.0}}),
+    "consistency": Arm(
+        "StableReinforce with the consistency reward", "stable_reinforce", consistency=True, rate_of="stable_reinforce"
+    ),
+}
+
+
 def validation_plan(arms: Sequence[str], settings: Settings) -> list[Trial]:
     """Return the trials that choose the rates, arm by arm."""
-    return [Trial(VALIDATION_SEED, arm, rate) for arm in validated(arms) for rate in settings.rates]
+    return [Trial(VALIDATION_SEED, arm, rate) for arm in validated(arms) for rate in rates_of(arm, settings.rates)]
+
+
+def rates_of(arm: str, rates: Sequence[float]) -> Sequence[float]:
+    """Return the rates that an arm is tried at: ``rates``, or those of preference optimisation."""
+    return PREFERENCE_RATES if ARMS[arm].is_preference else rates
 
 
 def validated(arms: Sequence[str]) -> list[str]:
@@ -118,8 +141,8 @@ def choose_rates(records: Sequence[Mapping[str, Any]], arms: Sequence[str], rate
     for arm in arms:
         decides = ARMS[arm].rate_of or arm
         scores = {r["learning_rate"]: float(r["budgets"][0]["accuracy"]) for r in tried if r["arm"] == decides}
-        if set(rates) <= scores.keys():
-            best[arm] = max(sorted(rates), key=scores.__getitem__)
+        if set(rates_of(decides, rates)) <= scores.keys():
+            best[arm] = max(sorted(rates_of(decides, rates)), key=scores.__getitem__)
     return best
 
 
@@ -178,6 +201,26 @@ def config_of(trial: Trial, settings: Settings, *, model: str, template: str) ->
         **arm.changes,
     }
     return RLConfig(**values)
+
+
+def preference_config(trial: Trial, settings: Settings, *, model: str, template: str) -> DPOConfig:
+    """Return the config of a trial of preference optimisation; its steps end with its time."""
+    arm = ARMS[trial.arm]
+    recipe = load_yaml(find_config(arm.recipe))
+    names = ("adam_beta2", "batch_size", "micro_batch_size", "save_steps", "gradient_checkpointing")
+    values = {
+        **{name: value for name, value in recipe.items() if name != "warmup_ratio"},
+        **{name: value for name, value in shared_training(settings).items() if name in names},
+        "lr_scheduler": "constant_with_warmup",
+        "warmup_steps": settings.warmup_steps,
+        "model": model,
+        "template": template,
+        "seed": trial.seed,
+        "learning_rate": trial.learning_rate,
+        "max_steps": 100_000,
+        "comparisons_per_order": settings.group,
+    }
+    return DPOConfig(**values).model_copy(update=arm.changes)  # `rewardlab dpo` refuses to learn from right votes alone
 
 
 def turn_length(recipe: str, settings: Settings) -> dict[str, Any]:

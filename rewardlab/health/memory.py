@@ -161,6 +161,12 @@ class Setup:
         return min(most, max(self.config.micro_batch_tokens or most, self.row))
 
     @property
+    def is_one_pass(self) -> bool:
+        """Return whether a step is one forward and one backward pass: no gradients are there while activations are made."""
+        batch = self.config.micro_batch_size * self.launch.processes
+        return self.config.batch_size == batch and self.positions == self.config.micro_batch_size * self.row
+
+    @property
     def row(self) -> int:
         """Return the tokens of the longest row: prompt and answer, or ``max_tokens`` if these are assumed."""
         limit, longest = self.config.max_tokens, self.prompt + self.answer
@@ -281,8 +287,14 @@ def _optimizer(setup: Setup) -> Iterator[MemoryLine]:
 def _gradients(setup: Setup) -> Iterator[MemoryLine]:
     trained, launch = setup.learning + setup.critic, setup.launch
     if not launch.zero:
-        for phase in (Phase.TRAINING, Phase.UPDATE):
-            yield _weight_line("gradients", trained, 4.0, "float32", phase, why="freed after each step, ")
+        training = _weight_line("gradients", trained, 4.0, "float32", Phase.TRAINING, why="freed after each step, ")
+        if setup.is_one_pass:
+            made = [line for line in _activations(setup) if line.phase is Phase.TRAINING]
+            freed = sum(line.size for line in made if line.what in ("activations", "copies"))
+            how = f"{training.how}, less what one pass frees while they are made"
+            training = replace(training, size=max(0.0, training.size - freed), how=how)
+        yield training
+        yield _weight_line("gradients", trained, 4.0, "float32", Phase.UPDATE, why="freed after each step, ")
         if launch.processes > 1:
             yield _weight_line("gradient buckets", trained, 4.0, "float32", why="of several processes, ")
     elif not launch.offload:

@@ -22,7 +22,7 @@ from transformers.utils import logging
 from rewardlab.config import LoraConfig, MethodConfig, PixelConfig, TrainConfig
 from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models import precision
-from rewardlab.models.attention import choose_attention
+from rewardlab.models.attention import choose_attention, disable_cudnn_attention
 from rewardlab.models.checkpoints import CARD, check_folder, weights_id
 from rewardlab.models.families import always_run_vision_tower, part_pattern
 from rewardlab.models.hub import hub_options, why_absent
@@ -82,6 +82,7 @@ def load_model(
     Raise CheckpointError if it cannot be loaded, ConfigError for unavailable flash attention.
     """
     logging.disable_progress_bar()  # we show our own
+    disable_cudnn_attention()
     target = device or this_device()
     processor, config = load_processor(path), load_config_of(path)
     if dtype == "auto" and target == "cpu":
@@ -167,6 +168,7 @@ def _engine_reads_checkpoint(config: TrainConfig) -> bool:
 
 def _quantised(path: str, attention: str) -> Any:
     """Return the model with its linear layers in NF4, 4 bits a weight (QLoRA, arXiv 2305.14314)."""
+    disable_cudnn_attention()
     compute = torch.bfloat16 if precision.trains_in_bfloat16() else torch.float32
     nf4 = BitsAndBytesConfig(
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype=compute

@@ -10,6 +10,7 @@ from rewardlab.errors import ConfigError
 from rewardlab.judging.spec import DEMO_JUDGE
 from rewardlab.models import attention
 from rewardlab.models.attention import check_attention, choose_attention
+from rewardlab.models.loading import load_model
 
 QWEN = AutoConfig.from_pretrained(DEMO_JUDGE)
 
@@ -46,3 +47,10 @@ def test_with_flash_attention(
         monkeypatch.setattr(attention, "find_spec", lambda name: name)
         with pytest.raises(ConfigError, match=r"flash_attention_3 needs a GPU of compute capability 9\.0"):
             check_attention("flash_attention_3")
+
+
+def test_no_attention_of_cudnn() -> None:
+    """Its gradients are inexact, or NaN, with masks: whoever loads a model leaves it out."""
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    load_model(str(DEMO_JUDGE), device="cpu")
+    assert not torch.backends.cuda.cudnn_sdp_enabled()

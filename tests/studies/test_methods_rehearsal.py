@@ -59,11 +59,16 @@ def world(finished_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_study_in_small(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through the real trainers, of a verifying and of a critic-free method: one run meets both budgets, every number is there,
-    all seeds share PAG's critic. Run again with an arm that fails, nothing else is run."""
+    """Through the real trainers, of a verifying and of a critic-free method, and of preferences: one run meets both budgets,
+    every number is there, all seeds share PAG's critic. Run again with an arm that fails, nothing else is run."""
     opener = partial(MethodContext, world, SMALL, tmp_path)
-    report = run_methods(opener, tmp_path, ("consistency", "pag"), num_seeds=1, workers=1)
+    report = run_methods(opener, tmp_path, ("consistency", "pag", "mpo"), num_seeds=1, workers=1)
     rows = {row["name"]: row for row in read_records(tmp_path)}
+    learnt = [rows.pop(name) for name in sorted(rows) if name.startswith("mpo")]
+    assert sorted((row["seed"], len(row["budgets"])) for row in learnt) == [(0, 2), *[(100, 1)] * 3]
+    for part in [part for row in learnt for part in row["budgets"]]:
+        assert part["num_tokens"] >= part["budget"]
+        assert min(part["comparisons"], part["steps"], part["train_cpu_s"]) > 0
     assert sorted(rows) == ["consistency-0.001-0", "pag-0.001-0", "pag-0.001-100", "stable_reinforce-0.001-100"]
     for row in rows.values():
         assert [part["num_tokens"] >= part["budget"] for part in row["budgets"]] == [True] * (2 if row["seed"] == 0 else 1)
