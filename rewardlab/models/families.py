@@ -119,8 +119,8 @@ def count_image_tokens(processor: Any, sizes: Sequence[tuple[int, int]], *, by_f
 
 def text_before(processor: Any) -> str:
     """Return what a processor puts before each text: an end token for Molmo 2, "" for most."""
-    ids, own = (read(text=["."])["input_ids"][0] for read in (processor, processor.tokenizer))
-    return str(processor.tokenizer.decode(ids[: max(0, len(ids) - len(own))]))
+    ids, text_ids = (read(text=["."])["input_ids"][0] for read in (processor, processor.tokenizer))
+    return str(processor.tokenizer.decode(ids[: max(0, len(ids) - len(text_ids))]))
 
 
 def has_token_formula(processor: Any) -> bool:

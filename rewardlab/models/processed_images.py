@@ -51,7 +51,8 @@ class ProcessedImages:
 
         def preprocess(images: Any, *args: Any, **kwargs: Any) -> Any:
             kwargs["return_tensors"] = "pt"  # TRL asks for tensors in training only
-            if "crop_to_patches" in kwargs:  # TRL counts tiles, which are assigned to rows without its numbers
+            if "crop_to_patches" in kwargs and self.last and "num_patches" not in self.last:
+                # TRL takes every 4-D pixels of another number than the images for InternVL's tiles, and counts these.
                 return {**self.last, "num_patches": torch.ones(len([*_flat(images)]), dtype=torch.long)}
             parts, options = [], repr((args, sorted(kwargs.items())))
             for image in _flat(images):
