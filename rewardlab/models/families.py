@@ -2,7 +2,8 @@
 
 Qwen's families pass one stack of patches for all images (``image_grid_thw`` says how many each image has) and rotate
 positions by three coordinates; Gemma 3 passes one entry of pixels per image and marks the tokens of images in
-``token_type_ids``. A family is new here only by the names of its fields (:data:`IMAGE_FIELDS`).
+``token_type_ids``. A family is new here only by the names of its fields (:data:`IMAGE_FIELDS`) and of its image token
+(:data:`PATCH_TOKENS`).
 
 Shapes: ``N`` rows, ``T`` tokens.
 """
@@ -181,10 +182,10 @@ def split_images(
     patches, rows = _patches(tensors), []
     numbers = _several_per_entry(tensors, patches)
     for part in _entries_by_row(tensors, num_images, image_tokens, patches):
-        row = {name: tensor[part.start : part.stop] for name, tensor in tensors.items() if name not in numbers}
+        row = {name: tensor[part.start : part.stop] for name, tensor in tensors.items()}
         for name, number in numbers.items():
-            axis, first = _axis(tensors, name), int(number[: part.start].sum())
-            row[name] = tensors[name].narrow(axis, first, int(number[part.start : part.stop].sum()))
+            first, length = int(number[: part.start].sum()), int(number[part.start : part.stop].sum())
+            row[name] = tensors[name].narrow(_axis(tensors, name), first, length)
         if POOLING in row:
             first_crop = int(tensors["image_num_crops"][: part.start].sum())
             row[POOLING] = _renumber(row[POOLING], -first_crop * tensors["pixel_values"].shape[1])
