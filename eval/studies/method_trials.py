@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from transformers import PrinterCallback, TrainerCallback
 from trl import DPOConfig as TRLDPOConfig
+from trl import SFTConfig as TRLSFTConfig
 
 from eval.studies.method_evaluation import Evaluator, LocalChecker
 from eval.studies.method_report import summarize, write_tables
@@ -62,9 +63,9 @@ from rewardlab.training.dpo import PreferenceTrainer, comparison_dataset, judgme
 from rewardlab.training.policy_gradient.build import pretrain_value
 from rewardlab.training.rl import build_trainer, hard_pairs, rl_rows
 from rewardlab.training.run.folder import FINAL, HEALTH, METRICS, SAMPLES, VALUE, common_arguments
-from rewardlab.training.run.rows import PromptReader
+from rewardlab.training.run.rows import PromptReader, SFTDialogue, dialogue_dataset
 from rewardlab.training.run.watchdog import Watchdog
-from rewardlab.training.sft import train_sft
+from rewardlab.training.sft import ResumableSFTTrainer, train_sft
 from rewardlab.types import BOTH_ORDERS, Judgment
 
 VERIFYING, CRITICS = "verifying", "critics"  # folders of PAG's start, and of the fitted critics
@@ -396,23 +397,35 @@ class MethodContext:
         model, ends = copy.deepcopy(self.model), EndsAfter(began + seconds)
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder)
-            write_votes(out / "votes.jsonl", judgments)
-            comparisons = judgment_pairs_of_votes(pairs[: len(judgments)], out / "votes.jsonl", config.comparisons_per_order)
-            arguments = common_arguments(config, out) | {"per_device_train_batch_size": config.micro_batch_size // 2}
-            arguments |= {"save_strategy": "no", "num_train_epochs": 1000}
-            trainer = PreferenceTrainer(
-                model=model.train(),
-                ref_model=copy.deepcopy(self.model) if config.has_reference else None,
-                args=TRLDPOConfig(max_length=None, **arguments),
-                train_dataset=comparison_dataset(PromptReader(pairs, self.template), comparisons),
-                processing_class=self.processor,
-                config=config,
-                callbacks=[ends],
-            )
+            reader, shared = PromptReader(pairs, self.template), common_arguments(config, out) | {"save_strategy": "no"}
+            more = {"model": model.train(), "processing_class": self.processor, "callbacks": [ends]}
+            if {*config.losses} == {"sft"}:  # all right votes, those on pairs without a wrong one too
+                learnt = [
+                    SFTDialogue(number, vote.order, vote.completion.text)
+                    for number, (pair, judgment) in enumerate(zip(pairs, judgments, strict=False))
+                    for vote in judgment.votes
+                    if vote.winner == pair.preferred
+                ]
+                trainer: Any = ResumableSFTTrainer(
+                    args=TRLSFTConfig(max_length=None, **shared), train_dataset=dialogue_dataset(reader, learnt), **more
+                )
+            else:
+                write_votes(out / "votes.jsonl", judgments)
+                voted = pairs[: len(judgments)]
+                learnt = judgment_pairs_of_votes(voted, out / "votes.jsonl", config.comparisons_per_order)
+                trainer = PreferenceTrainer(
+                    ref_model=copy.deepcopy(self.model) if config.has_reference else None,
+                    args=TRLDPOConfig(
+                        max_length=None, **shared | {"per_device_train_batch_size": config.micro_batch_size // 2}
+                    ),
+                    train_dataset=comparison_dataset(reader, learnt),
+                    config=config,
+                    **more,
+                )
             trainer.remove_callback(PrinterCallback)
             trainer.train()
         facts = {"budget": budget, "num_tokens": num_tokens, "steps": trainer.state.global_step}
-        facts |= {"comparisons": len(comparisons), "epochs": rounded(trainer.state.epoch)}
+        facts |= {"comparisons": len(learnt), "epochs": rounded(trainer.state.epoch)}
         return facts | {"train_cpu_s": round(time.process_time() - began, 1)}, model
 
     def _reward(self, trial: Trial, config: RLConfig, model: Any, out: Path) -> JudgmentReward | None:

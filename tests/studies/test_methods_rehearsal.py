@@ -62,10 +62,10 @@ def test_a_study_in_small(world: Path, tmp_path: Path, monkeypatch: pytest.Monke
     """Through the real trainers, of a verifying and of a critic-free method, and of preferences: one run meets both budgets,
     every number is there, all seeds share PAG's critic. Run again with an arm that fails, nothing else is run."""
     opener = partial(MethodContext, world, SMALL, tmp_path)
-    report = run_methods(opener, tmp_path, ("consistency", "pag", "mpo"), num_seeds=1, workers=1)
+    report = run_methods(opener, tmp_path, ("consistency", "pag", "mpo", "right_votes"), num_seeds=1, workers=1)
     rows = {row["name"]: row for row in read_records(tmp_path)}
-    learnt = [rows.pop(name) for name in sorted(rows) if name.startswith("mpo")]
-    assert sorted((row["seed"], len(row["budgets"])) for row in learnt) == [(0, 2), *[(100, 1)] * 3]
+    learnt = [rows.pop(name) for name in sorted(rows) if name.startswith(("mpo", "right_votes"))]
+    assert sorted((row["seed"], len(row["budgets"])) for row in learnt) == [*[(0, 2)] * 2, *[(100, 1)] * 6]
     for part in [part for row in learnt for part in row["budgets"]]:
         assert part["num_tokens"] >= part["budget"]
         assert min(part["comparisons"], part["steps"], part["train_cpu_s"]) > 0
