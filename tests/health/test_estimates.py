@@ -25,6 +25,7 @@ def test_a_step_of_one_layer(model: str, autocast: bool, checkpointing: bool) ->
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Module is None:UserWarning")  # the tracker's hooks, of experts
 @pytest.mark.parametrize(
     ("model", "case"),
     [
