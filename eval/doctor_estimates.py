@@ -63,7 +63,7 @@ class Case:
     @property
     def config(self) -> SFTConfig:
         return SFTConfig(
-            batch_size=self.rows * self.processes,
+            batch_size=2 * self.rows * self.processes,  # two micro-batches a step
             micro_batch_size=self.rows,
             max_tokens=None,
             gradient_checkpointing=self.checkpointing,

@@ -304,8 +304,8 @@ def _gradients(setup: Setup) -> Iterator[MemoryLine]:
 
 
 def _expert_changes(setup: Setup) -> Iterator[MemoryLine]:
-    """Yield the line of what peft computes of the experts' adapters: their product and its gradient in float32, and the sum
-    with the experts in 16 bits twice, in each layer whole; without checkpointing the sums of all layers stay."""
+    """Yield the line of what peft computes of the experts' adapters: the experts with their change, and the gradient of that,
+    in 16 bits, in each layer whole; without checkpointing the changed experts of all layers stay."""
     if setup.config.lora is None:
         return
     adapted = adapted_weights(setup.config.lora, setup.model, setup.config.freeze)
@@ -313,8 +313,8 @@ def _expert_changes(setup: Setup) -> Iterator[MemoryLine]:
     if experts == 0:
         return
     layers = setup.shapes.language.number
-    size = 12.0 * experts / layers + (0.0 if setup.config.gradient_checkpointing else 2.0 * experts)
-    how = f"their adapters' products with gradient, {experts / layers / 1e9:.2f} B weights of a layer x 12 B"
+    size = 2.0 * (experts / layers + (experts / layers if setup.config.gradient_checkpointing else experts))
+    how = f"experts with their adapters' change, and its gradient, {experts / layers / 1e9:.2f} B weights a layer x 2 B each"
     yield MemoryLine("changes of experts", size, Phase.TRAINING, how)
 
 

@@ -84,7 +84,8 @@ class Shapes:
 def shapes_of(model: Any) -> Shapes:
     """Return the shapes of a model, which may be on the meta device."""
     text = model.config.get_text_config()
-    head_dim = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    head_dim = getattr(text, "qk_head_dim", None) or getattr(text, "head_dim", None)  # the first: latent attention
+    head_dim = head_dim or text.hidden_size // text.num_attention_heads
     linear = {n: m.weight.numel() for n, m in model.named_modules() if type(m).__name__ == "Linear" and "lm_head" not in n}
     has_norms = any(name.endswith("q_norm") for name, _ in model.named_modules())
     normed = head_dim * (text.num_attention_heads + text.num_key_value_heads) if has_norms else 0
@@ -125,6 +126,8 @@ def _vision(model: Any) -> Layers:
 
 # Most tiles of an image besides the whole one, by the model type: as many as its pixels fill; Idefics3 enlarges all images.
 TILES = {"internvl": 12, "minicpmv4_6": 9, "llava_next": 4, "llava_onevision": 9, "idefics3": 16, "smolvlm": 16}
+TILES |= {"molmo2": 8, "ovis2": 12}
+PER_TOKEN = {"minicpmv4_6": 16, "molmo2": 4}  # patches behind a token, if no configuration says it
 ENLARGES = ("idefics3", "smolvlm")
 SOFT_TOKENS = 280  # of Gemma 4, at most
 
@@ -137,6 +140,9 @@ def picture_shape(config: Any, pixels: int) -> PictureShape:
         return PictureShape(0, 0, 0, 0)
     patch, frames = _side(vision.patch_size), _side(getattr(vision, "temporal_patch_size", 1))
     merge = getattr(vision, "spatial_merge_size", None) or getattr(config, "spatial_merge_size", None)
+    merge = merge or getattr(config, "downsample_factor", None)
+    if kernel := getattr(vision, "merge_kernel_size", None):
+        merge = _side(kernel)
     if merge is None and vision.model_type == "pixtral":
         merge = 1
     if merge is None and (pool := getattr(vision, "pooling_kernel_size", None)):
@@ -146,8 +152,8 @@ def picture_shape(config: Any, pixels: int) -> PictureShape:
         most = TILES.get(family, 0)
         tiles = most if family in ENLARGES else min(most, math.ceil(pixels / tile))
         pixels = tile * (1 + (tiles if tiles > 1 else 0))
-        per_token = {"minicpmv4_6": 16, "internvl": round(getattr(config, "downsample_ratio", 1) ** -2)}.get(family)
-        per_token = per_token or getattr(config, "scale_factor", 1) ** 2
+        per_token = PER_TOKEN.get(family) or round(getattr(config, "downsample_ratio", 1) ** -2)
+        per_token *= getattr(config, "scale_factor", 1) ** 2 * getattr(vision, "hidden_stride", 1) ** 2
         tokens = getattr(config, "mm_tokens_per_image", pixels // patch**2 // per_token)
         return PictureShape(tokens, pixels // patch**2, pixels, pixels * 3 * 4)
     patches = pixels // patch**2

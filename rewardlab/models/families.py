@@ -2,7 +2,8 @@
 
 Qwen's families pass one stack of patches for all images (``image_grid_thw`` says how many each image has) and rotate
 positions by three coordinates; Gemma 3 passes one entry of pixels per image and marks the tokens of images in
-``token_type_ids``. A family is new here only by the names of its fields (:data:`IMAGE_FIELDS`).
+``token_type_ids``. A family is new here only by the names of its fields (:data:`IMAGE_FIELDS`) and of its image token
+(:data:`PATCH_TOKENS`).
 
 Shapes: ``N`` rows, ``T`` tokens.
 """
@@ -26,22 +27,30 @@ IMAGE_FIELDS = {
     "pixel_values": "an entry per image; per tile if there are more; patches, if a field below gives their numbers",
     "image_grid_thw": "an entry per image, whose product is the number of its patches in pixel_values",
     "target_sizes": "an entry per tile, whose product is the number of its patches, packed along the last axis of pixel_values",
+    "spatial_shapes": "an entry per tile, as of pixel_values and its mask; the product is the number of its patches",
+    "image_num_crops": "an entry per image, the number of its entries in pixel_values",
+    "image_grids": "an entry per image: height and width, in tokens, of the small image and of the crops",
+    "image_token_pooling": "an entry per image token, the numbers of its patches in pixel_values; in a row they begin at 0",
     "image_sizes": "an entry per image",
     "image_position_ids": "an entry per image",
     "batch_num_images": "the number of images of each row that has any",
-    "pixel_attention_mask": "an entry per row, as of pixel_values, both padded with empty tiles",
+    "pixel_attention_mask": "an entry per row, as of pixel_values, both padded with empty tiles; per tile with spatial_shapes",
 }
+POOLING = "image_token_pooling"
 IMAGE_ROWS = "image_rows"  # a list of the image fields of each row, {} for a row without images
 FORWARD_KEYS = (*IMAGE_FIELDS, *TOKEN_FIELDS, IMAGE_ROWS)
 
 # Names of parts in transformers; any other name of a part is a regular expression.
 PARTS = {
     "vision": r"\b(visual|vision_tower|vision_model)\.(?!.*merger)",
-    "merger": r"\b(visual\.(.*\.)?(merger|deepstack_merger_list)|multi_modal_projector)\.",
-    "language": r"\b(language_model|lm_head)\b",
+    "merger": r"\b((visual|vision_tower)\.(.*\.)?(\w*merger|deepstack_merger_list)\.|"
+    r"(model\.merger|(multi_modal|mm)_projector|connector|embed_vision|visual_embeddings_table)\.|image_newline$)",
+    "language": r"\b(language_model|text_model|lm_head)\b",
 }
 
 TAGS = 2  # tokens before and behind an image
+# By the processor, if what it repeats for each patch is not what stands for an image in a prompt.
+PATCH_TOKENS = {"Molmo2Processor": "<im_patch>", "Ovis2Processor": "<IMG_ATOM>", "Llama4Processor": "<|patch|>"}
 Fields = dict[str, Any]  # of a processor, of TRL or of a batch: tensors, arrays, or lists of one list per row
 
 
@@ -49,16 +58,25 @@ Fields = dict[str, Any]  # of a processor, of TRL or of a batch: tensors, arrays
 
 
 def vision_token_ids(config: Any) -> list[int]:
-    """Return the tokens of images and video, which a judge must not generate."""
-    names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
-    tokens = [getattr(config, name, None) for name in names]
-    return [token for token in tokens if isinstance(token, int)]
+    """Return the tokens of images and video, which a judge must not generate; without those that have no logit (Molmo 2)."""
+    names = ("video_token_id", "vision_start_token_id", "vision_end_token_id")
+    tokens = [image_token_id(config), *(getattr(config, name, None) for name in names)]
+    tokens += list(getattr(config, "visual_indicator_token_ids", ()))
+    number = config.get_text_config().vocab_size
+    return [token for token in tokens if isinstance(token, int) and token < number]
 
 
 def image_token_id(config: Any) -> int | None:
     """Return the token that is repeated for each patch of an image, None for a model without one."""
     names = ("image_token_id", "image_token_index")
     return next((token for name in names if isinstance(token := getattr(config, name, None), int)), None)
+
+
+def patch_token_id(processor: Any) -> int | None:
+    """Return the token that a processor repeats for each patch of an image (:data:`PATCH_TOKENS`)."""
+    if token := PATCH_TOKENS.get(type(processor).__name__):
+        return int(processor.tokenizer.convert_tokens_to_ids(token))
+    return getattr(processor, "image_token_id", None)
 
 
 def end_token_ids(model: Any) -> frozenset[int]:
@@ -94,10 +112,16 @@ def count_image_tokens(processor: Any, sizes: Sequence[tuple[int, int]], *, by_f
     if by_formula:
         return list(processor._get_num_multimodal_tokens(image_sizes=list(sizes)).num_image_tokens)
     chat = [{"role": "user", "content": [{"type": "image"}]}]
-    text = str(processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+    text = text_before(processor) + str(processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
     [rest] = count_text_tokens(processor, [text], [""], [1])
     images = [Image.new("RGB", (width, height), "grey") for height, width in sizes]
-    return [len(processor(text=[text], images=[[image]])["input_ids"][0]) - rest for image in images]
+    return [processor(text=[text], images=[[image]], return_tensors="pt")["input_ids"].shape[1] - rest for image in images]
+
+
+def text_before(processor: Any) -> str:
+    """Return what a processor puts before each text: an end token for Molmo 2, "" for most."""
+    ids, text_ids = (read(text=["."])["input_ids"][0] for read in (processor, processor.tokenizer))
+    return str(processor.tokenizer.decode(ids[: max(0, len(ids) - len(text_ids))]))
 
 
 def has_token_formula(processor: Any) -> bool:
@@ -112,8 +136,8 @@ def most_image_tokens(processor: Any) -> int | None:
     """Return the most tokens of an image of any size, with the tags that the processor adds; None if unknown."""
     images = processor.image_processor
     if fixed := getattr(processor, "image_seq_length", None):
-        tiles = getattr(images, "max_patches", None)  # InternVL: tiles of that many tokens, and one of the whole image
-        return int(fixed) * (tiles + 1 if tiles else 1) + TAGS
+        tiles = getattr(images, "max_patches", None) or 0  # of that many tokens, besides the whole image, with a tag each
+        return int(fixed) * (tiles + 1) + TAGS + tiles
     size, patch, merge = (getattr(images, name, None) for name in ("size", "patch_size", "merge_size"))
     if not isinstance(patch, int) or not merge or not size or "longest_edge" not in size:
         return None
@@ -153,16 +177,18 @@ def split_images(
     if fields.get("pixel_values") is None:
         return [{} for _ in image_tokens]
     tensors = {name: _tensor(fields[name]) for name in IMAGE_FIELDS if fields.get(name) is not None}
-    if "pixel_attention_mask" in tensors:
+    if _is_padded_by_row(tensors):
         return [_without_empty_tiles(tensors, n) for n in range(len(image_tokens))]
-    sizes, packed = tensors.get("image_grid_thw", tensors.get("target_sizes")), "target_sizes" in tensors
-    rows = []
-    for part in _entries_by_row(tensors, num_images, image_tokens, sizes):
+    patches, rows = _patches(tensors), []
+    numbers = _several_per_entry(tensors, patches)
+    for part in _entries_by_row(tensors, num_images, image_tokens, patches):
         row = {name: tensor[part.start : part.stop] for name, tensor in tensors.items()}
-        if sizes is not None:
-            axis, patches = _pixel_axis(tensors), sizes.prod(1) * (tensors["pixel_values"].shape[-2] if packed else 1)
-            first, length = int(patches[: part.start].sum()), int(patches[part.start : part.stop].sum())
-            row["pixel_values"] = tensors["pixel_values"].narrow(axis, first, length)
+        for name, number in numbers.items():
+            first, length = int(number[: part.start].sum()), int(number[part.start : part.stop].sum())
+            row[name] = tensors[name].narrow(_axis(tensors, name), first, length)
+        if POOLING in row:
+            first_crop = int(tensors["image_num_crops"][: part.start].sum())
+            row[POOLING] = _renumber(row[POOLING], -first_crop * tensors["pixel_values"].shape[1])
         if "batch_num_images" in tensors:
             row["batch_num_images"] = torch.tensor([len(part)], device=tensors["pixel_values"].device)
         rows.append(row if part else {})
@@ -173,18 +199,49 @@ def join_images(rows: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Return the image fields of some rows as a model takes them, {} if no row has images. Smaller images and fewer tiles are
     padded."""
     parts = [row for row in rows if row]
-    return {name: _join([part[name] for part in parts], name, _pixel_axis(parts[0])) for name in (parts[0] if parts else ())}
+    if len(parts) > 1 and POOLING in parts[0]:
+        ends = accumulate(part["pixel_values"].shape[:2].numel() for part in parts)
+        parts = [{**part, POOLING: _renumber(part[POOLING], first)} for part, first in zip(parts, [0, *ends], strict=False)]
+    return {name: _join([part[name] for part in parts], name, _axis(parts[0], name)) for name in (parts[0] if parts else ())}
 
 
-def _pixel_axis(fields: Mapping[str, Any]) -> int:
-    """Return the axis along which a row's pixels are joined to another's: tiles of a padded row, packed patches, or entries."""
-    return 1 if "pixel_attention_mask" in fields else -1 if "target_sizes" in fields else 0
+def _is_padded_by_row(fields: Mapping[str, Any]) -> bool:
+    return "pixel_attention_mask" in fields and "spatial_shapes" not in fields
 
 
-def _join(parts: Sequence[Tensor], name: str, pixel_axis: int) -> Tensor:
+def _axis(fields: Mapping[str, Any], name: str) -> int:
+    """Return the axis along which a row's entries of a field are joined to another's: tiles of a padded row, packed patches, or
+    the first."""
+    if not name.startswith("pixel_"):
+        return 0
+    return 1 if _is_padded_by_row(fields) else -1 if "target_sizes" in fields else 0
+
+
+def _patches(tensors: Mapping[str, Tensor]) -> Tensor | None:
+    """Return the number of patches of each image, or tile; of Molmo 2 that of tokens; None if no field says it."""
+    if "image_grids" in tensors:
+        return tensors["image_grids"].view(-1, 2, 2).prod(2).sum(1)
+    sizes = next((tensors[name] for name in ("image_grid_thw", "target_sizes", "spatial_shapes") if name in tensors), None)
+    return None if sizes is None else sizes.prod(1)
+
+
+def _several_per_entry(tensors: Mapping[str, Tensor], patches: Tensor | None) -> dict[str, Tensor]:
+    """Return how many entries of each image (or tile) there are in the fields that have several."""
+    if patches is None or "spatial_shapes" in tensors:
+        return {}
+    if "image_num_crops" in tensors:
+        return {"pixel_values": tensors["image_num_crops"], POOLING: patches}
+    return {"pixel_values": patches * (tensors["pixel_values"].shape[-2] if "target_sizes" in tensors else 1)}
+
+
+def _renumber(patches: Tensor, first: int) -> Tensor:
+    """Return numbers of patches with ``first`` added; those below 0 stand for none."""
+    return torch.where(patches >= 0, patches + first, patches)
+
+
+def _join(parts: Sequence[Tensor], name: str, axis: int) -> Tensor:
     if len(parts) == 1:
         return parts[0]
-    axis = pixel_axis if name.startswith("pixel_") else 0
     shape = [max(part.shape[n] for part in parts) for n in range(parts[0].ndim)]
     shape[axis] = 0  # of the joined axis nothing is padded
     filler = -1 if name == "image_position_ids" else 0
@@ -203,14 +260,14 @@ def _without_empty_tiles(tensors: Mapping[str, Tensor], row: int) -> dict[str, T
 
 
 def _entries_by_row(
-    tensors: Mapping[str, Tensor], num_images: Sequence[int] | None, image_tokens: Sequence[int], sizes: Tensor | None
+    tensors: Mapping[str, Tensor], num_images: Sequence[int] | None, image_tokens: Sequence[int], patches: Tensor | None
 ) -> list[range]:
     """Return the consecutive entries of each row: images, or tiles."""
-    number = len(tensors["pixel_values"] if sizes is None else sizes)
+    number = len(tensors["pixel_values"] if patches is None else patches)
     if num_images is not None and number == sum(num_images) and "target_sizes" not in tensors:
         ends = list(accumulate(num_images))
-    elif sizes is not None:
-        return images_of_tokens(image_tokens, sizes.prod(1).tolist())
+    elif patches is not None:
+        return images_of_tokens(image_tokens, patches.tolist())
     else:
         total = sum(image_tokens)
         if set(tensors) != {"pixel_values"} or any(count * number % max(1, total) for count in image_tokens):
@@ -327,8 +384,12 @@ def part_pattern(part: str) -> re.Pattern[str]:
 
 
 def vision_language_module(model: nn.Module) -> Any:
-    """Return the module that embeds images (``get_image_features``) for its ``language_model``."""
-    return next(part for part in model.modules() if hasattr(part, "get_image_features") and hasattr(part, "language_model"))
+    """Return the module that embeds images (``get_image_features``) for its language model."""
+    return next(part for part in model.modules() if hasattr(part, "get_image_features") and _language_module(part))
+
+
+def _language_module(part: Any) -> Any:
+    return getattr(part, "language_model", None) or getattr(part, "text_model", None)
 
 
 def image_fields(inputs: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -364,7 +425,7 @@ def always_run_vision_tower(model: nn.Module, processor: Any) -> None:
         return args, {**kwargs, "inputs_embeds": embedded + zero.to(embedded)}
 
     inner.register_forward_pre_hook(before, with_kwargs=True, prepend=True)
-    inner.language_model.register_forward_pre_hook(before_language, with_kwargs=True, prepend=True)
+    _language_module(inner).register_forward_pre_hook(before_language, with_kwargs=True, prepend=True)
 
 
 def _tensors(features: Any) -> list[Tensor]:

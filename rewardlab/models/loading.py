@@ -37,7 +37,7 @@ def load_processor(path: str) -> Any:
     check_folder(path)
     try:
         processor = AutoProcessor.from_pretrained(path, **hub_options(path))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         raise CheckpointError(f"{path}: its processor cannot be loaded ({why_absent(path, error)})") from error
     processor.tokenizer.padding_side = "left"
     return processor

@@ -51,7 +51,7 @@ class ProcessedImages:
 
         def preprocess(images: Any, *args: Any, **kwargs: Any) -> Any:
             kwargs["return_tensors"] = "pt"  # TRL asks for tensors in training only
-            if "crop_to_patches" in kwargs and not hasattr(images_processor, "crop_to_patches"):
+            if "crop_to_patches" in kwargs and self.last and "num_patches" not in self.last:
                 # TRL takes every 4-D pixels of another number than the images for InternVL's tiles, and counts these.
                 return {**self.last, "num_patches": torch.ones(len([*_flat(images)]), dtype=torch.long)}
             parts, options = [], repr((args, sorted(kwargs.items())))
@@ -62,7 +62,7 @@ class ProcessedImages:
                     if len(self._fields) % TRIM_EVERY == 0:  # against fragmentation of the heap
                         return_freed_memory()
                 parts.append(self._fields[key])
-                if not OF_ROWS.isdisjoint(parts[-1]):
+                if not OF_ROWS.isdisjoint(parts[-1]) and "spatial_shapes" not in parts[-1]:
                     parts = []
                     break
             self.last = BatchFeature(_joined(parts)) if parts else whole(images, *args, **kwargs)

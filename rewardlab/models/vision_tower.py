@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 from transformers import AttentionInterface
 
+FLOAT_TOWERS = ("Llama4VisionModel",)  # read pixels as they come: in bfloat16, whatever the weights are
 PACKED = "rewardlab_flash_sdpa"  # transformers gives packed sequences as a whole to names that contain "flash"
 
 
@@ -88,15 +89,21 @@ class PatchProjection(nn.Conv3d):
         return linear(patches.flatten(1), self.weight.flatten(1), self.bias)[:, :, None, None, None]
 
 
+def _pixels_like_weights(tower: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return args[0].to(next(tower.parameters()).dtype), *args[1:]
+
+
 def _always_packs(part: nn.Module) -> bool:
     ends = signature(part.forward).parameters.get("cu_seqlens")
     return ends is not None and ends.default is Parameter.empty
 
 
 def prepare_vision_tower(model: Any) -> Any:
-    """Return ``model``. Its vision attention takes :func:`attend_packed` instead of SDPA, its patches :class:`PatchProjection`;
-    weights and their names stay."""
+    """Return ``model``. Its vision attention takes :func:`attend_packed` instead of SDPA, its patches :class:`PatchProjection`,
+    and :data:`FLOAT_TOWERS` pixels of the weights' type; weights and their names stay."""
     for part in model.modules():
+        if type(part).__name__ in FLOAT_TOWERS:
+            part.register_forward_pre_hook(_pixels_like_weights)
         config = getattr(part, "config", None)
         if config is not None and getattr(config, "_attn_implementation", None) == "sdpa" and _always_packs(part):
             config._attn_implementation = PACKED

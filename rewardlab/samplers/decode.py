@@ -143,7 +143,7 @@ def _read_prompts(model: Any, inputs: dict[str, Tensor], cache: Any) -> tuple[Te
     if rope is not None:
         rope.rope_deltas = None
     extra = {}
-    if not has_grids(inputs):  # plain positions that skip the padding, as those of the decoding steps do
+    if rope is None or not has_grids(inputs):  # plain positions that skip the padding, as those of the decoding steps do
         extra["position_ids"] = (inputs["attention_mask"].cumsum(1) - 1).clamp(min=0)
     output = model(**inputs, **extra, past_key_values=cache, use_cache=True, logits_to_keep=1)
     return output.logits[:, -1], getattr(rope, "rope_deltas", None)

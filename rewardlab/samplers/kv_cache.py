@@ -34,7 +34,7 @@ class GrowingLayer(DynamicLayer):
     def fix(self, place: Tensor, room: int) -> int:
         """Make room for ``room`` tokens and return how many the buffers hold. Until :meth:`unfix`, each step writes at
         ``place`` [1], a number on the device, and returns the whole buffers: shapes and addresses do not change."""
-        self._buffers = self._make_room(self.keys, self.num_added(), room)
+        self._buffers = self._make_room((self.keys, self.values), self.num_added(), room)
         self._place = place
         return int(self._buffers[0].shape[-2])
 
@@ -44,14 +44,14 @@ class GrowingLayer(DynamicLayer):
         if self._buffers is not None:
             self.keys, self.values = (buffer[..., :length, :] for buffer in self._buffers)
 
-    def _make_room(self, new: Tensor, length: int, room: int) -> tuple[Tensor, Tensor]:
-        """Return buffers that hold what is cached, with ``room`` for states like ``new``: new ones if ``keys`` are no part of
-        them."""
+    def _make_room(self, new: tuple[Tensor, Tensor], length: int, room: int) -> tuple[Tensor, Tensor]:
+        """Return buffers that hold what is cached, with ``room`` for keys and values like ``new``: new ones if ``keys`` are no
+        part of them."""
         buffers, keys, values, total = self._buffers, self.keys, self.values, length + room
         stale = buffers is None or length == 0 or keys is None or keys.data_ptr() != buffers[0].data_ptr()
         if buffers is None or stale or buffers[0].shape[-2] < total:
-            shape = (*new.shape[:-2], total + ROOM, new.shape[-1])
-            buffers = (new.new_zeros(shape), new.new_zeros(shape))  # no NaN: hidden values count 0 times
+            of_keys, of_values = ((*states.shape[:-2], total + ROOM, states.shape[-1]) for states in new)
+            buffers = (new[0].new_zeros(of_keys), new[1].new_zeros(of_values))  # no NaN: hidden values count 0 times
             if length and keys is not None and values is not None:
                 buffers[0][..., :length, :] = keys
                 buffers[1][..., :length, :] = values
@@ -73,7 +73,7 @@ class GrowingLayer(DynamicLayer):
             self.keys, self.values = self._buffers
             return self._buffers
         length = self.num_added()
-        self._buffers = self._make_room(key_states, length, key_states.shape[-2])
+        self._buffers = self._make_room((key_states, value_states), length, key_states.shape[-2])
         total = length + key_states.shape[-2]
         for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
             buffer[..., length:total, :] = states

@@ -21,7 +21,7 @@ from rewardlab.health.plan import Plan, needs
 from rewardlab.health.run_page import write_run_page
 from rewardlab.models.architectures import build_on_meta
 from tests.support import scaled_runs
-from tests.support.families import FAMILIES
+from tests.support.families import FAMILIES, NO_TRAINING, family
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SHIPPED = sorted(path for path in CONFIGS.rglob("*.yaml") if path.parent.name != "launch")  # a Kubernetes Job is no run's
@@ -256,7 +256,7 @@ def test_a_run_page(tiny_checkpoint: Path, tmp_path: Path) -> None:
 
 
 DAILY = ("qwen2_vl", "internvl", "gemma4")
-FAMILY_NAMES = [name if name in DAILY else pytest.param(name, marks=pytest.mark.nightly) for name in FAMILIES]
+FAMILY_NAMES = [family(name, daily=name in DAILY) for name in FAMILIES if name not in NO_TRAINING]
 
 
 @pytest.mark.parametrize("name", FAMILY_NAMES)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from typer.testing import CliRunner
 
 from rewardlab.cli import app
@@ -22,30 +25,26 @@ from rewardlab.prompts import build_messages, load_template
 from rewardlab.samplers.base import SamplingParams
 from rewardlab.samplers.hf import HFSampler
 from rewardlab.training.run.preflight import TokenCounter, drop_too_long
-from rewardlab.types import IMAGE_MARK, Order
+from rewardlab.types import IMAGE_MARK, Order, PreferencePair
 from tests.support import scaled_runs
-from tests.support.families import FAMILIES
+from tests.support.families import FAMILIES, NO_TRAINING, family
 
 PLAIN = load_template("plain")
 NAMES = ("qwen2_5_vl", *FAMILIES)
-
+TRAINABLE = [name for name in NAMES if name not in NO_TRAINING]
 
 FIRM = ("qwen2_5_vl", "qwen3_vl", "qwen3_5", "gemma3")  # no weight's gradient vanishes, of which Adam makes full steps
-DAILY = (("qwen2_5_vl", "sft"), ("qwen3_5", "rl"), ("internvl", "rl"), ("idefics3", "sft"))
+DAILY = (("qwen2_5_vl", "sft"), ("qwen3_5", "rl"), ("internvl", "rl"), ("idefics3", "sft"), ("molmo2", "rl"))
 
 
 def some_nightly(*daily: str) -> list[Any]:
     """All families, of which those of the first round and ``daily`` ones are not nightly."""
-    return [name if name in (*FIRM, *daily) else pytest.param(name, marks=pytest.mark.nightly) for name in NAMES]
+    return [family(name, daily=name in (*FIRM, *daily)) for name in NAMES]
 
 
 @pytest.mark.parametrize(
     ("name", "stage"),
-    [
-        (name, stage) if (name, stage) in DAILY else pytest.param(name, stage, marks=pytest.mark.nightly)
-        for name in NAMES
-        for stage in ("sft", "rl")
-    ],
+    [family(name, stage, daily=(name, stage) in DAILY) for name in TRAINABLE for stage in ("sft", "rl")],
 )
 def test_a_mixed_batch_is_its_samples(name: str, stage: str, checkpoint_of: Callable[[str], Path], tmp_path: Path) -> None:
     """Read four at once or one by one, drawn all together or three by three: the same losses, gradient norms, rollouts
@@ -100,7 +99,27 @@ def test_sampled_and_trained_log_probs_agree(
         torch.testing.assert_close(torch.tensor(completions[-1].logprobs), expected, atol=2e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [family(name, daily=False) for name in NAMES])
+def test_probabilities_are_sighted(name: str, checkpoint_of: Callable[[str], Path]) -> None:
+    """Other images of the same sizes move the margin of each prompt, more than the other prompts of its batch do."""
+    sampler, dice = HFSampler.load(checkpoint_of(name), device="cpu"), np.random.default_rng(0)
+
+    def noise(image: bytes) -> bytes:
+        file, (width, height) = io.BytesIO(), Image.open(io.BytesIO(image)).size
+        Image.fromarray(dice.integers(0, 255, (height, width, 3), dtype=np.uint8)).save(file, "png")
+        return file.getvalue()
+
+    def margins(pairs: list[PreferencePair]) -> torch.Tensor:
+        prompts = [build_messages(pair, order=Order.GIVEN, template=PLAIN) for pair in pairs]
+        return sampler.verdict_margins(prompts, [""] * len(prompts))[0]
+
+    pairs = [pair for pair in scaled_runs.mixed()[:8] if pair.images]
+    others = [replace(pair, images=tuple(map(noise, pair.images))) for pair in pairs]  # type: ignore[arg-type]
+    together, alone = margins(pairs), torch.cat([margins([pair]) for pair in pairs])
+    assert (margins(others) - together).abs().min() > 10 * (together - alone).abs().max()
+
+
+@pytest.mark.parametrize("name", [family(name, daily=True) for name in NAMES])
 def test_tokens_are_counted_as_the_processor_makes_them(name: str, checkpoint_of: Callable[[str], Path]) -> None:
     """From sizes alone, without decoding an image."""
     sampler = HFSampler.load(checkpoint_of(name), device="cpu")
@@ -158,9 +177,7 @@ def test_no_budget_where_all_images_are_one_size(checkpoint_of: Callable[[str], 
         set_pixels(load_processor(str(checkpoint_of("gemma3"))), PixelConfig())
 
 
-@pytest.mark.parametrize(
-    "name", ["qwen3_5", *(pytest.param(name, marks=pytest.mark.nightly) for name in NAMES if name != "qwen3_5")]
-)
+@pytest.mark.parametrize("name", [family(name, daily=name == "qwen3_5") for name in TRAINABLE])
 def test_frozen_parts_stay(name: str, checkpoint_of: Callable[[str], Path], tmp_path: Path) -> None:
     """Bit for bit, while the rest moves; vision, merger and language are all of the model; adapters keep away from them."""
     path = checkpoint_of(name)
@@ -168,7 +185,7 @@ def test_frozen_parts_stay(name: str, checkpoint_of: Callable[[str], Path], tmp_
     before, after = (load_model(str(folder), device="cpu")[0].state_dict() for folder in (path, tmp_path / "run" / "final"))
     moved = {key for key in before if not torch.equal(before[key], after[key])}
     assert moved
-    assert not any("visual" in key or "vision_tower" in key or "projector" in key for key in moved)
+    assert not any("vis" in key or "projector" in key or "connector" in key for key in moved)
     model = load_model(str(path), device="cpu")[0]
     parts = [freeze(load_model(str(path), device="cpu")[0], [part]) for part in ("vision", "merger", "language")]
     assert all(parts)
@@ -180,7 +197,7 @@ def test_frozen_parts_stay(name: str, checkpoint_of: Callable[[str], Path], tmp_
     adapted = peft.get_peft_model(model, peft_config(config.lora, model, frozen))
     names = [key for key, weight in adapted.named_parameters() if weight.requires_grad]
     assert names
-    assert all("language_model" in key for key in names)
+    assert all("language_model" in key or "text_model" in key for key in names)
 
 
 def test_a_part_that_is_not_there(tiny_checkpoint: Path) -> None:

@@ -72,14 +72,31 @@ def rowed() -> dict[str, Any]:
     return {"pixel_values": pixels, "pixel_attention_mask": mask}
 
 
-LAYOUTS = [stacked, packed, padded, positioned, tiled, rowed]
+def shaped() -> dict[str, Any]:
+    """LFM2-VL: an entry a tile, two of the second image, padded to the most patches."""
+    shapes = torch.tensor([[2, 2], [2, 2], [1, 4], [2, 2], [4, 4]])
+    pixels = {"pixel_values": numbered((16, 3), [0, 1, 1, 2, 3]), "spatial_shapes": shapes}
+    return {**pixels, "pixel_attention_mask": (torch.arange(16) < shapes.prod(1)[:, None]).long()}
+
+
+def pooled() -> dict[str, Any]:
+    """Molmo 2: two patches a crop, and the numbers of those behind each token."""
+    return {
+        "pixel_values": numbered((2, 3), [0, 1, 1, 2, 3, 3]),
+        "image_num_crops": torch.tensor([1, 2, 1, 2]),
+        "image_grids": torch.tensor([[1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 0, 0], [2, 1, 1, 2]]),
+        "image_token_pooling": torch.tensor([[0, 1], [2, 3], [4, 5], [6, -1], [8, 9], [10, 11], [8, -1], [11, -1]]),
+    }
+
+
+LAYOUTS = [stacked, packed, padded, positioned, tiled, rowed, shaped, pooled]
 
 
 def images_in(fields: dict[str, Any]) -> list[int]:
     """The numbers of the images whose pixels are there, in order; padding is none."""
     if (pixels := fields.get("pixel_values")) is None:
         return []
-    axis = {"target_sizes": -1, "pixel_attention_mask": 1}.get(next(reversed(fields)), 0)
+    axis = {"target_sizes": -1, "pixel_attention_mask": 1}.get(next(reversed(fields)), 0) * ("spatial_shapes" not in fields)
     numbers = pixels.movedim(axis, 0).flatten(1)[:, 0]
     return torch.unique_consecutive(numbers[numbers > 0] - 0.5).int().tolist()
 
@@ -102,6 +119,13 @@ def test_each_row_keeps_its_images(make: Any, counts_known: bool) -> None:
     assert images_in(join_images([rows[3], rows[1], rows[0]])) == [3, 0]
     assert join_images([rows[1]]) == {}
     assert set(fields) <= set(IMAGE_FIELDS)
+
+
+def test_numbers_of_patches_begin_anew_in_each_row() -> None:
+    """Whatever rows are joined: the patches behind a token stay its own."""
+    rows = split_images(pooled(), NUM_IMAGES, [1, 0, 3, 4])
+    numbers = join_images([rows[3], rows[0]])["image_token_pooling"].tolist()
+    assert numbers == [[0, 1], [2, 3], [0, -1], [3, -1], [4, 5]]
 
 
 def test_images_of_different_sizes_are_padded() -> None:
@@ -134,8 +158,8 @@ def test_prompts_are_read_with_their_images(make: Any) -> None:
 
 def test_fields_without_a_rule() -> None:
     """Refused by name, and numbers that do not match, not dealt out by guess."""
-    with pytest.raises(NotImplementedError, match=r"\['spatial_shapes'\]"):
-        check_fields({"pixel_values": 0, "spatial_shapes": 0})
+    with pytest.raises(NotImplementedError, match=r"\['aspect_ratio_ids'\]"):
+        check_fields({"pixel_values": 0, "aspect_ratio_ids": 0})
     with pytest.raises(NotImplementedError, match=r"8 entries of .* for 5 images"):
         split_images(tiled(), [1, 4], [3, 4])
 

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers as hf
 from tokenizers import AddedToken
@@ -314,21 +315,33 @@ def llava_onevision(tokenizer: Any, folder: Path) -> Path:
     return _llava(tokenizer, folder, *classes, SIGLIP, image_grid_pinpoints=PINPOINTS, video_token_index=len(tokenizer))
 
 
-def idefics3(tokenizer: Any, folder: Path) -> Path:
-    """Tiles by row, padded with empty ones."""
+def _idefics(tokenizer: Any, folder: Path, config: Any, model: Any, processor: Any) -> Path:
     torch.manual_seed(0)
     token = _with_tokens(tokenizer, "<fake_token_around_image>", "<image>", "<end_of_utterance>", "<global-img>")
     _with_tokens(tokenizer, *(f"<row_{row + 1}_col_{column + 1}>" for row in range(2) for column in range(2)))
-    config = hf.Idefics3Config(
+    shapes = config(
         vision_config={**SIGHT, "image_size": 56, "patch_size": 14},
         text_config=_text(tokenizer, "llama"),
         image_token_id=token("<image>"),
         scale_factor=2,
         pad_token_id=token("<|endoftext|>"),
     )
+    made = processor(tokenizer=tokenizer, image_seq_len=4, chat_template=_template("<image>"))
+    return _saved_other(model(shapes), made, folder)
+
+
+def idefics3(tokenizer: Any, folder: Path) -> Path:
+    """Tiles by row, padded with empty ones."""
     images = hf.Idefics3ImageProcessor(size={"longest_edge": 112}, max_image_size={"longest_edge": 56})
-    processor = hf.Idefics3Processor(images, tokenizer, image_seq_len=4, chat_template=_template("<image>"))
-    return _saved_other(hf.Idefics3ForConditionalGeneration(config), processor, folder)
+    processor = partial(hf.Idefics3Processor, image_processor=images)
+    return _idefics(tokenizer, folder, hf.Idefics3Config, hf.Idefics3ForConditionalGeneration, processor)
+
+
+def smolvlm(tokenizer: Any, folder: Path) -> Path:
+    """Idefics3's tiles; a processor that needs num2words."""
+    images = hf.SmolVLMImageProcessor(size={"longest_edge": 112}, max_image_size={"longest_edge": 56})
+    processor = partial(hf.SmolVLMProcessor, image_processor=images, video_processor=hf.SmolVLMVideoProcessor())
+    return _idefics(tokenizer, folder, hf.SmolVLMConfig, hf.SmolVLMForConditionalGeneration, processor)
 
 
 PIXTRAL = {"model_type": "pixtral", **SIGHT, "image_size": 112, "patch_size": 14, "head_dim": 8}
@@ -418,6 +431,132 @@ def minicpm_v(tokenizer: Any, folder: Path) -> Path:
     return _saved_other(hf.MiniCPMV4_6ForConditionalGeneration(config), processor, folder)
 
 
+def molmo2(tokenizer: Any, folder: Path) -> Path:
+    """An image token names the patches behind it by number; tokens of images see each other; their ids have no logits."""
+    torch.manual_seed(0)
+    vocabulary = len(tokenizer)
+    tags = (
+        "<im_patch>",
+        "<im_col>",
+        "<im_start>",
+        "<low_res_im_start>",
+        "<frame_start>",
+        "<im_end>",
+        "<frame_end>",
+        "<im_low>",
+    )
+    token = _with_tokens(tokenizer, *tags, image_token="<|image|>", video_token="<|video|>")
+    sight = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8, "intermediate_size": 64}
+    config = hf.Molmo2Config(
+        text_config=_text(
+            tokenizer, "molmo2_text", head_dim=8, vocab_size=vocabulary, additional_vocab_size=len(tokenizer) - vocabulary
+        ),
+        vision_config={**sight, "num_hidden_layers": 2, "image_size": [56, 56], "patch_size": 14},
+        adapter_config={**sight, "vision_feature_layer": [1, 0], "text_hidden_size": 32},
+        image_start_token_id=token("<im_start>"),
+        low_res_image_start_token_id=token("<low_res_im_start>"),
+        image_end_token_id=token("<im_end>"),
+        image_patch_id=token("<im_patch>"),
+        frame_start_token_id=token("<frame_start>"),
+        frame_end_token_id=token("<frame_end>"),
+    )
+    images = hf.Molmo2ImageProcessor(size={"height": 56, "width": 56}, max_crops=4, overlap_margins=[1, 1])
+    videos, template = hf.Molmo2VideoProcessor(), _template("<|image|>")
+    processor = hf.Molmo2Processor(image_processor=images, video_processor=videos, tokenizer=tokenizer, chat_template=template)
+    return _saved_other(hf.Molmo2ForConditionalGeneration(config), processor, folder)
+
+
+def ovis2(tokenizer: Any, folder: Path) -> Path:
+    """Each patch is a probability distribution over words of a visual vocabulary; tags of an image are words of it, too."""
+    torch.manual_seed(0)
+    tags = ("<IMG_START>", "<IMG_GRID>", "<IMG_COL>", "<IMG_ROW>", "<IMG_END>")
+    token = _with_tokens(tokenizer, "<image>", "<IMG_ATOM>", *tags)
+    config = hf.Ovis2Config(
+        vision_config={**SIGHT, "image_size": 56, "patch_size": 14, "hidden_stride": 2, "vocab_size": 24},
+        text_config=_text(tokenizer, "qwen2"),
+        image_token_id=token("<IMG_ATOM>"),
+        visual_indicator_token_ids=token(list(tags)),
+        vocab_size=len(tokenizer),
+        hidden_size=TEXT["hidden_size"],
+        tie_word_embeddings=False,
+    )
+    images = hf.Ovis2ImageProcessor(size={"height": 56, "width": 56}, crop_to_patches=True, max_patches=4)
+    template = _template("<image>")
+    processor = hf.Ovis2Processor(image_processor=images, tokenizer=tokenizer, chat_template=template, image_seq_length=4)
+    return _saved_other(hf.Ovis2ForConditionalGeneration(config), processor, folder)
+
+
+def lfm2_vl(tokenizer: Any, folder: Path) -> Path:
+    """Short convolutions in two of three layers; tiles of patches, padded to the most that one has."""
+    torch.manual_seed(0)
+    places = (f"<|img_row_{row + 1}_col_{column + 1}|>" for row in range(4) for column in range(4))
+    tags = ("<|image_start|>", "<|image_end|>", "<|img_thumbnail|>", *places)
+    token = _with_tokens(tokenizer, *tags, image_token="<image>")
+    config = hf.Lfm2VlConfig(
+        text_config=_text(tokenizer, "lfm2", layer_types=["conv", "conv", "full_attention"], block_auto_adjust_ff_dim=False),
+        vision_config={"model_type": "siglip2_vision_model", **SIGHT, "patch_size": 14, "num_patches": 16},
+        image_token_id=token("<image>"),
+        projector_hidden_size=64,
+        tie_word_embeddings=False,
+    )
+    images = hf.Lfm2VlImageProcessor(
+        encoder_patch_size=14, tile_size=56, max_tiles=4, min_image_tokens=2, max_image_tokens=6, max_pixels_tolerance=1.0
+    )
+    processor = hf.Lfm2VlProcessor(images, tokenizer, chat_template=_template("<image>"))
+    return _saved_other(hf.Lfm2VlForConditionalGeneration(config), processor, folder)
+
+
+def llama4(tokenizer: Any, folder: Path) -> Path:
+    """Attention within chunks of 64 tokens, a layer without positions, one expert a token; no module without the head."""
+    torch.manual_seed(0)
+    tags = ("<|image_start|>", "<|image_end|>", "<|tile_x_separator|>", "<|tile_y_separator|>", "<|image|>")
+    token = _with_tokens(tokenizer, *tags, "<|patch|>")
+    moe = {"num_local_experts": 4, "intermediate_size_mlp": 64, "interleave_moe_layer_step": 2}
+    config = hf.Llama4Config(
+        text_config=_text(tokenizer, "llama4_text", head_dim=8, attention_chunk_size=64, no_rope_layer_interval=3, **moe),
+        vision_config={
+            **SIGHT,
+            "image_size": 56,
+            "patch_size": 14,
+            "intermediate_size": 128,
+            "vision_output_dim": 32,
+            "projector_input_dim": 32,
+            "projector_output_dim": 32,
+        },
+        boi_token_index=token("<|image_start|>"),
+        eoi_token_index=token("<|image_end|>"),
+        image_token_index=token("<|patch|>"),
+    )
+    images = hf.Llama4ImageProcessor(size={"height": 56, "width": 56}, max_patches=4)
+    processor = hf.Llama4Processor(images, tokenizer, chat_template=_template("<|image|>"))
+    return _saved_other(hf.Llama4ForConditionalGeneration(config), processor, folder)
+
+
+def kimi_k25(tokenizer: Any, folder: Path) -> Path:
+    """Latent attention, whose keys are longer than its values, and experts."""
+    torch.manual_seed(0)
+    token = _with_tokens(tokenizer, "<|media_begin|>", "<|media_end|>", "<|kimi_k25_video_placeholder|>", "<|media_pad|>")
+    latent = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 8}
+    moe = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "n_group": 1, "topk_group": 1}
+    config = hf.Kimi_K25Config(
+        text_config=_text(tokenizer, "deepseek_v3", num_key_value_heads=4, first_k_dense_replace=1, **latent, **moe),
+        vision_config={**SIGHT, "patch_size": 14, "pos_emb_height": 8, "pos_emb_width": 8},
+        projection_hidden_size=32,
+        image_token_id=token("<|media_pad|>"),
+        video_token_id=token("<|kimi_k25_video_placeholder|>"),
+        vision_start_token_id=token("<|media_begin|>"),
+        vision_end_token_id=token("<|media_end|>"),
+        tie_word_embeddings=False,
+    )
+    processor = hf.Kimi_K25Processor(
+        image_processor=hf.Kimi_K25ImageProcessor(size={"max_height": 8, "max_width": 8}, max_patches=64),
+        tokenizer=tokenizer,
+        video_processor=hf.Kimi_K25VideoProcessor(),
+        chat_template=_template("<|media_begin|><|media_pad|><|media_end|>"),
+    )
+    return _saved_other(hf.Kimi_K25ForConditionalGeneration(config), processor, folder)
+
+
 def _saved(model: Any, processor: Any, folder: Path, ends: list[int]) -> Path:
     _fan_in_init(model)
     pad = processor.tokenizer.pad_token_id
@@ -443,6 +582,22 @@ OTHERS = (
     pixtral,
     gemma4,
     minicpm_v,
+    molmo2,
+    ovis2,
+    lfm2_vl,
+    llama4,
+    kimi_k25,
+    smolvlm,
 )
+NO_TRAINING = ("llama4",)  # judges only
+NEEDS = {"smolvlm": "num2words"}  # packages of processors
+
+
+def family(*values: str, daily: bool) -> Any:
+    """Return a case of a family, nightly unless ``daily``; skipped without the package that its processor needs."""
+    marks = [] if daily else [pytest.mark.nightly]
+    return pytest.param(*values, marks=[*marks, *(pytest.mark.extra(NEEDS[name]) for name in values if name in NEEDS)])
+
+
 FAMILIES = {"qwen2_vl": qwen2_vl, "qwen3_vl": qwen3_vl, "qwen3_5": qwen3_5, "gemma3": gemma3}
 FAMILIES |= {make.__name__: make for make in OTHERS}

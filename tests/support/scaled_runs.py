@@ -367,6 +367,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "rl+parts+mixed": {"kl": "k3_loss", "kl_coef": 0.1, "micro_batch_tokens": 300},
     "sft+parts+mixed": {"micro_batch_tokens": 300},
     "sft+dealt": {"evaluation": EVALUATION | {"batch_size": 10}},
+    "sft+gently+mixed": {"micro_batch_size": 1, "learning_rate": 1e-5},
+    "rl+gently+mixed": {"micro_batch_size": 1, "learning_rate": 1e-5},
     "sft+mixed": {"micro_batch_size": 1},
     "rl+mixed": {"micro_batch_size": 1},
     # log-probs without gradient, a critic and a reference beside the policy

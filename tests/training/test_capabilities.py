@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from transformers import SmolVLMVideoProcessor
 
 from rewardlab.config import RLConfig, SFTConfig
-from rewardlab.errors import ConfigError
+from rewardlab.errors import CheckpointError, ConfigError
 from rewardlab.models.architectures import ARCHITECTURES
 from rewardlab.models.families import IMAGE_FIELDS
 from rewardlab.models.loading import load_config_of, load_processor
 from rewardlab.samplers.kv_cache import GrowingLayer
 from rewardlab.training.run import capabilities
 from rewardlab.training.run.capabilities import probe, refuse_incapable, small_model
-from tests.support.families import FAMILIES
+from tests.support.families import FAMILIES, NO_TRAINING, family
 
-DAILY = ("qwen3_5_moe", "internvl", "llava_next", "idefics3", "gemma4")
+DAILY = ("qwen3_5_moe", "internvl", "llava_next", "idefics3", "gemma4", "molmo2", "ovis2", "lfm2_vl", "kimi_k25")
 
 
 def probed(folder: Path) -> capabilities.Capabilities:
     return probe(load_config_of(str(folder)), load_processor(str(folder)))
 
 
-@pytest.mark.parametrize("name", [n if n in DAILY else pytest.param(n, marks=pytest.mark.nightly) for n in FAMILIES])
+@pytest.mark.parametrize("name", [family(name, daily=name in DAILY) for name in FAMILIES if name not in NO_TRAINING])
 def test_every_family_can(name: str, checkpoint_of: Callable[[str], Path]) -> None:
     """Trained and sampled from, sighted, from config and processor alone."""
     folder = checkpoint_of(name)
@@ -40,6 +43,25 @@ def test_every_family_can(name: str, checkpoint_of: Callable[[str], Path]) -> No
     assert "another image moves log-probs by" in found.report
     assert "sampled and recomputed log-probs agree to" in found.report
     assert "does not open <think>" in found.report
+
+
+def test_a_model_without_a_headless_part_is_refused(checkpoint_of: Callable[[str], Path]) -> None:
+    """Llama 4 judges, and trains nowhere: SFT and RL would fail at their first step, after its weights were loaded."""
+    start = time.process_time()
+    with pytest.raises(ConfigError, match="Llama4ForConditionalGeneration has no module without its output head"):
+        refuse_incapable(SFTConfig(model=str(checkpoint_of("llama4"))))
+    assert time.process_time() - start < 10
+
+
+@pytest.mark.skipif(find_spec("num2words") is not None, reason="num2words is installed")
+def test_a_processor_without_its_package_is_refused(checkpoint_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """SmolVLM's: in a sentence with the package."""
+    folder = shutil.copytree(checkpoint_of("idefics3"), tmp_path / "smolvlm")
+    SmolVLMVideoProcessor().save_pretrained(folder)
+    processor = json.loads((folder / "processor_config.json").read_text())
+    (folder / "processor_config.json").write_text(json.dumps({**processor, "processor_class": "SmolVLMProcessor"}))
+    with pytest.raises(CheckpointError, match="pip install num2words"):
+        refuse_incapable(SFTConfig(model=str(folder)))
 
 
 def test_a_large_model_takes_seconds(tiny_checkpoint: Path) -> None:
@@ -59,13 +81,13 @@ def test_a_field_without_a_rule_is_refused(tiny_checkpoint: Path, monkeypatch: p
     """In a sentence with its name, at every stage, and with weights that could not be read."""
     processor = load_processor(str(tiny_checkpoint))
     kept = capabilities.encode
-    monkeypatch.setattr(capabilities, "encode", lambda *args: {**kept(*args), "spatial_shapes": torch.ones(3, 2)})
+    monkeypatch.setattr(capabilities, "encode", lambda *args: {**kept(*args), "aspect_ratio_ids": torch.ones(3, 2)})
     found = probe(load_config_of(str(tiny_checkpoint)), processor)
     assert found.training is not None
     assert "images cannot be assigned to the rows of a batch" in found.training
-    assert "spatial_shapes" in found.training
+    assert "aspect_ratio_ids" in found.training
     monkeypatch.setattr(capabilities, "capabilities_of", lambda model: found)
-    with pytest.raises(ConfigError, match="spatial_shapes"):
+    with pytest.raises(ConfigError, match="aspect_ratio_ids"):
         refuse_incapable(SFTConfig(model=str(tiny_checkpoint)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,18 @@ def test_two_processes_share_uneven_batches(tiny_checkpoint: Path, tmp_path: Pat
     for stage in ("sft", "rl"):
         same(tmp_path / f"{stage}_alone", tmp_path / f"{stage}_mixed")  # text alone on one process, images on the other
         same(tmp_path / f"{stage}+lora_alone", tmp_path / f"{stage}+lora")
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["idefics3", "lfm2_vl", "molmo2", "ovis2", "kimi_k25"])
+def test_two_processes_of_other_families(name: str, checkpoint_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """Tiles, patches of several sizes, patches by number: text alone on one process and images on the other, as one process."""
+    changes = scaled_runs.CHANGES["sft+gently+mixed"]
+    for stage in ("sft", "rl"):
+        scaled_runs.run(stage, checkpoint_of(name), tmp_path / f"{stage}_alone", data=scaled_runs.mixed(), **changes)
+    train_on(checkpoint_of(name), tmp_path, "sft+gently+mixed:sft", "rl+gently+mixed:rl")
+    for stage in ("sft", "rl"):
+        same(tmp_path / f"{stage}_alone", tmp_path / stage)
 
 
 @pytest.mark.nightly

@@ -12,7 +12,8 @@ log-probs -> ``compute_advantages`` -> TRL cuts micro-batches -> ``policy_loss``
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from rewardlab.models.families import (
     Fields,
     always_run_vision_tower,
     images_by_prompt,
+    patch_token_id,
     share_rows,
     with_image_rows,
 )
@@ -139,6 +141,17 @@ class AdaptEntropy(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._adapt()
+
+
+@contextmanager
+def _eval_mode(model: Any) -> Iterator[None]:
+    """Put a model in eval mode: in training mode Molmo 2 wants token types of each decoding step."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
 
 
 class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
@@ -277,6 +290,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
         that samples do not depend on their number."""
         uniforms_NT = draw_uniforms(self.draw_key(), places, self.max_new_tokens)
         with (
+            _eval_mode(self.model),
             whole_weights(self, self.args.ds3_gather_for_generation) as policy,
             torch.no_grad(),
             self.accelerator.autocast(),  # as the log-probs that training computes of the same tokens
@@ -306,7 +320,7 @@ class PolicyTrainer(StrictResumeMixin, GRPOTrainer):
 
     @property
     def _image_token(self) -> int | None:
-        return getattr(self.processing_class, "image_token_id", None)
+        return patch_token_id(self.processing_class)
 
     def close_engine(self) -> None:
         """End the engine's process, if there is one, however training ended."""

@@ -32,6 +32,7 @@ from rewardlab.models.families import (
     vision_token_ids,
 )
 from rewardlab.models.loading import load_config_of, load_processor
+from rewardlab.models.vision_tower import prepare_vision_tower
 from rewardlab.processes import is_main
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.decode import draw, read_logits
@@ -57,6 +58,7 @@ SMALL: dict[str, Any] = {  # keys of a configuration, and their values in a smal
     "hidden_size_per_layer_input": 8,
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
+    "no_rope_layers": [1, 0],
     "deepstack_visual_indexes": [0],
     "fullatt_block_indexes": [1],
     "insert_layer_id": 0,
@@ -131,11 +133,14 @@ def probe(config: Any, processor: Any) -> Capabilities:
     fields = ", ".join(name for name in IMAGE_FIELDS if name in rows[1])
     opening = "opens <think>" if thinking_opening(processor) else "does not open <think>"
     report = f"{tokens} tokens of one and of two images; {fields}; the chat template {opening}"
-    if not vision_token_ids(config):
+    if image_token_id(config) is None:
         report += "; no image token is known that sampling must avoid"
     torch_state = torch.random.get_rng_state()
     try:
         model = small_model(config)
+        if model.base_model is model:  # Llama 4
+            why = f"{type(model).__name__} has no module without its output head, from which trainers take hidden states"
+            return Capabilities(report, training=why)
         alone_NV = [read_logits(model, row)[0] for row in rows]
         other_V = read_logits(model, encode(processor, [_prompt(dice, SIZES[:1])]))[0]
     except Exception as error:  # the boundary, as above: what cannot be made small may train
@@ -215,15 +220,22 @@ def small_model(config: Any) -> Any:
     mode: heads, their rotations, patches and vocabulary keep their sizes."""
     data = config.to_dict()
     width = _shrink(data["text_config"])
+    data |= {"hidden_size": width} if data.get("hidden_size") else {}
     if vision := data.get("vision_config"):
         by_tower = "embed_dim" in vision  # Qwen2-VL: the hidden size is the language model's
-        _shrink(vision)
+        of_tower = _shrink(vision)
         vision |= {name: width for name in ("out_hidden_size", *(("hidden_size",) if by_tower else ())) if name in vision}
+        vision |= {"intermediate_size": 4 * of_tower} if "intermediate_size" in vision else {}  # Llama 4 folds patches by four
+        data |= {"projection_hidden_size": of_tower} if "projection_hidden_size" in data else {}
+    if adapter := data.get("adapter_config"):
+        _shrink(adapter)
+        adapter |= {"text_hidden_size": width, "vision_feature_layer": [1, 0]}
     data |= {name: value for name, value in SMALL.items() if data.get(name) is not None}
     data |= {name: None for name in ("audio_config",) if name in data}
     with no_init_weights():
         small = type(config).from_dict(data)
         model: Any = AutoModelForImageTextToText.from_config(small, dtype=torch.float32, attn_implementation="sdpa")
+    model = prepare_vision_tower(model)
     dice = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for name, weight in model.named_parameters():

@@ -20,7 +20,7 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from rewardlab.metrics.running import MetricAccumulator
-from rewardlab.models.families import IMAGE_FIELDS, check_fields, count_places, join_images, split_images
+from rewardlab.models.families import IMAGE_FIELDS, check_fields, count_places, join_images, patch_token_id, split_images
 from rewardlab.training.run.parallel import padding_frac, pass_limits, without_sync
 
 NUM_IMAGES = "num_images"  # [N], a batch's images of each row, which no model takes
@@ -40,8 +40,7 @@ class RowLayout:
     @staticmethod
     def of(processor: Any, side: str, rows_per_sample: int = 1) -> RowLayout:
         """Return the layout with a processor's tokens."""
-        image_token = getattr(processor, "image_token_id", None)
-        return RowLayout(processor.tokenizer.pad_token_id, image_token, side, rows_per_sample)
+        return RowLayout(processor.tokenizer.pad_token_id, patch_token_id(processor), side, rows_per_sample)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,13 @@ from rewardlab.data.pair_table import fingerprint_of, light_pairs, pair_facts, s
 from rewardlab.data.rows import media_of
 from rewardlab.errors import DataError
 from rewardlab.models.attention import check_attention
-from rewardlab.models.families import count_image_tokens, count_text_tokens, has_token_formula, most_image_tokens
+from rewardlab.models.families import (
+    count_image_tokens,
+    count_text_tokens,
+    has_token_formula,
+    most_image_tokens,
+    text_before,
+)
 from rewardlab.models.loading import load_config_of, load_processor, set_pixels
 from rewardlab.models.model_config import max_positions
 from rewardlab.processes import is_main, num_processes, process_index
@@ -290,7 +296,7 @@ class TokenCounter:
     def render(self, prompt: Sequence[Message]) -> str:
         """Return a prompt as its model reads it, a mark for each image."""
         chat = chat_of(prompt, self._specials)
-        return str(self._processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
+        return self._before + str(self._processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True))
 
     def texts(self, rendered: Sequence[str], answers: Sequence[str], num_images: Sequence[int]) -> list[int]:
         """Count the tokens of rendered prompts and the answers behind them; of an image only the marks around it count."""
@@ -303,6 +309,10 @@ class TokenCounter:
     @cached_property
     def _has_formula(self) -> bool:
         return has_token_formula(self._processor)
+
+    @cached_property
+    def _before(self) -> str:
+        return text_before(self._processor)
 
     @cached_property
     def _opening(self) -> str:
