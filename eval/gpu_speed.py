@@ -265,7 +265,7 @@ class Weights:
 
 class Reads:
     """Tokens and patches that a model has read in passes with gradient, padding left out; counted without a wait for a card.
-    ``in_bfloat16``: whether outputs of its first and last layers were bfloat16."""
+    ``in_bfloat16``: whether outputs of its first and last layers were bfloat16 in these."""
 
     def __init__(self, model: Any) -> None:
         self._tokens: list[torch.Tensor] = []
@@ -276,7 +276,7 @@ class Reads:
         self._hooks += [layer.register_forward_hook(self._see) for layer in (layers[0], layers[-2])]  # the last is the head
 
     def _see(self, module: Any, args: Any, output: torch.Tensor) -> None:
-        self.in_bfloat16 &= output.dtype == torch.bfloat16
+        self.in_bfloat16 &= output.dtype == torch.bfloat16 or not torch.is_grad_enabled()
 
     def _read(self, module: Any, args: Any, inputs: dict[str, Any]) -> None:
         if torch.is_grad_enabled():

@@ -365,8 +365,9 @@ def fast(options: Options) -> dict[str, Case]:
     calls: dict[str, Callable[..., Row]] = {"sft": time_sft, "sft, by operation": profile_sft}
     calls |= {"rl": partial(time_rl, "rewardlab"), "rl, TRL's GRPO": partial(time_rl, "trl")}
     cases: dict[str, Case] = {}
-    for note, shapes in (("", replace(sizes, micro=sizes.batch)), (", micro-batches of 2", sizes)):
-        for name, call in calls.items():
+    small = {name: call for name, call in calls.items() if name != "sft, by operation" and not options.on_cpu}
+    for note, shapes, those in (("", replace(sizes, micro=sizes.batch), calls), (", micro-batches of 2", sizes, small)):
+        for name, call in those.items():
             cases[name + note] = Case(
                 partial(timed, call, shapes), seconds=40, folder=folder, needs_gib=gib, bounds={"in_bfloat16": (1, 1)}
             )
