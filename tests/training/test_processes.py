@@ -74,7 +74,7 @@ def test_two_processes_share_uneven_batches(tiny_checkpoint: Path, tmp_path: Pat
         assert line["reward"] == pytest.approx(sum(scaled_runs.UNEQUAL) / 8)
     same(tmp_path / "importance_alone", tmp_path / "importance")
     for line in map(json.loads, (tmp_path / "importance" / "metrics.jsonl").read_text().splitlines()[:4]):
-        assert line["importance/capped_frac"] == pytest.approx(len(scaled_runs.FAR) / 8)  # one on one process, two on the other
+        assert 0 < line["importance/capped_frac"] < 1  # tokens of three rollouts: one on one process, two on the other
     for stage in ("sft", "rl"):
         same(tmp_path / f"{stage}_alone", tmp_path / f"{stage}_mixed")  # text alone on one process, images on the other
         same(tmp_path / f"{stage}+lora_alone", tmp_path / f"{stage}+lora")
