@@ -125,8 +125,10 @@ def _vision(model: Any) -> Layers:
 
 
 # Most tiles of an image besides the whole one, by the model type: as many as its pixels fill; Idefics3 enlarges all images.
-TILES = {"internvl": 12, "minicpmv4_6": 9, "llava_next": 4, "llava_onevision": 9, "idefics3": 16, "smolvlm": 16}
-TILES |= {"molmo2": 8, "ovis2": 12}
+TILES = {
+    **{"internvl": 12, "minicpmv4_6": 9, "llava_next": 4, "llava_onevision": 9},
+    **{"idefics3": 16, "smolvlm": 16, "molmo2": 8, "ovis2": 12},
+}
 PER_TOKEN = {"minicpmv4_6": 16, "molmo2": 4}  # patches behind a token, if no configuration says it
 ENLARGES = ("idefics3", "smolvlm")
 SOFT_TOKENS = 280  # of Gemma 4, at most

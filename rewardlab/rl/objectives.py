@@ -148,6 +148,8 @@ IMPORTANCE_LEVELS = {
     "geometric": sequence_log_ratio,
 }
 
+LEAST_OPEN = 1e-3  # mean of 1 - p: a policy that is certain of every token differs from its sampler by float32's rounding alone
+
 
 def importance_weights(
     old_logprobs_NT: Tensor,
@@ -170,7 +172,7 @@ def importance_weights(
 
     A log-prob that an engine does not give is nan: its token has a ratio of 1, as in TRL, and is counted. The relative gap is
     the mean distance of the log-probs over the mean of 1 - p. Rounding changes logits, and these change log p in proportion to
-    1 - p, so it stays the same while the policy gets more or less certain.
+    1 - p, so it stays the same while the policy gets more or less certain; of that mean at least :data:`LEAST_OPEN` counts.
     """
     level, rule = mode.split("_")
     missing_NT = sampled_logprobs_NT.isnan() & (mask_NT > 0)
@@ -193,7 +195,7 @@ def importance_weights(
             "importance/capped_frac": (hit_NT.sum() / tokens).item(),
             "importance/mean": ((ratio_NT * mask_NT).sum() / tokens).item(),
             "importance/gap": gap / tokens.item(),
-            "importance/relative_gap": gap / max(open_NT.sum().item(), 1e-6),
+            "importance/relative_gap": gap / max(open_NT.sum().item(), LEAST_OPEN * tokens.item()),
             "importance/missing_frac": (missing_NT.sum() / tokens).item(),
         },
     )

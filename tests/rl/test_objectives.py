@@ -184,6 +184,13 @@ def test_rounding_has_one_relative_gap_however_certain_the_policy() -> None:
     assert relative[0] == pytest.approx(relative[1], rel=0.05)
 
 
+def test_a_policy_that_is_certain_of_every_token_has_a_small_relative_gap() -> None:
+    """What float32 leaves of log-probs near 0 is no sign of other weights."""
+    trainer, sampler = torch.full((4, 500), -1e-7), torch.full((4, 500), -1e-6)
+    metrics = importance_weights(trainer, sampler, torch.ones(4, 500), "token_mask", cap=3.0)[2]
+    assert metrics["importance/relative_gap"] < 0.01
+
+
 def test_an_engine_that_samples_otherwise() -> None:
     """Twice as likely for the trainer: weight 2; eight times: the cap, counted; padding counts for nothing."""
     trainer = torch.log(torch.tensor([[0.4, 0.8, 0.8, 0.9]]))
