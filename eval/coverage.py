@@ -15,10 +15,10 @@ from pathlib import Path
 
 import numpy as np
 
-from rewardlab.metrics.intervals import Interval, ratio_interval
+from rewardlab.metrics.intervals import Interval, difference_interval, mean_interval
 from rewardlab.models.checkpoints import commit
 
-Sample = tuple[np.ndarray, np.ndarray]  # by prompt: the sum of its scores, its pairs
+Sample = tuple[np.ndarray, np.ndarray]  # by pair: its score, its prompt
 DESIGNS = {
     "6 prompts of 2 to 10 pairs": [2, 3, 5, 6, 8, 10],
     "10 prompts of 3 or 4": [3, 4] * 5,
@@ -52,7 +52,7 @@ def accuracies(
         chance = _chances(dice, share, correlation, len(sizes))[prompt]
         first, other = dice.random(len(prompt)) < chance, dice.random(len(prompt)) < chance
         second = np.where(dice.random(len(prompt)) < repeated, first, other)
-        yield np.bincount(prompt, (first + second.astype(float)) / 2), sizes.astype(float)
+        yield (first + second.astype(float)) / 2, prompt
 
 
 def differences(dice: np.random.Generator, sizes: np.ndarray, share: float, upwards: float) -> Iterator[Sample]:
@@ -60,11 +60,12 @@ def differences(dice: np.random.Generator, sizes: np.ndarray, share: float, upwa
     prompt = np.repeat(np.arange(len(sizes)), sizes)
     while True:
         size = np.where(dice.random(len(prompt)) < 0.6, 0.5, 1.0) * np.where(dice.random(len(prompt)) < upwards, 1, -1)
-        yield np.bincount(prompt, size * (dice.random(len(prompt)) < share)), sizes.astype(float)
+        yield size * (dice.random(len(prompt)) < share), prompt
 
 
-def percentile_bootstrap(sums: np.ndarray, counts: np.ndarray, seed: int, resamples: int = 500) -> Interval:
+def percentile_bootstrap(scores: np.ndarray, prompt: np.ndarray, seed: int, resamples: int = 500) -> Interval:
     """Return the percentile bootstrap: quantiles of the means of resampled prompts."""
+    sums, counts = np.bincount(prompt, scores), np.bincount(prompt)
     drawn = np.random.default_rng(seed).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=resamples)
     low, high = np.quantile(drawn @ sums / (drawn @ counts), (0.025, 0.975))
     return float(low), float(high)
@@ -88,7 +89,7 @@ def table(num: int, num_before: int) -> list[str]:
             for correlation, repeated in DIFFICULTIES:
                 draw = accuracies(np.random.default_rng(0), sizes, share, correlation, repeated)
                 before = covered(draw, share, percentile_bootstrap, num_before)
-                now = covered(draw, share, lambda sums, counts, _: ratio_interval(sums, counts), num)
+                now = covered(draw, share, lambda scores, prompt, _: mean_interval(scores, prompt), num)
                 lines.append(f"| {name} | {100 * share:g} % | {correlation:g} | {100 * repeated:g} % | {before} | {now} |")
     lines += ["", "Differences of two judges on the same pairs:", ""]
     lines += ["| prompts | pairs that differ | of these upwards | bootstrap | these |", "|---|---|---|---|---|"]
@@ -97,7 +98,7 @@ def table(num: int, num_before: int) -> list[str]:
         for share, upwards in DIFFERENCES:
             draw, truth = differences(np.random.default_rng(0), sizes, share, upwards), 0.7 * share * (2 * upwards - 1)
             before = covered(draw, truth, percentile_bootstrap, num_before)
-            now = covered(draw, truth, lambda sums, counts, _: ratio_interval(sums, counts, least=-1.0), num)
+            now = covered(draw, truth, lambda gaps, prompt, _: difference_interval(gaps, prompt), num)
             lines.append(f"| {name} | {100 * share:g} % | {100 * upwards:g} % | {before} | {now} |")
     return lines
 
@@ -117,7 +118,8 @@ def main() -> None:
         f"`{shlex.join(['python', *sys.argv])}`, commit {commit()[:12]}.",
         f"Percent of {options.samples:,} simulated runs whose interval holds the truth (mean width in points);",
         f"of the percentile bootstrap, used before, {options.samples_before:,}.",
-        "The intervals are those of `rewardlab/metrics/intervals.py`: jackknife over prompts, Student's t, logit scale.",
+        "The intervals are those of `rewardlab/metrics/intervals.py`: CR2 over prompts, degrees of freedom by Bell and McCaffrey at the",
+        "correlation that the residuals show (Imbens and Kolesár), logit scale.",
         "Of accuracies near 0 they are the mirror image of those near 1.",
         f"{inside} of {len(shares)} cells lie within 93 to 97.5; the least is {min(shares)}, the most {max(shares)}:",
         "where few mistakes are expected in all, samples without any give an interval that always holds.",

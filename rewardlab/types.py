@@ -27,6 +27,26 @@ class Tie(StrEnum):
     BOTH_BAD = "both_bad"
 
 
+@dataclass(frozen=True, slots=True)
+class Rating:
+    """One person's choice between the responses of a pair: 0 or 1, a tie, or None: cannot tell.
+
+    ``shown``: the order in which the person saw the responses (None: not known); ``at``: when, in ISO 8601; ``reason``: why, in
+    the person's words.
+    """
+
+    rater: str
+    choice: int | Tie | None
+    shown: Order | None = None
+    at: str = ""
+    reason: str = ""
+
+    def swap(self) -> Rating:
+        """Return the rating as it reads when the two responses of the pair are exchanged."""
+        choice = 1 - self.choice if isinstance(self.choice, int) else self.choice
+        return replace(self, choice=choice, shown=None if self.shown is None else self.shown.swap())
+
+
 class Choice(StrEnum):
     """Which of the two responses as shown a judge prefers."""
 
@@ -63,7 +83,7 @@ class PreferencePair:
     either order, that named the preferred response (None: not asked). ``response_images`` stand within the responses, each at
     an ``IMAGE_MARK`` of its text. ``videos``, and ``response_videos`` within the responses, are encoded files too; a judge is
     shown their frames (:func:`rewardlab.data.rows.with_frames`).
-    ``provenance`` names recipe and source row: ``rlaif_v:3f2a...``.
+    ``ratings`` are single people's choices. ``provenance`` names recipe and source row: ``rlaif_v:3f2a...``.
     """
 
     pair_id: str
@@ -84,6 +104,7 @@ class PreferencePair:
     teacher_share: float | None = None
     licence: str = ""
     provenance: str = ""
+    ratings: tuple[Rating, ...] = ()
 
     def swap(self) -> PreferencePair:
         """Return the same pair with the responses exchanged; the preferred *text* and the texts' places as shown stay."""
@@ -94,6 +115,7 @@ class PreferencePair:
             response_videos=(self.response_videos[1], self.response_videos[0]),
             preferred=None if self.preferred is None else 1 - self.preferred,
             order=self.order.swap(),
+            ratings=tuple(rating.swap() for rating in self.ratings),
         )
 
     def shown(self, order: Order) -> tuple[str, str]:

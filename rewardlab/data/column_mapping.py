@@ -19,8 +19,8 @@ from typing import Any
 from rewardlab.data.columns import PAIR_COLUMNS, looks_like_media, medium_column, nearest_column
 from rewardlab.data.conversations import Content, is_conversation, is_put_second, place_media, split_answers
 from rewardlab.data.files import place_in_file
+from rewardlab.data.ratings import tie_of
 from rewardlab.data.row_files import FileRow, data_files_of, stored_rows
-from rewardlab.data.rows import tie_of
 from rewardlab.errors import DataError
 from rewardlab.reporting.progress import log_line
 

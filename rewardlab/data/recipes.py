@@ -22,7 +22,8 @@ from rewardlab.data.conversations import Content, is_conversation, is_put_second
 from rewardlab.data.files import leads_out
 from rewardlab.data.images import read_image
 from rewardlab.data.media import Files, embedded, path_of_medium
-from rewardlab.data.rows import FRAMES, check_marks, provenance, tie_of, validate
+from rewardlab.data.ratings import tie_of
+from rewardlab.data.rows import FRAMES, check_marks, provenance, validate
 from rewardlab.data.sources import TABLES, HubStream, media_folder, source_parts
 from rewardlab.data.video import evenly, frame_files
 from rewardlab.errors import DataError, InputError, MediaError

@@ -20,6 +20,7 @@ teacher_share      float32             0..1, share of the teacher's votes over b
 order              string              "given" or "swapped": how ``judgment`` saw the responses
 judgment           string              a teacher's reasoned verdict, "" without
 provenance         string              ``RECIPE:HASH``, the SHA-256 (16 digits) of the source's row
+ratings            list of ratings     of single people, each as a line of :mod:`rewardlab.data.ratings` without ``pair_id``
 =================  ==================  =================================================================================
 
 Only ``question``, ``responses`` and ``preferred`` are required. A column of another name is an error unless it is allowed
@@ -42,6 +43,7 @@ from rewardlab.data.conversations import Content, place_media, place_own, split_
 from rewardlab.data.images import blank_like
 from rewardlab.data.media import Files
 from rewardlab.data.qwen_video import VideoPolicy
+from rewardlab.data.ratings import RATING_FIELDS, rating_of, rating_record, tie_of
 from rewardlab.data.video import frames_of_video
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import IMAGE_MARK, VIDEO_MARK, Candidates, Order, PreferencePair, Tie
@@ -91,6 +93,7 @@ def _differ_in_media(pair: PreferencePair) -> bool:
 COLUMNS = (
     *("pair_id", "question", "images", "videos", "responses", "response_images", "preferred", "category", "source"),
     *("response_videos", "tie", "licence", "level", "attempts", "teacher_share", "order", "judgment", "provenance"),
+    "ratings",
 )
 
 
@@ -107,6 +110,7 @@ def features() -> Any:
         "preferred": Value("int8"),
         "level": Value("int8"),
         "teacher_share": Value("float32"),
+        "ratings": List({name: Value("string") for name in RATING_FIELDS}),
     }
     return Features({name: kinds.get(name, Value("string")) for name in COLUMNS})
 
@@ -122,6 +126,7 @@ def to_row(pair: PreferencePair) -> dict[str, Any]:
         "response_videos": [_embedded(videos) for videos in pair.response_videos],
         "order": pair.order.value,
         "tie": pair.tie.value if pair.tie else "",
+        "ratings": [rating_record(rating) for rating in pair.ratings],
     }
 
 
@@ -189,6 +194,7 @@ def from_row(
         videos=_videos(question.videos, files, where),
         response_videos=(_videos(answers[0].videos, files, where), _videos(answers[1].videos, files, where)),
         teacher_share=share,
+        ratings=tuple(rating_of(value, f"{where}, rating {n}") for n, value in enumerate(_list(row, "ratings", where))),
         **texts,
     )
     check_marks(pair, where)
@@ -258,18 +264,6 @@ def _label(row: Mapping[str, Any], where: str) -> tuple[Any, Tie | None]:
             f"{where}: 'tie' is {tie!r:.40} and 'preferred' {preferred!r:.40}; expected tie or both_bad, and no preferred"
         )
     return None, read
-
-
-_TIES = re.compile(r"(?:it'?s )?(?:a )?(?:tie|tied|draw|equal|same|neither|both|both (?:are )?good|no preference)(?: vote)?")
-_BOTH_BAD = re.compile(r"(?:tie )?(?:both (?:are )?|all )(?:bad|wrong|poor)(?: vote)?")
-
-
-def tie_of(label: str | None) -> Tie | None:
-    """Return the tie that a label names in one of the usual spellings: "tie (bothbad)", "bothbad_vote", "tievote"."""
-    words = " ".join(re.sub(r"(both|tie|bad)(?=vote|bad|good)", r"\1 ", re.sub(r"[\W_]+", " ", (label or "").lower())).split())
-    if _BOTH_BAD.fullmatch(words):
-        return Tie.BOTH_BAD
-    return Tie.TIE if _TIES.fullmatch(words) else None
 
 
 def _number(value: Any) -> Any:

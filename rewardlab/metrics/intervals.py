@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 
 Interval = tuple[float, float]
 FEWEST_CLUSTERS = 4  # of fewer prompts no interval holds the truth as often as it says
 _Z = 1.959963984540054  # the 97.5 % quantile of the normal distribution
-_T = {3: 3.182446305284263, 4: 2.7764451051977987, 5: 2.570581835636314}  # of Student's t, by degrees of freedom
-_LEAST_FREEDOM = 5.0  # of heavy-tailed scores, where there are prompts enough
+_SIMPSON = np.array([1, *[4, 2] * 999, 4, 1]) / 6000  # weights over an interval of length 1
 
 
 @dataclass(frozen=True)
@@ -73,17 +74,20 @@ def ratio_interval(
 ) -> Interval:
     """95 % interval of ``sum(numerators) / sum(denominators)``, a ratio in least..most, over clusters of pairs.
 
-    The jackknife over clusters gives the variance, Student's t the quantile, and the ends are taken on the logit scale, so that
-    they stay within least..most and lean inwards near them. The degrees of freedom are the clusters less one, fewer where a few
-    clusters carry most of the variance (their kurtosis), and no more than the effective number of clusters (Kish 1965, the
-    square of the sum of sizes by the sum of their squares) where a few have most of the pairs, but not under 3.
+    The variance is the cluster-robust estimator CR2 (Bell and McCaffrey, Survey Methodology 28, 2002). Student's t has their
+    degrees of freedom, at the correlation within clusters that the residuals show (Imbens and Kolesár, 2016,
+    doi:10.1162/REST_a_00552): clusters that are few, or of unequal size, have fewer. The ends are computed on the logit scale,
+    so that they stay within least..most.
 
     Clusters that all have one ratio leave no variance: then a further one may differ, as often as Wilson's bound for none of so
     many admits. Of fewer than :data:`FEWEST_CLUSTERS` clusters nothing can be said: (least, most). Nothing to divide by, or
     nan: (nan, nan). Raise ValueError for a ratio beyond them.
     """
-    sums, counts = _by_cluster(numerators, clusters), _by_cluster(denominators, clusters)
-    sums, counts = sums[counts > 0], counts[counts > 0]
+    values, weights = np.asarray(numerators, dtype=float), np.asarray(denominators, dtype=float)
+    numbers = cluster_numbers(clusters, len(values))
+    counts = np.bincount(numbers, weights)
+    numbers, values, weights = (part[counts[numbers] > 0] for part in (numbers, values, weights))
+    sums, counts = np.bincount(numbers, values, len(counts))[counts > 0], counts[counts > 0]
     if not counts.size:
         return math.nan, math.nan
     ratio = float(sums.sum() / counts.sum())
@@ -93,8 +97,9 @@ def ratio_interval(
         raise ValueError(f"expected a ratio within {least:g}..{most:g}, got {ratio:g}")
     if counts.size < FEWEST_CLUSTERS:
         return least, most
-    spread = _spread(sums, counts)
-    return _ends(ratio, spread, counts.size, _student(spread.freedom), least, most)
+    squares = float(((values - ratio * weights) ** 2).sum())
+    spread = spread_of(sums, counts, squares, float((weights**2).sum()))
+    return interval_of(ratio, spread, least=least, most=most)
 
 
 def difference_interval(differences: Sequence[float], clusters: Sequence[str] | np.ndarray | None = None) -> Interval:
@@ -127,12 +132,16 @@ def macro_interval(
     means = total / size
     influence = sums - means[group_of] * counts  # of a cluster on its group's mean, times the group's size
     members = np.split(np.arange(cells.size), np.flatnonzero(np.diff(group_of)) + 1)
-    spreads = [_spread(sums[m], counts[m]) if m.size >= FEWEST_CLUSTERS else None for m in members]
+    squares = np.bincount(group, (np.asarray(scores) - means[group]) ** 2)
+    spreads = [
+        spread_of(sums[m], counts[m], float(squares[n]), float(size[n])) if m.size >= FEWEST_CLUSTERS else None
+        for n, m in enumerate(members)
+    ]
     variances = [(spread.variance, spread.freedom) for spread in spreads if spread is not None]
     joint = sum(variance for variance, _ in variances)
     freedom = joint**2 / sum(variance**2 / degrees for variance, degrees in variances) if joint else math.inf
     ends = [
-        (least, 1.0) if spread is None else _ends(float(mean), spread, spread.num, _student(freedom), least, 1.0)
+        (least, 1.0) if spread is None else _ends(float(mean), spread, student_quantile(freedom), least, 1.0)
         for mean, spread in zip(means, spreads, strict=True)
     ]
     norms = np.sqrt(np.bincount(group_of, influence**2))
@@ -159,33 +168,46 @@ def _by_cluster(values: Sequence[float] | np.ndarray, clusters: Sequence[str] | 
 
 
 @dataclass(frozen=True)
-class _Spread:
-    """How far the ratio of a sample may be off: jackknife variance, degrees of freedom, number of clusters."""
+class Spread:
+    """The variance of a ratio over ``num`` clusters, and the degrees of freedom of that variance."""
 
     variance: float
     freedom: float
     num: int
 
 
-def _spread(sums: np.ndarray, counts: np.ndarray) -> _Spread:
-    total, size, num = sums.sum(), counts.sum(), counts.size
-    ratio = total / size
-    without = (total - sums) / (size - counts) - ratio
-    residuals = sums - ratio * counts
-    squares = float((residuals**2).sum())
-    if squares < 1e-18 * size**2:
-        return _Spread(0.0, math.inf, num)
-    kurtosis = num * float((residuals**4).sum()) / squares**2  # 3 of a normal distribution
-    # A variance over n clusters varies by (kurtosis - 1) / n of its square, a chi-square by 2 / freedom.
-    freedom = (num - 1) * 2 / max(2.0, kurtosis - 1)
-    freedom = max(freedom, min(_LEAST_FREEDOM, num - 1.0))
-    effective = float(size**2 / (counts**2).sum())  # clusters, were they alike in size
-    return _Spread((num - 1) / num * float((without**2).sum()), min(freedom, max(3.0, effective)), num)
+def spread_of(sums: np.ndarray, counts: np.ndarray, squares: float, size_squares: float) -> Spread:
+    """Return CR2's variance of ``sum(sums) / sum(counts)`` over at least two clusters, and its degrees of freedom, 1 or more.
+
+    ``squares`` and ``size_squares`` are sums over single pairs, of their squared residuals and denominators. The residual of
+    a cluster is divided by the root of what its leverage, its fraction of the counts, leaves of its variance. In the working
+    model pairs of a cluster have one correlation.
+    """
+    size, residuals = counts.sum(), sums - sums.sum() / counts.sum() * counts
+    if float((residuals**2).sum()) < 1e-18 * size**2:
+        return Spread(0.0, math.inf, counts.size)
+    leverage = counts / size
+    joint = float((counts**2).sum()) - size_squares  # products of denominators of two pairs of one cluster
+    shared = (float((residuals**2).sum()) - squares) / joint if joint > 1e-9 * size_squares else 0.0
+    correlation = min(1.0, max(0.0, shared * size_squares / squares))
+    modelled = (1 - correlation) * size_squares / size * counts + correlation * counts**2  # variances of sums, by cluster
+    scale = 1 / (1 - leverage)
+    # The quadratic form of the variance has the matrix diag(own) + X K X', with X of two columns, and K and X'X of 2 x 2.
+    own, columns = scale * modelled, np.sqrt(scale)[:, None] * np.stack([modelled, leverage], axis=1)
+    form = np.array([[0.0, -1.0], [-1.0, modelled.sum()]])
+    crossed, product = ((columns @ form) * columns).sum(1), form @ columns.T @ columns
+    freedom = (own + crossed).sum() ** 2 / ((own**2).sum() + 2 * (own * crossed).sum() + np.trace(product @ product))
+    return Spread(float((scale * residuals**2).sum()) / size**2, float(freedom), counts.size)
 
 
-def _ends(ratio: float, spread: _Spread, num: int, quantile: float, least: float, most: float) -> Interval:
+def interval_of(ratio: float, spread: Spread, *, least: float = 0.0, most: float = 1.0) -> Interval:
+    """Return the 95 % interval of a ratio in least..most (a ratio outside counts as its bound) with this spread."""
+    return _ends(min(most, max(least, ratio)), spread, student_quantile(spread.freedom), least, most)
+
+
+def _ends(ratio: float, spread: Spread, quantile: float, least: float, most: float) -> Interval:
     if spread.variance == 0:
-        slack = _Z**2 / (num + _Z**2)
+        slack = _Z**2 / (spread.num + _Z**2)
         return ratio - slack * (ratio - least), ratio + slack * (most - ratio)
     share = min(max((ratio - least) / (most - least), 1e-12), 1 - 1e-12)
     middle = math.log(share / (1 - share))
@@ -198,20 +220,26 @@ def _logistic(value: float) -> float:
     return 0.5 + 0.5 * math.tanh(value / 2)
 
 
-def _student(freedom: float) -> float:
-    """The 97.5 % quantile of Student's t of 3 degrees of freedom and more: by Fisher's expansion from 5 on (to 0.0003), below
-    by a parabola over their reciprocals (to 0.0009)."""
-    if freedom < 5:
-        few, points = 1 / max(3.0, freedom), [(1 / count, quantile) for count, quantile in _T.items()]
-        return math.fsum(quantile * math.prod((few - x) / (at - x) for x, _ in points if x != at) for at, quantile in points)
-    z, v = _Z, freedom
-    return (
-        z
-        + (z**3 + z) / (4 * v)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
-        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * v**4)
-    )
+def student_tail(value: float, freedom: float) -> float:
+    """Return the probability that Student's t with ``freedom`` (1 or more) degrees of freedom exceeds ``value``, to 1e-10.
+
+    With t = sqrt(freedom) tan(angle) the density is proportional to cos(angle) ** (freedom - 1); Simpson's rule integrates it.
+    """
+    if freedom > 1e7:
+        return NormalDist().cdf(-value)
+    peak = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
+    angle = math.atan(value / math.sqrt(freedom))
+    return 0.5 - peak * angle * float(_SIMPSON @ np.cos(np.linspace(0, angle, _SIMPSON.size)) ** (freedom - 1))
+
+
+@cache
+def student_quantile(freedom: float, tail: float = 0.025) -> float:
+    """Return the value that Student's t exceeds with probability ``tail`` (0..0.5), by bisection."""
+    low, high = 0.0, math.pi / 2
+    while high - low > 1e-13:
+        angle = (low + high) / 2
+        low, high = (angle, high) if student_tail(math.sqrt(freedom) * math.tan(angle), freedom) > tail else (low, angle)
+    return math.sqrt(freedom) * math.tan(low)
 
 
 def paired_difference(before: Mapping[str, float], after: Mapping[str, float]) -> tuple[float, Interval]:

@@ -26,9 +26,10 @@ from rewardlab.data.images import decode_image, encode_png
 from rewardlab.data.inputs import candidates_of_texts
 from rewardlab.data.pair_table import PairTable, ParquetRows
 from rewardlab.data.pairs import read_pairs, write_parquet
+from rewardlab.data.ratings import tie_of
 from rewardlab.data.recipes import Rejected, convert_source, recipe_of
 from rewardlab.data.row_files import data_files_of
-from rewardlab.data.rows import from_row, tie_of
+from rewardlab.data.rows import from_row
 from rewardlab.errors import DataError, MediaError
 from rewardlab.types import PreferencePair, Tie
 from tests.support.images import png

@@ -1,0 +1,102 @@
+"""A mean of people's labels from few labelled pairs and many judged ones: power-tuned prediction-powered inference.
+
+Angelopoulos, Duchi and Zrnic, PPI++ (arXiv 2311.01453). Pure functions; numpy only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rewardlab.metrics.intervals import (
+    FEWEST_CLUSTERS,
+    AccuracyEstimate,
+    Spread,
+    cluster_numbers,
+    interval_of,
+    mean_estimate,
+    student_quantile,
+)
+
+
+@dataclass(frozen=True)
+class CorrectedMean:
+    """The mean of a score in 0..1 over all pairs, three ways: by the judge alone, by labels alone, and corrected.
+
+    ``judge_only`` is the mean of the judge's scores of all pairs; its interval ignores the judge's errors. ``label_only`` is
+    the mean of people's scores of ``num_labelled`` pairs. ``corrected`` adds to it ``weight`` times the judge's mean over the
+    ``num_unlabelled`` other pairs less its mean over the labelled ones. ``saved`` is the fraction of the labels that the judge
+    saves: labels alone would need ``num_labelled / (1 - saved)`` for the width of the corrected interval.
+    """
+
+    judge_only: AccuracyEstimate
+    label_only: AccuracyEstimate
+    corrected: AccuracyEstimate
+    weight: float
+    saved: float
+    num_labelled: int
+    num_unlabelled: int
+    label_variance: float
+    judge_variance: float
+    freedom: float
+
+    def labels_for(self, half_width: float) -> int | None:
+        """Return how many labels in all give an interval of +- ``half_width`` (0..1) on this many judged pairs; None where the
+        judged pairs are too few for any number of labels."""
+        left = (half_width / student_quantile(self.freedom)) ** 2 - self.judge_variance
+        return math.ceil(self.num_labelled * self.label_variance / left) if left > 0 else None
+
+
+def corrected_mean(
+    labels: Sequence[float] | np.ndarray,
+    judged: Sequence[float] | np.ndarray,
+    unlabelled: Sequence[float] | np.ndarray,
+    clusters: Sequence[str] | np.ndarray | None = None,
+    unlabelled_clusters: Sequence[str] | np.ndarray | None = None,
+) -> CorrectedMean:
+    """Return the three means. ``labels`` are people's scores (0..1) of the labelled pairs, ``judged`` the judge's scores of the
+    same, ``unlabelled`` its scores of the other pairs; labelled pairs are a random sample of all. Raise ValueError unless there
+    are labels of four prompts or more, and one other pair.
+
+    The weight minimises the variance (eq. 7 of the paper), between 0, where the judge says nothing of the labels, and 1.
+    """
+    y, f, rest = (np.asarray(values, dtype=float) for values in (labels, judged, unlabelled))
+    named = clusters is not None and unlabelled_clusters is not None
+    every = [*(clusters or ()), *(unlabelled_clusters or ())] if named else None
+    numbers = cluster_numbers(every, y.size + rest.size)
+    of_labels, num_clusters = numbers[: y.size], int(numbers.max(initial=-1)) + 1
+    num = np.unique(of_labels).size
+    if num < FEWEST_CLUSTERS or not rest.size:
+        raise ValueError(
+            f"expected labels of at least {FEWEST_CLUSTERS} prompts and one pair without a label, got {num} and {rest.size}"
+        )
+
+    def by_cluster(values: np.ndarray, at: np.ndarray) -> np.ndarray:
+        return np.bincount(at, (values - values.mean()) / values.size, num_clusters)
+
+    label, own, other = by_cluster(y, of_labels), by_cluster(f, of_labels), by_cluster(rest, numbers[y.size :])
+    against = own - other
+    weight = float(label @ against) / float(against @ against) if against.any() else 0.0
+    weight = min(1.0, max(0.0, weight))
+    scale = num / (num - 1)
+    label_part, judge_part = scale * float(((label - weight * own) ** 2).sum()), scale * weight**2 * float((other**2).sum())
+    variance = scale * float(((label - weight * against) ** 2).sum())
+    mean = float(y.mean() + weight * (rest.mean() - f.mean()))
+    freedom = num - 1.0
+    alone = scale * float((label**2).sum())
+    corrected = AccuracyEstimate(min(1.0, max(0.0, mean)), interval_of(mean, Spread(variance, freedom, num)))
+    return CorrectedMean(
+        judge_only=mean_estimate(np.concatenate([f, rest]), numbers),
+        label_only=mean_estimate(y, of_labels),
+        corrected=corrected,
+        weight=weight,
+        saved=1 - variance / alone if alone else 0.0,
+        num_labelled=y.size,
+        num_unlabelled=rest.size,
+        label_variance=label_part,
+        judge_variance=judge_part,
+        freedom=freedom,
+    )
