@@ -1,4 +1,4 @@
-"""Agreement against scikit-learn and plain loops over pairs of ratings; the alternative annotator test as its authors state it."""
+"""Agreement against scikit-learn and loops over pairs of ratings; the alternative annotator test as its authors state it."""
 
 from __future__ import annotations
 
