@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from rewardlab.benchmarks.arithmetic import addition
 from rewardlab.benchmarks.base import REPORT, SCORES, VOTES, Row
 from rewardlab.benchmarks.browser import (
     MOST_OF_A_KIND,
@@ -39,7 +38,7 @@ from rewardlab.benchmarks.report_model import (
     headline_sentence,
     judge_name,
 )
-from rewardlab.benchmarks.robustness.text import FAMILIES, FIGURES, family_rows, figure_rows, robustness_sentence
+from rewardlab.benchmarks.robustness.text import FAMILIES, FIGURES, family_rows, figure_rows, largest_loss, robustness_sentence
 from rewardlab.benchmarks.scores import KINDS, REVISION, revision_rows, revision_sentence
 from rewardlab.data.files import write_atomic
 from rewardlab.data.votes import vote_of
@@ -193,8 +192,7 @@ def judge_rows(report: Report) -> list[tuple[str, str, str]]:
 
 def macro_text(scores: Scores) -> str:
     """Return the macro average with its interval."""
-    macro, interval = scores.accuracy.macro, scores.macro_interval
-    return with_interval(macro, interval) if interval else percent(macro)
+    return with_interval(scores.accuracy.macro, scores.macro_interval)
 
 
 def reference_rows(report: Report) -> list[tuple[str, str, str]]:
@@ -222,7 +220,7 @@ def facts(report: Report) -> list[tuple[str, str]]:
 
 def answer_facts(report: Report) -> list[tuple[str, str]]:
     """Return (name, value) of what the judge's answers are like."""
-    scores, seconds = report.scores, report.seconds_per_vote
+    scores = report.scores
     num_answers = report.listwise.num_answers if report.listwise else scores.num_votes_total
     return [
         ("invalid rate", f"{percent(scores.invalid_rate, 2)} %{_ends(scores.invalid_interval)}"),
@@ -233,8 +231,6 @@ def answer_facts(report: Report) -> list[tuple[str, str]]:
         ),
         ("position bias (share of first, minus 50)", _points(scores.position_bias) + _ends(scores.position_interval)),
         ("length bias (named longer, less labelled longer)", _points(scores.length_bias) + _ends(scores.length_interval)),
-        ("tokens per vote", "–" if scores.tokens_per_vote is None else f"{scores.tokens_per_vote:.1f}"),
-        ("seconds per vote", "–" if seconds is None else f"{seconds:.3f}"),
         *([("cost", cost_text(report.cost))] if report.cost else []),
         *([("cached", f"{report.cached_votes:,} of {num_answers:,} votes")] if report.cached_votes else []),
     ]
@@ -253,6 +249,8 @@ def asking_facts(report: Report) -> list[tuple[str, str]]:
         ("data", report.data),
         ("template, verdicts read as", f"{report.template or '–'}, {report.verdict_format or '–'}"),
         ("temperature, top p, most tokens", ", ".join("–" if value is None else f"{value:g}" for value in sampling)),
+        ("tokens per vote", "–" if scores.tokens_per_vote is None else f"{scores.tokens_per_vote:.1f}"),
+        ("seconds per vote", "–" if report.seconds_per_vote is None else f"{report.seconds_per_vote:.3f}"),
         ("seed", str(report.seed)),
         ("command", report.command or "–"),
         ("commit", report.commit),
@@ -275,13 +273,15 @@ def _points(bias: float | None) -> str:
 
 def summary_line(report: Report) -> str:
     """Return the run in one line: what was measured, of how many pairs, and what to know beside it."""
-    scores, cost = report.scores, report.cost
+    scores, cost, loss = report.scores, report.cost, largest_loss(report.robustness)
+    accuracy = with_interval(scores.accuracy.micro, scores.interval)
     if report.failure:
         return f"{report.benchmark}: FAILED: {report.failure}"
     if scores.invalid_rate == 1:
         return f"{report.benchmark}: {NOT_ONE_VERDICT.format(scores.num_votes_total)}, of {scores.num_pairs:,} pairs"
     parts = [
-        f"{report.benchmark}: {with_interval(scores.accuracy.micro, scores.interval)} % of {scores.num_pairs:,} pairs",
+        *([f"{report.benchmark}: {loss[0]} in {with_interval(loss[1].share, loss[1].interval)} %"] if loss else []),
+        f"{'accuracy' if loss else report.benchmark + ':'} {accuracy} % of {scores.num_pairs:,} pairs",
         f"invalid {percent(scores.invalid_rate)} %",
         *([f"undecided {percent(scores.undecided_rate)} %"] if has_majorities(report) else []),
         *([] if scores.swap_consistency is None else [f"swap consistency {percent(scores.swap_consistency)} %"]),
@@ -291,21 +291,34 @@ def summary_line(report: Report) -> str:
     return ", ".join(parts)
 
 
-def report_markdown(report: Report) -> str:
-    """Return the report as Markdown; accuracies in percent with 95 % intervals."""
-    scores = report.scores
+def _opening_lines(report: Report) -> list[str]:
+    """Return the lines that a report begins with: its headline, what is wrong, and what was required."""
     lines = [f"# {report.benchmark}: {report.judge}", ""]
     lines += [f"**FAILED: {report.failure}. {FAILED_FIGURES}**" if report.failure else f"**{headline_sentence(report)}**", ""]
     if report.findings and not report.failure:
         lines += [*(f"- **{key_phrase(finding)}**{numbers_of(finding)}" for finding in report.findings), ""]
     if report.requirements:
         lines += [*(f"- {_met(one)}: `{one.text}`; {one.sentence}." for one in report.requirements), ""]
+    return lines
+
+
+def terminal_text(report: Report) -> str:
+    """Return the lines that a terminal shows of a run: headline, findings, requirements, accuracies and notes; of a run under
+    attack its figures instead of accuracies."""
+    table = markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
+    if report.robustness:
+        table = markdown_table(FIGURES, figure_rows(report.robustness))
+    return "\n".join([*_opening_lines(report), *table, "", *(f"- note: {note}" for note in report.notes)])
+
+
+def report_markdown(report: Report) -> str:
+    """Return the report as Markdown; accuracies in percent with 95 % intervals."""
+    scores, lines = report.scores, _opening_lines(report)
     for part in report_parts(report):
         lines += [part.sentence, ""]
         for columns, rows in part.tables:
             lines += [*markdown_table(columns, rows), ""]
     lines += markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
-    lines += [] if report.robustness else ["", f"The groups add up to the overall: {addition(scores)}."]
     if len(scores.k_curve) > 1:
         lines += [
             "",
@@ -501,7 +514,6 @@ def report_html(report: Report, rows: Sequence[Row], out: Path, pages: Sequence[
             reference_rows=reference_rows(report),
             answer_facts=answer_facts(report),
             asking_facts=asking_facts(report),
-            addition="" if report.robustness else addition(report.scores),
             plots=[(one.caption, figure_uri(one.figure)) for one in report_figures(report)],
             curve=curve_rows(report.scores),
             curve_columns=CURVE,

@@ -41,7 +41,7 @@ _REASONING = re.compile(
 )
 LINE = 2000  # characters at the end of a line that statements are looked for in
 QUOTES = "\"'`“”‘’«»「」"
-_PAIRS = ("“”", "«»", "「」", "『』")
+_PAIRS = (("“", "”"), ("«", "»"), ("「", "」"), ("『", "』"))
 
 Reader = Callable[[str], Verdict]
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rewardlab.benchmarks.base import Benchmark, Row
+from rewardlab.benchmarks.findings import attack_faults
 from rewardlab.benchmarks.report_model import NO_COST, Cost, Report
 from rewardlab.benchmarks.robustness.model import FamilyScores, Figures, Robustness
 from rewardlab.benchmarks.rows import load_rows, split_ties
@@ -259,7 +260,9 @@ def run_robustness(
         clean = extras[CLEAN]
         cases = cases_of(labelled, judgments, clean, preferred, clusters, reduce)
         cases += cases_of(unlabelled, extras[UNLABELLED], clean, preferred, clusters, reduce)
-        return replace(report, robustness=robustness_of(cases, clean, preferred, clusters, reduce, digest))
+        robustness = robustness_of(cases, clean, preferred, clusters, reduce, digest)
+        faults = () if report.judge.startswith("baseline:") else attack_faults(robustness)
+        return replace(report, robustness=robustness, findings=(*faults, *report.findings))
 
     return judge_rows(
         settings,

@@ -36,6 +36,16 @@ def robustness_sentence(scores: Robustness) -> str:
     )
 
 
+_LOSSES = ("degenerate_over_good", "lost_by_insertions", "lost_by_harmless", "lost_by_edits", "lost_by_captions")
+
+
+def largest_loss(scores: Robustness | None) -> tuple[str, ShareEstimate] | None:
+    """Return the words and the share of the held-out figure with most wrong or lost judgments; None if there is none."""
+    cells = [(getattr(scores.held_out, name), name) for name in _LOSSES] if scores else []
+    there = [(cell.share, _NAMES[name], cell) for cell, name in cells if cell is not None]
+    return max(there, key=lambda one: one[0])[1:] if there else None
+
+
 def figure_rows(scores: Robustness) -> list[tuple[str, ...]]:
     """Return a row for each figure, of held-out families and of the others; without those that neither has."""
     rows = []
