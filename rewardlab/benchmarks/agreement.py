@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rewardlab.benchmarks.base import Row
-from rewardlab.data.ratings import first_ratings, label_of
+from rewardlab.data.ratings import first_ratings, peoples_label
 from rewardlab.errors import DataError
 from rewardlab.metrics.agreement import RaterAgreement, alternative_annotator_test, cohens_kappa, krippendorffs_alpha
 from rewardlab.metrics.intervals import (
@@ -142,7 +142,7 @@ def agreement_scores(pairs: Sequence[RatedPair], *, epsilon: float = EPSILON) ->
 
 
 def _label(ratings: Sequence[Rating]) -> Hashable:
-    choice = label_of(ratings).choice
+    choice = peoples_label(ratings).choice
     return Tie.TIE if isinstance(choice, Tie) else choice
 
 
@@ -180,9 +180,9 @@ def _length_bias(pair: RatedPair) -> float | None:
 def _place_bias(pair: RatedPair) -> float | None:
     judged = [vote.verdict.choice is Choice.FIRST for vote in pair.votes if vote.verdict.choice is not None]
     people = [
-        (rating.choice == 0) == (rating.shown is Order.GIVEN)
+        (rating.choice == 0) == (rating.order is Order.GIVEN)
         for rating in first_ratings(pair.ratings)
-        if rating.shown is not None and rating.choice in (0, 1)
+        if rating.order is not None and rating.choice in (0, 1)
     ]
     return sum(judged) / len(judged) - sum(people) / len(people) if judged and people else None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rewardlab.data.pairs import read_pairs, write_jsonl, write_parquet
-from rewardlab.data.ratings import PeoplesLabel, label_of, read_labels, write_labels
+from rewardlab.data.ratings import PeoplesLabel, peoples_label, read_labels, write_ratings
 from rewardlab.errors import DataError
 from rewardlab.types import Order, PreferencePair, Rating, Tie
 
@@ -22,7 +22,7 @@ RATINGS = (
 
 def test_labels_are_read_as_written(tmp_path: Path) -> None:
     path = tmp_path / "labels.jsonl"
-    write_labels(path, [("p1", RATINGS[0]), ("p\u2028 2", RATINGS[2]), *(("p1", rating) for rating in RATINGS[1:])])
+    write_ratings(path, [("p1", RATINGS[0]), ("p\u2028 2", RATINGS[2]), *(("p1", rating) for rating in RATINGS[1:])])
     assert read_labels(path) == {"p1": (RATINGS[0], *RATINGS[1:]), "p\u2028 2": (RATINGS[2],)}
     first = json.loads(path.read_text().split("\n")[0])
     assert first == {"pair_id": "p1", "rater": "ann", "choice": 0, "shown": "swapped", "at": RATINGS[0].at, "reason": "sharper"}
@@ -38,7 +38,7 @@ def test_pairs_keep_their_ratings(write: object, tmp_path: Path) -> None:
 
 def test_a_swapped_pair_has_swapped_ratings() -> None:
     pair = PreferencePair("p1", "Which?", ("a", "b"), 0, ratings=RATINGS)
-    assert [(rating.choice, rating.shown) for rating in pair.swap().ratings] == [
+    assert [(rating.choice, rating.order) for rating in pair.swap().ratings] == [
         (1, Order.GIVEN),
         (0, Order.SWAPPED),
         (Tie.BOTH_BAD, None),
@@ -91,9 +91,9 @@ def test_no_labels(tmp_path: Path) -> None:
     ],
 )
 def test_the_label_of_ratings(choices: list[int | Tie | None], label: PeoplesLabel) -> None:
-    assert label_of([Rating(str(n), choice) for n, choice in enumerate(choices)]) == label
+    assert peoples_label([Rating(str(n), choice) for n, choice in enumerate(choices)]) == label
 
 
 def test_a_rater_counts_once() -> None:
     """The first rating of a pair is the rater's; a repetition only shows how consistent the rater is."""
-    assert label_of([Rating("ann", 0), Rating("ann", 1), Rating("ann", 1)]) == PeoplesLabel(0, 1.0, 1)
+    assert peoples_label([Rating("ann", 0), Rating("ann", 1), Rating("ann", 1)]) == PeoplesLabel(0, 1.0, 1)
