@@ -126,7 +126,8 @@ def check_possible(
     measured: Collection[str] | None = None,
 ) -> None:
     """Raise ConfigError for a requirement that a run of these settings has no value for, before anything is queried.
-    ``absent``: parts of the report that the data has nothing for; ``measured``: the metrics of held-out families that a run of NAME:attacked has; None of another run."""
+    ``absent``: parts of the report that the data has nothing for; ``measured``: the metrics of held-out families that a run of
+    NAME:attacked has; None of another run."""
     for one in requirements:
         top, *rest = one.parts
         name = rest[0] if rest else ""
