@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
+from rewardlab.benchmarks.agreement import AGREEMENT, RATERS, agreement_rows, agreement_sentence, rater_rows
 from rewardlab.benchmarks.base import REPORT, SCORES, VOTES, Row
 from rewardlab.benchmarks.browser import (
     MOST_OF_A_KIND,
@@ -303,21 +304,21 @@ def _opening_lines(report: Report) -> list[str]:
 
 
 def terminal_text(report: Report) -> str:
-    """Return the lines that a terminal shows of a run: headline, findings, requirements, accuracies and notes; of a run under
-    attack its figures instead of accuracies."""
-    table = markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
-    if report.robustness:
-        table = markdown_table(FIGURES, figure_rows(report.robustness))
-    return "\n".join([*_opening_lines(report), *table, "", *(f"- note: {note}" for note in report.notes)])
+    """Return the lines that a terminal shows of a run: headline, findings, requirements, the first table of each part, notes
+    and, unless the run is under attack, accuracies."""
+    lines = _opening_lines(report)
+    for part in report_parts(report):
+        lines += [part_markdown(replace(part, tables=part.tables[:1])), ""]
+    if not report.robustness:
+        lines += [*markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report)), ""]
+    return "\n".join([*lines, *(f"- note: {note}" for note in report.notes)])
 
 
 def report_markdown(report: Report) -> str:
     """Return the report as Markdown; accuracies in percent with 95 % intervals."""
     scores, lines = report.scores, _opening_lines(report)
     for part in report_parts(report):
-        lines += [part.sentence, ""]
-        for columns, rows in part.tables:
-            lines += [*markdown_table(columns, rows), ""]
+        lines += [part_markdown(part), ""]
     lines += markdown_table(("", "accuracy, 95 % interval", "pairs"), accuracy_rows(report))
     if len(scores.k_curve) > 1:
         lines += [
@@ -408,8 +409,8 @@ class ReportPart:
 
 
 def report_parts(report: Report) -> list[ReportPart]:
-    """Return the parts that the report has beside its scores: of attacks, of lists, of a panel, of ties, of verified
-    judgments."""
+    """Return the parts that the report has beside its scores: of attacks, of lists, of a panel, of ties, of people,
+    of verified judgments."""
     parts = []
     if (attacks := report.robustness) is not None:
         tables = [(FIGURES, figure_rows(attacks)), (FAMILIES, family_rows(attacks))]
@@ -420,9 +421,17 @@ def report_parts(report: Report) -> list[ReportPart]:
         parts.append(ReportPart("Panel", panel_sentence(panel), [(PANEL, panel_rows(panel, report.scores))]))
     if (ties := report.ties) is not None:
         parts.append(ReportPart("Ties", ties_sentence(ties), [(TIES, ties_rows(ties))]))
+    if (agreement := report.agreement) is not None:
+        of_raters = [(RATERS, rater_rows(agreement))] if agreement.raters else []
+        parts.append(ReportPart("People", agreement_sentence(agreement), [(AGREEMENT, agreement_rows(agreement)), *of_raters]))
     if (revision := report.revision) is not None:
         parts.append(ReportPart("Self-verification", revision_sentence(revision), [(REVISION, revision_rows(revision))]))
     return parts
+
+
+def part_markdown(part: ReportPart) -> str:
+    """Return a part as Markdown: its sentence, and its tables."""
+    return "\n\n".join([part.sentence, *("\n".join(markdown_table(columns, rows)) for columns, rows in part.tables)])
 
 
 def listwise_sentence(scores: ListwiseScores) -> str:
