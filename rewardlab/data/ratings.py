@@ -26,6 +26,7 @@ from rewardlab.types import Order, Rating, Tie
 
 RATING_FIELDS = ("rater", "choice", "shown", "at", "reason")
 SKIP = "skip"
+UNNAMED = "#"  # begins the name of a rater of whom only the vote is known, not which votes of other pairs are theirs
 _CHOICES: dict[str, int | Tie | None] = {
     "0": 0,
     "1": 1,
