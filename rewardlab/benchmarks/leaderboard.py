@@ -184,8 +184,8 @@ def failures_of(runs: Sequence[Run]) -> list[str]:
 
 NOTES = (
     "Accuracies and differences are of the rewardlab protocol (each order a trial, decided by more than half of the votes "
-    "asked; failures count as wrong), intervals 95 %, over prompts. Both orders: each pair decided once, by all its votes, or "
-    "by their probabilities. "
+    "asked; failures count as wrong), intervals 95 %, over prompts. Both orders: each pair decided once, by all its votes "
+    "(one vote an order: right in both), or by their probabilities. "
     "Macro: mean over the groups. Acc+: prompts whose every pair is right in both orders. "
     "Three classes: accuracy over all pairs with tie as a class; accuracy leaves ties out. "
     "Text-only: the same judge with blank images, one greedy vote; compare it with the accuracy of one vote. "

@@ -55,7 +55,6 @@ ALWAYS = {
     "trial": "One order of one pair, decided by more than half of the sampled votes; an undecided trial is not right.",
     "micro average": "Mean over all pairs; large groups weigh more.",
     "macro average": "Mean of the groups' accuracies; each group weighs the same.",
-    "over both orders": "Each pair decided once, by more than half of the votes of both orders together.",
     "invalid rate": "Fraction of answers without a readable verdict, for any reason. They count as wrong.",
     "swap consistency": "Fraction of pairs for which both orders name the same response.",
     "position bias": "Fraction of verdicts for the response shown first, minus one half. 0 is no bias.",
@@ -64,7 +63,9 @@ ALWAYS = {
     "length, in fifths": "Pairs sorted by how much longer the better response is; a judge that favours length rises "
     "from left to right.",
 }
+ONE_VOTE = {"right in both orders": "Fraction of pairs for which both orders name the better response."}
 MAJORITIES = {
+    "over both orders": "Each pair decided once, by more than half of the votes of both orders together.",
     "undecided": "Trials in which neither response has more than half of the sampled votes. They count as wrong.",
     "majority of the valid votes": "The same trials if answers without a verdict were left out of the count: the rule of most "
     "papers. A judge that answers one time in ten, and is right then, has 100 % by it.",
@@ -89,9 +90,7 @@ CONFIDENCE_TERMS = {
 
 def explain_words(report: Report) -> dict[str, str]:
     """Return the words that the report's page has, with what they mean."""
-    words = dict(ALWAYS)
-    if has_majorities(report):
-        words |= MAJORITIES
+    words = ALWAYS | (MAJORITIES if has_majorities(report) else ONE_VOTE)
     words |= {CONTROLS[name].name: CONTROLS[name].means for name in report.controls}
     if report.scores.all_right:
         words["Acc+"] = "Share of prompts whose every pair is right in every order shown."

@@ -143,8 +143,8 @@ class JudgeScores:
 
 @dataclass(frozen=True)
 class BaselineScores:
-    """What a judge that does not look scores on the same rows and orders; ``groups`` are its accuracies. ``interval`` is None if
-    the accuracy cannot vary: a coin's, and that of the first response shown in both orders."""
+    """What a judge that does not look scores on the same rows and orders; ``groups`` are its accuracies. ``interval`` is None
+    if the accuracy cannot vary: a coin's, and that of the first response shown in both orders."""
 
     micro: float
     macro: float

@@ -26,6 +26,7 @@ from rewardlab.benchmarks.comparison import (
     protocol_sentences,
     read_run,
 )
+from rewardlab.benchmarks.figures import report_figures
 from rewardlab.benchmarks.leaderboard import (
     leaderboard,
     leaderboard_csv,
@@ -34,8 +35,8 @@ from rewardlab.benchmarks.leaderboard import (
     leaderboard_text,
     pairs_table,
 )
-from rewardlab.benchmarks.report import facts
-from rewardlab.benchmarks.report_model import Accuracy
+from rewardlab.benchmarks.report import explain_words, facts, report_markdown
+from rewardlab.benchmarks.report_model import Accuracy, LengthFifth, headline
 from rewardlab.benchmarks.runner import run_bench
 from rewardlab.benchmarks.settings import bench_settings
 from rewardlab.cli import app
@@ -317,3 +318,22 @@ def test_damaged_runs_are_named_in_a_line(runs: Path, tmp_path: Path) -> None:
             read_run(tmp_path)
         assert "\n" not in str(caught.value)
         assert "pydantic" not in str(caught.value)
+
+
+def test_fifths_of_one_length_are_no_plot(runs: Path) -> None:
+    """Where answers differ by a letter, fifths coincide: accuracy by length has no meaning there."""
+    report = read_run(runs / "longest").report
+    fifths = [LengthFifth(n, 12, 0.5, (0.3, 0.7)) for n in (-2, -1, 0, 1, 2)]
+    for by_length, is_drawn in ((fifths, True), ([*fifths[:4], replace(fifths[4], characters=1)], False)):
+        figures = report_figures(replace(report, scores=replace(report.scores, by_length=tuple(by_length))))
+        assert ("length" in {figure.name for figure in figures}) is is_drawn
+
+
+def test_words_of_one_vote_an_order(runs: Path) -> None:
+    """The decision is called what it is: right in both orders; no majority is spoken of, nor a sum of the groups."""
+    report = read_run(runs / "longest").report
+    assert "right in both orders" in explain_words(report)
+    assert not {"over both orders", "undecided"} & set(explain_words(report))
+    assert "over both orders" in explain_words(replace(report, votes=3))
+    assert "right in both orders: " in headline(report).meaning
+    assert "add up" not in report_markdown(report)
