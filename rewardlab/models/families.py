@@ -278,15 +278,18 @@ def _entries_by_row(
 
 
 def images_of_tokens(image_tokens: Sequence[int], patches: Sequence[int]) -> list[range]:
-    """Return the consecutive images (or tiles) of each row, given its image tokens and the patches of each image."""
+    """Return the consecutive images (or tiles) of each row, given its image tokens and the patches of each image. Raise
+    NotImplementedError if tokens or images are left."""
     merged = sum(patches) // max(1, sum(image_tokens))  # patches behind one token
-    images, image = [], 0
+    images, image, remaining = [], 0, 0
     for count in image_tokens:
         first, remaining = image, count * merged
-        while remaining > 0:
+        while remaining > 0 and image < len(patches):
             remaining -= patches[image]
             image += 1
         images.append(range(first, image))
+    if image < len(patches) or remaining > 0:
+        raise NotImplementedError(f"{len(patches)} images for {sum(image_tokens)} image tokens: no rule assigns them")
     return images
 
 

@@ -31,7 +31,7 @@ from rewardlab.models.families import (
     split_images,
     vision_token_ids,
 )
-from rewardlab.models.loading import load_config_of, load_processor
+from rewardlab.models.loading import check_image_token, load_config_of, load_processor
 from rewardlab.models.vision_tower import prepare_vision_tower
 from rewardlab.processes import is_main
 from rewardlab.reporting.progress import log_line
@@ -116,7 +116,9 @@ class _Model:
 
 @cache
 def _capabilities(_name: str, _files: tuple[bytes, ...], model: _Model) -> Capabilities:
-    return probe(load_config_of(model.name), load_processor(model.name))
+    config, processor = load_config_of(model.name), load_processor(model.name)
+    check_image_token(model.name, processor, config)
+    return probe(config, processor)
 
 
 def probe(config: Any, processor: Any) -> Capabilities:
