@@ -29,12 +29,13 @@ from trl import DPOTrainer
 from rewardlab.config import DPOConfig
 from rewardlab.data.files import read_lines
 from rewardlab.data.pair_table import light_pairs, pair_facts
+from rewardlab.data.rows import has_lone_surrogate
 from rewardlab.data.votes import votes_on_pairs
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.loading import load_model, load_policy, load_processor, peft_config
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.processes import is_main
-from rewardlab.prompts import load_template
+from rewardlab.prompts import Template, load_template
 from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.hf import special_tokens, thinking_opening
@@ -48,7 +49,7 @@ from rewardlab.training.run.resume import StrictResumeMixin
 from rewardlab.training.run.rows import PromptReader, SFTDialogue, list_special_tokens, places_that_fit, turn
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import Order, PreferencePair, choice_of
-from rewardlab.verdicts.parse import continuation
+from rewardlab.verdicts.parse import continuation, parse_verdict
 
 # Comparisons.
 
@@ -111,13 +112,19 @@ def read_comparisons(path: Path, pairs: Sequence[PreferencePair]) -> list[Judgme
     "swapped". Lines on pairs that are not among ``pairs`` are left out and counted. Raise DataError, naming the line."""
     numbers = {facts.pair_id: number for number, facts in enumerate(pair_facts(pairs))}
     made, num_unknown = [], 0
-    for line, text in enumerate(read_lines(path), 1):
+    try:
+        lines = read_lines(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); expected JSON lines of pairs of judgments") from error
+    for line, text in enumerate(lines, 1):
         try:
             row = json.loads(text)
             order = Order(row.get("order", Order.GIVEN.value))
             chosen, rejected = row["chosen"], row["rejected"]
             if not all(isinstance(judgment, str) and judgment.strip() for judgment in (chosen, rejected)):
                 raise ValueError("chosen and rejected must be judgments, not empty")
+            if has_lone_surrogate(chosen + rejected):
+                raise ValueError("a judgment contains half a surrogate pair, which is not a valid character")
             if chosen == rejected:
                 raise ValueError("chosen and rejected are equal")
             number = numbers.get(row["pair_id"])
@@ -131,6 +138,20 @@ def read_comparisons(path: Path, pairs: Sequence[PreferencePair]) -> list[Judgme
     if num_unknown and is_main():
         log_line(f"{path}: {num_unknown:,} lines are on pairs that are not in the data, and are left out")
     return made
+
+
+def log_contradictions(comparisons: Sequence[JudgmentPair], pairs: Sequence[PreferencePair], template: Template) -> None:
+    """Log how many chosen judgments name the response that their pair's label does not prefer."""
+    facts, wrong = pair_facts(pairs), 0
+    for comparison in comparisons:
+        preferred, choice = facts[comparison.number].preferred, parse_verdict(comparison.chosen, template.verdict_format).choice
+        if preferred is not None and choice is not None:
+            wrong += choice is not choice_of(preferred, comparison.order)
+    if wrong and is_main():
+        log_line(
+            f"{wrong:,} of {len(comparisons):,} chosen judgments have a verdict against their pair's label, and are learnt: "
+            "is each `order` the one in which the responses were shown?"
+        )
 
 
 # Losses.
@@ -298,6 +319,10 @@ def train_dpo(
     source = votes or judgments
     if source is None or (votes and judgments):
         raise ConfigError("preference optimisation learns from votes or from pairs of judgments; give one of both")
+    if judgments and config.comparisons_per_order > 1:
+        raise ConfigError(
+            f"comparisons_per_order {config.comparisons_per_order} counts votes; leave it out with pairs of judgments"
+        )
     template = load_template(config.template)
     if template.verdict_format == "bare":
         raise ConfigError(f"template {template.name} asks for the verdict alone; judgments to compare need one with reasoning")
@@ -309,6 +334,8 @@ def train_dpo(
         if votes
         else read_comparisons(source, pairs)
     )
+    if judgments:
+        log_contradictions(made, pairs, template)
     trained = {*held_out.numbers}
     comparisons = that_fit(pairs, [comparison for comparison in made if comparison.number in trained], config, out)
     if 2 * len(comparisons) < config.batch_size:

@@ -19,8 +19,16 @@ from rewardlab.data.pairs import write_parquet
 from rewardlab.errors import ConfigError, DataError
 from rewardlab.models.checkpoints import read_card
 from rewardlab.models.loading import load_model
+from rewardlab.prompts import load_template
 from rewardlab.training import dpo
-from rewardlab.training.dpo import JudgmentPair, PreferenceTrainer, judgment_pairs_of_votes, read_comparisons, train_dpo
+from rewardlab.training.dpo import (
+    JudgmentPair,
+    PreferenceTrainer,
+    judgment_pairs_of_votes,
+    log_contradictions,
+    read_comparisons,
+    train_dpo,
+)
 from rewardlab.types import Order, PreferencePair
 from tests.support.configs import short_config
 from tests.support.killing import killed_after_a_save
@@ -86,6 +94,8 @@ def test_votes_make_comparisons(pairs: list[PreferencePair], tmp_path: Path, cap
     assert judgment_pairs_of_votes(pairs, path, 5) == [first, JudgmentPair(0, Order.GIVEN, "right 2", "wrong 2"), *others]
     shifted = judgment_pairs_of_votes(pairs[1:], path, 1, left_out={0})  # row 0 could not be read
     assert [(c.number, c.chosen) for c in shifted] == [(1, "the teacher's"), (2, "right")]
+    halves = write_votes(tmp_path / "halves.jsonl", [(0, "given", "first", "a\ud800"), (0, "given", "second", "b")])
+    assert judgment_pairs_of_votes(pairs, halves, 1) == [JudgmentPair(0, Order.GIVEN, "a?", "b")]
     with pytest.raises(DataError, match=r"has a vote on pair 2, but --data has 2 pairs"):
         judgment_pairs_of_votes(pairs[:2], path, 1)
     with pytest.raises(DataError, match="no pair has a right and a wrong vote in the same order"):
@@ -99,6 +109,7 @@ def test_votes_make_comparisons(pairs: list[PreferencePair], tmp_path: Path, cap
         ({"pair_id": "x", "chosen": "a", "rejected": "a"}, "chosen and rejected are equal"),
         ({"pair_id": "x", "chosen": "a", "rejected": " "}, "must be judgments, not empty"),
         ({"pair_id": "x", "chosen": "a", "rejected": "b", "order": "first"}, "line 1: 'first' is not a valid Order"),
+        ({"pair_id": "x", "chosen": "a\ud800", "rejected": "b"}, "half a surrogate pair"),
         ([1], "line 1: "),
         ({"pair_id": "x", "chosen": "a", "rejected": "b"}, "none of its 1 lines is on a pair of --data"),
     ],
@@ -108,6 +119,23 @@ def test_judgments_that_cannot_be_compared(pairs: list[PreferencePair], tmp_path
     path.write_text(json.dumps(line), encoding="utf-8")
     with pytest.raises(DataError, match=error):
         read_comparisons(path, pairs)
+
+
+def test_a_file_of_judgments_that_cannot_be_read(pairs: list[PreferencePair], tmp_path: Path) -> None:
+    (tmp_path / "binary.jsonl").write_bytes(b"\xff")
+    for path in (tmp_path / "binary.jsonl", tmp_path / "none.jsonl", tmp_path):
+        with pytest.raises(DataError, match="cannot be read"):
+            read_comparisons(path, pairs)
+
+
+def test_chosen_judgments_against_their_labels(pairs: list[PreferencePair], capsys: pytest.CaptureFixture[str]) -> None:
+    """Counted, and trained: they may be better in another way. An unlabelled pair has nothing to be against."""
+    pairs[3] = replace(pairs[3], preferred=None)
+    made = [JudgmentPair(n, Order.SWAPPED, judged("x", 1 + n % 2), "y") for n in range(4)]
+    log_contradictions([*made, JudgmentPair(4, Order.SWAPPED, "no verdict", "y")], pairs, load_template("plain"))
+    assert "2 of 5 chosen judgments have a verdict against their pair's label" in capsys.readouterr().err
+    log_contradictions(made[1::2], pairs, load_template("plain"))
+    assert not capsys.readouterr().err
 
 
 @pytest.fixture
@@ -239,5 +267,7 @@ def test_one_source_and_enough_of_it(
 ) -> None:
     with pytest.raises(ConfigError, match="give one of both"):
         train_dpo(pairs, config_for(tiny_checkpoint), tmp_path / "run", judgments=judgments, votes=judgments)
+    with pytest.raises(ConfigError, match="comparisons_per_order 2 counts votes"):
+        train_dpo(pairs, config_for(tiny_checkpoint, comparisons_per_order=2), tmp_path / "run", judgments=judgments)
     with pytest.raises(DataError, match="8 comparisons are 16 sequences, fewer than the 32 of one batch"):
         train_dpo(pairs, config_for(tiny_checkpoint, batch_size=32), tmp_path / "run", judgments=judgments)
