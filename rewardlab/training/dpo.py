@@ -31,7 +31,7 @@ from rewardlab.data.files import read_lines
 from rewardlab.data.pair_table import light_pairs, pair_facts
 from rewardlab.data.votes import votes_on_pairs
 from rewardlab.errors import ConfigError, DataError
-from rewardlab.models.loading import load_model, load_policy, load_processor, peft_config
+from rewardlab.models.loading import load_policy, load_processor, peft_config, prepare_reference
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.processes import is_main
 from rewardlab.prompts import load_template
@@ -213,6 +213,8 @@ class PreferenceTrainer(LengthGroupingMixin, StrictResumeMixin, DPOTrainer):
         self.model_accepts_loss_kwargs = False  # the mean is over comparisons
         if not config.has_reference:
             self.ref_model = None  # TRL loads one in any case
+        elif self.ref_model is not None:
+            prepare_reference(self.ref_model, processing_class)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Tensor], return_outputs: bool) -> Tensor:
         mask_2BL = inputs["completion_mask"]
@@ -228,22 +230,16 @@ class PreferenceTrainer(LengthGroupingMixin, StrictResumeMixin, DPOTrainer):
             reference = (reference_chosen_B, reference_rejected_B)
         tokens_B, other_tokens_B = mask_2BL[:, 1:].sum(1).chunk(2)
         likelihoods = Likelihoods(chosen_B, rejected_B, tokens_B, other_tokens_B, reference)
-        self._record(likelihoods)
+        self._add_metrics(likelihoods)
         return weighted_loss(likelihoods, self._config).mean() * self.part_frac
 
     @torch.no_grad()
-    def _record(self, likelihoods: Likelihoods) -> None:
+    def _add_metrics(self, likelihoods: Likelihoods) -> None:
         means = likelihoods.means()
         rewards = likelihoods.log_ratios() if likelihoods.reference else means
         margins_B = self._config.beta * (rewards[0] - rewards[1])
-        values = {
-            "accuracy": (margins_B > 0).float(),
-            "margin": margins_B,
-            "logps/chosen": means[0],
-            "logps/rejected": means[1],
-        }
-        for name, value_B in values.items():
-            self._metrics["train"][name].append(self.accelerator.gather(value_B.float()).mean().item())
+        logps = {"logps/chosen": means[0], "logps/rejected": means[1]}
+        self.add_means({"accuracy": margins_B > 0, "margin": margins_B, **logps})
 
 
 def _sums(model: Any, fields: dict[str, Tensor]) -> Tensor:
@@ -327,12 +323,8 @@ def train_dpo(
         arguments = supervised_arguments(config, out) | {"per_device_train_batch_size": config.micro_batch_size // 2}
         arguments = TRLDPOConfig(max_length=None, **arguments)  # before the model, as in SFT
         model, processor = load_policy(config, out)
-        reference = None
-        if config.has_reference and not config.lora:
-            reference = load_model(config.model, device="cpu", attention=config.attn_implementation)[0]
         trainer = PreferenceTrainer(
             model=model.train(),
-            ref_model=reference,
             args=arguments,
             train_dataset=rows,
             processing_class=processor,
