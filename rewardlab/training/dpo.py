@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -45,7 +45,7 @@ from rewardlab.training.run.inputs import leave_out_unreadable
 from rewardlab.training.run.length_grouping import CountedImages, LengthGroupingMixin, RowLayout
 from rewardlab.training.run.preflight import TOO_LONG
 from rewardlab.training.run.resume import StrictResumeMixin
-from rewardlab.training.run.rows import PromptReader, SFTDialogue, list_special_tokens, places_that_fit, turn
+from rewardlab.training.run.rows import PromptReader, SFTDialogue, learnt_answers, list_special_tokens, places_that_fit, turn
 from rewardlab.training.run.runner import Built, Stage, checkpoint_of, run_stage
 from rewardlab.types import Order, PreferencePair, choice_of
 from rewardlab.verdicts.parse import continuation
@@ -271,12 +271,15 @@ def _read_comparisons(reader: PromptReader, batch: dict[str, list[Any]]) -> dict
     return rows
 
 
+def _dialogues(comparisons: Sequence[JudgmentPair]) -> list[SFTDialogue]:
+    return [SFTDialogue(c.number, c.order, answer) for c in comparisons for answer in (c.chosen, c.rejected)]
+
+
 def that_fit(
     pairs: Sequence[PreferencePair], comparisons: Sequence[JudgmentPair], config: DPOConfig, out: Path
 ) -> list[JudgmentPair]:
     """Return the comparisons whose judgments both fit; others are left out and listed. Raise DataError if none does."""
-    both = [SFTDialogue(c.number, c.order, answer) for c in comparisons for answer in (c.chosen, c.rejected)]
-    kept = {*places_that_fit(pairs, both, config, load_template(config.template), out / TOO_LONG)}
+    kept = {*places_that_fit(pairs, _dialogues(comparisons), config, load_template(config.template), out / TOO_LONG)}
     return [comparison for n, comparison in enumerate(comparisons) if {2 * n, 2 * n + 1} <= kept]
 
 
@@ -315,7 +318,7 @@ def train_dpo(
     processor = load_processor(config.model)
     specials, opening = special_tokens(processor.tokenizer), thinking_opening(processor)
     if is_main():
-        list_special_tokens(_answers(pairs, comparisons), specials, out)
+        list_special_tokens(learnt_answers(pairs, _dialogues(comparisons)), specials, out)
     rows = comparison_dataset(PromptReader(pairs, template, specials, opening), comparisons)
     data = f"{readable.fingerprint} {hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
 
@@ -337,10 +340,3 @@ def train_dpo(
     evaluation = plan_evaluation(held_out.evaluated, config, template)
     data = readable.known_as(data + held_out.fingerprint)
     return run_stage(Stage("dpo", config, out, data, 2 * len(comparisons), build, evaluation=evaluation, readable=readable))
-
-
-def _answers(pairs: Sequence[PreferencePair], comparisons: Sequence[JudgmentPair]) -> Iterator[tuple[str, str]]:
-    facts = pair_facts(pairs)
-    for comparison in comparisons:
-        pair_id = facts[comparison.number].pair_id
-        yield from ((pair_id, comparison.chosen), (pair_id, comparison.rejected))
