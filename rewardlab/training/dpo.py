@@ -31,10 +31,11 @@ from rewardlab.data.files import read_lines
 from rewardlab.data.pair_table import light_pairs, pair_facts
 from rewardlab.data.votes import votes_on_pairs
 from rewardlab.errors import ConfigError, DataError
+from rewardlab.models.checkpoints import load_template_for
 from rewardlab.models.loading import load_policy, load_processor, peft_config, prepare_reference
 from rewardlab.models.precision import adapters_to_float32
 from rewardlab.processes import is_main
-from rewardlab.prompts import load_template
+from rewardlab.prompts import Template
 from rewardlab.prompts.sanitize import completion_to_learn
 from rewardlab.reporting.progress import log_line
 from rewardlab.samplers.hf import special_tokens, thinking_opening
@@ -276,10 +277,10 @@ def _dialogues(comparisons: Sequence[JudgmentPair]) -> list[SFTDialogue]:
 
 
 def that_fit(
-    pairs: Sequence[PreferencePair], comparisons: Sequence[JudgmentPair], config: DPOConfig, out: Path
+    pairs: Sequence[PreferencePair], comparisons: Sequence[JudgmentPair], config: DPOConfig, template: Template, out: Path
 ) -> list[JudgmentPair]:
     """Return the comparisons whose judgments both fit; others are left out and listed. Raise DataError if none does."""
-    kept = {*places_that_fit(pairs, _dialogues(comparisons), config, load_template(config.template), out / TOO_LONG)}
+    kept = {*places_that_fit(pairs, _dialogues(comparisons), config, template, out / TOO_LONG)}
     return [comparison for n, comparison in enumerate(comparisons) if {2 * n, 2 * n + 1} <= kept]
 
 
@@ -293,11 +294,11 @@ def train_dpo(
 ) -> Path:
     """Run (or resume) preference optimisation on ``votes`` (``votes.jsonl`` of the same pairs) or ``judgments``
     (:func:`read_comparisons`); return the final checkpoint folder. Raise DataError without comparisons, ConfigError for a
-    finished or different run in ``out``."""
+    finished or different run in ``out``, CheckpointError for a judge of another template."""
     source = votes or judgments
     if source is None or (votes and judgments):
         raise ConfigError("preference optimisation learns from votes or from pairs of judgments; give one of both")
-    template = load_template(config.template)
+    template = load_template_for(config.model, config.template)
     if template.verdict_format == "bare":
         raise ConfigError(f"template {template.name} asks for the verdict alone; judgments to compare need one with reasoning")
     readable = leave_out_unreadable(pairs, out)
@@ -309,7 +310,7 @@ def train_dpo(
         else read_comparisons(source, pairs)
     )
     trained = {*held_out.numbers}
-    comparisons = that_fit(pairs, [comparison for comparison in made if comparison.number in trained], config, out)
+    comparisons = that_fit(pairs, [comparison for comparison in made if comparison.number in trained], config, template, out)
     if 2 * len(comparisons) < config.batch_size:
         raise DataError(
             f"{len(comparisons):,} comparisons are {2 * len(comparisons):,} sequences, fewer than the {config.batch_size:,} of "

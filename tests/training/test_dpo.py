@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -18,9 +19,9 @@ from rewardlab.cli import main
 from rewardlab.config import DPOConfig
 from rewardlab.config.base import LoraConfig
 from rewardlab.data.pairs import write_parquet
-from rewardlab.errors import ConfigError, DataError
+from rewardlab.errors import CheckpointError, ConfigError, DataError
 from rewardlab.models import loading
-from rewardlab.models.checkpoints import read_card
+from rewardlab.models.checkpoints import CARD, read_card
 from rewardlab.models.loading import load_model, peft_config
 from rewardlab.training import dpo
 from rewardlab.training.dpo import JudgmentPair, PreferenceTrainer, judgment_pairs_of_votes, read_comparisons, train_dpo
@@ -268,6 +269,15 @@ def test_the_command(tiny_checkpoint: Path, pairs: list[PreferencePair], judgmen
 def test_configs_that_train_nothing(changes: dict[str, Any], error: str) -> None:
     with pytest.raises(ValueError, match=error):
         config_for("x", **changes)
+
+
+def test_a_judge_of_another_template_is_refused(
+    tiny_checkpoint: Path, pairs: list[PreferencePair], judgments: Path, tmp_path: Path
+) -> None:
+    judge = Path(shutil.copytree(tiny_checkpoint, tmp_path / "judge"))
+    (judge / CARD).write_text(json.dumps({"template": "plain", "template_hash": "0"}), encoding="utf-8")
+    with pytest.raises(CheckpointError, match="template"):
+        train_dpo(pairs, config_for(judge, max_steps=1, save_steps=1), tmp_path / "run", judgments=judgments)
 
 
 def test_one_source_and_enough_of_it(
